@@ -17,11 +17,12 @@ from gpu_decoder import DEVICE, GPU_BOUND, IS_GPU, ROOT, Language, seconds_of
 
 from clustertrain.checkpoints.save import Saver, copy_to_host
 from clustertrain.checkpoints.shards import ShardSaver, fill
-from clustertrain.training.data.sampling import BatchSizes
+from clustertrain.training.data.loader_kinds import order_of
+from clustertrain.training.data.sampling import BatchSizes, Position
 from clustertrain.training.model.building import exchange_if, wrap
 from clustertrain.training.model.sharding import shard_model
 from clustertrain.training.ranks.distributed import RankInfo
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Compile, TrainSettings
 from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
 from training.tasks import same
@@ -33,7 +34,7 @@ import torch
 from torch import nn
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.loop import train
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Compile, SaveEvery, TrainSettings
 from training.tasks import Classify, MemoryRun
 settings, source, target = {settings!r}, {source!r}, {target!r}
 torch.use_deterministic_algorithms(settings.pop("deterministic"))
@@ -42,7 +43,8 @@ class Convolved(Classify):
         first = nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()
         return nn.Sequential(*first, nn.Conv2d(16, 1, 3, padding=1), nn.Flatten(), super().model())
 run = MemoryRun(0, open(source, "rb").read() if source else None)
-every = TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=2, clip_norm=1.0, **settings)
+rules = {{"epochs": 2, "save_every": SaveEvery(steps=2), "clip_norm": 1.0, "loader_workers": 0, **settings}}
+every = TrainSettings(batch_size=4, seed=3, **rules)
 train(Convolved(), every, RankInfo(0, 0, 1, torch.device({device!r})), run, {{}})
 open(target + ".mid", "wb").write(run.saves.get(16, b""))
 open(target, "wb").write(run.saves[max(run.saves)])
@@ -59,7 +61,11 @@ def resumes(out: Path) -> dict[str, Any]:
     more = [*of_gpu, ("fp32", False, False), ("bf16", True, False)] if IS_GPU else []
     for precision, is_compiled, deterministic in [*of_cpu, *more]:
         name = f"{precision}{' compiled' * is_compiled}{' deterministic' * deterministic}"
-        settings = {"precision": precision, "compile": is_compiled, "deterministic": deterministic}
+        settings = {
+            "precision": precision,
+            "compile": Compile() if is_compiled else None,
+            "deterministic": deterministic,
+        }
         base = str(out / name.replace(" ", "_"))
         starts = [(None, "whole"), (f"{base}.whole.mid", "resumed"), (None, "again")]
         errors = [_start(settings, source, f"{base}.{kind}") for source, kind in starts]
@@ -168,7 +174,7 @@ def on_one_rank(out: Path) -> dict[str, Any]:
             steps=10,
             batch_size=GPU_BOUND.batch,
             precision="bf16",
-            compile=is_compiled,
+            compile=Compile() if is_compiled else None,
             strategy=strategy,  # type: ignore[arg-type]  # one of the two
             activation_checkpointing=checkpointing,  # type: ignore[arg-type]  # one of the three
             accumulate=2,
@@ -190,10 +196,10 @@ def _trained(settings: TrainSettings, folder: Path) -> tuple[dict[str, Any], lis
         note = shard_model(task, model, settings, RankInfo(0, 0, 1, DEVICE))
     else:
         model.to(DEVICE)
-    sizes = BatchSizes.of(settings, 1, 8 * GPU_BOUND.batch)
-    optimization = Optimization(
-        task=task, model=model, settings=settings, sizes=sizes, total_steps=10, scaler=precision.scaler
-    )
+    data = task.train_data({})
+    sizes = BatchSizes.of(settings, 1, len(data))
+    order = order_of(data, len(data), settings, sizes, rank=0, start=Position())
+    optimization = Optimization(task, model, settings, order, precision.scaler)
     wrapped = wrap(task, model, settings, RankInfo(0, 0, 2, DEVICE))  # 2 ranks: for one it leaves DDP out
     ids = task.train_data({}).tensors[0][: GPU_BOUND.batch].to(DEVICE)
     if IS_GPU:

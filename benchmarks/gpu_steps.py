@@ -12,7 +12,7 @@ from gpu_decoder import ALONE, DEVICE, GPU_BOUND, IS_GPU, LAUNCH_BOUND, Language
 
 from clustertrain.training.loop import train
 from clustertrain.training.measured.flops import count_flops, peak_of
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Compile, TrainSettings
 from clustertrain.training.step.precision import Precision
 
 
@@ -31,6 +31,7 @@ def synchronizations() -> dict[str, Any]:
         settings = TrainSettings(
             steps=steps + 5,
             batch_size=LAUNCH_BOUND.batch,
+            loader_workers=0,
             precision=precision,
             clip_norm=clip_norm,
             log_every=1000,
@@ -64,7 +65,12 @@ def against_a_loop_by_hand() -> dict[str, Any]:
 def _kit_step_s(shape: Shape, is_compiled: bool, warm: int, steps: int) -> float:
     run = Timed(warm, steps)
     settings = TrainSettings(
-        steps=steps, batch_size=shape.batch, precision="bf16", compile=is_compiled, log_every=50
+        steps=steps,
+        batch_size=shape.batch,
+        precision="bf16",
+        compile=Compile() if is_compiled else None,
+        log_every=50,
+        loader_workers=0,
     )
     train(Language(shape), settings, ALONE, run, {})
     return run.step_s

@@ -8,6 +8,7 @@ from clustertrain.errors import JobError
 from clustertrain.session import Session
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import Requests
+from clustertrain.training.settings import SaveEvery
 
 
 class StandIn:
@@ -43,7 +44,7 @@ def begin():
         run = StandIn()
         rank_info = RankInfo(rank, rank, 1, torch.device("cpu"))
         return run, Session(
-            run=run, rank_info=rank_info, data={}, args={}, save_every_steps=steps, save_every_minutes=minutes
+            run=run, rank_info=rank_info, data={}, args={}, save_every=SaveEvery(steps, minutes=minutes)
         )
 
     return make
@@ -57,7 +58,7 @@ def test_saves_are_due_by_steps(begin):
 def test_saves_are_due_by_the_clock_since_the_last_one(begin):
     _, s = begin(minutes=10)
     assert not s.step_done(1).save
-    s._saved_at_s -= 600
+    s._line._saved_at_s -= 600
     assert s.step_done(2).save
     s.save(step=2, state={})
     assert not s.step_done(3).save

@@ -26,10 +26,9 @@ from clustertrain.training.data.sampling import BatchSizes, Position, TrainOrder
 from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.model.normalizing import convert, groups_of
 from clustertrain.training.ranks.distributed import RankInfo
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import LearningRate, TrainSettings
 from clustertrain.training.step.optimization import lr_factor
 from clustertrain.training.step.precision import Precision
-from clustertrain.training.task import collate_of
 
 RANKS = 2
 CPU = torch.device("cpu")
@@ -151,8 +150,8 @@ def batch_sizes() -> list[str]:
     samples = 50_000
     lines = [f"{samples} samples"]
     for settings in (
-        TrainSettings(epochs=1, batch_size=64, lr_scaling="linear"),
-        TrainSettings(epochs=1, global_batch_size=64, lr_scaling="linear", lr_base_batch_size=64),
+        TrainSettings(epochs=1, batch_size=64, lr=LearningRate("linear")),
+        TrainSettings(epochs=1, global_batch_size=64, lr=LearningRate("linear", 64)),
     ):
         key = "batch_size" if settings.batch_size else "global_batch_size"
         lines += ["", f"{key}: 64", "  workers  per worker  global  steps per epoch  lr linear  lr sqrt"]
@@ -310,12 +309,11 @@ def mean_loss() -> list[str]:
 def evaluated() -> float:
     task, settings = Squares(), TrainSettings(epochs=1, batch_size=5)
     evaluation = Evaluation(
-        task=task,
-        model=task.model(),
-        dataset=torch.arange(21),
-        collate=collate_of(task),
-        batch_size=5,
-        settings=settings,
+        task,
+        task.model(),
+        torch.arange(21),
+        5,
+        settings,
         precision=Precision("fp32", CPU),
         rank_info=RankInfo(dist.get_rank(), dist.get_rank(), RANKS, CPU),
     )

@@ -22,7 +22,6 @@ def train(config):
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,8 @@ from clustertrain.errors import JobError
 from clustertrain.training.ranks.host import Host, Requests, SaveProgress
 
 if TYPE_CHECKING:
-    from clustertrain.training.ranks.distributed import RankInfo, StopLine
+    from clustertrain.training.ranks.distributed import RankInfo
+    from clustertrain.training.settings import SaveEvery
 
 
 _SLOW_STEP_S = 1.0
@@ -60,9 +60,10 @@ class Session:
         rank_info: RankInfo,
         data: Mapping[str, Path],
         args: Mapping[str, Any],
-        save_every_steps: int | None,
-        save_every_minutes: float | None,
+        save_every: SaveEvery,
     ) -> None:
+        from clustertrain.training.ranks.distributed import StopLine
+
         self.rank_info = rank_info
         self.rank = rank_info.rank
         self.local_rank = rank_info.local_rank
@@ -71,11 +72,9 @@ class Session:
         self.data = data
         self.args = args
         self._run = run
-        self._every_steps = save_every_steps
-        self._every_s = None if save_every_minutes is None else 60 * save_every_minutes
-        self._saved_at_s = time.monotonic()
+        self._save_every_steps = save_every.steps
         self._stopped = False
-        self._line: StopLine | None = None
+        self._line = StopLine(rank_info, run.requests, save_every.minutes, _SLOW_STEP_S)
 
     @property
     def stopped(self) -> bool:
@@ -109,32 +108,22 @@ class Session:
         stop was requested: save, then return. With several ranks a request counts one step later, unless the
         steps take more than a second.
         """
-        from clustertrain.training.ranks.distributed import StopLine
-
         self._run.phase("step", step)
-        if self._line is None:
-            self._line = StopLine(self.rank_info, self._requests, _SLOW_STEP_S)
         stop, save, timer = self._line.read()
-        due = self._every_steps is not None and step % self._every_steps == 0
+        due = self._save_every_steps is not None and step % self._save_every_steps == 0
         self._stopped |= stop
         save |= timer or due
         if save:
-            self._saved_at_s = time.monotonic()  # the timer does not ask again before the save
+            self._line.saved()  # the clock does not ask again before the save
         self._line.broadcast()
         return Requests(stop=stop, save=save)
-
-    def _requests(self) -> Requests:
-        """Rank 0's requests: its clock decides for all ranks."""
-        is_due = self._every_s is not None and time.monotonic() - self._saved_at_s >= self._every_s
-        return self._run.requests()._replace(save_timer=is_due)
 
     def end(self) -> None:
         """End the exchange of requests, when the function has returned; the worker calls it on every rank."""
         import torch.distributed as dist
 
-        if self._line is not None and dist.is_initialized():  # the function may have destroyed the group
+        if dist.is_initialized():  # the function may have destroyed the group
             self._line.close()
-        self._line = None
 
     def save(
         self, *, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None
@@ -158,7 +147,7 @@ class Session:
             metrics=_numbers(metrics or {}),
             reason="stop" if self._stopped else "steps",
         )
-        self._saved_at_s = time.monotonic()
+        self._line.saved()
         whole = {**state, "step": step, "rng_of_ranks": gather_rng(self.rank_info)}
         save_on_all_ranks(self._run, self.rank_info, whole, progress)
 

@@ -141,7 +141,7 @@ def rehearsed(example, root, share, **settings):
 
 
 def test_an_unused_head_is_named_without_the_setting(example, root):
-    assert rehearsed(example, root, 0.0).metrics == ("loss", "miou")
+    assert rehearsed(example, root, 0.0) == ("loss", "miou")
     with pytest.raises(JobError) as caught:
         rehearsed(example, root, 0.0, find_unused_parameters=False)
     assert "parameters of the model: auxiliary.0.0.weight, auxiliary.0.1.weight, " in str(caught.value)

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from gpu.suite import RANK
 from clustertrain.training.loop import train
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import SaveEvery, TrainSettings
 from training.tasks import Classify, MemoryRun
 
 folder, slow = Path(sys.argv[1]), float(sys.argv[2])
@@ -43,7 +43,8 @@ class FileRun(MemoryRun):
 
 saved = sorted(folder.glob("*.pt"))
 run = FileRun(0, saved[-1].read_bytes() if saved else None)
-train(Slow(), TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=2), RANK, run, {})
+settings = TrainSettings(epochs=2, batch_size=4, seed=3, loader_workers=0, save_every=SaveEvery(steps=2))
+train(Slow(), settings, RANK, run, {})
 if torch.cuda.is_available() and RANK.device.type == "cuda":
     (folder / "memory").write_text(str(torch.cuda.max_memory_allocated()))
 """

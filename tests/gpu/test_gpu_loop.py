@@ -13,12 +13,14 @@ import torch.distributed as dist
 
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.distributed import RankInfo
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Compile, SaveEvery, TrainSettings
 from gpu.suite import needs_a_gpu, needs_cuda
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 pytestmark = [pytest.mark.gpu, needs_a_gpu]
-SETTINGS = TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=2, log_every=2)
+SETTINGS = TrainSettings(
+    epochs=2, batch_size=4, seed=3, save_every=SaveEvery(steps=2), log_every=2, loader_workers=0
+)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", pytest.param("fp16", marks=needs_cuda)])
@@ -67,7 +69,7 @@ class Overflowing(Plain):
 
 @needs_cuda
 def test_fp16_skips_steps_that_overflow_and_continues(gpu):
-    settings = TrainSettings(steps=40, batch_size=4, precision="fp16", log_every=1)
+    settings = TrainSettings(steps=40, batch_size=4, precision="fp16", log_every=1, loader_workers=0)
     outcome = run_task(gpu, Overflowing(lr=1e-5), settings)
     state = outcome.state(40)
     assert outcome.result.step == 40
@@ -130,7 +132,7 @@ def _nccl_rank(rank, world_size, store, answers):
         timeout=timedelta(seconds=120),
         device_id=device,
     )
-    settings = replace(SETTINGS, normalization="sync", compile=False, save_every_steps=None)
+    settings = replace(SETTINGS, normalization="sync", compile=None, save_every=SaveEvery())
     outcome = run_task(
         RankInfo(rank, rank, world_size, device), Classify(54 * world_size), settings, None, stop_soon
     )
@@ -173,7 +175,7 @@ def test_join_refuses_a_gpu_that_is_not_there(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler's advice on number formats and GPU size
 def test_a_compiled_model_resumes_bit_identical_after_a_short_batch(gpu, deterministic):
-    settings = replace(SETTINGS, compile=True)
+    settings = replace(SETTINGS, compile=Compile())
     whole = run_task(gpu, Classify(), settings)
     assert "head.weight" in whole.weights()
     torch.compiler.reset()  # as in a process of its own

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from clustertrain import Task
 from clustertrain.training.loop import train
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Compile, TrainSettings
 from gpu.suite import DEVICE, IS_GPU, needs_a_compiler, needs_a_gpu, needs_cuda, synchronize
 from training.tasks import MemoryRun
 
@@ -86,7 +86,12 @@ def by_the_kit(gpu, size, is_compiled):
     torch.compiler.reset()  # each run has a model of its own, and torch compiles at most eight
     clock = Clock()
     settings = TrainSettings(
-        steps=STEPS, batch_size=size.batch, precision="bf16", compile=is_compiled, log_every=50
+        steps=STEPS,
+        batch_size=size.batch,
+        precision="bf16",
+        compile=Compile() if is_compiled else None,
+        log_every=50,
+        loader_workers=0,
     )
     train(Wide(size), settings, gpu, TimedRun(clock), {})
     return clock.step_s

@@ -8,11 +8,11 @@ from torch import nn
 
 from clustertrain.errors import JobError
 from clustertrain.training.model.blocks import find_blocks, listed_blocks
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Fsdp, TrainSettings
 from training.tasks import Plain
 
 BY_SIZE = TrainSettings(steps=1, batch_size=1, strategy="fsdp")
-BY_CLASS = TrainSettings(steps=1, batch_size=1, strategy="fsdp", fsdp_blocks=("Layer",))
+BY_CLASS = TrainSettings(steps=1, batch_size=1, strategy="fsdp", fsdp=Fsdp(blocks=("Layer",)))
 
 
 class Layer(nn.Module):

@@ -8,11 +8,17 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
 from training.tasks import Plain, run_task
 
 SETTINGS = TrainSettings(
-    epochs=2, batch_size=4, accumulate=2, clip_norm=1.0, eval_every_epochs=1, save_every_steps=1, log_every=1
+    epochs=2,
+    batch_size=4,
+    accumulate=2,
+    clip_norm=1.0,
+    eval_every=EvalEvery(epochs=1),
+    save_every=SaveEvery(steps=1),
+    log_every=1,
 )
 
 

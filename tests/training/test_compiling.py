@@ -12,13 +12,13 @@ from clustertrain.errors import ClusterError
 from clustertrain.training.model.building import wrap
 from clustertrain.training.model.compiling import limit_recompiles, options_of
 from clustertrain.training.ranks.distributed import RankInfo
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Compile, TrainSettings
 from training.tasks import Plain, run_task
 
 # torch's own: its compiler imports modules that use what torch has deprecated
 pytestmark = [pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"), pytest.mark.slow]
 
-SETTINGS = TrainSettings(steps=1, batch_size=1, compile=True)
+SETTINGS = TrainSettings(steps=1, batch_size=1, compile=Compile())
 
 
 def test_a_compiled_model_is_trained_to_the_same_weights(monkeypatch, tmp_path):
@@ -26,7 +26,7 @@ def test_a_compiled_model_is_trained_to_the_same_weights(monkeypatch, tmp_path):
     one_rank = RankInfo(0, 0, 1, torch.device("cpu"))
     settings = TrainSettings(steps=4, batch_size=4)
     torch.compiler.reset()
-    compiled = run_task(one_rank, Curve(), replace(settings, compile=True)).weights()
+    compiled = run_task(one_rank, Curve(), replace(settings, compile=Compile())).weights()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0, "the model was compiled"
     plain = run_task(one_rank, Curve(), settings).weights()
     assert compiled.keys() == plain.keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
@@ -34,8 +34,8 @@ def test_a_compiled_model_is_trained_to_the_same_weights(monkeypatch, tmp_path):
 
 
 def test_the_job_chooses_how():
-    assert options_of(SETTINGS) == {"dynamic": False, "mode": None}
-    chosen = replace(SETTINGS, compile_dynamic=True, compile_mode="reduce-overhead")
+    assert options_of(SETTINGS.compile) == {"dynamic": False, "mode": None}
+    chosen = Compile(True, "reduce-overhead")
     assert options_of(chosen) == {"dynamic": True, "mode": "reduce-overhead"}
 
 
@@ -101,7 +101,7 @@ def test_a_model_with_more_shapes_than_the_limit_has_one_note(monkeypatch):
     for _ in range(2):  # the second run in a process has notes of its own
         torch.compiler.reset()
         notes.clear()
-        limit_recompiles(replace(SETTINGS, recompile_limit=3), notes.append)
+        limit_recompiles(Compile(recompile_limit=3), notes.append)
         model = torch.compile(nn.Linear(2, 1), backend="eager", dynamic=False)
         for size in range(2, 5):
             model(torch.zeros(size, 2))

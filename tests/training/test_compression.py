@@ -11,11 +11,11 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from clustertrain import Task
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import SaveEvery, TrainSettings
 from training.tasks import Classify, run_task, same
 
 WIDTH = 64
-SETTINGS = TrainSettings(steps=6, batch_size=4, log_every=1, save_every_steps=1)
+SETTINGS = TrainSettings(steps=6, batch_size=4, log_every=1, save_every=SaveEvery(steps=1))
 
 
 class Wide(Task):

@@ -10,10 +10,10 @@ from torch import nn
 
 from clustertrain.errors import JobError
 from clustertrain.training.ranks.consistency import WeightsDiverged, check_same_weights
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import SaveEvery, TrainSettings
 from training.tasks import Plain, run_task, same
 
-SETTINGS = TrainSettings(steps=6, batch_size=4, save_every_steps=4)
+SETTINGS = TrainSettings(steps=6, batch_size=4, save_every=SaveEvery(steps=4))
 
 
 class OfRank(Plain):
@@ -150,7 +150,7 @@ class Kept(Noisy):
 
 def keeping(rank_info, kind):
     """Saving would fail: an object is no part of a checkpoint."""
-    settings = replace(SETTINGS, save_every_steps=None, compare_weights_every=1)
+    settings = replace(SETTINGS, save_every=SaveEvery(), compare_weights_every=1)
     return run_task(rank_info, Kept(rank_info.rank, kind), settings)
 
 

@@ -16,7 +16,6 @@ from clustertrain import Task
 from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import Precision
-from clustertrain.training.task import collate_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "correctness.md").read_text()
@@ -117,12 +116,11 @@ class RareClass(Task):
 def _evaluate(rank_info):
     task = RareClass()
     return Evaluation(
-        task=task,
-        model=task.model(),
-        dataset=task.eval_data({}),
-        collate=collate_of(task),
-        batch_size=64,
-        settings=TrainSettings(epochs=1, batch_size=64),
+        task,
+        task.model(),
+        task.eval_data({}),
+        64,
+        TrainSettings(epochs=1, batch_size=64),
         precision=Precision("fp32", rank_info.device),
         rank_info=rank_info,
     ).run(step=0)

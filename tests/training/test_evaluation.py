@@ -11,8 +11,11 @@ from torch.utils.data import TensorDataset
 
 from clustertrain import Task
 from clustertrain.errors import JobError
+from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.loop import train
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.ranks.rng import pack_rng
+from clustertrain.training.settings import EvalEvery, TrainSettings
+from clustertrain.training.step.precision import Precision
 from training.tasks import MemoryRun, Net
 
 SETTINGS = TrainSettings(steps=1, batch_size=2)
@@ -79,7 +82,9 @@ def test_more_ranks_than_samples(ranks):
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_limit_bounds_the_batches_of_an_epoch_and_of_an_evaluation(ranks, world_size):
-    settings = TrainSettings(epochs=2, batch_size=2, limit_batches=2, log_every=1, eval_every_epochs=1)
+    settings = TrainSettings(
+        epochs=2, batch_size=2, limit_batches=2, log_every=1, eval_every=EvalEvery(epochs=1)
+    )
     outcomes = ranks(world_size).results(_batches, settings)
     assert {counts for counts, _, _ in outcomes} == {(4, 4)}, "two epochs of two steps and two batches each"
     assert len({tuple(metrics.items()) for _, metrics, _ in outcomes}) == 1
@@ -117,11 +122,6 @@ class Few(Measured):
 
 def _frozen_evaluation(rank_info, task):
     """Only the evaluation: one training step would move BatchNorm's running values by other batches."""
-    from torch.utils.data import default_collate
-
-    from clustertrain.training.evaluation import Evaluation
-    from clustertrain.training.step.precision import Precision
-
     torch.manual_seed(0)
     model = task.model().double()  # sums of doubles agree to 1e-12 in any order
     dataset = task.eval_data({})
@@ -129,14 +129,7 @@ def _frozen_evaluation(rank_info, task):
     with torch.no_grad():
         model.layers[1].running_mean += rank_info.rank  # as after steps on different batches
     return Evaluation(
-        task=task,
-        model=model,
-        dataset=dataset,
-        collate=default_collate,
-        batch_size=2,
-        settings=SETTINGS,
-        precision=Precision("fp32", rank_info.device),
-        rank_info=rank_info,
+        task, model, dataset, 2, SETTINGS, precision=Precision("fp32", rank_info.device), rank_info=rank_info
     ).run(step=1)
 
 
@@ -152,22 +145,15 @@ class Watching(Eleven):
 
 
 def _leaves_no_trace(rank_info):
-    from clustertrain.training.evaluation import Evaluation
-    from clustertrain.training.ranks.rng import pack_rng
-    from clustertrain.training.step.precision import Precision
-
     task = Watching()
     model = task.model()
     model.layers[1].eval()
-    from torch.utils.data import default_collate
-
     evaluation = Evaluation(
-        task=task,
-        model=model,
-        dataset=task.eval_data({}),
-        collate=default_collate,
-        batch_size=4,
-        settings=SETTINGS,
+        task,
+        model,
+        task.eval_data({}),
+        4,
+        SETTINGS,
         precision=Precision("bf16", rank_info.device),
         rank_info=rank_info,
     )

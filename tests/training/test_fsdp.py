@@ -14,11 +14,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.training.model.sharding import ranks_per_node, shard_model
 from clustertrain.training.ranks.distributed import RankInfo
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Ddp, EvalEvery, Fsdp, LearningRate, SaveEvery, TrainSettings
 from training.tasks import Classify, run_task
 
 SETTINGS = TrainSettings(
-    steps=50, batch_size=4, seed=3, clip_norm=1.0, warmup_steps=4, log_every=1, eval_every_steps=25
+    steps=50,
+    batch_size=4,
+    seed=3,
+    clip_norm=1.0,
+    lr=LearningRate(warmup_steps=4),
+    log_every=1,
+    eval_every=EvalEvery(steps=25),
 )
 
 
@@ -95,17 +101,17 @@ def test_fifty_steps_have_the_losses_of_ddp(ranks, task, world_size, accumulate)
 def _short(rank_info, task, settings, local_rank=None):
     if local_rank is not None:
         rank_info = replace(rank_info, local_rank=local_rank)
-    return run_task(rank_info, task, replace(settings, steps=6, eval_every_steps=None))
+    return run_task(rank_info, task, replace(settings, steps=6, eval_every=EvalEvery()))
 
 
 def test_hybrid_and_activation_checkpointing_change_no_loss(ranks):
     settings = replace(SETTINGS, accumulate=2)
     ddp = _logged(ranks(2).results(_short, Normalized(54), settings)[0], "train")
-    hybrid = replace(settings, strategy="fsdp", shard="hybrid")
+    hybrid = replace(settings, strategy="fsdp", fsdp=Fsdp(shard="hybrid"))
     two_nodes = ranks(2).results(_short, Normalized(54), hybrid, 0)
     assert _logged(two_nodes[0], "train") == pytest.approx(ddp, rel=0, abs=1e-6)
     recomputed = replace(
-        settings, strategy="fsdp", activation_checkpointing="blocks", fsdp_blocks=("Linear",)
+        settings, strategy="fsdp", activation_checkpointing="blocks", fsdp=Fsdp(blocks=("Linear",))
     )
     outcome = ranks(2).results(_short, Normalized(54), recomputed)[0]
     assert _logged(outcome, "train") == pytest.approx(ddp, rel=0, abs=1e-6)
@@ -147,13 +153,13 @@ class Watched(Normalized):
 
 def _seen(rank_info, settings):
     task = Watched(54)
-    run_task(rank_info, task, replace(settings, steps=2, eval_every_steps=2, precision="bf16"))
+    run_task(rank_info, task, replace(settings, steps=2, eval_every=EvalEvery(steps=2), precision="bf16"))
     return task.seen
 
 
 def test_in_bf16_fsdp_converts_and_autocast_is_off(ranks):
     bf16, fp32 = torch.bfloat16, torch.float32
-    for seen in ranks(2).results(_seen, replace(SETTINGS, strategy="fsdp", fsdp_blocks=("Linear",))):
+    for seen in ranks(2).results(_seen, replace(SETTINGS, strategy="fsdp", fsdp=Fsdp(blocks=("Linear",)))):
         assert seen == {("layer", bf16, False), ("loss", fp32, False)}
     assert {autocast for _, _, autocast in ranks(2).results(_seen, SETTINGS)[0]} == {True}
 
@@ -186,11 +192,11 @@ def test_two_dtypes_in_one_block_are_refused_before_the_first_step(ranks):
 
 
 KNOBS = {
-    "recomputed blocks": {"activation_checkpointing": "blocks", "fsdp_blocks": ("Linear",)},
-    "recomputed operations": {"activation_checkpointing": "operations", "fsdp_blocks": ("Linear",)},
-    "static graph": {"ddp_static_graph": True, "ddp_bucket_cap_mb": 0.001, "ddp_broadcast_buffers": False},
-    "FSDP, kept parameters": {"strategy": "fsdp", "fsdp_reshards": False},
-    "FSDP, one exchange": {"strategy": "fsdp", "fsdp_exchanges_every_pass": False},
+    "recomputed blocks": {"activation_checkpointing": "blocks", "fsdp": Fsdp(("Linear",))},
+    "recomputed operations": {"activation_checkpointing": "operations", "fsdp": Fsdp(("Linear",))},
+    "static graph": {"ddp": Ddp(0.001, static_graph=True, broadcast_buffers=False)},
+    "FSDP, kept parameters": {"strategy": "fsdp", "fsdp": Fsdp(reshard_after_forward=False)},
+    "FSDP, one exchange": {"strategy": "fsdp", "fsdp": Fsdp(exchange_every_pass=False)},
     "FSDP, operations": {"strategy": "fsdp", "activation_checkpointing": "operations"},
 }
 
@@ -219,7 +225,9 @@ class Kept(Normalized):
 
 
 def _kept_and_computed(rank_info, how):
-    settings = TrainSettings(steps=1, batch_size=4, activation_checkpointing=how, fsdp_blocks=("Sequential",))
+    settings = TrainSettings(
+        steps=1, batch_size=4, activation_checkpointing=how, fsdp=Fsdp(blocks=("Sequential",))
+    )
     task = Kept(54)
     task.model = lambda: nn.Sequential(Normalized.model(task))
     with FlopCounterMode(display=False) as counter:
@@ -297,7 +305,7 @@ class Mixture(Normalized):
 
 
 def test_each_rank_may_use_other_parameters_of_a_block(ranks):
-    settings = replace(SETTINGS, steps=6, eval_every_steps=3, find_unused_parameters=True)
+    settings = replace(SETTINGS, steps=6, eval_every=EvalEvery(steps=3), find_unused_parameters=True)
     ddp = ranks(2).results(run_task, Mixture(55, "layer"), settings)
     fsdp = ranks(2).results(run_task, Mixture(55, "layer"), replace(settings, strategy="fsdp"))
     assert _logged(fsdp[0], "train") == pytest.approx(_logged(ddp[0], "train"), rel=0, abs=1e-6)
@@ -310,7 +318,7 @@ def test_each_rank_may_use_other_parameters_of_a_block(ranks):
         assert torch.equal(images["weights"], ddp[0].images_of_steps[step]["weights"])
 
 
-@pytest.mark.parametrize("changed", [{"log_every": 2}, {"log_every": 90, "save_every_steps": 2}])
+@pytest.mark.parametrize("changed", [{"log_every": 2}, {"log_every": 90, "save_every": SaveEvery(steps=2)}])
 def test_ranks_that_call_different_blocks_are_found_before_anything_is_shown_or_saved(ranks, changed):
     settings = replace(SETTINGS, strategy="fsdp", **changed)
     for answer in ranks(2).call(run_task, Mixture(55, "expert"), settings):

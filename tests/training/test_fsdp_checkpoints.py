@@ -22,11 +22,17 @@ from clustertrain.checkpoints.write import Writer
 from clustertrain.errors import JobError, StorageError
 from clustertrain.storage import PosixStore
 from clustertrain.training.loop import train
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Fsdp, SaveEvery, TrainSettings
 from training.tasks import Classify, Jittered, MemoryRun, run_task
 
 SETTINGS = TrainSettings(
-    steps=6, global_batch_size=12, seed=3, log_every=1, save_every_steps=2, clip_norm=1.0, strategy="fsdp"
+    steps=6,
+    global_batch_size=12,
+    seed=3,
+    log_every=1,
+    save_every=SaveEvery(steps=2),
+    clip_norm=1.0,
+    strategy="fsdp",
 )
 FULL_DISK = "No space left on device"
 
@@ -179,7 +185,7 @@ def _on_two_nodes(rank_info, *args):
 def test_hybrid_on_two_nodes_of_two_ranks_saves_each_part_once(ranks, saved, tmp_path):
     """The saves are read by as many ranks, by three without nodes, and by an export."""
     shelf, ended = saved
-    settings, folder = replace(SETTINGS, shard="hybrid"), tmp_path / "hybrid" / "checkpoints"
+    settings, folder = replace(SETTINGS, fsdp=Fsdp(shard="hybrid")), tmp_path / "hybrid" / "checkpoints"
     hybrid = ranks(4).results(_on_two_nodes, folder, settings, {"restart": 0})
     assert hybrid[0].losses == pytest.approx(ended[0].losses, abs=1e-6)
     own = Shelf(PosixStore(folder.parent), folder.name)

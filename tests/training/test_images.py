@@ -11,10 +11,10 @@ from torch.utils.data import TensorDataset
 from clustertrain.errors import JobError
 from clustertrain.training.images import images_of
 from clustertrain.training.rehearsal import rehearse
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
 from training.tasks import Plain, run_task, same
 
-SETTINGS = TrainSettings(steps=4, batch_size=4, eval_every_steps=2, save_every_steps=4)
+SETTINGS = TrainSettings(steps=4, batch_size=4, eval_every=EvalEvery(steps=2), save_every=SaveEvery(steps=4))
 
 
 class Showing(Plain):

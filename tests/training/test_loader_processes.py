@@ -7,7 +7,7 @@ from clustertrain.errors import JobError
 from clustertrain.training.data import loader_processes
 from clustertrain.training.data.loader_kinds import _automatic_processes, loader_of, order_of
 from clustertrain.training.data.loader_processes import processes_for
-from clustertrain.training.data.loading import Fetch, Loader, check_pickles, sent_copy
+from clustertrain.training.data.loading import Fetch, Loader, sent_copy
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
@@ -70,7 +70,7 @@ def test_without_a_number_the_ranks_of_a_node_share_its_cpus(monkeypatch):
 def test_the_bytes_that_each_process_would_copy():
     fetch = Fetch(TensorDataset(torch.zeros(1000, 4)), collate_of(Classify()))
     assert sent_copy(fetch)[1] == 16_000
-    check_pickles(fetch, 1)
+    sent_copy(fetch, 1)
     with pytest.raises(JobError, match=r"train\.loader_workers is auto, but the data set cannot be pickled"):
         sent_copy(Fetch([lambda: None], collate_of(Classify())))
 

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.host import SaveProgress
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
 from training.mistaken import Collection
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
@@ -69,9 +69,12 @@ def test_buffers_for_saves_are_reserved_once_the_optimizer_has_its_state(ranks):
 @pytest.mark.parametrize(
     ("every", "expected"),
     [
-        ({"save_every_steps": 3}, [(3, "steps"), (6, "steps"), (8, "end")]),
-        ({"save_every_epochs": 1, "batch_size": 9}, [(3, "epochs"), (6, "epochs"), (8, "end")]),
-        ({"save_every_minutes": 1e-9}, [(s, "minutes") for s in (2, 3, 4, 5, 6, 7)] + [(8, "end")]),
+        ({"save_every": SaveEvery(steps=3)}, [(3, "steps"), (6, "steps"), (8, "end")]),
+        ({"save_every": SaveEvery(epochs=1), "batch_size": 9}, [(3, "epochs"), (6, "epochs"), (8, "end")]),
+        (
+            {"save_every": SaveEvery(minutes=1e-9)},
+            [(s, "minutes") for s in (2, 3, 4, 5, 6, 7)] + [(8, "end")],
+        ),
         ({}, [(8, "end")]),
     ],
 )
@@ -127,7 +130,7 @@ def longest_s_of_phases(rank_info, settings):
 
 def test_the_other_ranks_are_in_the_save_until_rank_0_has_done_its_part(ranks):
     """Otherwise the limit of a step, which is shorter, would end them in a long save."""
-    settings = replace(SETTINGS, save_every_steps=3)
+    settings = replace(SETTINGS, save_every=SaveEvery(steps=3))
     _, other = ranks(2).results(longest_s_of_phases, settings)
     assert other["save"] > 0.9 > other["step"]
 
@@ -150,9 +153,9 @@ def test_a_nan_on_one_rank_stops_all_and_nothing_is_saved_from_its_step_on(ranks
     position = epoch_order(0, 0, 54).tolist().index(33)
     step, rank = position // 8 + 1, position % 8 % 2
     assert step > 2, "otherwise nothing could be saved before"
-    settings = TrainSettings(epochs=1, batch_size=4, log_every=1000, save_every_steps=1)
+    settings = TrainSettings(epochs=1, batch_size=4, log_every=1000, save_every=SaveEvery(steps=1))
     assert ranks(2).results(poisoned, settings) == [(step, rank, list(range(1, step)))] * 2
-    rare = replace(settings, save_every_steps=step + 1)
+    rare = replace(settings, save_every=SaveEvery(steps=step + 1))
     assert ranks(2).results(poisoned, rare) == [(step, rank, [])] * 2, "named exactly, found later"
 
 
@@ -164,7 +167,7 @@ class Exploding(Plain):
 
 
 def test_weights_that_overflowed_are_not_saved(ranks):
-    errors = ranks(2).call(run_task, Exploding(), replace(SETTINGS, save_every_steps=1))
+    errors = ranks(2).call(run_task, Exploding(), replace(SETTINGS, save_every=SaveEvery(steps=1)))
     assert {type(e) for e in errors} == {NonFiniteWeights}
 
 

@@ -12,10 +12,17 @@ import torch
 
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.distributed import RankInfo
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
 from training.tasks import Classify, MemoryRun, run_task, same
 
-SETTINGS = TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=1, clip_norm=1.0, warmup_steps=4)
+SETTINGS = TrainSettings(
+    epochs=2,
+    batch_size=4,
+    seed=3,
+    save_every=SaveEvery(steps=1),
+    clip_norm=1.0,
+    lr=LearningRate(warmup_steps=4),
+)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_another_number_of_ranks_continues_the_same_order(ranks, before, after):
 
 
 def test_every_epoch_takes_each_sample_once(ranks):
-    outcomes = ranks(2).results(run_task, Classify(48), replace(SETTINGS, save_every_steps=None))
+    outcomes = ranks(2).results(run_task, Classify(48), replace(SETTINGS, save_every=SaveEvery()))
     steps_per_epoch = 6
     for epoch in range(2):
         part = slice(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch)
@@ -107,7 +114,7 @@ def test_every_epoch_takes_each_sample_once(ranks):
 
 
 def test_more_epochs_continue_a_finished_run_and_the_same_number_ends_at_once(ranks):
-    settings = replace(SETTINGS, save_every_steps=None, epochs=1)
+    settings = replace(SETTINGS, save_every=SaveEvery(), epochs=1)
     group = ranks(2)
     once = group.results(run_task, Classify(48), settings)
     again = group.results(run_task, Classify(48), settings, once[0].saves[6])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import default_collate
 
 from clustertrain.errors import JobError
 from clustertrain.training.evaluation import Evaluation
@@ -26,12 +25,11 @@ SETTINGS = TrainSettings(steps=1, batch_size=2)
 def evaluate(rank_info, task):
     """Twice: the second pass starts with the states of the first."""
     evaluation = Evaluation(
-        task=task,
-        model=task.model(),
-        dataset=task.eval_data({}),
-        collate=default_collate,
-        batch_size=2,
-        settings=SETTINGS,
+        task,
+        task.model(),
+        task.eval_data({}),
+        2,
+        SETTINGS,
         precision=Precision("fp32", rank_info.device),
         rank_info=rank_info,
     )

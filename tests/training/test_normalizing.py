@@ -11,7 +11,7 @@ from torch import nn
 
 from clustertrain.errors import JobError
 from clustertrain.training.model.normalizing import PerSampleNorm, convert, groups_of
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import SaveEvery, TrainSettings
 from training.tasks import Classify, run_task
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -171,7 +171,7 @@ def test_groups_that_are_too_small_are_refused_with_the_arithmetic(kind, arithme
 
 
 def test_a_run_trains_saves_and_resumes_the_converted_model(ranks):
-    settings = TrainSettings(steps=4, batch_size=4, normalization="group", save_every_steps=2)
+    settings = TrainSettings(steps=4, batch_size=4, normalization="group", save_every=SaveEvery(steps=2))
     whole = ranks(2).results(run_task, Classify(), settings)[0]
     assert {name for name in whole.weights() if "running" in name} == set()
     resumed = ranks(2).results(run_task, Classify(), settings, whole.saves[2])[0]

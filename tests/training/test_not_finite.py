@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import LearningRate, TrainSettings
 from clustertrain.training.step.not_finite import NotFinite, remedies
 from clustertrain.training.step.precision import Precision
 
@@ -88,8 +88,8 @@ def test_a_rank_that_looks_alone_calls_no_collective(ranks, x, said):
     [
         ({}, "Lower the learning rate, set train.clip_norm, set train.lr.warmup_steps"),
         ({"clip_norm": 1.0}, "Lower the learning rate, set train.lr.warmup_steps"),
-        ({"warmup_steps": 10}, "Lower the learning rate, set train.clip_norm"),
-        ({"clip_norm": 1.0, "warmup_steps": 10}, "Lower the learning rate"),
+        ({"lr": LearningRate(warmup_steps=10)}, "Lower the learning rate, set train.clip_norm"),
+        ({"clip_norm": 1.0, "lr": LearningRate(warmup_steps=10)}, "Lower the learning rate"),
     ],
 )
 def test_what_the_job_has_already_is_no_remedy(has, text):

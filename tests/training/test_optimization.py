@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clustertrain.errors import JobError
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
 from clustertrain.training.step.optimization import lr_factor
 from training.tasks import Plain, run_task
 
@@ -31,10 +31,10 @@ def test_factors():
 
 
 def test_lr_follows_the_global_batch_and_the_scheduler_starts_from_it(ranks):
-    settings = replace(SETTINGS, lr_scaling="linear", accumulate=2)
+    settings = replace(SETTINGS, lr=LearningRate("linear"), accumulate=2)
     outcome = ranks(2).results(run_task, Halving(), settings)[0]
     assert lrs(outcome) == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]  # 0.1 × 2 ranks × 2
-    base = replace(settings, lr_scaling="sqrt", lr_base_batch_size=4)
+    base = replace(settings, lr=LearningRate("sqrt", 4))
     assert lrs(ranks(2).results(run_task, Halving(), base)[0])[0] == 0.1 * math.sqrt(16 / 4)
 
 
@@ -50,7 +50,7 @@ class OneCycle(Plain):
 
 
 def test_the_log_shows_the_arithmetic_of_the_learning_rate(ranks):
-    linear = replace(SETTINGS, lr_scaling="linear", accumulate=2, warmup_steps=4)
+    linear = replace(SETTINGS, lr=LearningRate("linear", warmup_steps=4), accumulate=2)
     of_ranks = ranks(2).results(run_task, Plain(), linear)
     assert notes(of_ranks[0]) == [
         "learning rate: 0.1 × 16 / 4 = 0.4 (linear; global batch: "
@@ -59,14 +59,16 @@ def test_the_log_shows_the_arithmetic_of_the_learning_rate(ranks):
     ]
     assert lrs(of_ranks[0])[0] == pytest.approx(0.1) and lrs(of_ranks[0])[-1] == pytest.approx(0.4)
     assert notes(of_ranks[1]) == [], "rank 0 writes the log"
-    sqrt = replace(SETTINGS, lr_scaling="sqrt", lr_base_batch_size=1)
+    sqrt = replace(SETTINGS, lr=LearningRate("sqrt", 1))
     (text,) = notes(ranks(1).results(run_task, OneCycle(), sqrt)[0])
     assert text.splitlines() == [
         "learning rate: 0.1 × √(4 / 1) = 0.2 (sqrt; global batch: "
         "batch_size 4 × workers 1 × accumulate 1 = 4, base 1)",
         "the task's scheduler starts with 0.02, not with 0.2",
     ]
-    (text,) = notes(ranks(1).results(run_task, Plain(), replace(SETTINGS, warmup_steps=10))[0])
+    (text,) = notes(
+        ranks(1).results(run_task, Plain(), replace(SETTINGS, lr=LearningRate(warmup_steps=10)))[0]
+    )
     assert text.splitlines() == [
         "learning rate: 0.1 × 1 = 0.1 (none; global batch: batch_size 4 × workers 1 × accumulate 1 = 4)",
         "warm-up: 10 of 6 steps; step 1 has 0.1 × 1 / 10 = 0.01; the run ends before the warm-up",
@@ -78,14 +80,17 @@ def test_the_log_shows_the_arithmetic_of_the_learning_rate(ranks):
 
 
 def test_a_resume_shows_the_learning_rate_of_its_first_step(ranks):
-    alone, settings = ranks(1), replace(SETTINGS, save_every_steps=2, warmup_steps=5)
+    alone, settings = (
+        ranks(1),
+        replace(SETTINGS, save_every=SaveEvery(steps=2), lr=LearningRate(warmup_steps=5)),
+    )
     first = alone.results(run_task, OneCycle(), settings)[0]
     (text,) = notes(alone.results(run_task, OneCycle(), settings, first.saves[2])[0])
     assert text.splitlines()[1:] == [f"step 3 has {lrs(first)[2]:g}"]
 
 
 def test_warmup_multiplies_and_leaves_the_scheduler_alone(ranks):
-    outcome = ranks(1).results(run_task, Halving(), replace(SETTINGS, warmup_steps=4))[0]
+    outcome = ranks(1).results(run_task, Halving(), replace(SETTINGS, lr=LearningRate(warmup_steps=4)))[0]
     assert lrs(outcome) == pytest.approx(
         [0.1 * 1 / 4, 0.1 * 2 / 4, 0.05 * 3 / 4, 0.05, 0.025, 0.025], rel=1e-12
     )
@@ -96,13 +101,15 @@ def test_warmup_changes_the_weights(ranks):
     one = replace(SETTINGS, steps=1, seed=1)
     alone = ranks(1)
     full = alone.results(run_task, Plain(), one)[0].weights()["weight"]
-    warm = alone.results(run_task, Plain(), replace(one, warmup_steps=4))[0].weights()["weight"]
+    warm = alone.results(run_task, Plain(), replace(one, lr=LearningRate(warmup_steps=4)))[0].weights()[
+        "weight"
+    ]
     still = alone.results(run_task, Plain(lr=0.0), one)[0].weights()["weight"]
     assert torch.allclose(4 * (warm - still), full - still, atol=1e-6) and not torch.equal(full, still)
 
 
 def test_another_global_batch_on_resume_takes_the_learning_rate_along(ranks):
-    settings = replace(SETTINGS, lr_scaling="linear", save_every_steps=2)
+    settings = replace(SETTINGS, lr=LearningRate("linear"), save_every=SaveEvery(steps=2))
     first = ranks(1).results(run_task, Halving(), settings)[0]
     rest = ranks(2).results(run_task, Halving(), settings, first.saves[2])[0]
     assert lrs(first)[2:] == [0.05, 0.05, 0.025, 0.025]
@@ -175,7 +182,7 @@ class Momentum(Plain):
         return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if self.schedule else None
 
 
-SAVED = replace(SETTINGS, save_every_steps=2, job_sha256="a")
+SAVED = replace(SETTINGS, save_every=SaveEvery(steps=2), job_sha256="a")
 
 
 def test_a_changed_job_resumes_with_its_own_learning_rate_and_the_saved_momentum(ranks):
@@ -189,7 +196,7 @@ def test_a_changed_job_resumes_with_its_own_learning_rate_and_the_saved_momentum
         run_task, Momentum(0.0), replace(SAVED, steps=3, job_sha256="b"), first.saves[2]
     )
     momentum = [each["momentum_buffer"] for each in resumed.state(3)["optimizer"]["state"].values()]
-    fresh = alone.results(run_task, Momentum(0.0), replace(SAVED, steps=1, save_every_steps=1))[0]
+    fresh = alone.results(run_task, Momentum(0.0), replace(SAVED, steps=1, save_every=SaveEvery(steps=1)))[0]
     begun = [each["momentum_buffer"] for each in fresh.state(1)["optimizer"]["state"].values()]
     assert not any(map(torch.equal, momentum, begun))
 

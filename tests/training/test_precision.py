@@ -9,11 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clustertrain.training import loop
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import SaveEvery, TrainSettings
 from clustertrain.training.step.precision import LossScaler, Precision
 from training.tasks import Classify, Plain, run_task, same
 
-SETTINGS = TrainSettings(steps=12, batch_size=4, log_every=1, save_every_steps=1, clip_norm=1.0)
+SETTINGS = TrainSettings(steps=12, batch_size=4, log_every=1, save_every=SaveEvery(steps=1), clip_norm=1.0)
 CPU = torch.device("cpu")
 
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustertrain.errors import JobError
+from clustertrain.training.data.loader_kinds import evaluated_part
 from clustertrain.training.data.sampling import (
     BatchSizes,
     Position,
     TrainOrder,
     epoch_order,
     evaluation_order,
-    limited,
 )
 from clustertrain.training.settings import TrainSettings
 
@@ -135,9 +135,9 @@ def test_a_limited_epoch_ends_at_once_if_fewer_samples_per_step_have_passed_its_
 
 def test_a_limited_evaluation_has_samples_of_the_whole_data():
     sizes = BatchSizes(batch_size=2, world_size=3, accumulate=5)
-    assert list(limited(list(range(100)), 2, sizes)) == [0, 8, 16, 25, 33, 41, 50, 58, 66, 75, 83, 91]
+    assert list(evaluated_part(list(range(100)), 2, sizes)) == [0, 8, 16, 25, 33, 41, 50, 58, 66, 75, 83, 91]
     few = list(range(12))
-    assert limited(few, 2, sizes) is few and limited(few, None, sizes) is few
+    assert evaluated_part(few, 2, sizes) is few and evaluated_part(few, None, sizes) is few
 
 
 def test_steps_bound_a_run_across_epochs():
@@ -183,9 +183,3 @@ def test_a_batch_larger_than_the_data_is_refused_with_the_largest_that_fits():
         "batch_size 16 × workers 4 × accumulate 1 = 64; the largest batch_size that fits is 12.\n"
         "Use a smaller batch, fewer workers or more data."
     )
-
-
-@pytest.mark.parametrize("given", [{}, {"epochs": 1, "steps": 2, "batch_size": 1}, {"epochs": 1}])
-def test_settings_need_one_length_and_one_batch(given):
-    with pytest.raises(JobError, match="exactly one of them is needed"):
-        TrainSettings(**given)

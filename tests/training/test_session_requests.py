@@ -7,6 +7,7 @@ import torch.distributed as dist
 from clustertrain import session
 from clustertrain.training.ranks.distributed import gloo_group
 from clustertrain.training.ranks.host import Requests
+from clustertrain.training.settings import SaveEvery
 
 
 class Steps:
@@ -27,9 +28,7 @@ def seen(rank_info, asked, slow_step_s):
     """The steps at which a stop or a save was returned."""
     session._SLOW_STEP_S = slow_step_s
     run = Steps(rank_info.rank, asked)
-    made = session.Session(
-        run=run, rank_info=rank_info, data={}, args={}, save_every_steps=None, save_every_minutes=None
-    )
+    made = session.Session(run=run, rank_info=rank_info, data={}, args={}, save_every=SaveEvery())
     returned = {step: made.step_done(step) for step in range(1, 9)}
     made.end()
     return {step: (each.stop, each.save) for step, each in returned.items() if each.stop or each.save}

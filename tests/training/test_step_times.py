@@ -20,7 +20,7 @@ from clustertrain.training.measured.step_watch import StepWatch
 from clustertrain.training.measured.stragglers import Stragglers, straggler_text
 from clustertrain.training.model.building import make_model, settle_buckets, shard
 from clustertrain.training.ranks.distributed import RankInfo
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import EvalEvery, Fsdp, Profile, TrainSettings
 from clustertrain.training.step.precision import Precision
 from training.tasks import Classify, MemoryRun, Plain, run_task
 
@@ -228,7 +228,7 @@ def test_what_is_computed_twice_is_not_called_mfu(monkeypatch, recomputes, share
 
 
 def _counted(rank_info):
-    settings = TrainSettings(steps=1, batch_size=4, strategy="fsdp", fsdp_blocks=("Linear",))
+    settings = TrainSettings(steps=1, batch_size=4, strategy="fsdp", fsdp=Fsdp(blocks=("Linear",)))
     task = Dense()
     model = make_model(task, settings, rank_info)
     shard(task, model, settings, rank_info)
@@ -289,7 +289,9 @@ def test_the_peak_depends_on_the_gpu_and_the_number_format(gpu, precision, tf32,
 def _profiled(rank_info, folder):
     run = MemoryRun(rank_info.rank)
     run.trace = folder / f"{rank_info.rank}.gz"
-    settings = TrainSettings(steps=6, batch_size=2, eval_every_steps=2, profile_steps=(3, 4))
+    settings = TrainSettings(
+        steps=6, batch_size=2, eval_every=EvalEvery(steps=2), profile=Profile(steps=(3, 4))
+    )
     train(Classify(), settings, rank_info, run, {})
     return run.logs
 
@@ -307,6 +309,6 @@ def test_each_rank_writes_a_profile_of_the_steps(ranks, tmp_path):
 
 
 def test_a_profile_beyond_the_last_step_is_refused():
-    settings = TrainSettings(steps=9, batch_size=2, profile_steps=(8, 10))
+    settings = TrainSettings(steps=9, batch_size=2, profile=Profile(steps=(8, 10)))
     with pytest.raises(JobError, match=r"train.profile.steps is \[8, 10\], but the run has 9 steps"):
         run_task(RankInfo(0, 0, 1, CPU), Plain(), settings)

@@ -74,7 +74,7 @@ def made(job):
 
 def reported(job):
     """The names and the loss that a rehearsal of the job reports."""
-    return rehearse(made(job), settings_of(job), torch.device("cpu"), {}).metrics
+    return rehearse(made(job), settings_of(job), torch.device("cpu"), {})
 
 
 def test_without_names_the_loss_is_cross_entropy_and_the_metric_accuracy(job):

@@ -24,7 +24,7 @@ def test_the_loop_gets_the_metric_of_the_best_checkpoint():
 
 def test_early_stopping_and_the_limit_reach_the_loop():
     settings = settings_of(parse_job(LIMITED, "job.yaml"))
-    assert settings.early_stop == EarlyStop("accuracy", "max", 3, 0.01)
+    assert vars(settings.early_stop) == vars(EarlyStop("accuracy", "max", 3, 0.01))
     assert settings.limit_batches == 5
     without = settings_of(parse_job(JOB, "job.yaml"))
     assert (without.early_stop, without.limit_batches) == (None, None)

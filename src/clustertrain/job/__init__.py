@@ -5,7 +5,7 @@ common.py       the keys that every launcher understands, and the rules that joi
 launcher_plugins.py  the installed launchers, and their sections of the file
 sections.py     the sections that every launcher has
 train.py        the section `train`
-strategy.py     its parts for DDP, FSDP and torch.compile
+settings_fields.py  their fields that are settings of the training loop
 data_and_storage.py  the sections `data` and `storage`
 interpreter.py  the Python of a script's own environment
 values.py       the kinds of value: names, paths, URIs, counts, durations, sizes

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
+from clustertrain.job.settings_fields import add_fields
 from clustertrain.job.values import (
     MOST_WORKERS,
     Bytes,
@@ -21,6 +23,7 @@ from clustertrain.job.values import (
     Text,
     Workers,
 )
+from clustertrain.training import settings
 
 
 class Section(BaseModel):
@@ -33,6 +36,11 @@ class Section(BaseModel):
         allow_inf_nan=False,
         hide_input_in_errors=True,
     )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in filter(is_dataclass, cls.__bases__):
+            add_fields(cls, base)
 
     @model_validator(mode="before")
     @classmethod
@@ -59,18 +67,7 @@ class Section(BaseModel):
             raise Refused(f"none of {names} is given\nexactly one of them is needed, for example {example}")
 
 
-class SaveEvery(Section):
-    """How often to save. With several keys, a save is due when the first of them is reached."""
-
-    steps: Count | None = None
-    """Optimizer steps between saves."""
-
-    epochs: Count | None = None
-    """Epochs between saves. Not for a `function`: only its own loop knows the epochs."""
-
-    minutes: Positive | None = None
-    """Minutes between saves."""
-
+class SaveEvery(Section, settings.SaveEvery):
     @model_validator(mode="after")
     def _one_period(self) -> SaveEvery:
         if not self._given("steps", "epochs", "minutes"):
@@ -94,7 +91,7 @@ class KeepBest(Section):
 class Checkpoint(Section):
     """When to save and what to keep. Refused for `script`, which saves its own."""
 
-    every: SaveEvery = SaveEvery(epochs=1)
+    every: SaveEvery = SaveEvery(epochs=1)  # type: ignore[call-arg]  # pydantic.mypy reads no dataclass
     """How often to save. For a `function` the default is `minutes: 10`."""
 
     keep_last: Count = 3

@@ -1,6 +1,7 @@
 """The section `train` of a job file: clustertrain's training loop.
 
-`docs/job-file.md` is generated from the docstrings here.
+Its fields are those of training/settings.py, and those that only the job file has. `docs/job-file.md` is
+generated from the docstrings of both.
 """
 
 from __future__ import annotations
@@ -8,70 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, StrictBool, model_validator
 
 from clustertrain.job.sections import Section
-from clustertrain.job.strategy import CompileOrBool, Ddp, Fsdp
-from clustertrain.job.values import (
-    ArgsByName,
-    Count,
-    CountOrZero,
-    DottedName,
-    Loggers,
-    MetricName,
-    Positive,
-    PositiveOrZero,
-    Refused,
-    Text,
-)
+from clustertrain.job.values import ArgsByName, Count, DottedName, Loggers, MetricName, Refused
+from clustertrain.training import settings
 from clustertrain.units import integer, shortened
 
 
-class LearningRate(Section):
-    """How the learning rate follows the batch size. The learning rate itself is one of your `args`."""
-
-    scaling: Literal["none", "linear", "sqrt"] = "none"
-    """`linear` multiplies the learning rate by (global batch / base batch), `sqrt` by the square root of it;
-    `none` does not change it."""
-
-    base_batch_size: Count | None = None
-    """The global batch for which the learning rate was tuned. By default one worker's batch: `linear` then
-    multiplies by workers × accumulate."""
-
-    warmup_steps: CountOrZero = 0
-    """Optimizer steps over which the learning rate rises linearly to its value."""
+class LearningRate(Section, settings.LearningRate):
+    pass
 
 
-class EvalEvery(Section):
-    """How often to evaluate: exactly one of the two keys."""
-
-    epochs: Count | None = None
-    """Epochs between evaluations."""
-
-    steps: Count | None = None
-    """Optimizer steps between evaluations."""
-
+class EvalEvery(Section, settings.EvalEvery):
     @model_validator(mode="after")
     def _one_period(self) -> EvalEvery:
         self._exactly_one_of("epochs", "steps", example="epochs: 1")
         return self
 
 
-class EarlyStop(Section):
-    """Ends the run when a metric has not improved in several evaluations in a row. The run saves and is done.
-    After a resume the count continues from the checkpoint; a larger `patience` continues a run that ended."""
-
-    metric: Text
-    """`loss`, or the name of a metric of the evaluation. Another name is refused before the first step."""
-
-    mode: Literal["min", "max"]
-    """Whether smaller or larger values are better."""
-
-    patience: Count
-    """How many evaluations in a row without an improvement end the run. `eval_every` sets their period."""
-
-    min_delta: PositiveOrZero = 0.0
-    """A value is an improvement if it is better than the best one by more than this."""
+class EarlyStop(Section, settings.EarlyStop):
+    pass
 
 
 class Part(Section):
@@ -130,33 +88,47 @@ def _first_and_last(value: object) -> object:
     return first, last
 
 
-class Profile(Section):
-    """A profile of a few steps: what each worker did when, as a trace for Perfetto and TensorBoard."""
-
+class Profile(Section, settings.Profile):
     steps: Annotated[
         tuple[int, int], BeforeValidator(_first_and_last, json_schema_input_type=tuple[Count, Count])
     ]
-    """The first and the last optimizer step to record, counted from 1: `[10, 15]` records six steps."""
 
 
-class Train(Section):
-    """clustertrain's training loop. Only for `task`: a function or a script has its own loop."""
+class Fsdp(Section, settings.Fsdp):
+    pass
 
-    epochs: Count | None = None
-    """Passes over the training data. Exactly one of `epochs` and `steps`."""
 
-    steps: Count | None = None
-    """Optimizer steps. Exactly one of `epochs` and `steps`."""
+class Ddp(Section, settings.Ddp):
+    pass
 
-    batch_size: Count | None = None
-    """Samples per worker and forward pass. Exactly one of `batch_size` and `global_batch_size`."""
 
-    global_batch_size: Count | None = None
-    """Samples per optimizer step over all workers: batch size × workers × accumulate. It stays the same
-    if the number of workers changes."""
+class Compile(Section, settings.Compile):
+    pass
 
-    seed: CountOrZero = 0
-    """Seed of the initial weights, the shuffling and the random numbers of every worker."""
+
+def _compile(value: object) -> object:
+    if isinstance(value, bool):
+        return {} if value else None
+    if not isinstance(value, dict | Compile):
+        raise ValueError("must be a valid boolean, or a mapping")
+    return value
+
+
+def _as_typed(compile_: Compile | None) -> bool | dict[str, Any]:
+    return compile_ is not None if compile_ in (None, Compile()) else compile_.model_dump()
+
+
+CompileOrBool = Annotated[
+    Compile | None,
+    BeforeValidator(_compile, json_schema_input_type=StrictBool | Compile),
+    PlainSerializer(_as_typed),
+    Field(json_schema_extra={"default": False}),
+]
+
+
+class Train(Section, settings.Train):
+    compile: CompileOrBool = None
+    loader_workers: LoaderWorkers = "auto"
 
     loss: PartOrName | None = None
     """The loss of outputs and targets in place of cross entropy, such as `{class: torch.nn.CrossEntropyLoss,
@@ -167,95 +139,9 @@ class Train(Section):
     torchmetrics.F1Score, args: {task: multiclass, num_classes: 10}}}`. Refused for a task that has its own
     method `metrics`."""
 
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Number format of the forward pass; weights stay fp32. fp16 scales the loss and needs a GPU."""
-
-    float8: StrictBool = False
-    """Multiply the inputs, weights and gradients of large linear layers in float8, by torchao, on GPUs from
-    Ada and Hopper on. Needs `precision: bf16` and the extra `float8`: see [float8](gpu.md#float8)."""
-
-    matmul: Literal["tf32", "highest"] = "tf32"
-    """Matrix products and convolutions of fp32 numbers on GPUs: `tf32` rounds the factors to 10 bits of
-    mantissa and uses the tensor cores, `highest` computes in fp32. CPUs always do. `tf32` is the default,
-    although torch's own for matrix products is fp32, because it is several times as fast, and the rounding
-    is smaller than that of bf16: see [What TF32 does](gpu.md#what-tf32-does)."""
-
-    cudnn: Literal["measured", "default", "deterministic"] = "measured"
-    """How cuDNN chooses the algorithms of convolutions on GPUs: `measured` tries them for each new shape and
-    uses the fastest, `default` does not try, `deterministic` uses only those whose results are the same each
-    time. A task may set something else in `__init__` or `model`."""
-
-    accumulate: Count = 1
-    """Forward and backward passes per optimizer step."""
-
-    clip_norm: Positive | None = None
-    """Maximum norm of all gradients together; a larger norm is scaled down to it."""
-
-    compile: CompileOrBool = None
-    """Compile the model with torch.compile: `true`, or how; by default it is not compiled. A worker's node
-    needs a compiler: g++, with GPUs gcc."""
-
-    normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"
-    """What BatchNorm layers become, with their weights: `sync` normalizes over the batches of all workers and
-    needs GPUs; `group`, `instance` and `layer` normalize each sample by itself."""
-
-    strategy: Literal["ddp", "fsdp"] = "ddp"
-    """`ddp`: every worker has the whole model. `fsdp` divides weights, gradients and the optimizer's state
-    among the workers, for models that do not fit on one GPU: see [FSDP](fsdp.md)."""
-
-    fsdp: Fsdp = Fsdp()
-    """How `strategy: fsdp` divides the model."""
-
-    ddp: Ddp = Ddp()
-    """How `strategy: ddp` exchanges gradients."""
-
-    activation_checkpointing: Literal["none", "blocks", "operations"] = "none"
-    """What the backward pass computes again, in place of keeping it in memory. `blocks` keeps only the inputs
-    of each block: about a third more computation. `operations` also keeps the results of matrix products,
-    convolutions and attention, and computes the cheaper operations again. The blocks are those of
-    [FSDP](fsdp.md#blocks), also with DDP."""
-
-    find_unused_parameters: StrictBool = False
-    """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""
-
-    gradient_compression: Literal["none", "fp16", "bf16"] = "none"
-    """Exchange gradients in this number format: half of the bytes."""
-
-    lr: LearningRate = LearningRate()
-    """How the learning rate follows the batch size."""
-
-    log_every: Count = 10
-    """Optimizer steps between two lines of metrics."""
-
     log: Loggers = ("tensorboard",)
     """Where the metrics are written as a curve: `tensorboard`, `mlflow`, `wandb`, one or several. With an
     empty list, none."""
-
-    eval_every: EvalEvery = EvalEvery(epochs=1)
-    """How often to evaluate."""
-
-    early_stop: EarlyStop | None = None
-    """Ends the run early when a metric of the evaluation no longer improves."""
-
-    compare_weights_every: CountOrZero | None = None
-    """Optimizer steps between comparisons of all workers' weights and optimizer states; by default at every
-    save, with 0 never."""
-
-    loader_workers: LoaderWorkers = "auto"
-    """Loader processes per worker, at most 1024; with 0 the worker itself loads the data. `auto` is 0 on
-    CPUs. With GPUs a batch is loaded and timed at the start: below 2 ms it is 0, otherwise `cpus_per_worker`
-    - 1, at most 16. It is also 0 if each process would have a copy of more than 256 MiB."""
-
-    profile: Profile | None = None
-    """Records a few steps in a file per worker, in the run's folder; the log shows where."""
-
-    memory_snapshot: StrictBool = False
-    """If a GPU is out of memory, write what it held and the last 100,000 allocations, with their lines of
-    code: a file in the run's folder, which the message names. It costs each allocation a few microseconds."""
-
-    limit_batches: Count | None = None
-    """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. The
-    results are then not those of the whole data, so a run with another value is another run."""
 
     sanity: StrictBool = True
     """Before each start, rehearse the task in one process: build the model and the optimizer, one training

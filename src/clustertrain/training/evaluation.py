@@ -20,15 +20,15 @@ from clustertrain.training.data.loader_kinds import (
     evaluation_processes,
     sample_batch,
 )
-from clustertrain.training.data.loading import Collate, Loader, to_device
+from clustertrain.training.data.loading import Loader, to_device
 from clustertrain.training.images import images_of
 from clustertrain.training.metrics import Metrics, joined
 from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
 from clustertrain.training.ranks.dtensors import is_sharded
-from clustertrain.training.ranks.rng import derive_seed, pack_rng, restore_rng, seed_all
+from clustertrain.training.ranks.rng import derive_seed, restoring_rng, seed_all
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import Precision
-from clustertrain.training.task import Task
+from clustertrain.training.task import Task, collate_of
 from clustertrain.training.task_errors import described, first_batch, refusing
 
 
@@ -37,18 +37,17 @@ class Evaluation:
 
     def __init__(
         self,
-        *,
         task: Task,
         model: nn.Module,
         dataset: Any,
-        collate: Collate,
         batch_size: int,
         settings: TrainSettings,
+        *,
         precision: Precision,
         rank_info: RankInfo,
     ) -> None:
         self._task, self._model, self._rank_info = task, model, rank_info
-        self._dataset, self._collate, self._batch_size = dataset, collate, batch_size
+        self._dataset, self._batch_size = dataset, batch_size
         self._precision = precision
         self._seed = settings.seed
         self._of_task = dict(task.metrics())
@@ -61,7 +60,7 @@ class Evaluation:
         most = evaluation_keys(dataset, batch_size, 0, self._counted.world_size)
         self._passes_of_others = len(most) - len(own) if is_sharded(model) else 0
         self._loader = Loader(
-            batch_fetch(dataset, collate, f"{type(task).__name__}.eval_data()"),
+            batch_fetch(dataset, collate_of(task), f"{type(task).__name__}.eval_data()"),
             own,
             processes=evaluation_processes(dataset, settings.processes),
             device=rank_info.device,
@@ -85,7 +84,7 @@ class Evaluation:
         """
         name = type(self._task).__name__
         key = sample_batch(self._dataset, self._batch_size)
-        batch = first_batch(self._task, "eval_data", self._dataset, self._collate, key)
+        batch = first_batch(self._task, "eval_data", self._dataset, key)
         with self._evaluating(step=0, rank=0):
             with refusing(
                 self._task,
@@ -135,19 +134,16 @@ class Evaluation:
     def _evaluating(self, step: int, rank: int) -> Iterator[None]:
         """Inside, the model is in evaluation mode, gradients are off and random numbers are those of
         `step` and `rank`; afterwards all is as before."""
-        random_states = pack_rng(self._rank_info.device)
         modes = [(module, module.training) for module in self._model.modules()]
-        seed_all(derive_seed(self._seed, step), rank)
-        self._model.eval()
-        try:
-            with (
-                torch.no_grad()
-            ):  # inference_mode would leave tensors in metrics that cannot be changed later
+        # inference_mode would leave tensors in metrics that cannot be changed later
+        with restoring_rng(self._rank_info.device), torch.no_grad():
+            seed_all(derive_seed(self._seed, step), rank)
+            self._model.eval()
+            try:
                 yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
-            restore_rng(random_states, self._rank_info.device)
+            finally:
+                for module, mode in modes:
+                    module.training = mode
 
     def _broadcast_buffers(self) -> None:
         """Broadcast rank 0's buffers: BatchNorm's running values differ between ranks."""
@@ -172,30 +168,31 @@ class Evaluation:
         return joined({"loss": loss_sum / samples}, values)
 
 
-def check_reported(key: str, metric: str, task: Task, reported: Collection[str] | None) -> None:
-    """Check that `metric`, the value of a job's `key`, is among the values that an evaluation reports.
+def check_reported(settings: TrainSettings, task: Task, reported: Collection[str] | None) -> None:
+    """Check that an evaluation reports each metric that the job names.
 
     Args:
         reported: the names, or None if there is no evaluation data.
 
     Raises:
-        JobError: it is not; lists the names.
+        JobError: it does not; lists the names.
     """
     name = type(task).__name__
-    if reported is None:
+    for key, metric in settings.required_metrics.items():
+        if reported is None:
+            raise JobError(
+                f"{key} is {metric!r}, but {name}.eval_data() returned None: nothing is evaluated.\n"
+                f"Return evaluation data, or remove {key.removesuffix('.metric')}."
+            )
+        if metric in reported:
+            continue
+        near = difflib.get_close_matches(metric, reported, n=1)
+        remedy = f"Did you mean {near[0]!r}?" if near else f"Use one of them, or add {metric!r} to metrics()."
+        if type(task).loss is not Task.loss and type(task).eval_step is Task.eval_step:
+            remedy = (
+                f"{name} overrides loss, so that eval_step returns no outputs and there are no metrics: "
+                "override eval_step and metrics() as well."
+            )
         raise JobError(
-            f"{key} is {metric!r}, but {name}.eval_data() returned None: nothing is evaluated.\n"
-            f"Return evaluation data, or remove {key.removesuffix('.metric')}."
+            f"{key} is {metric!r}, but an evaluation of {name} reports: {', '.join(reported)}.\n{remedy}"
         )
-    if metric in reported:
-        return
-    near = difflib.get_close_matches(metric, reported, n=1)
-    remedy = f"Did you mean {near[0]!r}?" if near else f"Use one of them, or add {metric!r} to metrics()."
-    if type(task).loss is not Task.loss and type(task).eval_step is Task.eval_step:
-        remedy = (
-            f"{name} overrides loss, so that eval_step returns no outputs and there are no metrics: override "
-            "eval_step and metrics() as well."
-        )
-    raise JobError(
-        f"{key} is {metric!r}, but an evaluation of {name} reports: {', '.join(reported)}.\n{remedy}"
-    )

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from clustertrain.errors import JobError
 from clustertrain.training.nested_tensors import map_tensors
-from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 
 _CHUNK_BYTES = 16 << 20  # of all ranks together, on rank 0's device
 
@@ -79,10 +79,7 @@ class SampleRows:
         return outputs, targets
 
     def _check_ranks(self, rank_info: RankInfo) -> None:
-        if rank_info.world_size == 1:
-            return
-        of_ranks: list[Any] = [None] * rank_info.world_size
-        dist.all_gather_object(of_ranks, self._columns)
+        of_ranks = gather_objects(self._columns, rank_info)
         for rank, columns in enumerate(of_ranks):
             if columns != of_ranks[0]:
                 self._refuse(f"rank 0 has {_shown(of_ranks[0])}, rank {rank} has {_shown(columns)}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -35,17 +34,16 @@ from clustertrain.training.model.unused_parameters import AwaitedGradients
 from clustertrain.training.ranks.block_calls import BlockCalls
 from clustertrain.training.ranks.consistency import check_same_model, check_same_weights
 from clustertrain.training.ranks.distributed import RankInfo, StopLine
-from clustertrain.training.ranks.host import Host, Requests, SaveProgress
+from clustertrain.training.ranks.host import Host, SaveProgress
 from clustertrain.training.ranks.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step.callbacks import call_after_evaluation, call_after_step
 from clustertrain.training.step.kernels import kernels_in_use
 from clustertrain.training.step.not_finite import NotFinite
 from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.step.running_loss import Meter, check_weights
-from clustertrain.training.task import Task, collate_of
+from clustertrain.training.task import Task
 from clustertrain.training.task_errors import check_loss
 
 
@@ -76,7 +74,7 @@ def train(
     state = run.restore()
     run.phase("first_step", Position.of(state).step)
     precision = Precision(autocast_of(settings, rank_info), rank_info.device)
-    limit_recompiles(settings, note=partial(_note, run, Position.of(state)))
+    limit_recompiles(settings.compile, note=partial(_note, run, Position.of(state)))
     seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
     model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
@@ -84,12 +82,12 @@ def train(
     training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
     sizes = BatchSizes.of(settings, rank_info.world_size, size)
     order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=Position.of(state))
-    early_stopping = EarlyStopping(settings.early_stop, rank_info, state)
+    stopping = EarlyStopping(settings.early_stop, rank_info, state)
     done = order.done(order.settle(order.start))
-    if state is not None and (done or early_stopping.text):
+    if state is not None and (done or stopping.text):
         run.finish()
         precision.scaler.load(state["scaler"])
-        why, skipped = "" if done else early_stopping.text, precision.scaler.skipped_steps
+        why, skipped = "" if done else stopping.text, precision.scaler.skipped_steps
         return TrainResult(order.start.step, order.start.epoch, state["metrics"], True, why, skipped)
 
     loader, settings = loader_of(
@@ -97,41 +95,16 @@ def train(
     )
     evaluation = None
     if eval_data is not None:
+        evaluated = evaluated_part(eval_data, settings.limit_batches, sizes)
         evaluation = Evaluation(
-            task=task,
-            model=model,
-            dataset=evaluated_part(eval_data, settings.limit_batches, sizes),
-            collate=collate_of(task),
-            batch_size=sizes.batch_size,
-            settings=settings,
-            precision=precision,
-            rank_info=rank_info,
+            task, model, evaluated, sizes.batch_size, settings, precision=precision, rank_info=rank_info
         )
     if settings.required_metrics:
-        reported = None if evaluation is None else evaluation.of_one_batch()
-        for key, metric in settings.required_metrics.items():
-            check_reported(key, metric, task, reported)
-    optimization = Optimization(
-        task=task,
-        model=model,
-        settings=settings,
-        sizes=sizes,
-        total_steps=order.total_steps,
-        scaler=precision.scaler,
-    )
+        check_reported(settings, task, None if evaluation is None else evaluation.of_one_batch())
+    optimization = Optimization(task, model, settings, order, precision.scaler)
     wrapped = wrap(task, model, settings, rank_info)
     loop = _Loop(
-        task=task,
-        settings=settings,
-        rank_info=rank_info,
-        run=run,
-        model=model,
-        wrapped=wrapped,
-        precision=precision,
-        order=order,
-        optimization=optimization,
-        evaluation=evaluation,
-        early_stopping=early_stopping,
+        task, settings, rank_info, run, model, wrapped, precision, order, optimization, evaluation, stopping
     )
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
@@ -143,7 +116,7 @@ def train(
     end, skipped = loop.position, precision.scaler.skipped_steps
     run.phase("save", end.step)
     run.finish()
-    why = "" if order.done(end) else early_stopping.text
+    why = "" if order.done(end) else stopping.text
     return TrainResult(end.step, end.epoch, loop.metrics, finished, why, skipped)
 
 
@@ -153,37 +126,33 @@ def _note(run: Host, start: Position, text: str) -> None:
         run.log({"kind": "note", "step": start.step, "epoch": start.epoch, "text": text})
 
 
+@dataclass
 class _Loop:
-    """The state of the loop between two optimizer steps: logging, evaluation, saving."""
+    """The steps of a rank, and what is done between two of them: log, evaluate, save."""
 
-    def __init__(
-        self,
-        *,
-        task: Task,
-        settings: TrainSettings,
-        rank_info: RankInfo,
-        run: Host,
-        model: nn.Module,
-        wrapped: nn.Module,
-        precision: Precision,
-        order: TrainOrder,
-        optimization: Optimization,
-        evaluation: Evaluation | None,
-        early_stopping: EarlyStopping,
-    ) -> None:
-        self._task, self._settings, self._rank_info, self._run = task, settings, rank_info, run
-        self._model, self._wrapped, self._precision = model, wrapped, precision
-        self._order, self._optimization, self._evaluation = order, optimization, evaluation
-        self.position = order.settle(order.start)
+    task: Task
+    settings: TrainSettings
+    rank_info: RankInfo
+    run: Host
+    model: nn.Module
+    wrapped: nn.Module
+    precision: Precision
+    order: TrainOrder
+    optimization: Optimization
+    evaluation: Evaluation | None
+    early_stopping: EarlyStopping
+
+    def __post_init__(self) -> None:
+        self.position = self.order.settle(self.order.start)
         self.metrics: dict[str, float] = {}
-        self._early_stopping = early_stopping
-        self._evaluation_due = False  # a stop request came before it
-        self._awaited = AwaitedGradients(task, model, wrapped)
-        self._block_calls = BlockCalls(model, rank_info)
-        self._meter = Meter(rank_info, NotFinite(model, settings, precision))
-        self.watch = StepWatch(task, settings, rank_info, order, profile=run.profile, log=self._log)
-        self._line = StopLine(rank_info, self._requests)
-        self._reserved, self._saved_at_s = False, time.monotonic()
+        self.evaluation_due = False  # a stop request came before it
+        self.awaited = AwaitedGradients(self.task, self.model, self.wrapped)
+        self.block_calls = BlockCalls(self.model, self.rank_info)
+        self.meter = Meter(self.rank_info, NotFinite(self.model, self.settings, self.precision))
+        self.watch = StepWatch(
+            self.task, self.settings, self.rank_info, self.order, profile=self.run.profile, log=self._log
+        )
+        self.line = StopLine(self.rank_info, self.run.requests, self.settings.save_every.minutes)
 
     def begin(
         self, state: dict[str, Any] | None, warnings: Iterable[str | None], notes: Iterable[str]
@@ -192,68 +161,55 @@ class _Loop:
         for kind, texts in (("warning", warnings), ("note", notes)):
             for each in filter(None, texts):
                 self._log(kind, text=each)
-        seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
-        if state is not None:
-            state = with_tensors(state, self._model, self._optimization.optimizer, self._run.fill)
-            load_weights(self._task, self._model, state["model"])
-            self._optimization.load(state)
-        self._log("note", text=self._optimization.lr_text(self.position.step))
-        if state is not None:
-            self._load_rest(state)
-
-    def _load_rest(self, state: dict[str, Any]) -> None:
+        seed_all(derive_seed(self.settings.seed, self.position.step), self.rank_info.rank)
+        if state is None:
+            self._log("note", text=self.optimization.lr_text(self.position.step))
+            return
+        state = with_tensors(state, self.model, self.optimization.optimizer, self.run.fill)
+        load_weights(self.task, self.model, state["model"])
+        self.optimization.load(state)
+        self._log("note", text=self.optimization.lr_text(self.position.step))
         self.metrics = dict(state["metrics"])
-        self._evaluation_due = state.get("evaluation_due", False)
-        self._meter.load(state["meter"])
+        self.evaluation_due = state.get("evaluation_due", False)
+        self.meter.load(state["meter"])
         random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
-        if len(random_states) == self._rank_info.world_size:
-            restore_rng(random_states[self._rank_info.rank], self._rank_info.device)
+        if len(random_states) == self.rank_info.world_size:
+            restore_rng(random_states[self.rank_info.rank], self.rank_info.device)
         else:
             self._log(
                 "note",
-                text=f"resumed at world size {self._rank_info.world_size}, saved at {len(random_states)}: "
+                text=f"resumed at world size {self.rank_info.world_size}, saved at {len(random_states)}: "
                 "random states are reseeded, and the result is not bit-identical to an uninterrupted run",
             )
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
         """Train on `batches`. Returns False if a stop was requested before their end."""
-        self._meter.start_clock()
-        ended = self._make_up_evaluation()
+        self.meter.start_clock()
+        if self.evaluation_due:  # as an uninterrupted run did
+            self.evaluation_due = False
+            measured = self._evaluate(is_due=True)
+            if self.early_stopping.text:
+                self._save("end", measured)
+                return True
         loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
-        for key, batch in self.watch.batches(batches) if not ended else ():
+        first_step = self.position.step + 1
+        for key, batch in self.watch.batches(batches):
             loss = loss + self._accumulate(key, batch)
             if key.after is None:
                 continue
-            self._optimization.step(key.after.step)
+            self.optimization.step(key.after.step)
             self.position = key.after
             self.watch.step_done(self.position.step)
-            self._run.phase("step", self.position.step)
-            call_after_step(self._task, self.position, loss, self._optimization)
+            self.run.phase("step", self.position.step)
+            self._call_back(loss)
             loss = 0.0
-            self._reserve()
+            if self.position.step == first_step:  # the optimizer has its state now
+                self.run.reserve(self._tensors())  # the first save then waits no longer than the others
             if self._between_steps():
                 break
-            self._line.broadcast()
-        self._line.close()
-        return self._order.done(self.position) or bool(self._early_stopping.text)
-
-    def _make_up_evaluation(self) -> bool:
-        """Evaluate if a stop request left it out, as an uninterrupted run did. True if the run ends here."""
-        if self._evaluation_due:
-            self._evaluation_due = False
-            measured = self._evaluate(is_due=True)
-            if self._early_stopping.text:
-                self._save("end", measured)
-        return bool(self._early_stopping.text)
-
-    def _reserve(self) -> None:
-        """Once, when the optimizer has its state, so that the first save waits no longer than the others."""
-        if not self._reserved:
-            self._reserved = True
-            self._run.reserve(self._tensors())
-
-    def _tensors(self) -> dict[str, Any]:
-        return {"model": self._model.state_dict(), **self._optimization.state()}
+            self.line.broadcast()
+        self.line.close()
+        return self.order.done(self.position) or bool(self.early_stopping.text)
 
     def _accumulate(self, key: MicroBatch, batch: Any) -> torch.Tensor:
         """One forward and backward pass; ranks exchange gradients only in the last one of a step.
@@ -261,34 +217,63 @@ class _Loop:
         Returns:
             the share of this rank's loss of the step, a scalar on the device.
         """
-        with exchange_if(key.after is not None, self._wrapped, self._settings):
-            with self._precision.autocast(), self._awaited.naming():
-                loss = self._task.loss(self._wrapped, batch)
-            check_loss(self._task, loss)
+        with exchange_if(key.after is not None, self.wrapped, self.settings):
+            with self.precision.autocast(), self.awaited.naming():
+                loss = self.task.loss(self.wrapped, batch)
+            check_loss(self.task, loss)
             share = loss * key.share
             self.watch.backward(loss, exchanges=key.after is not None)
-            self._optimization.backward(share)
+            self.optimization.backward(share)
         if key.after is not None:
-            self._awaited.check()
-        self._meter.not_finite.look(loss, lambda model: self._task.loss(model, batch))
-        self._meter.add(self.position.step + 1, loss, len(key.ids))
+            self.awaited.check()
+        self.meter.not_finite.look(loss, lambda model: self.task.loss(model, batch))
+        self.meter.add(self.position.step + 1, loss, len(key.ids))
         return share.detach().reshape(())
+
+    def _call_back(self, loss: torch.Tensor | float) -> None:
+        metrics = {"loss": loss, "lr": self.optimization.lr}
+        if self.optimization.grad_norm is not None:
+            metrics["grad_norm"] = self.optimization.grad_norm
+        with self._naming("on_step"):
+            self.task.on_step(self.position.step, metrics)
+        if self.position.offset == 0:
+            with self._naming("on_epoch"):
+                self.task.on_epoch(self.position.epoch)
+
+    @contextmanager
+    def _naming(self, callback: str) -> Iterator[None]:
+        """Add the name of a callback to an exception, which keeps its type."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(
+                f"Raised in {type(self.task).__name__}.{callback}() after step {self.position.step}."
+            )
+            raise
 
     def _between_steps(self) -> bool:
         """Log, evaluate and save if due, on all ranks after the same step. True if the run ends here."""
-        requests, step = self._line.read(), self.position.step
-        ended = self._order.done(self.position)
-        if ended or step % self._settings.log_every == 0:
+        requests, step, every = self.line.read(), self.position.step, self.settings.save_every
+        ended = self.order.done(self.position)
+        if ended or step % self.settings.log_every == 0:
             self._log_training()
         measured: dict[str, float] = {}
-        if self._due(self._settings.compare_weights_every or None, None):
-            check_same_weights(self._model, self._optimization.optimizer, self.position.step, self._rank_info)
-        due = self._due(self._settings.eval_every_steps, self._settings.eval_every_epochs)
-        self._evaluation_due = due and requests.stop and not ended
+        if self._due(self.settings.compare_weights_every or None, None):
+            check_same_weights(self.model, self.optimization.optimizer, step, self.rank_info)
+        due = self._due(self.settings.eval_every.steps, self.settings.eval_every.epochs)
+        self.evaluation_due = due and requests.stop and not ended
         if ended or (due and not requests.stop):
             measured = self._evaluate(is_due=due)
-            ended = ended or bool(self._early_stopping.text)
-        if reason := self._why_save(ended, requests):
+            ended = ended or bool(self.early_stopping.text)
+        reasons = {
+            "end": ended,
+            "stop": requests.stop,
+            "save": requests.save,
+            "steps": self._due(every.steps, None),
+            "epochs": self._due(None, every.epochs),
+            "minutes": requests.save_timer,
+        }
+        if reason := next((reason for reason, due in reasons.items() if due), None):
             self._save(reason, measured)
         return ended or requests.stop
 
@@ -299,39 +284,22 @@ class _Loop:
             or (every_epochs and epoch_ended and self.position.epoch % every_epochs == 0)
         )
 
-    def _why_save(self, ended: bool, requests: Requests) -> str | None:
-        reasons = {
-            "end": ended,
-            "stop": requests.stop,
-            "save": requests.save,
-            "steps": self._due(self._settings.save_every_steps, None),
-            "epochs": self._due(None, self._settings.save_every_epochs),
-            "minutes": requests.save_timer,
-        }
-        return next((reason for reason, due in reasons.items() if due), None)
-
-    def _requests(self) -> Requests:
-        """Rank 0's requests: those of the launcher, and its timer between two saves."""
-        minutes = self._settings.save_every_minutes
-        since_s = time.monotonic() - self._saved_at_s
-        return self._run.requests()._replace(save_timer=minutes is not None and since_s >= 60 * minutes)
-
     def _log_training(self) -> None:
-        self._block_calls.check(self.position.step)
-        loss, samples_per_s = self._meter.read()
-        record = {"loss": loss, "lr": self._optimization.lr, **self.watch.figures(samples_per_s)}
-        if self._evaluation is None:
+        self.block_calls.check(self.position.step)
+        loss, samples_per_s = self.meter.read()
+        record = {"loss": loss, "lr": self.optimization.lr, **self.watch.figures(samples_per_s)}
+        if self.evaluation is None:
             self.metrics = {"loss": loss}
-        if self._rank_info.rank != 0:
+        if self.rank_info.rank != 0:
             return
-        record |= self._precision.scaler.figures()
-        if self._optimization.grad_norm is not None:
-            record["grad_norm"] = self._optimization.grad_norm.item()
+        record |= self.precision.scaler.figures()
+        if self.optimization.grad_norm is not None:
+            record["grad_norm"] = self.optimization.grad_norm.item()
         self._log(
             "train",
             **record,
-            total_steps=self._order.total_steps,
-            epoch_progress=self.position.offset / self._order.epoch_samples,
+            total_steps=self.order.total_steps,
+            epoch_progress=self.position.offset / self.order.epoch_samples,
         )
 
     def _evaluate(self, *, is_due: bool) -> dict[str, float]:
@@ -340,53 +308,57 @@ class _Loop:
         Args:
             is_due: False for the extra evaluation at the end of a run, which early stopping does not count.
         """
-        if self._evaluation is None:
+        if self.evaluation is None:
             return {}
-        self._meter.flush()
+        self.meter.flush()
         step = self.position.step
-        with self._meter.paused():
-            self._run.phase("evaluation", step)
-            self.metrics = self._evaluation.run(step)
+        with self.meter.paused():
+            self.run.phase("evaluation", step)
+            self.metrics = self.evaluation.run(step)
             self._log("eval", **self.metrics)
-            if images := self._evaluation.images(step):
-                self._run.images(step, images)
-            call_after_evaluation(self._task, step, self.metrics)
+            if images := self.evaluation.images(step):
+                self.run.images(step, images)
+            with self._naming("on_eval"):
+                self.task.on_eval(step, dict(self.metrics))  # which the callback may change
             if is_due:
-                self._early_stopping.add(step, self.metrics)
-                if self._early_stopping.text and not self._order.done(self.position):
-                    self._log("note", text=self._early_stopping.text)
-            self._run.phase("step", step)
+                self.early_stopping.add(step, self.metrics)
+                if self.early_stopping.text and not self.order.done(self.position):
+                    self._log("note", text=self.early_stopping.text)
+            self.run.phase("step", step)
         return self.metrics
 
     def _save(self, reason: str, measured: dict[str, float]) -> None:
         """Save, if all losses and weights are finite, and the weights of all ranks equal; called on all
         ranks."""
-        self._block_calls.check(self.position.step)
-        self._meter.flush()
-        check_weights(self._model, self.position.step, self._settings)
-        if self._settings.compare_weights_every is None:
-            check_same_weights(self._model, self._optimization.optimizer, self.position.step, self._rank_info)
-        with self._meter.paused():
+        self.block_calls.check(self.position.step)
+        self.meter.flush()
+        check_weights(self.model, self.position.step, self.settings)
+        if self.settings.compare_weights_every is None:
+            check_same_weights(self.model, self.optimization.optimizer, self.position.step, self.rank_info)
+        with self.meter.paused():
             state = {
                 **self._tensors(),
-                "rng_of_ranks": gather_rng(self._rank_info),
+                "rng_of_ranks": gather_rng(self.rank_info),
                 "metrics": self.metrics,
-                "early_stop": self._early_stopping.state(),
-                "evaluation_due": self._evaluation_due,
-                "meter": self._meter.state(),
+                "early_stop": self.early_stopping.state(),
+                "evaluation_due": self.evaluation_due,
+                "meter": self.meter.state(),
                 "position": self.position.as_dict(),
             }
             progress = SaveProgress(
                 step=self.position.step,
                 epoch=self.position.epoch,
                 samples_seen=self.position.samples_seen,
-                world_size=self._rank_info.world_size,
+                world_size=self.rank_info.world_size,
                 metrics=measured,
                 reason=reason,
             )
-            save_on_all_ranks(self._run, self._rank_info, state, progress)
-            self._saved_at_s = time.monotonic()
+            save_on_all_ranks(self.run, self.rank_info, state, progress)
+            self.line.saved()
+
+    def _tensors(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), **self.optimization.state()}
 
     def _log(self, kind: str, **fields: Any) -> None:
-        if self._rank_info.rank == 0:
-            self._run.log({"kind": kind, "step": self.position.step, "epoch": self.position.epoch, **fields})
+        if self.rank_info.rank == 0:
+            self.run.log({"kind": kind, "step": self.position.step, "epoch": self.position.epoch, **fields})

@@ -1,98 +1,262 @@
-"""The settings of the training loop: plain values with defaults, independent of the job file."""
+"""The settings of the training loop: plain values with defaults, which can be used without a job file.
+
+Most of them are keys of a job file: job/ derives the section `train` from these classes, and checks the
+values. The docstrings are those of docs/job-file.md.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from clustertrain.errors import JobError
+# What a job file checks of a value beside its type: job/sections.py.
+Count = Annotated[int, "at least 1"]
+CountOrZero = Annotated[int, "at least 0"]
+Positive = Annotated[float, "more than 0"]
+PositiveOrZero = Annotated[float, "at least 0"]
+Text = Annotated[str, "not empty"]
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """How the learning rate follows the batch size. The learning rate itself is one of your `args`."""
+
+    scaling: Literal["none", "linear", "sqrt"] = "none"
+    """`linear` multiplies the learning rate by (global batch / base batch), `sqrt` by the square root of it;
+    `none` does not change it."""
+
+    base_batch_size: Count | None = None
+    """The global batch for which the learning rate was tuned. By default one worker's batch: `linear` then
+    multiplies by workers × accumulate."""
+
+    warmup_steps: CountOrZero = 0
+    """Optimizer steps over which the learning rate rises linearly to its value."""
+
+
+@dataclass(frozen=True)
+class EvalEvery:
+    """How often to evaluate: exactly one of the two keys."""
+
+    epochs: Count | None = None
+    """Epochs between evaluations."""
+
+    steps: Count | None = None
+    """Optimizer steps between evaluations."""
+
+
+@dataclass(frozen=True)
+class SaveEvery:
+    """How often to save. With several keys, a save is due when the first of them is reached."""
+
+    steps: Count | None = None
+    """Optimizer steps between saves."""
+
+    epochs: Count | None = None
+    """Epochs between saves. Not for a `function`: only its own loop knows the epochs."""
+
+    minutes: Positive | None = None
+    """Minutes between saves."""
 
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """The run ends after `patience` evaluations in a row that did not improve `metric` by more than
-    `min_delta`."""
+    """Ends the run when a metric has not improved in several evaluations in a row. The run saves and is done.
+    After a resume the count continues from the checkpoint; a larger `patience` continues a run that ended."""
 
-    metric: str  # "loss", or a name of the task's metrics
+    metric: Text
+    """`loss`, or the name of a metric of the evaluation. Another name is refused before the first step."""
+
     mode: Literal["min", "max"]
-    patience: int
-    min_delta: float = 0.0
+    """Whether smaller or larger values are better."""
 
-    def __post_init__(self) -> None:
-        """
-        Raises:
-            JobError: patience is less than 1, or min_delta less than 0.
-        """
-        for key, value, least in (("patience", self.patience, 1), ("min_delta", self.min_delta, 0)):
-            if not value >= least:
-                raise JobError(
-                    f"train.early_stop.{key} is {value}; it must be at least {least}.\nSet a larger value."
-                )
+    patience: Count
+    """How many evaluations in a row without an improvement end the run. `eval_every` sets their period."""
+
+    min_delta: PositiveOrZero = 0.0
+    """A value is an improvement if it is better than the best one by more than this."""
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """The loop's settings: exactly one of `epochs` and `steps`, and one of the two batch sizes."""
+class Profile:
+    """A profile of a few steps: what each worker did when, as a trace for Perfetto and TensorBoard."""
 
-    epochs: int | None = None
-    steps: int | None = None  # optimizer steps
-    batch_size: int | None = None  # samples per rank and forward pass
-    global_batch_size: int | None = None  # samples per optimizer step: batch_size × world_size × accumulate
-    seed: int = 0
+    steps: tuple[int, int]
+    """The first and the last optimizer step to record, counted from 1: `[10, 15]` records six steps."""
+
+
+@dataclass(frozen=True)
+class Fsdp:
+    """How FSDP divides the model, for `strategy: fsdp`."""
+
+    blocks: tuple[Text, ...] = ()
+    """The class names of the modules whose parameters are gathered together, such as `[TransformerLayer]`. By
+    default the method `blocks` of the task, and without it the largest modules with at most an eighth of all
+    parameters. The log lists the blocks and their sizes."""
+
+    shard: Literal["full", "hybrid"] = "full"
+    """`full` divides the model over all workers. `hybrid` divides it over the workers of each node, so that
+    between nodes only gradients are exchanged: faster, if the model fits on one node."""
+
+    reshard_after_forward: bool = True
+    """Free the whole parameters of a block after its forward pass, and gather them again for its backward
+    pass; the last block keeps them. With `false` all blocks keep them: fewer transfers, more memory."""
+
+    exchange_every_pass: bool = True
+    """With `accumulate`, exchange gradients in each backward pass. With `false` only in the last one of a
+    step: fewer transfers, and each worker needs the memory for all gradients."""
+
+
+@dataclass(frozen=True)
+class Ddp:
+    """How DDP exchanges gradients, for `strategy: ddp`. The defaults are torch's."""
+
+    bucket_cap_mb: Positive = 25
+    """Gradients are exchanged in buckets of this many MiB, while the backward pass continues."""
+
+    static_graph: bool = False
+    """The model uses the same parameters in each step, and DDP may rely on that: it finds unused parameters
+    once. Such a model may also use a parameter several times."""
+
+    broadcast_buffers: bool = True
+    """Send rank 0's buffers, such as the running values of BatchNorm, to all workers before each forward
+    pass. With `false` each worker has its own, and rank 0's are saved."""
+
+
+@dataclass(frozen=True)
+class Compile:
+    """How torch.compile compiles the model."""
+
+    dynamic: bool = False
+    """`false` compiles once for each shape of a batch, `true` for all shapes together: for batches of many
+    lengths. With `true` a resumed run may differ in the last bits, because the first shape decides."""
+
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    """As torch.compile's `mode`: `reduce-overhead` uses CUDA graphs, for steps of many small kernels."""
+
+    recompile_limit: Count = 8
+    """How many shapes are compiled. The model runs uncompiled with further ones, and the log says so."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """clustertrain's training loop. Only for `task`: a function or a script has its own loop."""
+
+    epochs: Count | None = None
+    """Passes over the training data. Exactly one of `epochs` and `steps`."""
+
+    steps: Count | None = None
+    """Optimizer steps. Exactly one of `epochs` and `steps`."""
+
+    batch_size: Count | None = None
+    """Samples per worker and forward pass. Exactly one of `batch_size` and `global_batch_size`."""
+
+    global_batch_size: Count | None = None
+    """Samples per optimizer step over all workers: batch size × workers × accumulate. It stays the same
+    if the number of workers changes."""
+
+    seed: CountOrZero = 0
+    """Seed of the initial weights, the shuffling and the random numbers of every worker."""
+
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    float8: bool = False  # large matrix products
-    matmul: Literal["tf32", "highest"] = "tf32"  # products of fp32 numbers on GPUs
-    cudnn: Literal["measured", "default", "deterministic"] = "measured"  # its choice of algorithms
-    accumulate: int = 1  # forward and backward passes per optimizer step
-    clip_norm: float | None = None
-    compile: bool = False
-    compile_dynamic: bool = False  # one kernel for all shapes
-    compile_mode: str = "default"  # of torch.compile
-    recompile_limit: int = 8  # shapes that are compiled
-    normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"  # of BatchNorm layers
+    """Number format of the forward pass; weights stay fp32. fp16 scales the loss and needs a GPU."""
+
+    float8: bool = False
+    """Multiply the inputs, weights and gradients of large linear layers in float8, by torchao, on GPUs from
+    Ada and Hopper on. Needs `precision: bf16` and the extra `float8`: see [float8](gpu.md#float8)."""
+
+    matmul: Literal["tf32", "highest"] = "tf32"
+    """Matrix products and convolutions of fp32 numbers on GPUs: `tf32` rounds the factors to 10 bits of
+    mantissa and uses the tensor cores, `highest` computes in fp32. CPUs always do. `tf32` is the default,
+    although torch's own for matrix products is fp32, because it is several times as fast, and the rounding
+    is smaller than that of bf16: see [What TF32 does](gpu.md#what-tf32-does)."""
+
+    cudnn: Literal["measured", "default", "deterministic"] = "measured"
+    """How cuDNN chooses the algorithms of convolutions on GPUs: `measured` tries them for each new shape and
+    uses the fastest, `default` does not try, `deterministic` uses only those whose results are the same each
+    time. A task may set something else in `__init__` or `model`."""
+
+    accumulate: Count = 1
+    """Forward and backward passes per optimizer step."""
+
+    clip_norm: Positive | None = None
+    """Maximum norm of all gradients together; a larger norm is scaled down to it."""
+
+    compile: Compile | None = None
+    """Compile the model with torch.compile: `true`, or how; by default it is not compiled. A worker's node
+    needs a compiler: g++, with GPUs gcc."""
+
+    normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"
+    """What BatchNorm layers become, with their weights: `sync` normalizes over the batches of all workers and
+    needs GPUs; `group`, `instance` and `layer` normalize each sample by itself."""
+
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    shard: Literal["full", "hybrid"] = "full"  # of FSDP: over all ranks, or within each node
-    fsdp_blocks: tuple[str, ...] = ()  # class names of modules
-    fsdp_reshards: bool = True  # a block's parameters are freed after its forward pass
-    fsdp_exchanges_every_pass: bool = True  # with accumulate
+    """`ddp`: every worker has the whole model. `fsdp` divides weights, gradients and the optimizer's state
+    among the workers, for models that do not fit on one GPU: see [FSDP](fsdp.md)."""
+
+    fsdp: Fsdp = Fsdp()
+    """How `strategy: fsdp` divides the model."""
+
+    ddp: Ddp = Ddp()
+    """How `strategy: ddp` exchanges gradients."""
+
     activation_checkpointing: Literal["none", "blocks", "operations"] = "none"
-    ddp_bucket_cap_mb: float = 25.0
-    ddp_static_graph: bool = False
-    ddp_broadcast_buffers: bool = True
+    """What the backward pass computes again, in place of keeping it in memory. `blocks` keeps only the inputs
+    of each block: about a third more computation. `operations` also keeps the results of matrix products,
+    convolutions and attention, and computes the cheaper operations again. The blocks are those of
+    [FSDP](fsdp.md#blocks), also with DDP."""
+
     find_unused_parameters: bool = False
+    """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""
+
     gradient_compression: Literal["none", "fp16", "bf16"] = "none"
-    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
-    lr_base_batch_size: int | None = None  # None: one rank's batch
-    warmup_steps: int = 0
-    log_every: int = 10  # optimizer steps
-    eval_every_steps: int | None = None
-    eval_every_epochs: int | None = None
+    """Exchange gradients in this number format: half of the bytes."""
+
+    lr: LearningRate = LearningRate()
+    """How the learning rate follows the batch size."""
+
+    log_every: Count = 10
+    """Optimizer steps between two lines of metrics."""
+
+    eval_every: EvalEvery = EvalEvery(epochs=1)
+    """How often to evaluate."""
+
     early_stop: EarlyStop | None = None
-    compare_weights_every: int | None = None  # optimizer steps; None: at every save, 0: never
-    loader_workers: int | Literal["auto"] = 0  # processes per rank
+    """Ends the run early when a metric of the evaluation no longer improves."""
+
+    compare_weights_every: CountOrZero | None = None
+    """Optimizer steps between comparisons of all workers' weights and optimizer states; by default at every
+    save, with 0 never."""
+
+    loader_workers: int | Literal["auto"] = "auto"
+    """Loader processes per worker, at most 1024; with 0 the worker itself loads the data. `auto` is 0 on
+    CPUs. With GPUs a batch is loaded and timed at the start: below 2 ms it is 0, otherwise `cpus_per_worker`
+    - 1, at most 16. It is also 0 if each process would have a copy of more than 256 MiB."""
+
+    profile: Profile | None = None
+    """Records a few steps in a file per worker, in the run's folder; the log shows where."""
+
+    memory_snapshot: bool = False
+    """If a GPU is out of memory, write what it held and the last 100,000 allocations, with their lines of
+    code: a file in the run's folder, which the message names. It costs each allocation a few microseconds."""
+
+    limit_batches: Count | None = None
+    """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. The
+    results are then not those of the whole data, so a run with another value is another run."""
+
+
+@dataclass(frozen=True)
+class TrainSettings(Train):
+    """The loop's settings: those of the section `train`, and what it needs of the rest of the job."""
+
+    save_every: SaveEvery = SaveEvery()
+    keep_best: str | None = None  # the metric by which the launcher keeps the best checkpoint
     cpus: float | None = None  # of this rank, for loader_workers auto; None: its share of the node's
-    limit_batches: int | None = None  # optimizer steps per epoch, and batches per rank and evaluation
-    save_every_steps: int | None = None
-    save_every_epochs: int | None = None
-    save_every_minutes: float | None = None
-    profile_steps: tuple[int, int] | None = None  # the first and the last one, counted from 1
-    keep_best: str | None = (
-        None  # the metric of an evaluation by which the launcher keeps the best checkpoint
-    )
     job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job
 
     @property
     def processes(self) -> int:
-        """Loader processes per rank; 0 as long as "auto" is not resolved: feeding.with_loader_processes."""
+        """Loader processes per rank; 0 as long as "auto" is not resolved: loader_kinds.loader_of."""
         return 0 if self.loader_workers == "auto" else self.loader_workers
-
-    def __post_init__(self) -> None:
-        """
-        Raises:
-            JobError: both or none of a pair are given.
-        """
-        _exactly_one("epochs", self.epochs, "steps", self.steps)
-        _exactly_one("batch_size", self.batch_size, "global_batch_size", self.global_batch_size)
 
     @property
     def required_metrics(self) -> dict[str, str]:
@@ -102,11 +266,3 @@ class TrainSettings:
             "train.early_stop.metric": self.early_stop.metric if self.early_stop is not None else None,
         }
         return {key: metric for key, metric in named.items() if metric is not None}
-
-
-def _exactly_one(first: str, value: int | None, second: str, other: int | None) -> None:
-    if (value is None) == (other is None):
-        raise JobError(
-            f"train: {first} is {value} and {second} is {other}; exactly one of them is needed.\n"
-            f"Set only {first} or only {second}."
-        )

@@ -17,11 +17,10 @@ import torch
 
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.training.data.loader_kinds import batch_fetch
-from clustertrain.training.data.loading import Collate
 from clustertrain.training.data.sampling import MicroBatch
 from clustertrain.training.data.streaming import is_stream
 from clustertrain.training.ranks.rng import private_rng
-from clustertrain.training.task import Task
+from clustertrain.training.task import Task, collate_of
 from clustertrain.training.user_frames import OWN, source_lines_of
 
 # Errors of this machine, its memory or its GPU, say nothing about the job: they stay as they are.
@@ -54,14 +53,14 @@ def refusing(task: Task, *methods: str, remedy: str, what: str = "") -> Iterator
         ) from error
 
 
-def first_batch(task: Task, method: str, dataset: Any, collate: Collate, key: MicroBatch) -> Any:
+def first_batch(task: Task, method: str, dataset: Any, key: MicroBatch) -> Any:
     """The batch of `key` on the CPU; `method` of the task returned the data set.
 
     Raises:
         JobError: a sample cannot be read, or the samples do not collate; names the sample.
     """
     try:
-        return batch_fetch(dataset, collate, _name(task, method))[key]
+        return batch_fetch(dataset, collate_of(task), _name(task, method))[key]
     except (ClusterTrainError, *OF_THE_MACHINE):
         raise
     except Exception as error:

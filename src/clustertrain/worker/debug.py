@@ -82,7 +82,7 @@ def _differences(job: Job) -> str:
 
 def _settings(job: Job) -> TrainSettings:
     """The settings of the first worker. Loader processes have no terminal, and compiled code has no lines."""
-    settings = replace(settings_of(job), loader_workers=0, compile=False)
+    settings = replace(settings_of(job), loader_workers=0, compile=None)
     if settings.global_batch_size is None:
         return settings
     share = settings.global_batch_size // (job.world_sizes[-1] * settings.accumulate)

@@ -19,15 +19,13 @@ from clustertrain import session
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
-from clustertrain.job.sections import Section
-from clustertrain.job.strategy import Compile
 from clustertrain.run.records import Outcome
 from clustertrain.run.streams.rank_log import marks_of_output
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.measured.memory_snapshot import memory_snapshot
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import Host
-from clustertrain.training.settings import EarlyStop, TrainSettings
+from clustertrain.training.settings import Train, TrainSettings
 from clustertrain.training.step.kernels import use_fast_kernels
 from clustertrain.worker.code.build_task import make_task
 from clustertrain.worker.code.user_code import check_function, check_task, code_folders
@@ -118,45 +116,25 @@ def train_task(
 ) -> TrainResult:
     """Create the task of a job and train it."""
     use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
-    with memory_snapshot(bool(job.train and job.train.memory_snapshot), rank_info.device, host.memory):
+    with memory_snapshot(settings.memory_snapshot, rank_info.device, host.memory):
         task = make_task(check_task(job.task or ""), job)
         return train(task, settings, rank_info, host, dict(data))
 
 
 def settings_of(job: Job) -> TrainSettings:
-    """The loop's settings, from the job's `train:` and `checkpoint:`. A setting has the name of its key,
-    after the name of the section that the key is in: `lr_scaling` is `lr: {scaling: …}`."""
-    train = job.train
-    if train is None:
+    """The loop's settings, from the job's `train:`, `checkpoint:` and `resources:`."""
+    if job.train is None:
         raise JobError(
             "The section train is missing.\nA task needs it, for example train: {epochs: 3, batch_size: 32}."
         )
-    early_stop, keep_best, profile = train.early_stop, job.checkpoint.keep_best, train.profile
-    values = {
-        **_flat("", train),
-        **_flat("compile_", train.compile or Compile()),
-        **_flat("save_every_", job.checkpoint.every),
-        "compile": train.compile is not None,
-        "recompile_limit": (train.compile or Compile()).recompile_limit,
-        "shard": train.fsdp.shard,
-        "fsdp_reshards": train.fsdp.reshard_after_forward,
-        "fsdp_exchanges_every_pass": train.fsdp.exchange_every_pass,
-        "warmup_steps": train.lr.warmup_steps,
-        "early_stop": EarlyStop(**early_stop.model_dump()) if early_stop else None,
-        "profile_steps": profile.steps if profile else None,
-        "keep_best": keep_best.metric if keep_best else None,
-        "cpus": job.resources.cpus_per_worker,
-        "job_sha256": job_hash(job),
-    }
-    return TrainSettings(**{each.name: values[each.name] for each in fields(TrainSettings)})
-
-
-def _flat(prefix: str, section: Section) -> dict[str, Any]:
-    """The values of a section and of the sections in it."""
-    flat: dict[str, Any] = {}
-    for key, value in section:
-        flat |= _flat(f"{prefix}{key}_", value) if isinstance(value, Section) else {f"{prefix}{key}": value}
-    return flat
+    keep_best = job.checkpoint.keep_best
+    return TrainSettings(
+        **{each.name: getattr(job.train, each.name) for each in fields(Train)},
+        save_every=job.checkpoint.every,
+        keep_best=keep_best.metric if keep_best else None,
+        cpus=job.resources.cpus_per_worker,
+        job_sha256=job_hash(job),
+    )
 
 
 @marks_of_output()
@@ -176,8 +154,7 @@ def call_function(job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, 
         rank_info=rank_info,
         data=dict(data),
         args=args,
-        save_every_steps=job.checkpoint.every.steps,
-        save_every_minutes=job.checkpoint.every.minutes,
+        save_every=job.checkpoint.every,
     )
     session.start_session(rank_session)
     host.phase("first_step", 0)

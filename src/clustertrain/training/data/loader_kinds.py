@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from torch.utils.data import Subset
 
 from clustertrain.errors import JobError
 from clustertrain.training.data.loader_processes import processes_for
 from clustertrain.training.data.loading import Collate, Fetch, Loader, sent_copy
 from clustertrain.training.data.sampling import (
+    UNKNOWN,
     BatchSizes,
     MicroBatch,
     Position,
     TrainOrder,
     evaluation_order,
-    limited,
     shard_evaluation_order,
-    spread_batch,
 )
 from clustertrain.training.data.shard_order import Dealing
 from clustertrain.training.data.shards import Shards
@@ -26,30 +28,42 @@ from clustertrain.training.data.streaming import (
     FirstOf,
     StreamFetch,
     StreamLoader,
-    check_stream_length,
     is_stream,
-    stream_size,
 )
 from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.rng import derive_seed
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task, collate_of
 
 
-def size_of(dataset: Any, name: str, *, epochs: int | None, is_evaluation: bool) -> int:
-    """The number of samples of a data set that `name` returned; UNKNOWN for a stream without a length.
+def dataset_of(
+    task: Task, method: str, data: Mapping[str, Path], rank_info: RankInfo, *, epochs: int | None
+) -> tuple[Any, int]:
+    """What `train_data` or `eval_data` of a task returns, and the number of its samples: UNKNOWN for a stream
+    without a length. (None, 0) without evaluation data. Every rank calls it.
 
     Raises:
         JobError: it has no length or no items.
     """
+    dataset, name = getattr(task, method)(data), f"{type(task).__name__}.{method}()"
+    is_evaluation = method == "eval_data"
+    if dataset is None and is_evaluation:
+        return None, 0
+    if isinstance(dataset, Shards):
+        dataset.count(rank_info)
     if is_stream(dataset):
-        size = stream_size(dataset)
-        if not is_evaluation:
-            check_stream_length(size, epochs, name)
-        elif not hasattr(dataset, "__len__"):
+        size = len(dataset) if hasattr(dataset, "__len__") else UNKNOWN
+        if size == UNKNOWN and is_evaluation:
             raise JobError(
                 f"{name} returned {type(dataset).__name__}, a stream without __len__.\n"
                 "An evaluation counts every sample once, so it needs their number: add __len__, or return "
                 "Shards or a map-style dataset."
+            )
+        if size == UNKNOWN and epochs is not None:
+            raise JobError(
+                f"train.epochs is {epochs}, but {name} returned a stream without __len__: the number of "
+                "steps is not known.\n"
+                "Set train.steps instead, or give the data set a __len__: its samples per epoch."
             )
     elif not (
         hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))
@@ -62,7 +76,7 @@ def size_of(dataset: Any, name: str, *, epochs: int | None, is_evaluation: bool)
         size = len(dataset)
     if size == 0:
         raise JobError(f"{name} returned a data set of 0 samples.\nCheck its path under `data`.")
-    return size
+    return dataset, size
 
 
 def order_of(
@@ -110,27 +124,14 @@ def loader_of(
     if settings.loader_workers == "auto":
         processes = _automatic_processes(dataset, collate, order, settings, rank_info, note=note)
         settings = replace(settings, loader_workers=processes)
-    return _loader(dataset, collate, order, settings, rank_info, name=name, note=note), settings
-
-
-def _loader(
-    dataset: Any,
-    collate: Collate,
-    order: TrainOrder,
-    settings: TrainSettings,
-    rank_info: RankInfo,
-    *,
-    name: str,
-    note: Callable[[str], None],
-) -> Loader | StreamLoader:
-    processes, device = settings.processes, rank_info.device
+    processes = settings.processes
     if is_stream(dataset):
         if processes > 1:
             note(f"{name} is an IterableDataset: one loader process reads it, not {processes}")
-        fetch = StreamFetch(
+        stream = StreamFetch(
             dataset, collate, settings.seed, rank=rank_info.rank, world_size=rank_info.world_size
         )
-        return StreamLoader(fetch, order, rank_info, processes=processes, name=name, note=note)
+        return StreamLoader(stream, order, rank_info, processes=processes, name=name, note=note), settings
     if order.shards is not None:
         to = Dealing(order.sizes.world_size, order.sizes.batch_size)
         lanes = order.shards.batches(0, (), order.rank, to).number
@@ -138,7 +139,8 @@ def _loader(
         if used < processes:
             note(f"{name}: {used} of {processes} loader processes; a worker reads {lanes} shards at a time")
         processes = used
-    return Loader(Fetch(dataset, collate), order, processes=processes, device=device, reuse=False)
+    fetch = Fetch(dataset, collate)
+    return Loader(fetch, order, processes=processes, device=rank_info.device, reuse=False), settings
 
 
 def _automatic_processes(
@@ -165,11 +167,22 @@ def divisor_at_most(number: int, most: int) -> int:
 
 
 def evaluated_part(dataset: Any, limit_batches: int | None, sizes: BatchSizes) -> Any:
-    """`dataset`, or at most `limit_batches` batches per rank of it."""
-    if limit_batches is None or (not isinstance(dataset, Shards) and not is_stream(dataset)):
-        return limited(dataset, limit_batches, sizes)
-    samples = min(len(dataset), limit_batches * sizes.of_ranks)
-    return dataset.limited(samples) if isinstance(dataset, Shards) else FirstOf(dataset, samples)
+    """`dataset`, or at most `limit_batches` batches per rank of it.
+
+    Those of a map-style data set have equal distances in it: the first samples of a sorted one could have a
+    single class, for which a metric may be undefined.
+    """
+    everything = len(dataset)
+    count = everything if limit_batches is None else min(everything, limit_batches * sizes.of_ranks)
+    if count == everything:
+        return dataset
+    if isinstance(dataset, Shards):
+        return dataset.limited(count)
+    return FirstOf(dataset, count) if is_stream(dataset) else Subset(dataset, _spread(everything, count))
+
+
+def _spread(samples: int, count: int) -> list[int]:
+    return [i * samples // count for i in range(count)]
 
 
 def evaluation_keys(dataset: Any, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
@@ -192,7 +205,9 @@ def batch_fetch(dataset: Any, collate: Collate, name: str) -> Fetch | BatchOfStr
 
 
 def sample_batch(dataset: Any, batch_size: int) -> MicroBatch:
-    """A batch of samples at equal distances over the data set; the first ones of shards and streams."""
-    if isinstance(dataset, Shards) or is_stream(dataset):
-        return MicroBatch(list(range(min(batch_size, len(dataset)))), 0, 1.0, None)
-    return spread_batch(len(dataset), batch_size)
+    """A batch of samples at equal distances over the data set, or the first ones of shards and streams; the
+    same on every rank."""
+    count = min(batch_size, len(dataset))
+    in_turn = isinstance(dataset, Shards) or is_stream(dataset)
+    ids = list(range(count)) if in_turn else _spread(len(dataset), count)
+    return MicroBatch(ids, derive_seed(0), 1.0, None)

@@ -157,39 +157,23 @@ def _as_it_is(batch: Any) -> Any:
 
 def loaded(loader: DataLoader[Any]) -> Iterator[Any]:
     """The values of a loader with processes; an error that a process sent is raised here."""
-    for value in _started(loader):
+    try:
+        values = iter(loader)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise _unpicklable(loader.num_workers, error) from error
+    for value in values:
         if isinstance(value, ClusterTrainError):
             raise value
         yield value
 
 
-def _started(loader: DataLoader[Any]) -> Iterator[Any]:
-    try:
-        return iter(loader)
-    except (AttributeError, TypeError, pickle.PicklingError) as error:
-        raise _unpicklable(loader.num_workers, error) from error
-
-
-def check_pickles(fetch: Any, processes: int) -> None:
-    """Check that the data set and the collate function can be sent to loader processes.
+def sent_copy(fetch: Any, processes: int | str = "auto") -> tuple[Any, int]:
+    """What a loader process gets, and the bytes of the tensors and arrays in it. Here the copy shares them
+    with `fetch`: they always pickle, and may be large.
 
     Raises:
-        JobError: one of their objects cannot be pickled.
+        JobError: the data set or the collate function cannot be pickled.
     """
-    _pickled(fetch, processes)
-
-
-def sent_copy(fetch: Any) -> tuple[Any, int]:
-    """What a loader process gets, and the bytes of the tensors and arrays in it. Here the copy shares them
-    with `fetch`. Raises as `check_pickles`."""
-    file, arrays = _pickled(fetch, "auto")
-    unpickler = pickle.Unpickler(file)
-    unpickler.persistent_load = arrays.__getitem__  # type: ignore[method-assign]  # made to be replaced
-    return unpickler.load(), sum(array.nbytes for array in arrays)
-
-
-def _pickled(fetch: Any, processes: int | str) -> tuple[BytesIO, list[Any]]:
-    """A pickle of everything but the tensors and arrays, which always pickle and may be large; and these."""
     file, arrays = BytesIO(), []
     pickler = ForkingPickler(file)
 
@@ -206,7 +190,9 @@ def _pickled(fetch: Any, processes: int | str) -> tuple[BytesIO, list[Any]]:
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise _unpicklable(processes, error) from error
     file.seek(0)
-    return file, arrays
+    unpickler = pickle.Unpickler(file)
+    unpickler.persistent_load = arrays.__getitem__  # type: ignore[method-assign]  # made to be replaced
+    return unpickler.load(), sum(array.nbytes for array in arrays)
 
 
 def _unpicklable(processes: int | str, error: Exception) -> JobError:

@@ -8,13 +8,12 @@ in the same order, and no sample is used twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import Subset
 
 from clustertrain.errors import JobError
 from clustertrain.training.data.shard_order import Dealing, Dealt, ShardOrder
@@ -104,24 +103,20 @@ class MicroBatch(NamedTuple):
     epoch: int = 0
 
 
-class Taking(Protocol):
-    """The samples of a rank in the rest of an epoch."""
-
-    def take(self, count: int) -> list[int]:
-        """The next `count` ids."""
-        ...
+Take = Callable[[int], list[int]]
+"""Returns the next so many ids of a rank in the rest of an epoch."""
 
 
-class _InTurn:
-    """Takes from a sequence of ids."""
+def _in_turn(ids: Sequence[int] | torch.Tensor) -> Take:
+    """Takes from a sequence of ids; a tensor of all ids of an epoch would be large as a list."""
+    at = 0
 
-    def __init__(self, ids: Sequence[int] | torch.Tensor) -> None:
-        self._ids, self._at = ids, 0
-
-    def take(self, count: int) -> list[int]:
-        taken = self._ids[self._at : self._at + count]
-        self._at += count
+    def take(count: int) -> list[int]:
+        nonlocal at
+        taken, at = ids[at : at + count], at + count
         return taken.tolist() if isinstance(taken, torch.Tensor) else list(taken)
+
+    return take
 
 
 @dataclass(frozen=True)
@@ -151,16 +146,16 @@ class TrainOrder:
     is_stream: bool = False
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        position, mine = self.settle(self.start), None
+        position, take = self.settle(self.start), None
         while not self.done(position):
-            if mine is None or position.offset == 0:
-                mine = self._mine(position)
+            if take is None or position.offset == 0:
+                take = self._take_from(position)
             pieces = self._pieces(position)
             taken = sum(pieces)
             after = self._after(position, taken)
             for i, piece in enumerate(pieces):
                 yield MicroBatch(
-                    ids=mine.take(piece // self.sizes.world_size),
+                    ids=take(piece // self.sizes.world_size),
                     seed=derive_seed(self.seed, position.epoch, position.offset, i, self.rank),
                     share=piece / taken,
                     after=after if i == len(pieces) - 1 else None,
@@ -168,15 +163,15 @@ class TrainOrder:
                 )
             position = after
 
-    def _mine(self, position: Position) -> Taking:
+    def _take_from(self, position: Position) -> Take:
         world_size, end = self.sizes.world_size, self.epoch_samples
         if self.shards is not None:
             to = Dealing(world_size, self.sizes.batch_size)
-            return self.shards.batches(position.epoch, position.dealt, self.rank, to)
+            return self.shards.batches(position.epoch, position.dealt, self.rank, to).take
         if self.is_stream:
-            return _InTurn(range(position.offset + self.rank, end, world_size))
+            return _in_turn(range(position.offset + self.rank, end, world_size))
         order = epoch_order(self.seed, position.epoch, self.samples)
-        return _InTurn(order[position.offset + self.rank : end : world_size])
+        return _in_turn(order[position.offset + self.rank : end : world_size])
 
     def _pieces(self, position: Position) -> list[int]:
         """The numbers of samples of the next step's forward passes, over all ranks."""
@@ -191,15 +186,14 @@ class TrainOrder:
         dealt = position.dealt
         if self.shards is not None:
             dealt = _extended(dealt, Dealt(self.sizes.world_size, self.sizes.batch_size, taken))
-        return self.settle(
-            Position(
-                position.epoch,
-                position.offset + taken,
-                position.step + 1,
-                position.samples_seen + taken,
-                dealt,
-            )
+        after = replace(
+            position,
+            offset=position.offset + taken,
+            step=position.step + 1,
+            samples_seen=position.samples_seen + taken,
+            dealt=dealt,
         )
+        return self.settle(after)
 
     def settle(self, position: Position) -> Position:
         """`position`, or the start of the next epoch if fewer samples are left than there are ranks."""
@@ -261,19 +255,6 @@ def _extended(dealt: tuple[Dealt, ...], part: Dealt) -> tuple[Dealt, ...]:
     return (*dealt[:-1], part._replace(samples=dealt[-1].samples + part.samples))
 
 
-def limited(dataset: Any, limit_batches: int | None, sizes: BatchSizes) -> Any:
-    """`dataset`, or at most `limit_batches` batches per rank of its samples.
-
-    They have equal distances in the data set: the first samples of a sorted one could have a single class,
-    for which a metric may be undefined.
-    """
-    everything = len(dataset)
-    count = everything if limit_batches is None else min(everything, limit_batches * sizes.of_ranks)
-    if count == everything:
-        return dataset
-    return Subset(dataset, [i * everything // count for i in range(count)])
-
-
 def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
     """One rank's batches of an evaluation: ids rank, rank + world_size, … Each sample is on exactly one rank.
 
@@ -295,9 +276,3 @@ def shard_evaluation_order(
     while ids := lanes.take(batch_size):
         found.append(MicroBatch(ids, derive_seed(rank, len(found)), 1.0, None))
     return found
-
-
-def spread_batch(samples: int, batch_size: int) -> MicroBatch:
-    """One batch of samples at equal distances over the data set, the same on every rank."""
-    count = min(batch_size, samples)
-    return MicroBatch([i * samples // count for i in range(count)], derive_seed(0), 1.0, None)

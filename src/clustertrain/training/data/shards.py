@@ -13,7 +13,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch.utils.data import Dataset
 
 from clustertrain.errors import DataError, JobError
@@ -28,7 +27,7 @@ from clustertrain.training.data.tar_shard import (
     samples_of,
     shown,
 )
-from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 
 SHUFFLE = 1000  # samples
 INDEX = "index.json"
@@ -120,11 +119,7 @@ class Shards(Dataset[Any]):
                 found[i] = count_samples(self.names[i], self._open)
         except DataError as error:
             failed = str(error)
-        of_ranks: list[Any] = [(found, failed)]
-        if rank_info.world_size > 1:
-            of_ranks *= rank_info.world_size
-            dist.all_gather_object(of_ranks, (found, failed))
-        for of_rank, text in of_ranks:
+        for of_rank, text in gather_objects((found, failed), rank_info):
             if text:
                 raise DataError(text)
             for i, count in of_rank.items():

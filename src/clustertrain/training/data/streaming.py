@@ -14,13 +14,13 @@ from itertools import islice
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch.utils._pytree import tree_flatten
 from torch.utils.data import IterableDataset
 
 from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.loading import Collate, CopyToDevice, loaded, loader_with_processes
 from clustertrain.training.data.sampling import UNKNOWN, MicroBatch, TrainOrder
-from clustertrain.training.ranks.distributed import RankInfo, gloo_group
+from clustertrain.training.ranks.distributed import LaterMax, RankInfo
 from clustertrain.training.ranks.rng import KeptRng, derive_seed, private_rng
 
 _DIGESTED_BYTES = 1 << 20  # of a sample
@@ -46,11 +46,6 @@ class FirstOf(IterableDataset[Any]):
 def is_stream(dataset: Any) -> bool:
     """Whether it has samples in turn only."""
     return isinstance(dataset, IterableDataset)
-
-
-def stream_size(dataset: Any) -> int:
-    """The samples of an epoch: its `__len__`, or UNKNOWN without one."""
-    return len(dataset) if hasattr(dataset, "__len__") else UNKNOWN
 
 
 class End:
@@ -193,7 +188,7 @@ class StreamLoader:
                     return
 
     def _results(self) -> Iterator[tuple[int, MicroBatch, Any]]:
-        keys, fetch = _Keys(self), _Numbered(self._fetch)
+        keys, fetch = self._keys(), _Numbered(self._fetch)
         if self._processes:
             yield from loaded(loader_with_processes(fetch, keys, 1, self._device, reuse=False))
         else:
@@ -204,7 +199,7 @@ class StreamLoader:
         after = (waiting[-1][0].after if waiting else None) or self._start
         if after.offset == 0:
             raise self._empty(end)
-        size = stream_size(self._fetch.dataset)
+        size = self._order.samples
         of_length = "" if size == UNKNOWN else f", although its length is {size}"
         self._note(
             f"epoch {after.epoch} of {self._name} ended after {end.samples} samples{of_length}; "
@@ -229,24 +224,15 @@ class StreamLoader:
             "among the ranks."
         )
 
-    def keys(self) -> Iterator[tuple[int, MicroBatch]]:
-        """Keys from the current start; after the end of an epoch from the next one on."""
-        generation = self._generation
-        for key in replace(self._order, start=self._start):
-            if generation != self._generation:
-                return
-            yield generation, key
-
-
-class _Keys:
-    """Sends keys to the loader process, without end: an early end of an epoch makes new ones necessary."""
-
-    def __init__(self, loader: StreamLoader) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
+    def _keys(self) -> Iterator[tuple[int, MicroBatch] | None]:
+        """Keys from the current start, without end: the early end of an epoch makes new ones necessary, from
+        the next epoch on."""
         while True:
-            yield from self._loader.keys()
+            generation = self._generation
+            for key in replace(self._order, start=self._start):
+                if generation != self._generation:
+                    break
+                yield generation, key
             yield None
 
 
@@ -266,26 +252,20 @@ class Agreement:
 
     def __init__(self, rank_info: RankInfo, name: str) -> None:
         self._several, self._name = rank_info.world_size > 1, name
-        self._pending: list[tuple[Any, torch.Tensor]] = []
-        self._group: Any = None
-        if self._several and dist.get_backend() != "gloo":
-            self._group = gloo_group()  # NCCL reduces on the GPU
+        self._exchange = LaterMax()
 
     def compare(self, *values: int) -> None:
         if self._several:
-            mine = torch.tensor([*values, *(-value for value in values)])
-            work = dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-            self._pending.append((work, mine))
+            self._exchange.send(torch.tensor([*values, *(-value for value in values)]))
 
     def check(self) -> None:
         """
         Raises:
             DataError: on all ranks, if the values of the last `compare` differ between ranks.
         """
-        if not self._pending:
+        values = self._exchange.receive()
+        if values is None:
             return
-        work, values = self._pending.pop(0)
-        work.wait()
         largest, negated = values.chunk(2)
         if bool((largest + negated).any()):
             epoch, at, _ = largest.tolist()
@@ -300,39 +280,19 @@ class Agreement:
 def digest_of(sample: Any) -> int:
     """A number of 63 bits for the tensors, arrays, numbers and texts in a sample."""
     found = hashlib.blake2b(digest_size=8)
-    _digest(sample, found)
+    leaves, structure = tree_flatten(sample)
+    found.update(repr(structure).encode()[:_DIGESTED_BYTES])
+    for leaf in leaves:
+        value = leaf
+        if isinstance(leaf, torch.Tensor):
+            value = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).detach().cpu().numpy()
+        if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+            found.update(value.tobytes()[:_DIGESTED_BYTES])
+        elif isinstance(value, bytes):
+            found.update(value[:_DIGESTED_BYTES])
+        elif isinstance(value, str | int | float):
+            found.update(repr(value).encode()[:_DIGESTED_BYTES])
     return int.from_bytes(found.digest(), "little") >> 1
-
-
-def _digest(value: Any, found: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
-    if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
-        found.update(value.tobytes()[:_DIGESTED_BYTES])
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _digest(key, found)
-            _digest(item, found)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _digest(item, found)
-    elif isinstance(value, bytes):
-        found.update(value[:_DIGESTED_BYTES])
-    elif isinstance(value, str | int | float):
-        found.update(repr(value).encode()[:_DIGESTED_BYTES])
-
-
-def check_stream_length(size: int, epochs: int | None, name: str) -> None:
-    """
-    Raises:
-        JobError: epochs of a stream whose length is unknown.
-    """
-    if size == UNKNOWN and epochs is not None:
-        raise JobError(
-            f"train.epochs is {epochs}, but {name} returned a stream without __len__: the number of steps is "
-            "not known.\nSet train.steps instead, or give the data set a __len__: its samples per epoch."
-        )
 
 
 def _too_short(name: str, samples: int, needed: int) -> JobError:

@@ -12,7 +12,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from clustertrain.errors import DataError, JobError
@@ -26,14 +26,6 @@ _DAMAGED = (tarfile.TarError, EOFError, zlib.error, OSError)
 
 Sample = dict[str, Any]
 Opener = Callable[[str], BinaryIO]
-
-
-class Bytes(Protocol):
-    """What a shard is read from."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
-
-    def close(self) -> None: ...
 
 
 def open_local(name: str) -> BinaryIO:
@@ -138,7 +130,7 @@ def _counted_by_headers(name: str, opener: Opener) -> int:
 class _Counted:
     """Counts the bytes that are read, and keeps the last ones."""
 
-    def __init__(self, file: Bytes) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._start = self._last = b""
         self._ended = False

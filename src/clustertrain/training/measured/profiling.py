@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from clustertrain.errors import JobError
+from clustertrain.training import settings
 from clustertrain.training.data.sampling import TrainOrder
 from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
 
-_T = TypeVar("_T")
 
-
-def check_profile(steps: tuple[int, int] | None, order: TrainOrder) -> None:
+def check_profile(profile: settings.Profile | None, order: TrainOrder) -> None:
     """
     Raises:
         JobError: the run ends before the last step of the profile.
     """
-    if steps is not None and steps[1] > order.total_steps:
+    if profile is not None and profile.steps[1] > order.total_steps:
         raise JobError(
-            f"train.profile.steps is [{steps[0]}, {steps[1]}], but the run has {order.total_steps} steps.\n"
+            f"train.profile.steps is {list(profile.steps)}, but the run has {order.total_steps} steps.\n"
             "Name steps that the run has, counted from 1, or train longer."
         )
 
 
 class Profile:
-    """Records the steps `steps`, the first to the last one included, and writes a file on each rank.
+    """Records the steps of `wanted`, the first to the last one included, and writes a file on each rank.
 
     A run that resumes after the first of them records the rest.
 
@@ -40,32 +38,21 @@ class Profile:
 
     def __init__(
         self,
-        steps: tuple[int, int] | None,
+        wanted: settings.Profile | None,
         order: TrainOrder,
         rank_info: RankInfo,
         file: Callable[[], tuple[Path, str]],
         log: Callable[..., None],
     ) -> None:
-        check_profile(steps, order)
-        self._steps, self._rank_info, self._file, self._log = steps, rank_info, file, log
+        check_profile(wanted, order)
+        self._first, self._last = wanted.steps if wanted is not None else (0, -1)
+        self._rank_info, self._file, self._log = rank_info, file, log
         self._next_step = order.start.step + 1
         self._profiler: profile | None = None
 
-    def batches(self, batches: Iterable[_T]) -> Iterator[_T]:
-        """The same batches; the profile begins before the first one of its steps is loaded."""
-        iterator = iter(batches)
-        while True:
-            self._begin_if_due()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-            yield batch
-
-    def _begin_if_due(self) -> None:
-        if self._steps is None or self._profiler is not None:
-            return
-        if self._steps[0] <= self._next_step <= self._steps[1]:
+    def begin_if_due(self) -> None:
+        """Before a batch is loaded."""
+        if self._profiler is None and self._first <= self._next_step <= self._last:
             activities = [ProfilerActivity.CPU]
             if self._rank_info.device.type == "cuda":
                 activities.append(ProfilerActivity.CUDA)
@@ -76,7 +63,7 @@ class Profile:
     def step_done(self, step: int) -> None:
         """After step `step`, on every rank."""
         self._next_step = step + 1
-        if self._profiler is None or self._steps is None or step < self._steps[1]:
+        if self._profiler is None or step < self._last:
             return
         profiler, self._profiler = self._profiler, None
         if self._rank_info.device.type == "cuda":

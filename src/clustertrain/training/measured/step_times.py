@@ -58,11 +58,12 @@ class StepTimes:
         self._steps, self._data_wait_s = 0, 0.0
         self._sums_s: dict[_Kind, float] = {"compute": 0.0, "communication": 0.0}
 
-    def batches(self, batches: Iterable[_T]) -> Iterator[_T]:
-        """The same batches, with the time that each one was waited for."""
+    def batches(self, batches: Iterable[_T], before: Callable[[], None] = lambda: None) -> Iterator[_T]:
+        """The same batches, with the time that each one was waited for; `before` is called before each."""
         iterator = iter(batches)
         while True:
             asked = time.perf_counter()
+            before()
             try:
                 batch = next(iterator)
             except StopIteration:

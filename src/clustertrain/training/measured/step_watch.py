@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,12 +20,10 @@ from clustertrain.training.measured.flops import count_flops, peak_of
 from clustertrain.training.measured.profiling import Profile
 from clustertrain.training.measured.step_times import StepTimes, Times
 from clustertrain.training.measured.stragglers import Stragglers, straggler_text
-from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
-
-_HOST_BYTES = 64
 
 
 class StepWatch:
@@ -48,7 +47,7 @@ class StepWatch:
         self._task, self._rank_info, self._log = task, rank_info, log
         self._times = StepTimes(rank_info.device)
         self._stragglers = Stragglers()
-        self._profile = Profile(settings.profile_steps, order, rank_info, profile, log)
+        self._profile = Profile(settings.profile, order, rank_info, profile, log)
         self._precision = settings.precision
         self._flops_per_sample = task.flops_per_sample
         self._is_sharded = settings.strategy == "fsdp"
@@ -80,7 +79,7 @@ class StepWatch:
             self._share = "hfu"
 
     def batches(self, batches: Iterable[tuple[MicroBatch, Any]]) -> Iterator[tuple[MicroBatch, Any]]:
-        return self._times.batches(self._profile.batches(batches))
+        return self._times.batches(batches, before=self._profile.begin_if_due)
 
     def backward(self, loss: torch.Tensor, *, exchanges: bool) -> None:
         """Before each backward pass; `exchanges`: the ranks exchange their gradients in it."""
@@ -104,11 +103,11 @@ class StepWatch:
         self._warn_of_stragglers([replace(t, compute_s=0.0) for t in times] if self._is_sharded else times)
         figures = {
             "samples_per_s": samples_per_s,
-            "data_wait_s": _mean(t.data_wait_s for t in times),
-            "compute_s": _mean(t.compute_s for t in times),
+            "data_wait_s": fmean(t.data_wait_s for t in times),
+            "compute_s": fmean(t.compute_s for t in times),
         }
         if len(times) > 1:
-            figures["communication_s"] = _mean(t.communication_s for t in times)
+            figures["communication_s"] = fmean(t.communication_s for t in times)
         if self._task.tokens_per_sample is not None:
             figures["tokens_per_s"] = samples_per_s * self._task.tokens_per_sample
         if self._rank_info.device.type == "cuda":
@@ -139,13 +138,10 @@ class StepWatch:
         return -1.0
 
     def _warn_of_stragglers(self, times: list[Times]) -> None:
-        if not (ranks := self._stragglers.new(times)):
-            return
-        name = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES)
-        names = gather_over_ranks(torch.tensor(list(name), dtype=torch.uint8), self._rank_info)
-        for rank in ranks:
-            host = bytes(names[rank].tolist()).decode(errors="replace").strip()
-            self._log("warning", text=straggler_text(rank, host, times))
+        if ranks := self._stragglers.new(times):
+            hosts = gather_objects(socket.gethostname(), self._rank_info)
+            for rank in ranks:
+                self._log("warning", text=straggler_text(rank, hosts[rank], times))
 
     def _flop_figures(self, samples_per_s: float) -> dict[str, float]:
         if self._flops_per_sample is None:
@@ -154,8 +150,3 @@ class StepWatch:
         peak = peak_of(self._rank_info.device, self._precision)
         share = {} if peak is None else {self._share: flops_per_s / (self._rank_info.world_size * peak)}
         return {"flops_per_s": flops_per_s, **share}
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)

@@ -72,8 +72,8 @@ def named_modules(task: Task, model: nn.Module, settings: TrainSettings) -> tupl
         JobError: they are not modules of the model.
     """
     names = {id(module): name for name, module in model.named_modules()}
-    if settings.fsdp_blocks:
-        return list(_of_classes(model, settings.fsdp_blocks)), "train.fsdp.blocks"
+    if settings.fsdp.blocks:
+        return list(_of_classes(model, settings.fsdp.blocks)), "train.fsdp.blocks"
     if (of_task := task.blocks(model)) is not None:
         found, source = list(of_task), f"{type(task).__name__}.blocks()"
         _check_modules(found, names, source)

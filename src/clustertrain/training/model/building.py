@@ -15,8 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import JobError
-from clustertrain.training.data.loader_kinds import size_of
-from clustertrain.training.data.shards import Shards
+from clustertrain.training.data.loader_kinds import dataset_of
 from clustertrain.training.model.blocks import named_modules, naming_block
 from clustertrain.training.model.compiling import compiled
 from clustertrain.training.model.float8 import to_float8
@@ -28,7 +27,7 @@ from clustertrain.training.model.unused_parameters import AwaitedGradients
 from clustertrain.training.nested_tensors import map_tensors
 from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.ranks.dtensors import is_sharded
-from clustertrain.training.ranks.rng import pack_rng, restore_rng
+from clustertrain.training.ranks.rng import restoring_rng
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
@@ -98,17 +97,17 @@ def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankI
     if settings.activation_checkpointing != "none":
         for block in named_modules(task, model, settings)[0]:
             recomputing(model, block, settings.activation_checkpointing)
-    module = compiled(model, settings, rank_info.device) if settings.compile else model
+    module = compiled(model, settings.compile, rank_info.device) if settings.compile else model
     if rank_info.world_size == 1:
         return module
-    buffers: dict[str, Any] = {} if settings.ddp_broadcast_buffers else {_SYNC_BUFFERS: False}
+    buffers: dict[str, Any] = {} if settings.ddp.broadcast_buffers else {_SYNC_BUFFERS: False}
     wrapped = DistributedDataParallel(
         module,
         device_ids=[rank_info.device] if rank_info.device.type == "cuda" else None,
         gradient_as_bucket_view=True,  # saves one copy of the gradients
         find_unused_parameters=settings.find_unused_parameters,
-        bucket_cap_mb=settings.ddp_bucket_cap_mb,
-        static_graph=settings.ddp_static_graph,
+        bucket_cap_mb=settings.ddp.bucket_cap_mb,
+        static_graph=settings.ddp.static_graph,
         **buffers,
     )
     if settings.gradient_compression != "none":
@@ -137,7 +136,7 @@ def exchange_if(last: bool, wrapped: nn.Module, settings: TrainSettings) -> Abst
     the job says otherwise; with `hybrid` the nodes do so only in the last one."""
     if is_sharded(wrapped):
         cast(Any, wrapped).set_requires_all_reduce(last)
-        cast(Any, wrapped).set_requires_gradient_sync(last or settings.fsdp_exchanges_every_pass)
+        cast(Any, wrapped).set_requires_gradient_sync(last or settings.fsdp.exchange_every_pass)
         return nullcontext()
     if last or not isinstance(wrapped, DistributedDataParallel):
         return nullcontext()
@@ -186,16 +185,15 @@ def settle_buckets(
 @contextmanager
 def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Discard the gradients, buffers and random numbers of the passes inside, also of one that fails."""
-    random_states = pack_rng(device)
     buffers = [buffer.clone() for buffer in model.buffers()]
     try:
-        yield
+        with restoring_rng(device):
+            yield
     finally:
         model.zero_grad(set_to_none=True)
         with torch.no_grad():
             for buffer, saved in zip(model.buffers(), buffers, strict=True):
                 buffer.copy_(saved)
-        restore_rng(random_states, device)
 
 
 def load_weights(task: Task, model: nn.Module, weights: Mapping[str, Any]) -> None:
@@ -234,20 +232,12 @@ def load_datasets(
     Raises:
         JobError: one of them has no length or no items, or ranks have different lengths.
     """
-    training, evaluation = task.train_data(data), task.eval_data(data)
-    for dataset in (training, evaluation):
-        if isinstance(dataset, Shards):
-            dataset.count(rank_info)
-    sizes = [
-        size_of(training, f"{type(task).__name__}.train_data()", epochs=epochs, is_evaluation=False),
-        0
-        if evaluation is None
-        else size_of(evaluation, f"{type(task).__name__}.eval_data()", epochs=epochs, is_evaluation=True),
-    ]
-    of_ranks = gather_over_ranks(torch.tensor(sizes), rank_info).tolist()
+    training, size = dataset_of(task, "train_data", data, rank_info, epochs=epochs)
+    evaluation, evaluated = dataset_of(task, "eval_data", data, rank_info, epochs=epochs)
+    of_ranks = gather_over_ranks(torch.tensor([size, evaluated]), rank_info).tolist()
     if any(other != of_ranks[0] for other in of_ranks):
         raise JobError(
             f"The data differs in size between ranks; (training, evaluation) by rank: {of_ranks}.\n"
             "Every rank must return all of the data; clustertrain splits it among the ranks."
         )
-    return training, evaluation, sizes[0]
+    return training, evaluation, size

@@ -13,38 +13,38 @@ import torch
 from torch import nn
 
 from clustertrain.errors import ClusterError
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import Compile
 
 
-def compiled(model: nn.Module, settings: TrainSettings, device: torch.device) -> nn.Module:
+def compiled(model: nn.Module, how: Compile, device: torch.device) -> nn.Module:
     """The model compiled with torch.compile; its parameters stay the same tensors.
 
     Raises:
         ClusterError: the node has no compiler. torch itself would fail in the first step.
     """
     check_compiler(device)
-    return cast(nn.Module, torch.compile(model, **options_of(settings)))
+    return cast(nn.Module, torch.compile(model, **options_of(how)))
 
 
-def options_of(settings: TrainSettings) -> dict[str, Any]:
+def options_of(how: Compile) -> dict[str, Any]:
     """Arguments of torch.compile. By default dynamic=False, one kernel per shape: otherwise the first short
     batch changes the kernels of all later ones, and a run resumed after it would differ in the last bits."""
-    mode = None if settings.compile_mode == "default" else settings.compile_mode
-    return {"dynamic": settings.compile_dynamic, "mode": mode}
+    mode = None if how.mode == "default" else how.mode
+    return {"dynamic": how.dynamic, "mode": mode}
 
 
-def limit_recompiles(settings: TrainSettings, note: Callable[[str], None]) -> None:
+def limit_recompiles(how: Compile | None, note: Callable[[str], None]) -> None:
     """Set how many shapes are compiled, and write a note when a model has more: torch itself writes a warning
     to the rank's log, and runs the model uncompiled for the rest of the process."""
-    if not settings.compile:
+    if how is None:
         return
     import torch._dynamo  # it takes a second
 
-    torch._dynamo.config.recompile_limit = settings.recompile_limit
+    torch._dynamo.config.recompile_limit = how.recompile_limit
     logger = logging.getLogger("torch._dynamo.convert_frame")
     for handler in [each for each in logger.handlers if isinstance(each, _LimitNote)]:
         logger.removeHandler(handler)  # of an earlier run in this process
-    logger.addHandler(_LimitNote(settings.recompile_limit, note))
+    logger.addHandler(_LimitNote(how.recompile_limit, note))
 
 
 class _LimitNote(logging.Handler):

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from clustertrain.errors import JobError
-from clustertrain.training.ranks.rng import derive_seed, pack_rng, restore_rng, seed_all
+from clustertrain.training.ranks.rng import derive_seed, restoring_rng, seed_all
 from clustertrain.training.task import Task
 
 
@@ -60,10 +60,9 @@ class Initialization:
         Raises:
             JobError: the task does not set a parameter.
         """
-        random_states = pack_rng(self._device)
         allocated: dict[nn.Parameter, nn.Parameter] = {}  # only until `part` is divided
-        part.apply(lambda module: self._fill_own(module, allocated))
-        restore_rng(random_states, self._device)
+        with restoring_rng(self._device):
+            part.apply(lambda module: self._fill_own(module, allocated))
 
     def _fill_own(self, module: nn.Module, allocated: dict[nn.Parameter, nn.Parameter]) -> None:
         on_meta = [

@@ -66,8 +66,8 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
         module = recomputing(model, module, settings.activation_checkpointing)
         if settings.compile:
             check_compiler(rank_info.device)
-            module.compile(**options_of(settings))
-        reshards = settings.fsdp_reshards and block.name != last  # its backward pass comes next
+            module.compile(**options_of(settings.compile))
+        reshards = settings.fsdp.reshard_after_forward and block.name != last  # its backward pass comes next
         _divide(task, module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
     initialization.fill(model)
     _divide(task, model, mesh=mesh, mp_policy=of_model)
@@ -75,7 +75,7 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
         getattr(model, _UNUSED)(True)
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)  # DDP does this for itself
-    return f"FSDP ({settings.shard}, {rank_info.world_size} ranks): {text}"
+    return f"FSDP ({settings.fsdp.shard}, {rank_info.world_size} ranks): {text}"
 
 
 def _divide(task: Task, module: nn.Module, **options: Any) -> None:
@@ -91,7 +91,7 @@ def _divide(task: Task, module: nn.Module, **options: Any) -> None:
 def _mesh(settings: TrainSettings, rank_info: RankInfo) -> DeviceMesh:
     """All ranks in one dimension; with `hybrid` (nodes, ranks of a node), sharded within a node."""
     device, world_size = rank_info.device.type, rank_info.world_size
-    if settings.shard == "full":
+    if settings.fsdp.shard == "full":
         return init_device_mesh(device, (world_size,), mesh_dim_names=("shard",))
     local_ranks = gather_over_ranks(torch.tensor(rank_info.local_rank), rank_info).tolist()
     per_node = ranks_per_node(local_ranks)

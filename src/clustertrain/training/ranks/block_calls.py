@@ -14,11 +14,10 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from clustertrain.errors import JobError
-from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
 from clustertrain.training.ranks.dtensors import is_sharded
 
 Hook = Callable[[nn.Module, Any], None]
@@ -64,8 +63,7 @@ class BlockCalls:
         self._calls = array("L")
 
     def _differ(self, step: int) -> JobError:
-        of_ranks: list[Any] = [None] * self._rank_info.world_size
-        dist.all_gather_object(of_ranks, [self._names[block] for block in self._calls])
+        of_ranks = gather_objects([self._names[block] for block in self._calls], self._rank_info)
         first = of_ranks[0]
         rank, other = next((rank, calls) for rank, calls in enumerate(of_ranks) if calls != first)
         pairs = zip_longest(first, other, fillvalue="no other block")

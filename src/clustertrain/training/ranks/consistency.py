@@ -6,15 +6,14 @@ DDP averages gradients, not weights: it assumes that equal weights take equal st
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from clustertrain.errors import ClusterTrainError, JobError
-from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
 from clustertrain.training.ranks.dtensors import is_sharded
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -52,8 +51,7 @@ def check_same_model(model: nn.Module, name: str, rank_info: RankInfo) -> str | 
     if rank_info.world_size == 1:
         return None
     own = [(key, tuple(t.shape), str(t.dtype)) for key, t in _tensors(model)]
-    of_ranks: list[Any] = [None] * rank_info.world_size
-    dist.all_gather_object(of_ranks, own)
+    of_ranks = gather_objects(own, rank_info)
     for rank, found in enumerate(of_ranks):
         if found != of_ranks[0]:
             raise JobError(
@@ -128,22 +126,13 @@ def _checksums_of_state(state: Any, device: torch.device) -> torch.Tensor:
     """int64 (2,) on the device: of all tensors, numbers and texts in an optimizer's state, each at its place.
     A rank may keep something that the others do not, so their number is not compared itself."""
     sums = torch.zeros(2, dtype=torch.int64, device=device)
-    for place, value in _places(state):
-        factor = 2 * zlib.crc32(place.encode()) + 1  # odd: a product modulo 2^64 keeps every bit
+    for place, value in tree_flatten_with_path(state)[0]:
+        factor = 2 * zlib.crc32(keystr(place).encode()) + 1  # odd: a product modulo 2^64 keeps every bit
         if isinstance(value, torch.Tensor):
             sums += factor * _checksums(value).to(device)
         elif isinstance(value, str | int | float | complex):  # other objects may print an address
             sums += factor * zlib.crc32(repr(value).encode()) % 2**62  # as a number it must fit into int64
     return sums
-
-
-def _places(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """The values in nested mappings and lists, each with its place."""
-    if isinstance(state, dict | list | tuple):
-        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
-            yield from _places(value, f"{place}.{key}")
-    else:
-        yield place, state
 
 
 def _checksums(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from clustertrain.errors import ClusterError
 from clustertrain.training.ranks.host import Requests
 
+_T = TypeVar("_T")
 COLLECTIVE_TIMEOUT_S = 1800.0  # a rank that waits longer for the others gives up
 
 
@@ -87,6 +88,14 @@ def gather_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor
     return torch.stack(of_ranks).cpu()
 
 
+def gather_objects(value: _T, rank_info: RankInfo) -> list[_T]:
+    """The values of all ranks, pickled, on every rank."""
+    of_ranks = [value] * rank_info.world_size
+    if rank_info.world_size > 1:
+        dist.all_gather_object(of_ranks, value)
+    return of_ranks
+
+
 def gloo_group() -> Any:
     """A further group of all ranks, for tensors of the CPU, with the timeout of the default group. torch's
     own of 30 minutes would end a run whose rank 0 saves longer.
@@ -97,57 +106,97 @@ def gloo_group() -> Any:
     return dist.new_group(backend="gloo", timeout=options._timeout)
 
 
+class LaterMax:
+    """The largest of the ranks' numbers, without blocking a step: `send` starts an asynchronous all_reduce,
+    and `receive`, a step later, waits for it, when it is long complete. Only with several ranks."""
+
+    def __init__(self) -> None:
+        self._pending: tuple[Any, torch.Tensor] | None = None
+        self._own_group: Any = None
+
+    def _group(self) -> Any:
+        """None for the default group. NCCL reduces on the GPU, where reading the result would wait for every
+        queued kernel."""
+        if self._own_group is None and dist.get_backend() != "gloo":
+            self._own_group = gloo_group()
+        return self._own_group
+
+    def exchange(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Without the delay: wait for all ranks."""
+        dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group())
+        return numbers
+
+    def send(self, numbers: torch.Tensor) -> None:
+        work = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group(), async_op=True)
+        self._pending = (work, numbers)
+
+    def receive(self) -> torch.Tensor | None:
+        """The numbers of the last `send`, or None if there was none since the last call."""
+        if self._pending is None:
+            return None
+        (work, numbers), self._pending = self._pending, None
+        work.wait()
+        return numbers
+
+    def close(self) -> None:
+        """Wait for a pending exchange; only for an end that all ranks reach, not after an error."""
+        self.receive()
+        if self._own_group is not None:
+            dist.destroy_process_group(self._own_group)
+
+
 class StopLine:
     """Distributes rank 0's requests to all ranks, for the same step, without blocking a step.
 
-    After each step every rank calls `read`, acts, and calls `broadcast`. `broadcast` starts an asynchronous
-    all_reduce; `read` after the next step waits for it, when it is long complete. So a request takes effect
-    one step later, and costs no time. With one rank the requests are read at once.
+    After each step every rank calls `read`, acts, and calls `broadcast`, for the `read` after the next step.
+    So a request takes effect one step later, and costs no time. With one rank the requests are read at once.
 
     Args:
+        requests: those of the launcher.
+        save_every_minutes: rank 0's clock asks for a save when they have passed since `saved`.
         slow_step_s: after a step of rank 0 that took longer, the next `read` waits for an exchange of its
             own, so that a request takes effect at once: one long step later it may be too late.
     """
 
     def __init__(
-        self, rank_info: RankInfo, requests: Callable[[], Requests], slow_step_s: float = math.inf
+        self,
+        rank_info: RankInfo,
+        requests: Callable[[], Requests],
+        save_every_minutes: float | None,
+        slow_step_s: float = math.inf,
     ) -> None:
-        self._rank_info = rank_info
-        self._requests = requests
-        self._pending: tuple[Any, torch.Tensor] | None = None
+        self._rank_info, self._requests_of_launcher = rank_info, requests
+        self._save_every_s = 60 * save_every_minutes if save_every_minutes is not None else math.inf
+        self._exchange = LaterMax()
         self._slow_step_s, self._is_slow = slow_step_s, False
-        self._step_began_s = time.monotonic()
-        self._group: Any = None
-        # NCCL reduces on the GPU, where reading the result would wait for every queued kernel.
-        self._own_group = rank_info.world_size > 1 and dist.get_backend() != "gloo"
-        if self._own_group:
-            self._group = gloo_group()
+        self._saved_at_s = self._step_began_s = time.monotonic()
+
+    def saved(self) -> None:
+        """Start the clock again."""
+        self._saved_at_s = time.monotonic()
 
     def read(self) -> Requests:
         """The requests for all ranks now; the same on every rank."""
         if self._rank_info.world_size == 1:
             return self._requests()
         self._is_slow = time.monotonic() - self._step_began_s > self._slow_step_s
-        if self._pending is None:
+        flags = self._exchange.receive()
+        if flags is None:
             return Requests()
-        (work, flags), self._pending = self._pending, None
-        work.wait()
-        *requests, slow = (bool(flag) for flag in flags.tolist())
-        if slow:
-            flags = self._flags()
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
-            *now, _ = (bool(flag) for flag in flags.tolist())
-            requests = [old or new for old, new in zip(requests, now, strict=True)]
-        return Requests(*requests)
+        if flags[-1]:
+            now = self._exchange.exchange(self._flags())
+            flags = torch.maximum(flags, now)
+        return Requests(*map(bool, flags[:-1].tolist()))
 
     def broadcast(self) -> None:
         """Distribute rank 0's requests, for the `read` after the next step."""
-        if self._rank_info.world_size == 1:
-            return
-        flags = self._flags()
-        work = dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-        self._pending = (work, flags)
-        self._step_began_s = time.monotonic()
+        if self._rank_info.world_size > 1:
+            self._exchange.send(self._flags())
+            self._step_began_s = time.monotonic()
+
+    def _requests(self) -> Requests:
+        is_due = time.monotonic() - self._saved_at_s >= self._save_every_s
+        return self._requests_of_launcher()._replace(save_timer=is_due)
 
     def _flags(self) -> torch.Tensor:
         """int32: this rank's requests, and whether its last step was slow. Only rank 0's count."""
@@ -156,9 +205,5 @@ class StopLine:
         return torch.tensor([*self._requests(), self._is_slow], dtype=torch.int32)
 
     def close(self) -> None:
-        """Wait for the pending all_reduce; only for an end that all ranks reach, not after an error."""
-        if self._pending is not None:
-            self._pending[0].wait()
-            self._pending = None
-        if self._own_group:
-            dist.destroy_process_group(self._group)
+        """As LaterMax.close."""
+        self._exchange.close()

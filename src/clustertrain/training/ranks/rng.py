@@ -120,6 +120,16 @@ def restore_rng(packed: torch.Tensor, device: torch.device) -> None:
         torch.cuda.set_rng_state(of_cuda.clone(), device)
 
 
+@contextmanager
+def restoring_rng(device: torch.device) -> Iterator[None]:
+    """Afterwards all random states are as before."""
+    packed = pack_rng(device)
+    try:
+        yield
+    finally:
+        restore_rng(packed, device)
+
+
 def gather_rng(rank_info: RankInfo) -> torch.Tensor:
     """The random states of all ranks: uint8 (world_size, bytes), on every rank. It is a collective."""
     return gather_over_ranks(pack_rng(rank_info.device), rank_info)

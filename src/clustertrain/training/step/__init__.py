@@ -3,7 +3,6 @@
 optimization.py  learning rate, warm-up, clipping, the step
 precision.py     fp32, bf16, fp16 with its loss scaling
 kernels.py       TF32 and cuDNN's algorithms on GPUs
-callbacks.py     calls of a task's callbacks
 running_loss.py  the running loss over all ranks; losses and weights that are not finite
 not_finite.py    the first module whose output is not finite, and what helps
 """

@@ -75,7 +75,7 @@ class _Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has n
 def remedies(settings: TrainSettings) -> str:
     """What helps against large gradients, without what the job has already."""
     missing = [] if settings.clip_norm is not None else ["set train.clip_norm"]
-    missing += [] if settings.warmup_steps else ["set train.lr.warmup_steps"]
+    missing += [] if settings.lr.warmup_steps else ["set train.lr.warmup_steps"]
     return ", ".join(["Lower the learning rate", *missing])
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from clustertrain.errors import JobError
-from clustertrain.training.data.sampling import BatchSizes
+from clustertrain.training.data.sampling import TrainOrder
 from clustertrain.training.ranks.dtensors import whole
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import LossScaler
@@ -27,77 +27,32 @@ def lr_factor(scaling: str, batch: int, base: int) -> float:
     return {"none": 1.0, "linear": batch / base, "sqrt": math.sqrt(batch / base)}[scaling]
 
 
-def lr_text(
-    lr: float,
-    scheduled: float,
-    settings: TrainSettings,
-    sizes: BatchSizes,
-    total_steps: int,
-    *,
-    done: int = 0,
-) -> str:
-    """How the learning rate follows from the batch size, and its warm-up: a line per rule.
-
-    Args:
-        lr: that of the task's optimizer, of its first group of parameters.
-        scheduled: that of the next step without warm-up.
-        done: the steps that are done.
-    """
-    batch, base = sizes.global_batch_size, settings.lr_base_batch_size or sizes.batch_size
-    scaled = lr * lr_factor(settings.lr_scaling, batch, base)
-    factor = {"none": "1", "linear": f"{batch} / {base}", "sqrt": f"√({batch} / {base})"}[settings.lr_scaling]
-    of_base = "" if settings.lr_scaling == "none" else f", base {base}"
-    lines = [
-        f"learning rate: {lr:g} × {factor} = {scaled:g} ({settings.lr_scaling}; global batch: "
-        f"batch_size {sizes.batch_size} × workers {sizes.world_size} × accumulate {sizes.accumulate} "
-        f"= {batch}{of_base})"
-    ]
-    if done:
-        rate = scheduled * _warmup(settings, done + 1)
-        return lines[0] if math.isclose(rate, scaled) else f"{lines[0]}\nstep {done + 1} has {rate:g}"
-    if not math.isclose(scheduled, scaled):
-        lines.append(f"the task's scheduler starts with {scheduled:g}, not with {scaled:g}")
-    if warmup := settings.warmup_steps:
-        never_ends = "; the run ends before the warm-up" if warmup > total_steps else ""
-        lines.append(
-            f"warm-up: {warmup} of {total_steps} steps; step 1 has {scheduled:g} × 1 / {warmup} "
-            f"= {scheduled / warmup:g}{never_ends}"
-        )
-    return "\n".join(lines)
-
-
-def _warmup(settings: TrainSettings, step: int) -> float:
-    return min(1.0, step / max(1, settings.warmup_steps))
-
-
 class Optimization:
     """The task's optimizer and scheduler, with the learning rate scaled for the batch size."""
 
     def __init__(
         self,
-        *,
         task: Task,
         model: nn.Module,
         settings: TrainSettings,
-        sizes: BatchSizes,
-        total_steps: int,
+        order: TrainOrder,
         scaler: LossScaler,
     ) -> None:
-        self._settings = settings
+        self._settings, self._sizes, self._total_steps = settings, order.sizes, order.total_steps
         self._horizon = {
-            "global_batch_size": sizes.global_batch_size,
-            "total_steps": total_steps,
+            "global_batch_size": order.sizes.global_batch_size,
+            "total_steps": order.total_steps,
             "job_sha256": settings.job_sha256,
         }
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._scaler, self._total_steps = scaler, total_steps
+        self._scaler = scaler
         self.optimizer = task.optimizer(model)
         _check_parameters(task, self.optimizer, model)
-        base = settings.lr_base_batch_size or sizes.batch_size
-        self._unscaled_lr, self._sizes = float(self.optimizer.param_groups[0]["lr"]), sizes
+        base = settings.lr.base_batch_size or order.sizes.batch_size
+        self._unscaled_lr = float(self.optimizer.param_groups[0]["lr"])
         for group in self.optimizer.param_groups:
-            group["lr"] *= lr_factor(settings.lr_scaling, sizes.global_batch_size, base)
-        self._scheduler = task.scheduler(self.optimizer, total_steps)
+            group["lr"] *= lr_factor(settings.lr.scaling, order.sizes.global_batch_size, base)
+        self._scheduler = task.scheduler(self.optimizer, order.total_steps)
         if isinstance(self._scheduler, ReduceLROnPlateau):
             raise JobError(
                 f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which needs a metric; "
@@ -108,11 +63,37 @@ class Optimization:
         self._is_behind = False  # the scheduler, by one step
 
     def lr_text(self, done: int) -> str:
-        """How the learning rate of the next step follows from the job; `done`: the steps that are done."""
-        scheduled = float(self.optimizer.param_groups[0]["lr"])
-        return lr_text(
-            self._unscaled_lr, scheduled, self._settings, self._sizes, self._total_steps, done=done
-        )
+        """How the learning rate follows from the batch size, and its warm-up: a line per rule.
+
+        Args:
+            done: the steps that are done.
+        """
+        scheduled = float(self.optimizer.param_groups[0]["lr"])  # of the next step, without warm-up
+        rule, sizes, lr = self._settings.lr, self._sizes, self._unscaled_lr
+        batch, base = sizes.global_batch_size, rule.base_batch_size or sizes.batch_size
+        scaled = lr * lr_factor(rule.scaling, batch, base)
+        factor = {"none": "1", "linear": f"{batch} / {base}", "sqrt": f"√({batch} / {base})"}[rule.scaling]
+        of_base = "" if rule.scaling == "none" else f", base {base}"
+        lines = [
+            f"learning rate: {lr:g} × {factor} = {scaled:g} ({rule.scaling}; global batch: "
+            f"batch_size {sizes.batch_size} × workers {sizes.world_size} × accumulate {sizes.accumulate} "
+            f"= {batch}{of_base})"
+        ]
+        if done:
+            rate = scheduled * self._warmup(done + 1)
+            return lines[0] if math.isclose(rate, scaled) else f"{lines[0]}\nstep {done + 1} has {rate:g}"
+        if not math.isclose(scheduled, scaled):
+            lines.append(f"the task's scheduler starts with {scheduled:g}, not with {scaled:g}")
+        if warmup := rule.warmup_steps:
+            never_ends = "; the run ends before the warm-up" if warmup > self._total_steps else ""
+            lines.append(
+                f"warm-up: {warmup} of {self._total_steps} steps; step 1 has {scheduled:g} × 1 / {warmup} "
+                f"= {scheduled / warmup:g}{never_ends}"
+            )
+        return "\n".join(lines)
+
+    def _warmup(self, step: int) -> float:
+        return min(1.0, step / max(1, self._settings.lr.warmup_steps))
 
     def backward(self, loss: torch.Tensor) -> None:
         self._scaler.backward(loss)
@@ -128,7 +109,7 @@ class Optimization:
             self._scaler.unscale(self.optimizer)
             self.grad_norm = whole(nn.utils.clip_grad_norm_(self._parameters, clip_norm))
         self._follow()
-        self._step_at(_warmup(self._settings, step))
+        self._step_at(self._warmup(step))
         self.optimizer.zero_grad(set_to_none=True)
         self._is_behind = True
         if not self._scaler.enabled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,9 +70,7 @@ class Meter:
 
     def __init__(self, rank_info: RankInfo, not_finite: NotFinite) -> None:
         self._rank_info, self.not_finite = rank_info, not_finite
-        self._steps: list[int] = []
-        self._losses: list[torch.Tensor] = []
-        self._counts: list[int] = []
+        self._added: list[tuple[int, torch.Tensor, int]] = []  # step, loss, samples
         self._restart()
 
     def start_clock(self) -> None:
@@ -84,9 +82,7 @@ class Meter:
 
     def add(self, step: int, loss: torch.Tensor, count: int) -> None:
         """Add the mean loss of `count` samples of this rank in `step`."""
-        self._steps.append(step)
-        self._losses.append(loss.detach().reshape(()))
-        self._counts.append(count)
+        self._added.append((step, loss.detach().reshape(()), count))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -101,24 +97,25 @@ class Meter:
         Raises:
             NonFiniteLoss: on all ranks, naming the first step with such a loss.
         """
-        if not self._losses:
+        if not self._added:
             return
-        losses = torch.stack(self._losses).double()
-        counts = torch.tensor(self._counts, dtype=torch.float64, device=losses.device)
+        steps, each, samples = zip(*self._added, strict=True)
+        losses = torch.stack(each).double()
+        counts = torch.tensor(samples, dtype=torch.float64, device=losses.device)
         not_finite = losses.isfinite().logical_not()
         sums = torch.stack([(losses * counts).sum(), counts.sum(), not_finite.sum().double()])
         loss_sum, count, bad = sum_over_ranks(sums, self._rank_info).tolist()
         if bad:
-            raise self._first_not_finite(losses.tolist(), not_finite.tolist())
+            raise self._first_not_finite(steps, losses.tolist(), not_finite.tolist())
         self._loss_sum += loss_sum
         self._count += count
-        self._steps.clear()
-        self._losses.clear()
-        self._counts.clear()
+        self._added.clear()
 
-    def _first_not_finite(self, losses: list[float], not_finite: list[bool]) -> NonFiniteLoss:
+    def _first_not_finite(
+        self, steps: Sequence[int], losses: list[float], not_finite: list[bool]
+    ) -> NonFiniteLoss:
         mine = next((i for i, bad in enumerate(not_finite) if bad), None)
-        found = [float("inf"), 0.0] if mine is None else [float(self._steps[mine]), losses[mine]]
+        found = [float("inf"), 0.0] if mine is None else [float(steps[mine]), losses[mine]]
         of_ranks = gather_over_ranks(torch.tensor(found, dtype=torch.float64), self._rank_info).tolist()
         rank = min(range(len(of_ranks)), key=lambda r: of_ranks[r][0])
         step, loss = of_ranks[rank]
