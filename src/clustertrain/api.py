@@ -10,13 +10,12 @@ of clustertrain.errors with the same text.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from clustertrain.errors import EXIT_STOPPED, ClusterError, JobError, RunStopped, StorageError, error_of_code
+from clustertrain.errors import EXIT_STOPPED, JobError, RunStopped, error_of_code
 from clustertrain.job.file import JobSource, load_job, sets_of
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_training_installed
@@ -32,6 +31,7 @@ from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.screen import Screen, Told
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.terminal_text import plain
+from clustertrain.observe.wait import wait_for_end
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, CommandLine, typed
 from clustertrain.run.folder import RunDir
@@ -41,7 +41,6 @@ from clustertrain.run.streams.history import curve
 _NO_OVERRIDES: Mapping[str, Any] = {}
 _POLL_S = 5.0
 _PATIENCE_S = 600.0
-_SURE_AFTER = 2
 
 
 class StartOptions(TypedDict, total=False):
@@ -79,25 +78,9 @@ class Run:
             TimeoutError: it has not ended within `timeout_s`.
             StorageError, ClusterError: the storage or the cluster has not answered for ten minutes.
         """
-        began = answered = time.monotonic()
-        shown, over = "", 0
-        while over < _SURE_AFTER:  # a job that is being requeued may look for a moment as if it had ended
-            try:
-                status = self.status()
-            except (StorageError, ClusterError) as error:
-                if time.monotonic() - answered > _PATIENCE_S:
-                    raise
-                line = f"warning: {error}"
-            else:
-                answered = time.monotonic()
-                over = over + 1 if status.over else 0
-                line = f"{status.state} ({status.cause})" + (f": {status.text}" if status.text else "")
-            if line != shown:
-                echo(shown := line)
-            if timeout_s is not None and not over and time.monotonic() - began > timeout_s:
-                raise TimeoutError(f"{self.target} has not ended within {timeout_s:g} s: {line}")
-            time.sleep(1.0 if over else _POLL_S)
-        return status
+        return wait_for_end(
+            self.target, self.status, _told, echo, _POLL_S, patience_s=_PATIENCE_S, timeout_s=timeout_s
+        )
 
     def logs(
         self,
@@ -163,6 +146,12 @@ class Run:
 
     def _found(self) -> tuple[Launcher, Target]:
         return find(self.target, self._sets, self._to, self._note)
+
+
+def _told(status: StoredStatus) -> tuple[str, bool]:
+    """The line for a status, and whether the run is over."""
+    text = f": {status.text}" if status.text else ""
+    return f"{status.state} ({status.cause}){text}", status.over
 
 
 def open(target: str | Path, *, overrides: Mapping[str, Any] = _NO_OVERRIDES) -> Run:

@@ -6,9 +6,9 @@ import pytest
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.listing import list_runs
-from clustertrain.launchers.resolve_run import status_of
+from clustertrain.launchers.resolve_run import find, status_of
 from clustertrain.observe.event_lines import line_of
-from clustertrain.observe.status import find_run, read_files, status_by_files
+from clustertrain.observe.status import read_files, status_by_files
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.tables import next_step, print_ending, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
@@ -26,15 +26,19 @@ def run(tmp_path):
     return RunDir.newest(str(tmp_path), "digits")
 
 
+def found(folder):
+    return find(str(folder), (), None, print)[1].visible_run()
+
+
 def test_a_run_is_found_by_its_folder(run, tmp_path):
     claim_attempt(run)
-    assert find_run(str(tmp_path / "digits")).uri == run.uri
+    assert found(tmp_path / "digits").uri == run.uri
 
 
 def test_a_folder_without_a_run_lists_those_of_the_storage(run, tmp_path):
     claim_attempt(run)
     with pytest.raises(JobError, match="Started so far: digits"):
-        find_run(str(tmp_path))
+        found(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,7 @@ def submit(run, job_id="12", at=1.0, **fields):
 
 def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_slurm):
     submit(run)
-    status = status_of(find_run(str(tmp_path / "digits")))
+    status = status_of(found(tmp_path / "digits"))
     assert (status.state, status.attempt, status.runner, status.exit_code) == ("queued", None, None, None)
     rows = dict(status_rows(status))
     assert rows["job"] == "SLURM 12"

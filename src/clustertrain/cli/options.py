@@ -19,33 +19,25 @@ def note_skipped_launchers() -> None:
         click.echo(f"note: {problem}", err=True)
 
 
-def _noted(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """The callback of an argument that may name a job file."""
-    if not ctx.resilient_parsing:  # the shell completes
-        note_skipped_launchers()
-    return value
+def _may_name_a_job(name: str, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An argument of a command that reads a job file, and so needs the plug-ins."""
+
+    def noted(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        if not ctx.resilient_parsing:  # otherwise the shell completes
+            note_skipped_launchers()
+        return value
+
+    return click.argument(name, callback=noted, **options)
 
 
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
 )
-JOB_FILE = click.argument(
-    "job_file", default="job.yaml", metavar="[JOBFILE]", shell_complete=job_files, callback=_noted
-)
-STORAGE = click.argument(
-    "storage",
-    required=False,
-    metavar="[STORAGE|JOBFILE]",
-    shell_complete=job_files,
-    callback=_noted,
-)
+JOB_FILE = _may_name_a_job("job_file", default="job.yaml", metavar="[JOBFILE]", shell_complete=job_files)
+STORAGE = _may_name_a_job("storage", required=False, metavar="[STORAGE|JOBFILE]", shell_complete=job_files)
 DATA_NAME = click.argument("name", required=False, shell_complete=data_names)
-TARGET = click.argument(
-    "target",
-    default="job.yaml",
-    metavar="[JOBFILE|FOLDER|NAME]",
-    shell_complete=targets,
-    callback=_noted,
+TARGET = _may_name_a_job(
+    "target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets
 )
 TO = click.option("--to", "to", type=click.Choice(launcher_names()), required=True, help="The launcher.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -17,7 +17,7 @@ from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.run_table import RunRow, Table
-from clustertrain.observe.status import RunFiles, Status, find_run
+from clustertrain.observe.status import RunFiles, Status, no_run
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine, typed
@@ -66,14 +66,13 @@ class Target:
         """The run in a storage that this machine reads.
 
         Raises:
-            NotStarted: there is no run of that name.
-            JobError: there is no such job file, or it is wrong.
+            NotStarted: there is no such run.
         """
         if self.files is not None:
             return self.files.run
         if self.known is not None:
             return RunDir.newest(self.known.storage, self.known.name)
-        return find_run(self.text)
+        raise no_run(self.text, self.job, self.sets)
 
 
 @dataclass(frozen=True)

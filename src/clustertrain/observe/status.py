@@ -8,12 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import JobError, StorageError
-from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.observe.run_state import RunState, alive, of_result
 from clustertrain.run.claims import who_runs
@@ -126,20 +124,6 @@ class Status:
 
 StatusOf = Callable[[RunDir], Status]
 """How a launcher finds the status of a run in a storage that this machine can access."""
-
-
-def find_run(target: str) -> RunDir:
-    """The run that `target` names: a job file, or a folder as for `addresses_of`.
-
-    Raises:
-        JobError: there is no such job file, or it is wrong.
-        NotStarted: the run was neither started nor submitted.
-    """
-    job = load_job(Path(target)) if is_job_file(target) else None
-    found = run_at(places_named(target, job))
-    if found is None:
-        raise no_run(target, job)
-    return found[0]
 
 
 def is_job_file(target: str) -> bool:

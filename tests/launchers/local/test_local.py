@@ -11,6 +11,7 @@ from clustertrain.launchers.local.run import _local_world_sizes, run_local
 from clustertrain.launchers.one_host import driver_environment
 from clustertrain.node.gpus import gpu_count
 from clustertrain.observe.screen import open_screen
+from clustertrain.observe.status import read_files
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
@@ -110,5 +111,6 @@ def test_a_range_of_workers_takes_the_gpus_that_are_there(job, monkeypatch):
 def test_a_run_of_this_machine_is_followed_to_its_end_as_one_of_a_scheduler(tmp_path):
     run, said = RunDir.newest(str(tmp_path), "digits"), []
     write_result(claim_attempt(run), Result("stopped", "user", 75, step=7))
-    assert launcher_of("local").follow(Target(f"{tmp_path}/digits"), said.append) == 75
+    target = Target("digits", files=read_files(run))
+    assert launcher_of("local").follow(target, said.append) == 75
     assert said == ["stopped: attempt 1"]
