@@ -120,11 +120,15 @@ def test_a_change_after_a_checkpoint_is_refused_with_the_command_that_accepts_it
     assert len(attempt.run.attempts()) == 1
 
 
-def test_a_mistyped_change_after_a_checkpoint_is_a_mistake_and_not_a_change_to_accept(job):
+@pytest.mark.parametrize(
+    ("changed", "hint"),
+    [({"task": "m:Tt"}, "Did you mean 'T'"), ({"args": {"lrr": 0.1}}, "Did you mean 'lr'")],
+)
+def test_a_mistyped_change_after_a_checkpoint_is_a_mistake_and_not_a_change_to_accept(job, changed, hint):
     attempt = ended(job(args={"lr": 0.1}))
     commits(attempt.run, 120)
-    with pytest.raises(JobError, match=r"Did you mean 'T'") as caught:
-        begun(job(task="m:Tt"))
+    with pytest.raises(JobError, match=hint) as caught:
+        begun(job(**changed))
     assert "--accept-changes" not in str(caught.value)
 
 

@@ -111,13 +111,12 @@ def check_arg_names(job: Job) -> None:
         JobError: it does not take one of them; names the nearest one, and the line.
     """
     module, _, name = (job.task or "").partition(":")
-    path = _module_file([Path(folder) for folder in job.code], module)
-    tree = (
-        ast.parse(_check_syntax(path, f"task: {job.task}", job)) if path is not None else ast.Module([], [])
-    )
+    path = _module_file([Path(folder) for folder in job.code], module) if module else None
+    if path is None:
+        return
     inits = [
         function
-        for found in tree.body
+        for found in ast.parse(_check_syntax(path, f"task: {job.task}", job)).body
         if isinstance(found, ast.ClassDef) and found.name == name and not found.decorator_list
         for function in found.body
         if isinstance(function, ast.FunctionDef) and function.name == "__init__"

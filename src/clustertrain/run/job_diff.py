@@ -12,7 +12,7 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import JobError
 from clustertrain.job.identity import Change, identity_difference, needs_consent
 from clustertrain.job.model import Job
-from clustertrain.job.source import check_source
+from clustertrain.job.source import check_arg_names, check_source
 from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
@@ -32,7 +32,7 @@ def job_changes(
 
     Raises:
         JobError: the run has a checkpoint, and the changes need consent or another kind of entry point; or
-            the changed job names what its code does not have (`check_source`).
+            the changed job names what its code does not have.
     """
     keys = identity_difference(old, new)
     if not keys:
@@ -48,6 +48,7 @@ def job_changes(
         )
     if not accepted and any(needs_consent(change, new) for change in keys):
         check_source(new)  # a mistake in the changed job is reported as one: consent would not help
+        check_arg_names(new)
         has, whence = f"a checkpoint{_at(changes)}", " from the checkpoint"
         if changes.of_script:
             has, whence = "files in the checkpoint folder of its script", ""
