@@ -93,6 +93,14 @@ def test_the_docstring_of_a_folder_lists_its_files():
     assert not wrong
 
 
+def test_a_folder_has_at_most_20_files():
+    """So its docstring can be read at a glance; what belongs together gets a folder of its own."""
+    files = {
+        folder.parent: len(list(folder.parent.glob("*.py"))) - 1 for folder in SRC.glob("**/__init__.py")
+    }
+    assert {str(folder.relative_to(SRC)): n for folder, n in files.items() if n > 20} == {}
+
+
 def test_nothing_stops_a_ray_that_is_not_ours():
     assert not [path for path in SRC.rglob("*.py") if "ray stop" in path.read_text()]
 
