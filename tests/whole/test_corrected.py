@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.run.streams.history import curve
 from curves import mlflow_client, mlflow_points, wandb_points
+from waiting import wait_until
 from whole_run import ONE_WORKER
 
 ROOT = Path(__file__).parents[2]
@@ -45,11 +46,22 @@ def assert_one_curve(run, mlflow):
     assert not [event for event in run.events if event["kind"] == "warning"]
 
 
-def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_run, venv, monkeypatch):
+def loggers_have_begun(run, mlflow, step):
+    """Whether both show a start that begins after this step: until then they may import their packages."""
+    files = run.run_dir.local_path(run.run_dir.key).glob("wandb/offline-run-*/*.wandb")
+    (found,) = mlflow.search_runs(["0"])
+    return len([*files]) == 2 and mlflow_points(mlflow, found.info.run_id, "train/loss")[-1][0] > step
+
+
+def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(
+    make_run, venv, tmp_path, monkeypatch
+):
+    """Each start waits in its midst for what the test waits for."""
+    go_on = tmp_path / "go-on"
     run = make_run(
         "corrected",
-        task="faulty:Faulty",
-        args={"step_s": 1.0},
+        task="held:Held",
+        args={"until": str(go_on), "at_call": 3},
         train={"epochs": 2, "batch_size": 4, "log_every": 1, "log": ["tensorboard", "mlflow", "wandb"]},
         env={"WANDB_MODE": "offline"},
         **ONE_WORKER,
@@ -60,6 +72,8 @@ def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_ru
     run.launch(*make, *settings, cwd=ROOT, start_new_session=True)
     run.wait_for_step(2)
     os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
+    run.wait_for_event("stop_requested")
+    go_on.touch()
     output = run.end(-signal.SIGINT)
     *_, said, command = output.splitlines()
     assert said == "The run was stopped and has saved a checkpoint."
@@ -67,21 +81,26 @@ def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_ru
     assert run.result.exit_code == 75
     stopped = run.result
 
-    changed = ["--set", "args.step_s=0.0", "--set", "train.batch_size=8"]
+    changed = ["--set", "args.at_call=4", "--set", "train.batch_size=8"]
     assert f"clustertrain run {run.job_file} {' '.join(changed)} --accept-changes`" in run.start(
         *changed
     ).end(2)
-    output = run.start(*changed, "--accept-changes").end(0)
-    assert "  args.step_s: 1.0 → 0.0\n  train.batch_size: 4 → 8\n" in output
+    go_on.unlink()
+    run.start(*changed, "--accept-changes").wait_for_event("resumed")
+    mlflow = mlflow_client(run.run_dir.mlflow_path, monkeypatch)
+    wait_until(lambda: loggers_have_begun(run, mlflow, stopped.step), run.patience_s)
+    go_on.touch()
+    output = run.end(0)
+    assert "  args.at_call: 3 → 4\n  train.batch_size: 4 → 8\n" in output
     assert f"resuming from checkpoint {stopped.checkpoint}" in output
     status = CliRunner().invoke(main, ["status", str(run.job_file)]).output
-    assert f"changes     step {stopped.step}: args.step_s 1.0 → 0.0\n" in status
+    assert f"changes     step {stopped.step}: args.at_call 3 → 4\n" in status
     assert f"step {stopped.step}: train.batch_size 4 → 8\n" in status
-    assert_one_curve(run, mlflow_client(run.run_dir.mlflow_path, monkeypatch))
+    assert_one_curve(run, mlflow)
 
     refused = ["--set", "args.width=8", "--set", "train.epochs=3", "--set", "train.log=[]"]
     output = run.start(*changed, *refused, "--accept-changes").end(2)
-    assert "The checkpoint's weights do not fit Faulty.model():" in output
+    assert "The checkpoint's weights do not fit Held.model():" in output
     assert "the run is as it was: done (finished)." in output
     status = CliRunner().invoke(main, ["status", str(run.job_file)]).output
     assert "done (finished)" in status and "width" not in status

@@ -7,8 +7,8 @@ from faulty import Faulty
 
 
 class Held(Faulty):
-    def __init__(self, until: str, at_call: int = 8, step_s: float = 0.0) -> None:
-        super().__init__(step_s=step_s)
+    def __init__(self, until: str, at_call: int = 8, **of_faulty: object) -> None:
+        super().__init__(**of_faulty)
         self.until, self.held_at = Path(until), at_call
 
     def loss(self, model, batch):
