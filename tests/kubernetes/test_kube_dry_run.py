@@ -20,7 +20,7 @@ from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.render.manifests import manifests
-from kubernetes.watched import User, bind_role, inert, write_job
+from kubernetes.watched import User, admission_policy, bind_role, inert, write_job
 from launchers.kubernetes.fabric import examples
 from launchers.kubernetes.manifest_changes import (
     ABSENT,
@@ -247,17 +247,8 @@ def test_an_older_operator_is_named_with_its_version_and_a_remedy(kubectl, kube,
 @pytest.fixture
 def no_rayjobs(kube: Kubernetes, namespace: str) -> Iterator[None]:
     """A policy of the site, which nothing but its API server knows: RayJobs are refused in this namespace."""
-    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
-    rule = {**_RAYJOBS, "operations": ["CREATE", "UPDATE"]}
-    validations = [{"expression": "false", "message": _NO_RAYJOBS}]
-    spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": validations}
-    binding = {"policyName": namespace, "validationActions": ["Deny"], "matchResources": here}
-    policy = {"apiVersion": _ADMISSION, "metadata": {"name": namespace}}
-    kinds = {"ValidatingAdmissionPolicy": spec, "ValidatingAdmissionPolicyBinding": binding}
-    kube.apply(*({**policy, "kind": kind, "spec": each} for kind, each in kinds.items()))
-    yield _until_refused(kube, namespace, _NO_RAYJOBS)
-    for resource in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
-        kube.delete(resource, namespace)
+    with admission_policy(kube, namespace, {"ray.io": ["rayjobs"]}, {"false": _NO_RAYJOBS}):
+        yield _until_refused(kube, namespace, _NO_RAYJOBS)
 
 
 def _until_refused(kube: Kubernetes, namespace: str, words: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from clusters.kube_client import Kubernetes
 from clusters.kube_pods import shell_pod
 from clustertrain.errors import EXIT_CLUSTER
-from kubernetes.watched import User, inert, write_job
+from kubernetes.watched import User, admission_policy, inert, write_job
 
 
 @pytest.fixture
@@ -77,23 +77,10 @@ def test_a_limit_range_is_met_before_anything_is_applied(user, kube, namespace):
 
 def test_a_policy_on_labels_names_the_key_of_labels(user, kube, namespace):
     """Whatever it is called: what counts is what it says."""
-    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
-    groups = {"": "pods", "ray.io": "rayjobs"}
-    rules = [
-        {"apiGroups": [group], "apiVersions": ["v1"], "resources": [each], "operations": ["CREATE"]}
-        for group, each in groups.items()
-    ]
     has_owner = "has(object.metadata.labels) && 'owner' in object.metadata.labels"
-    validations = [{"expression": has_owner, "message": "name the owner in a label"}]
-    policy = {"matchConstraints": {"resourceRules": rules}, "validations": validations}
-    binding = {"policyName": f"cpu-{namespace}", "validationActions": ["Deny"], "matchResources": here}
-    kinds = {"ValidatingAdmissionPolicy": policy, "ValidatingAdmissionPolicyBinding": binding}
-    admission, metadata = "admissionregistration.k8s.io/v1", {"name": f"cpu-{namespace}"}
-    kube.apply(
-        *({"apiVersion": admission, "kind": k, "metadata": metadata, "spec": s} for k, s in kinds.items())
-    )
+    resources = {"": ["pods"], "ray.io": ["rayjobs"]}
     own = user(**inert())
-    try:
+    with admission_policy(kube, namespace, resources, {has_owner: "name the owner in a label"}):
         # The server takes the policy up some time after it was made.
         refused = ("create", "--dry-run=server", "--filename=-")
         pod = json.dumps(shell_pod("any", "true"))
@@ -113,9 +100,6 @@ def test_a_policy_on_labels_names_the_key_of_labels(user, kube, namespace):
             "The operator could not create this pod. What it names is in kubernetes.labels."
         )
         own("submit", "--set", "kubernetes.labels={owner: team-a}")
-    finally:
-        for resource in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
-            kube.delete(resource, f"cpu-{namespace}")
 
 
 @pytest.mark.parametrize("key", ["count/networkpolicies.networking.k8s.io", "count/rayjobs.ray.io"])
@@ -155,38 +139,20 @@ def test_submit_prints_the_quota_that_keeps_pods_from_being_created(user, kube, 
 @pytest.fixture
 def owners_policy(kube: Kubernetes, namespace: str):
     """A site that demands an owner of all but what KubeRay makes of its own: Secret, Service, Job."""
-    name = f"owners-{namespace}"
     demanded = {
         "": ["configmaps", "pods", "persistentvolumeclaims"],
         "networking.k8s.io": ["networkpolicies"],
         "policy": ["poddisruptionbudgets"],
         "ray.io": ["rayjobs", "rayclusters"],
     }
-    rules = [
-        {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": resources}
-        for group, resources in demanded.items()
-    ]
-    has = {
-        kind: f"has(object.metadata.{kind}) && 'example.org/owner' in object.metadata.{kind}"
+    rules = {
+        f"has(object.metadata.{kind}) && 'example.org/owner' in object.metadata.{kind}": (
+            f"every object names its owner in its {kind}"
+        )
         for kind in ("labels", "annotations")
     }
-    validations = [
-        {"expression": has[kind], "message": f"every object names its owner in its {kind}"} for kind in has
-    ]
-    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
-    group = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
-    binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": here}
-    kube.apply(
-        {
-            **group,
-            "kind": "ValidatingAdmissionPolicy",
-            "spec": {"matchConstraints": {"resourceRules": rules}, "validations": validations},
-        },
-        {**group, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding},
-    )
-    yield
-    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-        kube.kubectl("delete", kind, name)
+    with admission_policy(kube, namespace, demanded, rules):
+        yield
 
 
 def test_a_site_that_demands_an_owner_of_every_object_gets_it(user, kube, namespace, owners_policy):

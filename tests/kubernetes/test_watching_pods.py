@@ -60,7 +60,8 @@ def test_a_run_that_got_a_part_of_its_pods_says_so_and_names_what_starts_runs_as
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"kubernetes": {"secrets": ["aws"]}}, "kubernetes.secrets names aws"),
+        ({"kubernetes": {"secrets": ["aws"]}}, "kubernetes.secrets names aws, and namespace "),
+        ({"kubernetes": {"pull_secrets": ["registry"]}}, "kubernetes.pull_secrets names registry"),
         ({"kubernetes": {"volumes": [{"mount": "/mnt/x", "claim": "gone"}]}}, "names the claim gone"),
         ({"kubernetes": {"queue": {"name": "team"}}}, "kubernetes.queue names team"),
         ({"kubernetes": {"namespace": "nowhere"}}, "There is no namespace nowhere"),

@@ -1,10 +1,11 @@
 """A job for tests that look at it from outside, and the product's own command line as a user of a cluster."""
 
+import contextlib
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,6 +134,38 @@ def write_job(folder: Path, namespace: str, name: str = "watched", **more: objec
 def inert(**section: object) -> dict[str, object]:
     """The section `kubernetes` of a job whose RayJob the operator leaves alone: a test writes its status."""
     return {"kubernetes": {"patches": _INERT, **section}}
+
+
+@contextlib.contextmanager
+def admission_policy(
+    kube: Kubernetes, namespace: str, resources: Mapping[str, Sequence[str]], rules: Mapping[str, str]
+) -> Iterator[None]:
+    """A policy of the site for this namespace. `resources`: by API group; `rules`: expressions, each with the
+    message of its refusal. The server takes it up some time after it was made."""
+    of_resources = [
+        {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": [*each]}
+        for group, each in resources.items()
+    ]
+    validations = [{"expression": expression, "message": message} for expression, message in rules.items()]
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    kinds = {
+        "ValidatingAdmissionPolicy": {
+            "matchConstraints": {"resourceRules": of_resources},
+            "validations": validations,
+        },
+        "ValidatingAdmissionPolicyBinding": {
+            "policyName": f"site-{namespace}",
+            "validationActions": ["Deny"],
+            "matchResources": here,
+        },
+    }
+    made = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": f"site-{namespace}"}}
+    kube.apply(*({**made, "kind": kind, "spec": spec} for kind, spec in kinds.items()))
+    try:
+        yield
+    finally:
+        for resource in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
+            kube.delete(resource, f"site-{namespace}")
 
 
 def role_rules() -> list[dict[str, Sequence[str]]]:

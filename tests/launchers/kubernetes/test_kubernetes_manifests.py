@@ -92,9 +92,6 @@ def test_the_rayjob_ends_restarts_and_locks_its_doors(make):
     for environment in environments:
         assert environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
         assert callable(load_class(environment["RAY_START_HOOK"]))
-    resources = worker["containers"][0]["resources"]
-    assert resources["limits"] == {"cpu": "1", "memory": "5Gi"}
-    assert resources["requests"] == {**resources["limits"], "ephemeral-storage": "1Gi"}
 
 
 def test_the_one_version_of_ray_is_that_of_the_constraints():
