@@ -19,7 +19,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "clustertrain"
-SUBMIT_SIDE = ["cli", "job", "launchers", "node", "observe", "run", "staging", "storage", "supervise"]
+SUBMIT_SIDE = ["cli", "job", "launchers", "migrate", "node", "observe", "run", "staging", "storage"]
+SUBMIT_SIDE += ["supervise"]
 
 
 def modules_after(code: str) -> set[str]:

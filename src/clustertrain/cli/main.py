@@ -63,6 +63,22 @@ def init(folder: str) -> None:
     click.echo(write_scaffold(Path(folder)))
 
 
+@main.command("import")
+@click.argument("source", nargs=-1, required=True, metavar="FILE | -- COMMAND…", type=click.Path())
+@click.option("-o", "--output", default="job.yaml", show_default=True, help="The file to write; - prints it.")
+def import_(source: tuple[str, ...], output: str) -> None:
+    """Write a job file that starts what another launcher starts.
+
+    FILE is a shell script for sbatch or for one machine, a PyTorchJob, TrainJob or RayJob, or a Python
+    program with mp.spawn. COMMAND is a line of torchrun, accelerate, deepspeed, mpirun, horovodrun, srun or
+    python. Comments in the job file say what was kept, what clustertrain does by itself, and what has no
+    counterpart.
+    """
+    from clustertrain.cli.import_job import write_job
+
+    write_job(source, output, click.echo)
+
+
 @main.command()
 @JOB_FILE
 @SETS
