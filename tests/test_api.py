@@ -126,11 +126,11 @@ def test_runs_are_rows_for_a_data_frame(prepared):
 def submitted(monkeypatch, calls):
     """Lets SLURM accept every job."""
 
-    def submit(job, job_file, options, echo, *, sets):
-        calls.append((job, job_file, options))
+    def submit(job, options, echo):
+        calls.append((job, options))
         echo("submitted")
         claim_attempt(RunDir.newest(job.storage.location, job.name))
-        return KnownRun.of(job, job_file, "slurm", "SLURM", "12")
+        return KnownRun.of(job, options.command.job_file, "slurm", "SLURM", "12")
 
     monkeypatch.setattr(launcher_of("slurm"), "submit", submit, raising=False)
 
@@ -141,7 +141,7 @@ def test_a_job_is_submitted_from_a_file_or_a_mapping(given, monkeypatch, folder,
     submitted(monkeypatch, calls)
     overrides = {"train.epochs": 3, "name": "b"}
     run = clustertrain.submit(given, "slurm", overrides=overrides, echo=told.append, fresh=True)
-    (job, _, options), *_ = calls
+    (job, options), *_ = calls
     assert (job.name, job.train.epochs, job.code, options.fresh) == ("b", 3, (str(folder),), True)
     assert run.target == str(folder / "runs" / "b")
     assert run.status().attempt == 1

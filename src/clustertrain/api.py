@@ -105,7 +105,7 @@ class Run:
             JobError: only a cluster can read the storage of the run.
         """
         launcher, run = self._found()
-        if not launcher.storage_visible:
+        if launcher.reach is not None:
             raise JobError(
                 f"The storage of {self.target} is read only in its cluster, which prints no metrics.\n"
                 "Read them where the storage is mounted, or let train.log send them to a server."
@@ -115,9 +115,9 @@ class Run:
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints, oldest first."""
         launcher, run = self._found()
-        if launcher.storage_visible:
+        if launcher.reach is None:
             return checkpoints_of(run.visible_run())[0]
-        printed = "\n".join(launcher.run_in_cluster(run, "ckpt ls", "--json"))
+        printed = "\n".join(launcher.reach.lines(run, ["ckpt", "ls", "--json"]))
         return [Checkpoint.parsed(each) for each in json.loads(printed[printed.index("[") :])]
 
     @property
@@ -195,11 +195,12 @@ def submit(
     echo: Echo = silent,
     **options: Unpack[StartOptions],
 ) -> Run:
-    """Check a job and submit it to a scheduler; returns without waiting for its end.
+    """Check a job and submit it to a scheduler, or to the background of this machine; returns without waiting
+    for its end.
 
     Args:
         job: the path of a job file, or its contents. Paths in a mapping start at the current folder.
-        to: the launcher: `slurm`, `kubernetes`, or one of a plug-in.
+        to: the launcher: `local`, `slurm`, `kubernetes`, or one of a plug-in.
         overrides: as --set: {"train.epochs": 3}.
         echo: called with what the command prints.
 
@@ -241,8 +242,6 @@ class Start:
     """A start of a job: the job, and how messages and records name it."""
 
     job: Job
-    job_file: str
-    sets: tuple[str, ...]
     command: CommandLine
 
     @classmethod
@@ -250,9 +249,9 @@ class Start:
         """`start`: the command, such as `submit --to slurm`."""
         job = load_job(source, sets)
         if not isinstance(source, Mapping):
-            return cls(job, str(source), sets, typed(start, str(source), sets))
+            return cls(job, typed(start, str(source), sets))
         command = replace(typed(start, UNKNOWN.job_file), run=_uri(job))
-        return cls(job, UNKNOWN.job_file, (), command)
+        return cls(job, command)
 
     @property
     def run(self) -> Run:
@@ -261,7 +260,8 @@ class Start:
     def submit(self, to: str, echo: Echo, note: Echo, **options: Unpack[StartOptions]) -> KnownRun | None:
         """Submit the job; returns what is known of the run, or None if it is already finished."""
         given = Options(**options, command=self.command)
-        known = launcher_of(to).submit(self.job, self.job_file, given, echo, sets=self.sets)
+        launcher = launcher_of(to)
+        known = launcher.submit(launcher.merged(self.job), given, echo)
         if known is not None and (problem := record_known_run(known)) is not None:
             note(f"note: {problem}")
         return known
@@ -272,7 +272,7 @@ class Start:
         """Run the job on this machine to its end."""
         check_training_installed("run")
         given = Options(**options, command=self.command)
-        return run_local(self.job, self.job_file, given, screen, owns_process=owns_process)
+        return run_local(self.job, given, screen, owns_process=owns_process)
 
 
 def _uri(job: Job) -> str:

@@ -1,5 +1,4 @@
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, EXIT_STORAGE
-from clustertrain.job.file import load_job
+from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
 from clustertrain.node.installed import launcher_names
 from clustertrain.observe.tables import finish
@@ -232,11 +231,10 @@ def test_the_commands_at_the_end_of_a_run_with_options_have_them_once(cli, runs,
 
 
 def test_a_refused_start_advises_the_same_command(cli, runs):
-    for refused in ("render", "submit"):
-        result = cli(refused, "--to", "local", "a job.yaml", "--set", "name=b")
-        assert re.search(
-            r"clustertrain (check --no-code --defaults|run) 'a job\.yaml' --set name=b", result.stderr
-        )
+    claim_attempt(runs.run)  # this process runs it
+    for start in ("run", "submit --to local"):
+        result = cli(*start.split(), "a job.yaml", "--set", "name=b")
+        assert f"clustertrain {start} 'a job.yaml' --set name=b --takeover`" in result.stderr
 
 
 def test_ls_of_nothing(cli):
@@ -253,12 +251,12 @@ def test_an_unknown_launcher_names_those_that_there_are(cli, command):
         assert repr(name) in result.output
 
 
-def test_a_command_that_local_does_not_have_names_the_right_one(cli, tmp_path):
+def test_the_rendering_of_a_run_on_this_machine_is_its_job_with_every_default(cli):
     cli("init", ".")
-    for command, remedy in (("render", "clustertrain check"), ("submit", "clustertrain run")):
-        result = cli(command, "--to", "local")
-        assert result.exit_code == EXIT_JOB
-        assert remedy in result.output
+    shown = cli("render", "--to", "local").stdout
+    assert parse_job(shown, "shown") == load_job("job.yaml")
+    assert shown == cli("submit", "--to", "local", "--dry-run").stdout
+    assert "retries: " in shown
 
 
 def test_ctrl_c_before_a_run_has_started_names_the_command_to_type(cli, monkeypatch):

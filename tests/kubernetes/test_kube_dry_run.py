@@ -383,7 +383,7 @@ def test_code_policies_and_budget_leave_with_the_rayjob_that_submit_made(user, k
 
 def test_check_asks_the_server_and_leaves_nothing(user, kube, namespace):
     own = user()
-    assert own("check", "--no-code").stdout.splitlines()[1].startswith(f"{own.job_file}: ConfigMap ")
+    assert own("check", "--no-code").stdout.splitlines()[1].startswith(f"{own.job_file} (ConfigMap ")
     patch = ("--set", "kubernetes.patches={spec: {zzz: 1}}")
     assert (
         "RayJob watched: spec.zzz: field not declared"

@@ -14,7 +14,8 @@ import yaml
 from clusters.kube_client import Done, Kubernetes
 from clusters.kube_pods import SHELL_IMAGE
 from clustertrain.job.file import load_job
-from clustertrain.launchers.kubernetes.submit import render
+from clustertrain.launchers.kubernetes.submit import SCHEDULER
+from clustertrain.run.admission import Options
 
 _POLL_S = 1.0  # one look is five requests, and a status is a second of CPU time
 ROOT = Path(__file__).parent.parent.parent
@@ -76,7 +77,10 @@ class User:
 
     def apply(self) -> None:
         """As `submit` would, without asking whether it can be."""
-        self.kube.apply(render(load_job(self.job_file, self.sets)), namespace=self.namespace)
+        self.kube.apply(
+            SCHEDULER.plan(load_job(self.job_file, self.sets), Options()).script.decode(),
+            namespace=self.namespace,
+        )
 
     def cause(self) -> str:
         """The first line of `status`."""

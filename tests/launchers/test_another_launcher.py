@@ -15,12 +15,20 @@ from clustertrain.launchers.launcher import Launcher
 pytestmark = pytest.mark.slow
 
 LAUNCHER = """
+from clustertrain.launchers.launcher import Launcher
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status_json import StoredStatus
 
-class Queue:
+class Reach:
+    def lines(self, target, command):
+        yield f"{' '.join(command)} there"
+
+    def runs(self, known):
+        return [RunRow(each.name, "running", where=each.where) for each in known], ["one queue is closed"]
+
+class Queue(Launcher):
     name = "queue"
-    storage_visible = False
+    reach = Reach()
 
     def status(self, target):
         rows = (("run", target.submitted_job.name), ("state", "running (training)"))
@@ -32,13 +40,8 @@ class Queue:
     def stop(self, target, echo, *, wait):
         echo(f"cancelled {target.known.job_id}")
 
-    def runs(self, known):
-        return [RunRow(each.name, "running", where=each.where) for each in known], ["one queue is closed"]
-
-    def run_in_cluster(self, target, command, *options):
-        yield f"{command} there"
-
-    check = render = submit = follow = statuses = ls = found = download = None
+    def __init__(self):
+        pass
 
 LAUNCHER = Queue()
 """
@@ -167,17 +170,17 @@ def test_one_that_does_not_import_is_named_with_its_distribution_and_the_others_
     assert (done.returncode, reason in done.stderr) == (2, True)
 
 
-def test_one_whose_launcher_lacks_a_method_is_named_with_the_method(folder):
+def test_one_whose_launcher_is_of_another_class_is_named_with_the_class(folder):
     install(
         folder / "site",
         plugin=PLUGIN.replace(", section=Section", ""),
-        launcher=LAUNCHER.replace("found = ", ""),
+        launcher=LAUNCHER.replace("Queue(Launcher)", "Queue"),
     )
     record_known_run(KnownRun.of(load_job("job.yaml"), "job.yaml", "queue", "queue of the lab", "77"))
     output = call("ls")
-    assert "queue-of-the-lab 1.2 is skipped: it lacks found of the interface" in output
+    assert "queue-of-the-lab 1.2 is skipped: it is a Queue, not a Launcher" in output
     done = in_a_new_process(folder, "stop", "job.yaml", "--to", "queue")
-    assert (done.returncode, "it lacks found of the interface" in done.stderr) == (2, True)
+    assert (done.returncode, "it is a Queue, not a Launcher" in done.stderr) == (2, True)
 
 
 def test_two_of_one_name_are_both_named(folder):

@@ -78,7 +78,7 @@ def test_a_variable_of_env_that_is_not_set_is_an_error_here_and_empty_elsewhere(
     with pytest.raises(JobError, match=unset):
         check_code(refers, print)
     with pytest.raises(JobError, match=unset):
-        run_local(refers, "job.yaml", Options(no_check=True), open_screen())
+        run_local(refers, Options(no_check=True), open_screen())
     assert RunDir.newest(job().storage.location, "a").attempts() == []
     monkeypatch.setenv("FOUR", "4")
     check_code(refers, print)
@@ -191,12 +191,12 @@ def test_a_run_with_a_mistake_claims_no_attempt(job, code, monkeypatch, tmp_path
     sections = code("import no_such_package\ndef train(config): pass")
     wrong, screen = job(**sections, resources={"cpus_per_worker": 0.1}), open_screen()
     with pytest.raises(JobError, match="No module named 'no_such_package'"):
-        run_local(wrong, "job.yaml", Options(), screen)
+        run_local(wrong, Options(), screen)
     run = RunDir.newest(job().storage.location, "a")
     assert run.attempts() == []
     write_result(claim_attempt(run), Result("failed", "error", 1))
     with pytest.raises(JobError, match="No module named 'no_such_package'"):
-        run_local(wrong, "job.yaml", Options(), screen)
+        run_local(wrong, Options(), screen)
     assert [attempt.n for attempt in run.attempts()] == [1]
 
 
@@ -211,7 +211,7 @@ def test_a_run_whose_best_metric_is_misspelled_claims_no_attempt(job, tmp_path, 
     best = {"keep_best": {"metric": "acuracy", "mode": "max"}}
     wrong = job(task="mine:T", checkpoint=best, resources={"cpus_per_worker": 0.1})
     with pytest.raises(JobError, match=r"rehearsal: checkpoint\.keep_best\.metric(.|\n)*accuracy"):
-        run_local(wrong, "job.yaml", Options(), open_screen())
+        run_local(wrong, Options(), open_screen())
     assert RunDir.newest(job().storage.location, "a").attempts() == []
 
 

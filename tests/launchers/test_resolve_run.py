@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, EXIT_STORAGE, ClusterError, JobError
 from clustertrain.job.file import load_job
-from clustertrain.launchers import from_storage
+from clustertrain.launchers import launcher as shared
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.launcher import Target, launcher_of
 from clustertrain.launchers.listing import list_runs
@@ -78,7 +78,7 @@ def test_the_storage_names_slurm(job):
 def test_status_does_not_read_the_files_again(job, monkeypatch):
     started(job)
     launcher, target = find("job.yaml", (), None, print)
-    monkeypatch.setattr(from_storage, "read_files", None)
+    monkeypatch.setattr(shared, "read_files", None)
     assert ("attempt", "1") in launcher.status(target).rows
 
 

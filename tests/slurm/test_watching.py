@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import ClusterError
-from clustertrain.launchers import stop
 from clustertrain.launchers.resolve_run import status_of
+from clustertrain.launchers.scheduler import stop
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.slurm import queue as slurm_queue
 from clustertrain.launchers.slurm.launcher import LAUNCHER

@@ -17,10 +17,10 @@ PAGE = (ROOT / "docs" / "python.md").read_text()
 GRID = "[0.001, 0.003, 0.01], [16, 32, 64]"
 
 
-def trained_here(job, job_file, options, echo, *, sets):
-    _, result = run_local(job, job_file, options, Told(echo), owns_process=False)
+def trained_here(job, options, echo):
+    _, result = run_local(job, options, Told(echo), owns_process=False)
     assert result.exit_code == EXIT_DONE, result.text
-    return KnownRun.of(job, job_file, "local")
+    return KnownRun.of(job, options.command.job_file, "local")
 
 
 @pytest.mark.timeout(900)

@@ -14,10 +14,11 @@ from clustertrain import variables
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
+from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
-from clustertrain.launchers.scheduler.launcher import SchedulerLauncher
 from clustertrain.launchers.scheduler.lead_time import lead_time_s, measured_save_s
 from clustertrain.launchers.shell import run
+from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain_gridengine.queue import ANSWER_S, GridEngineState, query
 from clustertrain_gridengine.section import GridEngine
@@ -33,8 +34,8 @@ class GridEngineScheduler(Scheduler):
     submit_program = "qsub"
     state = GridEngineState
 
-    def plan(self, job: Job, job_file: str) -> Plan:
-        section = job.section(GridEngine)
+    def plan(self, job: Job, options: Options) -> Plan:
+        section, job_file = job.section(GridEngine), options.command.job_file
         if not job_file.isprintable():
             raise JobError(f"{job_file!r}: a path with control characters\nrename the file or its folder")
         if job.node_counts[-1] > 1:
@@ -142,4 +143,4 @@ def _last_line(printed: str) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-LAUNCHER = SchedulerLauncher(GridEngineScheduler())
+LAUNCHER = Launcher(GridEngineScheduler())

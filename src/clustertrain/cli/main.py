@@ -117,7 +117,8 @@ def check(
     checked = check_code(job, echo, command=command, elsewhere=elsewhere, as_text=no_code)
     advised = 0
     if to is not None:
-        by_launcher = launcher_of(to).check(job_file, sets)
+        launcher = launcher_of(to)
+        by_launcher = launcher.check(launcher.merged(job), command)
         advised = by_launcher.advised
         checked.notes.extend(by_launcher.lines)
         echo("\n".join(by_launcher.lines))
@@ -135,9 +136,12 @@ def check(
 @TO
 def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
     """Print what `submit` would send, and send nothing: `submit --dry-run` does the same."""
+    from clustertrain.job.file import load_job
     from clustertrain.launchers.launcher import launcher_of
+    from clustertrain.run.command_line import typed
 
-    click.echo(launcher_of(to).render(job_file, sets, note), nl=False)
+    job, launcher = load_job(Path(job_file), sets), launcher_of(to)
+    click.echo(launcher.render(launcher.merged(job), typed("render", job_file, sets), note), nl=False)
 
 
 @main.command()
@@ -159,9 +163,9 @@ def submit(
     dry_run: bool,
     **options: Unpack[StartOptions],
 ) -> None:
-    """Check a job and submit it to a scheduler.
+    """Check a job and submit it to a scheduler; `--to local` starts it in the background of this machine.
 
-    The scheduler runs a snapshot of job and code: later changes have no effect on it.
+    It runs a snapshot of job and code: later changes have no effect on it.
     """
     from clustertrain.api import Start
     from clustertrain.launchers.launcher import Target, launcher_of

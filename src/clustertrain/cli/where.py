@@ -24,10 +24,10 @@ def about_run(
     from clustertrain.launchers.resolve_run import find
 
     launcher, run = find(target, sets, to, note)
-    if launcher.storage_visible:
+    if launcher.reach is None:
         echo_lines(lines(run.visible_run()))
     else:
-        echo_lines(launcher.run_in_cluster(run, command, *options))
+        echo_lines(launcher.reach.lines(run, [*command.split(), *options]))
 
 
 def job_here(
@@ -41,8 +41,8 @@ def job_here(
     found = find_job(target, sets, to, note)
     if isinstance(found, Job):
         return found
-    launcher, run = found
-    echo_lines(launcher.run_in_cluster(run, command, *([name] if name else []), *options))
+    reach, run = found
+    echo_lines(reach.lines(run, [*command.split(), *([name] if name else []), *options]))
     return None
 
 

@@ -80,7 +80,7 @@ class Plugin:
     """What a distribution registers as a launcher.
 
     Attributes:
-        launcher: `package.module:NAME` of an object with the interface of launchers/launcher.py.
+        launcher: `package.module:NAME` of a Launcher (launchers/launcher.py).
         ray: `package.module:NAME` of a function `(job) -> RayCluster`, which connects the driver to Ray.
         section: the model of its section of the job file, if it has one.
         remedies: what to do if a program of its scheduler is not installed, by the program's name.
@@ -145,11 +145,10 @@ def section_fields() -> dict[str, Any]:
 
 
 def interface_problem(name: str, launcher: object, interface: type) -> PluginProblem | None:
-    """What a launcher lacks of its interface: the names of its methods and attributes."""
-    members = [each for each in dir(interface) if not each.startswith("_")]
-    members += [each for each in interface.__annotations__ if each not in members]
-    missing = [each for each in members if not hasattr(launcher, each)]
-    return _problem(name, f"it lacks {', '.join(missing)} of the interface") if missing else None
+    """The error for a launcher of another class."""
+    if isinstance(launcher, interface):
+        return None
+    return _problem(name, f"it is a {type(launcher).__name__}, not a {interface.__name__}")
 
 
 @cache

@@ -1,6 +1,7 @@
 """The runs that this user started or submitted, on this machine or a cluster: one small file for each run.
 
     $XDG_STATE_HOME/clustertrain/runs/<name>-<digest>.json      (~/.local/state without that variable)
+                                      <name>-<digest>.out       what a run in the background printed
 
 The storage of a run is authoritative. A file here only names the launcher of the run, its storage and its
 job. A file that cannot be used is skipped with a note, so no command fails because of it.
@@ -19,9 +20,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from clustertrain.errors import StorageError
-from clustertrain.job.file import dump_job
+from clustertrain.job.file import dump_job, parse_job
 from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
+from clustertrain.job.site import SiteJob
 from clustertrain.node.user_folders import known_runs_folder
 from clustertrain.regular_file import read_file
 from clustertrain.run.command_line import CommandLine
@@ -41,7 +43,7 @@ class KnownRun:
         job: the job as it was started, with `--set` and the site file applied, as YAML.
         job_file: the absolute path of the job file, for hints.
         cluster: a text that names the scheduler's cluster, or empty for a run on one machine.
-        job_id: the scheduler's ID of the job, or empty for a run on one machine.
+        job_id: the scheduler's ID of the job, or empty for a run in front of its user.
         storage_there: the URI of the storage within the cluster, or empty if it is the same there.
         host: the machine that started the run.
         time: the time of the newest start, in seconds since 1970.
@@ -65,6 +67,11 @@ class KnownRun:
         return cls(
             job.name, launcher, job.storage.location, dump_job(job, defaults=True), path, cluster, job_id
         )
+
+    @property
+    def submitted_job(self) -> SiteJob:
+        """The job as it was started."""
+        return SiteJob(parse_job(self.job, self.job_file))
 
     @property
     def where(self) -> str:
@@ -98,16 +105,17 @@ def record_known_run(run: KnownRun) -> str | None:
     folder = known_runs_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        open_store(str(folder)).write_atomic(_file_name(run), _ADAPTER.dump_json(run, indent=1))
+        open_store(str(folder)).write_atomic(state_file(run).name, _ADAPTER.dump_json(run, indent=1))
     except (OSError, StorageError) as error:
         return f"{folder} cannot be written, so `clustertrain ls` will not list this run: {error}"
     return None
 
 
 def remove_known_run(run: KnownRun) -> None:
-    """Remove the file of a run that its storage no longer contains."""
-    with suppress(OSError):  # already removed, or the folder is read-only: the file does no harm
-        (known_runs_folder() / _file_name(run)).unlink()
+    """Remove the files of a run that its storage no longer contains."""
+    for suffix in (".json", ".out"):
+        with suppress(OSError):  # already removed, or the folder is read-only: the file does no harm
+            state_file(run, suffix).unlink()
 
 
 def by_name(command: CommandLine, run: KnownRun, *, is_new: bool = False) -> CommandLine:
@@ -120,9 +128,11 @@ def by_name(command: CommandLine, run: KnownRun, *, is_new: bool = False) -> Com
     return replace(command, run=run.name if is_alone and not os.path.lexists(run.name) else run.uri)
 
 
-def _file_name(run: KnownRun) -> str:
+def state_file(run: KnownRun, suffix: str = ".json") -> Path:
+    """A file of this user about a run; by default the one that records it."""
     identity = "\n".join((run.launcher, run.cluster, run.storage.endpoint or "", run.storage.uri, run.name))
-    return f"{run.name[:40]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return known_runs_folder() / f"{run.name[:40]}-{digest}{suffix}"
 
 
 def known_runs() -> tuple[list[KnownRun], list[str]]:

@@ -1,4 +1,4 @@
-"""The interface of every launcher: the operations on a job, and on a run of it.
+"""The launcher: the commands of clustertrain over the operations of a scheduler (scheduler/interface.py).
 
 A plug-in (job/launcher_plugins.py) names the launcher, its section of the job file, and its part inside the
 job. That part has another interface: driver/ray_cluster.py.
@@ -7,18 +7,25 @@ job. That part has another interface: driver/ray_cluster.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
-from clustertrain.job.file import parse_job
+from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.launcher_plugins import PluginProblem, interface_problem, part_of, plugin_of
 from clustertrain.job.model import Job
+from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.known_runs import KnownRun, by_name
+from clustertrain.launchers.scheduler.interface import Handle, Scheduler
+from clustertrain.launchers.scheduler.status import status_of, statuses
+from clustertrain.launchers.scheduler.stop import stop_run
+from clustertrain.launchers.scheduler.submit import submit, what_next
+from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.observe.columns import Columns
-from clustertrain.observe.logs import LogSelection
-from clustertrain.observe.run_table import RunRow, Table
-from clustertrain.observe.status import RunFiles, Status, no_run
+from clustertrain.observe.logs import LogSelection, log_lines
+from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
+from clustertrain.observe.status import RunFiles, Status, no_run, read_files, runs_of
 from clustertrain.observe.status_json import StoredStatus
+from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine, typed
 from clustertrain.run.folder import RunDir
@@ -56,11 +63,11 @@ class Target:
         return command if self.known is None else by_name(command, self.known)
 
     @property
-    def submitted_job(self) -> Job | None:
-        """The job of the newest known start; else the job of the job file."""
+    def submitted_job(self) -> SiteJob | None:
+        """The job of the newest known start; else the job of the job file, merged with the site file."""
         if self.known is not None:
-            return parse_job(self.known.job, self.known.job_file)
-        return self.job
+            return self.known.submitted_job
+        return None if self.job is None else with_site(self.job)
 
     def visible_run(self) -> RunDir:
         """The run in a storage that this machine reads.
@@ -83,54 +90,128 @@ class Checked:
     advised: int = 0
 
 
-class Launcher(Protocol):
-    """Checks, submits and observes jobs on one kind of platform."""
+class Reach(Protocol):
+    """The way to the storage of runs that this machine does not see, in the cluster that has it."""
 
-    name: str
-    storage_visible: bool
-    """Whether its commands read the run's storage on this machine; else they read it through the cluster."""
+    def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
+        """Run a command of clustertrain on a run where its storage is. Yields the lines of its output.
 
-    def check(self, job_file: str, sets: Sequence[str]) -> Checked:
-        """Check a job file and submit nothing.
+        Args:
+            command: such as ["ckpt", "ls"]; without the run.
 
         Raises:
-            JobError: the file is wrong, or the scheduler would refuse the job.
-            ClusterError: the scheduler answers, and could never start the job.
+            ClusterTrainError: the command failed, or the cluster did not run it.
         """
 
-    def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
+    def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
+        """Run a command as `lines` does, and write its binary output to a file."""
+
+    def found(self, job: SiteJob, job_file: str, echo: Echo) -> KnownRun | None:
+        """The run of a job that this user has not started, in the cluster that the job names; None if it is
+        not there.
+
+        Args:
+            echo: called with a note if the cluster could not be asked.
+        """
+
+    def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
+        """A row of `ls` for each of these runs, and notes."""
+
+
+class Launcher:
+    """Checks, submits and observes the jobs of one scheduler; `merged` merges them with the site file, once.
+
+    `reach`: the way to the storage of the runs; None if this machine reads that storage itself.
+    """
+
+    reach: Reach | None = None
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.name = scheduler.name
+
+    def merged(self, job: Job) -> SiteJob:
+        """The job with the defaults of the site.
+
+        Raises:
+            JobError: the site file is wrong, or its defaults and the job are inconsistent.
+        """
+        return with_site(job)
+
+    def check(self, job: SiteJob, command: CommandLine) -> Checked:
+        """Check a job and submit nothing.
+
+        Raises:
+            JobError: the scheduler would refuse the job.
+            ClusterError: the scheduler answers, and could never start the job.
+        """
+        job, layout = self.scheduler.laid_out(job)
+        plan = self.scheduler.plan(job, Options(command=command))
+        notes = [*layout, *plan.notes]
+        submit_it = command.on_job(f"submit --to {self.name}")
+        objects = f" ({', '.join(plan.objects)})" if plan.objects else ""
+        end = f"{command.job_file}{objects} can be submitted: `{submit_it}`"
+        try:
+            for note in self.scheduler.preflight(job, plan, command):
+                notes.append(note)
+        except ClusterError as error:
+            if (unchecked := self.scheduler.unchecked(error)) is None:
+                raise
+            notes.append(unchecked.splitlines()[0])
+            end = f"{command.job_file}{objects} can be rendered; `{submit_it}` checks it against the cluster"
+        lines = [*(f"note: {note}" for note in notes), *plan.advice, end]
+        return Checked(lines, len(plan.advice))
+
+    def render(self, job: SiteJob, command: CommandLine, note: Echo) -> str:
         """Return the exact text that `submit` sends. `note` is called with what this text does not show.
 
         Raises:
             JobError: the job cannot be rendered.
         """
+        plan = self.scheduler.plan(job, Options(command=command))
+        if command.sets and self.scheduler.submit_program:
+            by_hand = f"submitted with plain {self.scheduler.submit_program}"
+            note(f"note: {by_hand}, the job reads {command.job_file} without the changes of --set")
+        return plan.script.decode()
 
-    def submit(
-        self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
-    ) -> KnownRun | None:
+    def submit(self, job: SiteJob, options: Options, echo: Echo) -> KnownRun | None:
         """Check a job, submit it, and print the next commands; None if its run is already finished.
 
         Raises:
             ClusterTrainError: the job was not submitted.
         """
+        submitted = submit(self.scheduler, job, options, echo)
+        if submitted is None:
+            return None
+        known = known_run(self.scheduler, job, options.command.job_file, submitted.handle)
+        command = by_name(options.command, known, is_new=True)
+        echo(what_next(self.scheduler, job.name, submitted, command))
+        return known
 
     def follow(self, target: Target, echo: Echo) -> int:
         """Print each change of state until the run has ended. Returns the exit code of the run."""
+        command = target.command(f"submit --to {self.name}")
+        return follow_to_its_end(target.visible_run(), self._status_of, command, echo)
 
     def status(self, target: Target) -> StoredStatus:
         """The status of the run, with the table of `status`."""
+        files = target.files or read_files(target.visible_run())
+        return StoredStatus.of(self.statuses([files])[0])
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """The lines of `logs`, oldest first."""
+        return log_lines(target.visible_run(), selection, self._status_of, follow=follow)
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         """Request that the run saves and ends; cancel its job if that waits in a queue."""
+        stop_run(self.scheduler, target.visible_run(), echo, wait=wait)
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         """The statuses of runs in a storage that this machine reads."""
+        return statuses(self.scheduler, runs)
 
-    def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
-        """A row of `ls` for each run in a storage that is not visible on this machine, and notes."""
+    def _status_of(self, run: RunDir) -> Status:
+        return status_of(self.scheduler, run)
 
     def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
         """The table of `ls --to`: the runs of a storage, or of a namespace.
@@ -141,25 +222,20 @@ class Launcher(Protocol):
         Raises:
             JobError: there is no run at `place`, or this launcher has no such columns.
         """
+        if namespace is not None:
+            raise JobError(f"--namespace {namespace}: --to {self.name} has no namespaces.\nOmit --namespace.")
+        skipped: list[StorageError] = []
+        runs = runs_of(storage_at(place or DEFAULT_STORAGE), skipped.append)
+        if place is not None and not runs:
+            raise skipped[0] if skipped else no_run_at(place)
+        rows, notes = rows_of(runs, self.statuses)
+        return table_of(rows, [*map(left_out, skipped), *notes], columns)
 
-    def found(self, job: Job, job_file: str, echo: Echo) -> KnownRun | None:
-        """The run of a job that this user has not started, in the cluster that the job names; None if it is
-        not there. Only for a launcher whose storage is not visible here.
 
-        Args:
-            echo: called with a note if the cluster could not be asked.
-        """
-
-    def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
-        """Run a command such as `ckpt ls` in the cluster that has the run's storage. Yields its output lines.
-
-        Raises:
-            JobError: this launcher cannot do that; the message names the alternative.
-        """
-
-    def download(self, target: Target, command: str, *options: str, to: BinaryIO) -> None:
-        """Run a command as `run_in_cluster` does, and write its binary output to a file. Only for a launcher
-        whose storage is not visible here."""
+def known_run(scheduler: Scheduler, job: SiteJob, job_file: str, handle: Handle) -> KnownRun:
+    """The run of a job that the scheduler has accepted."""
+    known = KnownRun.of(job, job_file, scheduler.name, scheduler.cluster_text(handle), handle.job_id)
+    return replace(known, storage_there=handle.storage)
 
 
 def launcher_of(name: str) -> Launcher:

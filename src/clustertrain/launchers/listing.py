@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from clustertrain.errors import StorageError
-from clustertrain.launchers.from_storage import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
 from clustertrain.launchers.launcher import launcher_of, usable_launcher
 from clustertrain.launchers.resolve_run import launcher_in_storage
+from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.observe.columns import NO_COLUMNS, Columns
 from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
@@ -65,7 +65,10 @@ def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS, *, everyw
     rows, more_notes = rows_of(visible.values(), statuses_of)
     notes += more_notes
     for name, group in remote.items():
-        more, more_notes = launcher_of(name).runs(group)
+        if (reach := launcher_of(name).reach) is None:
+            rows += map(_not_visible, group)
+            continue
+        more, more_notes = reach.runs(group)
         rows += more
         notes += more_notes
     if place is not None and not rows:
@@ -99,7 +102,7 @@ def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
 
 def _visible(known: KnownRun) -> tuple[RunDir, bool] | None:
     """The run, and whether its storage contains it, or None if this machine cannot read that storage."""
-    if not launcher_of(known.launcher).storage_visible:
+    if launcher_of(known.launcher).reach is not None:
         return None
     if not known.storage.is_s3 and not os.path.isdir(known.storage.uri):
         return None
@@ -108,3 +111,8 @@ def _visible(known: KnownRun) -> tuple[RunDir, bool] | None:
         return run, is_known(run)
     except StorageError:
         return None  # the server does not answer, or refuses this user
+
+
+def _not_visible(known: KnownRun) -> RunRow:
+    text = f"{known.storage.uri} is not visible here; submitted from {known.host}"
+    return RunRow(known.name, "unknown", where=known.where, text=text, job_yaml=known.job)

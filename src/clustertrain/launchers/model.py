@@ -21,12 +21,12 @@ def model_of(
 
     Raises: as `choose`.
     """
-    if launcher.storage_visible:
+    if launcher.reach is None:
         run = target.visible_run()
         yield run.checkpoints, choose(run, name, best=best)
         return
     options = ["--send", *(["--best"] if best else []), *(["--name", name] if name is not None else [])]
     with TemporaryDirectory(prefix="clustertrain-") as folder, TemporaryFile() as archive:
-        launcher.download(target, "ckpt export", *options, to=archive)
+        launcher.reach.download(target, ["ckpt", "export", *options], archive)
         archive.seek(0)
         yield receive_model(archive, Path(folder))

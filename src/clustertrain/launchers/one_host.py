@@ -27,12 +27,20 @@ def check_installed(host: str, key: str) -> None:
         )
 
 
+def ray_address() -> str | None:
+    """The address of the user's own Ray cluster, or None if the driver starts Ray on this machine."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
 def world_sizes_here(job: Job) -> list[int]:
-    """The numbers of workers in [min, max] for which this machine has enough CPUs and GPUs.
+    """The numbers of workers in [min, max] for which this machine has enough CPUs and GPUs. With the user's
+    own Ray cluster all of them: the driver counts what that has.
 
     Raises:
         ClusterError: there is none; the message shows the arithmetic.
     """
+    if ray_address():
+        return list(job.world_sizes)
     return _with_gpus(job, _with_cpus(job, list(job.world_sizes)))
 
 
@@ -64,14 +72,14 @@ def _with_gpus(job: Job, sizes: list[int]) -> list[int]:
     return fitting
 
 
-def driver_environment(job: Job, folder: Path, *, has_own_ray: bool = True) -> dict[str, str]:
-    """The environment of a driver whose private folder this is. `has_own_ray`: it starts Ray itself."""
+def driver_environment(job: Job, folder: Path) -> dict[str, str]:
+    """The environment of a driver whose private folder this is."""
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
     if job.scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
         environment["TMPDIR"] = str(temporary_folder(folder))
         kept = folder.parent / f"torchinductor_{os.getuid()}"  # what torch.compile has compiled
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept))
-    if has_own_ray:
+    if not ray_address():
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)
     return environment

@@ -19,9 +19,9 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
-from clustertrain.launchers.from_storage import DEFAULT_STORAGE
 from clustertrain.launchers.known_runs import KnownRun, known_runs, record_known_run
-from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of, usable_launcher
+from clustertrain.launchers.launcher import Echo, Launcher, Reach, Target, launcher_of, usable_launcher
+from clustertrain.launchers.storages import DEFAULT_STORAGE
 from clustertrain.observe.status import (
     RunFiles,
     Status,
@@ -53,9 +53,9 @@ def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[La
     return _located(_target(text, sets, to, echo), to, echo)
 
 
-def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[Launcher, Target] | Job:
-    """The job that a command names: of a job file, or the newest one of a run. If only another launcher's
-    cluster has the storage, returns that launcher and the run.
+def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[Reach, Target] | Job:
+    """The job that a command names: of a job file, or the newest one of a run. If only a cluster has the
+    storage, returns the way to it, and the run.
 
     Raises:
         JobError: the job file is wrong; the run was killed before it wrote its job.
@@ -63,8 +63,8 @@ def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tupl
     """
     target = _target(text, sets, to, echo)
     name = to or (target.known.launcher if target.known is not None else None)
-    if name is not None and not launcher_of(name).storage_visible:
-        return launcher_of(name), target
+    if name is not None and (reach := launcher_of(name).reach) is not None:
+        return reach, target
     if target.job is not None:
         return target.job
     run = _located(target, to, echo)[1].visible_run()
@@ -75,12 +75,12 @@ def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tupl
 
 def _located(target: Target, to: str | None, echo: Echo) -> tuple[Launcher, Target]:
     newest = target.known
-    if to is not None and not launcher_of(to).storage_visible:
+    if to is not None and launcher_of(to).reach is not None:
         return launcher_of(to), _remote(target, to)
     target = _with_files(target)
     if (
         newest is not None
-        and not launcher_of(newest.launcher).storage_visible
+        and launcher_of(newest.launcher).reach is not None
         and not _is_newer(target.files, newest)
     ):
         return launcher_of(newest.launcher), replace(target, files=None)
@@ -89,16 +89,15 @@ def _located(target: Target, to: str | None, echo: Echo) -> tuple[Launcher, Targ
         if asked is not None and (found := _in_a_cluster(target, asked, echo)) is not None:
             return found
         raise _not_found(target)
-    launcher = launcher_of(to) if to else launcher_in_storage(target.files)
-    if not launcher.storage_visible:
-        launcher = launcher_of("local")  # another user submitted it, or this process runs in its pod
-    return launcher, target
+    return launcher_of(to) if to else launcher_in_storage(target.files), target
 
 
 def launcher_in_storage(files: RunFiles) -> Launcher:
-    """The launcher recorded in the storage. If this version does not have it, the launcher is `local`, which
-    needs only the files."""
-    return launcher_of(files.launcher if files.launcher in plugins() else "local")
+    """The launcher recorded in the storage. It is `local`, which needs only the files, if this version does
+    not have it, or if it reads a storage in its cluster: another user submitted the run, or this process runs
+    in its pod."""
+    launcher = launcher_of(files.launcher if files.launcher in plugins() else "local")
+    return launcher if launcher.reach is None else launcher_of("local")
 
 
 def status_of(run: RunDir) -> Status:
@@ -170,8 +169,8 @@ def _in_a_cluster(target: Target, job: Job, echo: Echo) -> tuple[Launcher, Targe
     for launcher in (usable_launcher(name, note) for name in plugins()):
         if (
             launcher is None
-            or launcher.storage_visible
-            or (known := launcher.found(job, target.text, echo)) is None
+            or launcher.reach is None
+            or (known := launcher.reach.found(launcher.merged(job), target.text, echo)) is None
         ):
             continue
         echo(f"note: {known.name} was not submitted from this machine; {known.where} has it")
@@ -199,7 +198,7 @@ def _with_files(target: Target) -> Target:
         places = (
             [RunAddress(known.storage, known.name)] if _is_name(target.text) else _places_in(known, places)
         )
-    if known is not None and not launcher_of(known.launcher).storage_visible and places[0].storage.is_s3:
+    if known is not None and launcher_of(known.launcher).reach is not None and places[0].storage.is_s3:
         return target  # only the cluster is sure to have the keys of that S3 storage
     if (found := run_at(places)) is None:
         return target

@@ -1,4 +1,4 @@
-"""Runs the commands of a scheduler; no other module does.
+"""Runs the commands of a scheduler, and starts runs in the background; no other module does.
 
 A command is a list of arguments, never a line for a shell. It has no terminal. `run` kills it at its timeout.
 The error of a failed command contains its output. No argument contains a secret, because every user of the
@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from clustertrain.errors import ClusterError
@@ -50,6 +51,10 @@ class CommandFailed(ClusterError):
 
 class CommandMissing(ClusterError):
     """The program is not on PATH, or this user may not run it."""
+
+
+class Unanswered(ClusterError):
+    """The controller of a scheduler does not answer, or none is configured."""
 
 
 def run(
@@ -122,6 +127,16 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
         if process.returncode != 0:
             how = f"ended with code {process.returncode}"
             raise CommandFailed(argv, process.returncode, "", _text(errors.read()), how)
+
+
+def start_in_background(argv: Sequence[str], output: Path, *, environ: Mapping[str, str]) -> int:
+    """Start a command in a session of its own, which outlives this process and its terminal. Returns its pid.
+
+    Raises:
+        CommandMissing, CommandFailed: as `run`.
+    """
+    start = 'setsid "$@" >>"$0" 2>&1 & echo $!'  # the shell ends, so the command is no child of this process
+    return int(run(["sh", "-c", start, str(output), *argv], environ=environ).stdout)
 
 
 def _missing(program: str, error: OSError) -> CommandMissing:

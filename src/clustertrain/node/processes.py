@@ -11,6 +11,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+_ENDED = ("Z", "X")
+
 
 @dataclass(frozen=True)
 class Process:
@@ -35,13 +37,18 @@ class Process:
         except PermissionError:
             return False  # another user's process, which /proc may hide
         found = _state_and_ticks(self.pid)
-        return found is not None and (found[0] in ("Z", "X") or found[1] != self.pid_started_ticks)
+        return found is not None and (found[0] in _ENDED or found[1] != self.pid_started_ticks)
 
 
 def this_process() -> Process:
     """The identity of this process."""
-    _, ticks = _state_and_ticks(os.getpid()) or ("", 0)
-    return Process(this_host(), os.getpid(), ticks)
+    return process_of(os.getpid()) or Process(this_host(), os.getpid(), 0)
+
+
+def process_of(pid: int) -> Process | None:
+    """The identity of a running process of this host, or None."""
+    found = _state_and_ticks(pid)
+    return None if found is None or found[0] in _ENDED else Process(this_host(), pid, found[1])
 
 
 def this_host() -> str:

@@ -17,7 +17,7 @@ from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as in_pod
 from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods, volumes
-from clustertrain.launchers.kubernetes.submit import render
+from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain.version import RAY_VERSION
@@ -123,7 +123,7 @@ def test_the_job_in_the_pods_is_the_job_without_what_is_the_default(make):
 
 def test_a_rendering_has_a_line_for_each_variable_mount_and_list_of_words():
     """The example has been 868 lines long."""
-    lines = render(load_job(CHECKOUT / "k8s" / "digits.yaml")).splitlines()
+    lines = SCHEDULER.plan(load_job(CHECKOUT / "k8s" / "digits.yaml"), Options()).script.decode().splitlines()
     assert len(lines) < 560
     stripped = {line.strip() for line in lines}
     assert {"- {name: HOME, value: /tmp}", "- {name: tmp, mountPath: /tmp}", "drop: [ALL]"} <= stripped
@@ -290,7 +290,7 @@ def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make, option):
 
 def test_what_is_rendered_is_what_yaml_reads(make):
     job = make(kubernetes={"namespace": "team-a"})
-    assert list(yaml.safe_load_all(render(job))) == manifests(job)
+    assert list(yaml.safe_load_all(SCHEDULER.plan(job, Options()).script.decode())) == manifests(job)
     assert all(each["metadata"]["namespace"] == "team-a" for each in manifests(job))
 
 

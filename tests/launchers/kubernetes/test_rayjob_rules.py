@@ -12,7 +12,8 @@ from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_FAILED, JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
-from clustertrain.launchers.kubernetes.submit import render
+from clustertrain.launchers.kubernetes.submit import SCHEDULER
+from clustertrain.run.admission import Options
 from launchers.kubernetes.manifest_changes import (
     ABSENT,
     CLUSTER,
@@ -141,7 +142,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_patch_that_leaves_no_cluster_is_refused_by_render(folder, patches):
     job = parse_job(yaml.safe_dump({**JOB, "kubernetes": {"patches": patches}}), "job.yaml")
     with pytest.raises(JobError, match="has no container"):
-        render(job)
+        SCHEDULER.plan(job, Options()).script.decode()
 
 
 def test_advice_is_an_error_only_with_strict(folder):

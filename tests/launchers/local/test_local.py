@@ -7,8 +7,8 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.known_runs import known_runs
 from clustertrain.launchers.launcher import Target, launcher_of
-from clustertrain.launchers.local.run import _local_world_sizes, run_local
-from clustertrain.launchers.one_host import driver_environment
+from clustertrain.launchers.local.run import run_local
+from clustertrain.launchers.one_host import driver_environment, world_sizes_here
 from clustertrain.node.gpus import gpu_count
 from clustertrain.observe.screen import open_screen
 from clustertrain.observe.status import read_files
@@ -29,7 +29,7 @@ def test_too_few_cpus_are_an_arithmetic(job, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ClusterError) as caught:
-        run_local(job(resources={"workers": 5}), "job.yaml", Options(), open_screen())
+        run_local(job(resources={"workers": 5}), Options(), open_screen())
     assert known_runs() == ([], [])
     assert "5 workers × 1 CPUs = 5 CPUs, and this machine has 2" in str(caught.value)
     assert "cpus_per_worker to 0.4" in str(caught.value)
@@ -41,7 +41,7 @@ def test_a_range_of_workers_takes_what_fits(job, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     elastic = job(resources={"workers": [1, 8]}, train={"epochs": 2, "global_batch_size": 8})
     # 8 samples divide by 1, 2, 4 and 8; 3 CPUs hold 1 and 2 of these.
-    assert _local_world_sizes(elastic) == [1, 2]
+    assert world_sizes_here(elastic) == [1, 2]
 
 
 def test_temporary_files_of_a_run_are_below_its_private_folder(job, monkeypatch, tmp_path):
@@ -97,15 +97,15 @@ def on_a_machine(monkeypatch, cpus, gpus):
 def test_a_range_of_workers_takes_the_gpus_that_are_there(job, monkeypatch):
     elastic = job(resources={"workers": [2, 8], "gpus_per_worker": 1})
     on_a_machine(monkeypatch, cpus=64, gpus=4)
-    assert _local_world_sizes(elastic) == [2, 3, 4]
+    assert world_sizes_here(elastic) == [2, 3, 4]
     on_a_machine(monkeypatch, cpus=64, gpus=None)
-    assert _local_world_sizes(elastic)[-1] == 8, "torch counts them"
+    assert world_sizes_here(elastic)[-1] == 8, "torch counts them"
     on_a_machine(monkeypatch, cpus=64, gpus=1)
     with pytest.raises(ClusterError, match=r"2 workers × 1 GPUs = 2 GPUs, and this process may use 1 "):
-        _local_world_sizes(elastic)
+        world_sizes_here(elastic)
     on_a_machine(monkeypatch, cpus=64, gpus=0)
     with pytest.raises(ClusterError, match=r"(?s)may use 0 .*Set resources\.gpus_per_worker to at most 0"):
-        _local_world_sizes(elastic)
+        world_sizes_here(elastic)
 
 
 def test_a_run_of_this_machine_is_followed_to_its_end_as_one_of_a_scheduler(tmp_path):

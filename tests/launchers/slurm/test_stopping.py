@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.launchers import stop
+from clustertrain.launchers.scheduler import stop
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.slurm.launcher import LAUNCHER
 from clustertrain.run.claims import claim_attempt

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from clustertrain.errors import EXIT_FAILED, ClusterError
-from clustertrain.job.file import parse_job
+from clustertrain.errors import EXIT_FAILED
 from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer
@@ -25,6 +24,8 @@ from clustertrain.launchers.kubernetes.observed.view import (
     warning,
 )
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, id_of
+from clustertrain.launchers.scheduler.interface import Answer, JobState
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
@@ -33,7 +34,6 @@ from clustertrain.run.command_line import command_on
 from clustertrain.units import time_text
 from clustertrain.waiting import wait_until
 
-OUR_LABEL = "app.kubernetes.io/managed-by=clustertrain"
 _END_TIMEOUT_S = 60.0
 _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lost")
 
@@ -118,29 +118,25 @@ def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
     """A row of `ls` for each run, read from its cluster; a note for each cluster that could not be read."""
     rows: list[RunRow] = []
     notes: list[str] = []
-    groups: dict[Kubectl, list[KnownRun]] = {}
+    groups: dict[Kubectl, dict[str, KnownRun]] = {}
     for each in known:
-        groups.setdefault(_cluster_of(each), []).append(each)
-    for kubectl, group in groups.items():
-        try:
-            there = {name_of(rayjob): Observed(rayjob) for rayjob in kubectl.list(RAYJOBS, OUR_LABEL)}
-        except ClusterError as error:
-            notes.append(f"{group[0].cluster}: {str(error).splitlines()[0]}")
-            rows += [RunRow(each.name, "unknown", where=each.cluster, job_yaml=each.job) for each in group]
-            continue
-        rows += [_known_row(each, there.get(each.name)) for each in group]
+        job = each.submitted_job
+        groups.setdefault(Kubectl.of(job.section(Kubernetes)), {})[id_of(job)] = each
+    for group in groups.values():
+        answer = SCHEDULER.states([*group])
+        if answer.no_answer is not None:
+            notes.append(f"{next(iter(group.values())).cluster}: {answer.no_answer}")
+        rows += [_known_row(each, answer, answer.jobs.get(job_id)) for job_id, each in group.items()]
     return rows, notes
 
 
-def _cluster_of(known: KnownRun) -> Kubectl:
-    return Kubectl.of(parse_job(known.job, known.job_file).section(Kubernetes))
-
-
-def _known_row(known: KnownRun, observed: Observed | None) -> RunRow:
-    if observed is None:
-        text = f"its RayJob is gone; `{command_on(known.uri, 'status')}` reads its storage"
-        return RunRow(known.name, "unknown", where=known.cluster, text=text, job_yaml=known.job)
-    state, text = observed.native.state, observed.summary
+def _known_row(known: KnownRun, answer: Answer, job: JobState | None) -> RunRow:
+    text = (
+        ""
+        if answer.no_answer
+        else f"its RayJob is gone; `{command_on(known.uri, 'status')}` reads its storage"
+    )
+    state, text = ("unknown", text) if job is None else (job.meaning.state, job.native)
     return RunRow(known.name, state, where=known.cluster, text=text, job_yaml=known.job)
 
 

@@ -56,7 +56,8 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
         _request_stop(view, kubectl, echo, wait)
         if not wait:
             return
-    _delete(kubectl, job, echo)
+    delete_run(kubectl, job.name, grace_s(job) + _BEYOND_GRACE_S)
+    echo(f"RayJob {job.name} is deleted; its storage stays")
 
 
 def _has_attempt(view: View) -> bool:
@@ -81,9 +82,8 @@ def _request_stop(view: View, kubectl: Kubectl, echo: Callable[[str], None], wai
         raise error_from_pod(done.code, done.stderr)
 
 
-def _delete(kubectl: Kubectl, job: Job, echo: Callable[[str], None]) -> None:
-    """Delete the RayJob and the objects that belong to it. This may take the grace period of its pods."""
-    kubectl.delete(RAYJOBS, job.name, grace_s(job) + _BEYOND_GRACE_S)
+def delete_run(kubectl: Kubectl, name: str, timeout_s: float) -> None:
+    """Delete a RayJob and the objects that belong to it. This may take the grace period of its pods."""
+    kubectl.delete(RAYJOBS, name, timeout_s)
     for kind in _DELETED_WITH_IT:
-        kubectl("delete", kind, f"--selector={RUN_LABEL}={job.name}", "--wait=false")
-    echo(f"RayJob {job.name} is deleted; its storage stays")
+        kubectl("delete", kind, f"--selector={RUN_LABEL}={name}", "--wait=false")

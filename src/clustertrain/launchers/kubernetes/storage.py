@@ -1,68 +1,95 @@
-"""Commands that read a run's storage in the cluster: in the head's pod, else in a short-lived reader pod."""
+"""The way to a run's storage in the cluster: its head's pod, else a short-lived reader pod."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from clustertrain.errors import EXIT_STORAGE, JobError
-from clustertrain.job.model import Job
+from clustertrain.errors import EXIT_STORAGE, ClusterError, JobError
+from clustertrain.job.site import SiteJob
+from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
 from clustertrain.launchers.kubernetes.observed.reader_pod import read_by_pod, waiting_pod
-from clustertrain.launchers.kubernetes.observed.view import (
-    CLI,
-    error_from_pod,
-    observe_run,
-)
+from clustertrain.launchers.kubernetes.observed.view import CLI, error_from_pod, observe_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
-from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER, RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.launchers.kubernetes.status import known_rows
+from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, rayjob_of
+from clustertrain.launchers.launcher import Echo, Target, known_run
+from clustertrain.observe.run_table import RunRow
 
 _READ_S = 600.0  # `ckpt verify` and `ckpt export` read every byte
-_COMMANDS = ("ckpt ls", "ckpt verify", "data ls", "data verify")
+_READING = (["ckpt", "ls"], ["ckpt", "verify"], ["data", "ls"], ["data", "verify"])
 
 
-def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
-    """The output lines of `clustertrain COMMAND JOBFILE OPTIONS`, run in the cluster.
+class KubernetesReach:
+    """Implements `Reach` (launchers/launcher.py)."""
 
-    Raises:
-        JobError: the command writes files.
-        ClusterTrainError: the command failed, or the cluster did not run it.
-    """
-    if command not in _COMMANDS:
-        where = in_pods(job).storage
-        raise JobError(
-            f"`{command}` writes files, and the storage of {job.name} is in the cluster: {where.uri}.\n"
-            "Run it on a machine or in a pod that can write to that storage."
-        )
-    kubectl = Kubectl.of(job.section(Kubernetes))
-    observed = observe_run(job, kubectl, [])
-    arguments = [*command.split(), JOB_FILE, *options]
-    if observed.head is not None:
-        done = kubectl.exec(name_of(observed.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_READ_S)
-        yield from done.stdout.splitlines()
+    def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
+        job = job_of(target)
+        if [*command[:2]] not in _READING:
+            where = in_pods(job).storage
+            raise JobError(
+                f"`{' '.join(command[:2])}` writes files, and the storage of {job.name} is in the cluster: "
+                f"{where.uri}.\nRun it on a machine or in a pod that can write to that storage."
+            )
+        kubectl = Kubectl.of(job.section(Kubernetes))
+        head, arguments = observe_run(job, kubectl, []).head, _arguments(command)
+        if head is not None:
+            done = kubectl.exec(name_of(head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_READ_S)
+            yield from done.stdout.splitlines()
+            if done.code:
+                raise error_from_pod(done.code, done.stderr)
+            return
+        printed, error, rest = read_by_pod(job, kubectl, arguments).partition("error: ")
+        yield from printed.splitlines()
+        if error:
+            raise error_from_pod(EXIT_STORAGE, error + rest)
+
+    def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
+        job = job_of(target)
+        kubectl = Kubectl.of(job.section(Kubernetes))
+        argv = [*CLI, *_arguments(command)]
+        if (head := observe_run(job, kubectl, []).head) is not None:
+            done = kubectl.exec(name_of(head), HEAD_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
+        else:
+            with waiting_pod(job, kubectl, int(_READ_S)) as pod:
+                done = kubectl.exec(pod, READER_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
         if done.code:
             raise error_from_pod(done.code, done.stderr)
-        return
-    printed, error, rest = read_by_pod(job, kubectl, arguments).partition("error: ")
-    yield from printed.splitlines()
-    if error:
-        raise error_from_pod(EXIT_STORAGE, error + rest)
+
+    def found(self, job: SiteJob, job_file: str, echo: Echo) -> KnownRun | None:
+        if job.image is None or shutil.which("kubectl") is None:
+            return None  # it never ran there, or nothing can be asked
+        try:
+            rayjob = rayjob_of(Kubectl.of(job.section(Kubernetes)), job.name)
+        except ClusterError as error:
+            echo(f"note: Kubernetes was not asked: {str(error).splitlines()[0]}")
+            return None
+        if rayjob is None or rayjob["metadata"].get("labels", {}).get(RUN_LABEL) != job.name:
+            return None
+        return known_run(SCHEDULER, job, job_file, handle_of(job, rayjob))
+
+    def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
+        return known_rows(known)
 
 
-def download(job: Job, command: str, options: Sequence[str], to: BinaryIO) -> None:
-    """Write the standard output of `clustertrain COMMAND JOBFILE OPTIONS`, run in the cluster, to a file.
+def job_of(target: Target) -> SiteJob:
+    """The job as it was submitted. It has the cluster, the namespace and the run's name.
 
-    Raises: as `lines_of`.
+    Raises:
+        JobError: neither a job file nor a known run was named.
     """
-    kubectl = Kubectl.of(job.section(Kubernetes))
-    observed = observe_run(job, kubectl, [])
-    argv = [*CLI, *command.split(), JOB_FILE, *options]
-    if observed.head is not None:
-        done = kubectl.exec(name_of(observed.head), HEAD_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
-    else:
-        with waiting_pod(job, kubectl, int(_READ_S)) as pod:
-            done = kubectl.exec(pod, READER_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
-    if done.code:
-        raise error_from_pod(done.code, done.stderr)
+    if (job := target.submitted_job) is None:
+        raise JobError(
+            f"{target.text} is not a job file, and only a job file names the cluster.\nName the job file."
+        )
+    return job
+
+
+def _arguments(command: Sequence[str]) -> list[str]:
+    """The command on the job file of the pod."""
+    return [*command[:2], JOB_FILE, *command[2:]]

@@ -1,22 +1,21 @@
-"""Checks, renders and applies a job on Kubernetes. It applies the objects that `render` prints.
+"""Kubernetes as a scheduler: RayJobs are planned, checked, applied and asked for.
 
-nodes for GPUs ─▶ manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code ─▶ dry run, also of the
-pods ─▶ kubectl apply
+nodes for GPUs ─▶ manifests, the operator's rules ─▶ preflight, dry run, also of the pods ─▶ kubectl apply
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import yaml
+
 from clustertrain.errors import ClusterError
-from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
-from clustertrain.job.site import with_site
-from clustertrain.launchers.check import check_code
+from clustertrain.job.site import SiteJob
 from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
-from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NotFound
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
 from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.cluster.pod_layout import with_nodes
 from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
@@ -32,97 +31,136 @@ from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.launchers.kubernetes.stop import delete_run
+from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Meaning, Plan, Scheduler
+from clustertrain.launchers.shell import CommandMissing
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 
+OUR_LABEL = "app.kubernetes.io/managed-by=clustertrain"
 _SET_IN_PODS = ("HOME", "USER", "PATH")
 _APPLY_S = 60.0
 _DELETE_S = 120.0
+# A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
+_APPLY = ("apply", "--server-side", "--filename=-")
 
 
 @dataclass(frozen=True)
-class Applied:
-    """A RayJob that was applied. `context`: None for kubectl's current one."""
+class RayJobState(JobState):
+    """The state of a RayJob. `of_rayjob`: what it means, by three of KubeRay's fields."""
 
-    name: str
-    namespace: str
-    storage: str
-    context: str | None = None
+    of_rayjob: Meaning | None = None
 
     @property
-    def where(self) -> str:
-        context = f" of context {self.context}" if self.context else ""
-        return f"Kubernetes namespace {self.namespace}{context}"
+    def meaning(self) -> Meaning:
+        return self.of_rayjob or super().meaning
 
 
-def render(job: Job, options: Options = Options()) -> str:  # noqa: B008  it is frozen
-    """The YAML that `submit` applies.
+class KubernetesScheduler(Scheduler):
+    """The clusters of kubectl's configuration. The ID of a job is that of its RayJob: see `id_of`."""
 
-    Raises:
-        JobError: the job cannot be rendered, or KubeRay would refuse it.
-        StorageError: the packed code is too large for a ConfigMap, or cannot be read.
-    """
-    objects = manifests(with_site(job), options)
-    check_rayjob(objects[-1])
-    return to_yaml(objects)
+    name = "kubernetes"
+    label = "Kubernetes"
+    state = RayJobState
+    reads_storage = False
+
+    def cluster_text(self, handle: Handle) -> str:
+        return f"{self.label} {handle.cluster}"
+
+    def laid_out(self, job: SiteJob) -> tuple[SiteJob, Sequence[str]]:
+        laid_out, notes = with_nodes(job, Kubectl.of(job.section(Kubernetes)))
+        return SiteJob(laid_out), [*_plain(notes)]
+
+    def plan(self, job: SiteJob, options: Options) -> Plan:
+        objects = manifests(job, options)
+        names = tuple(f"{each['kind']} {each['metadata']['name']}" for each in objects)
+        advice = tuple(check_rayjob(objects[-1]))
+        return Plan(to_yaml(objects).encode(), ("kubectl", *_APPLY), advice=advice, objects=names)
+
+    def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterator[str]:
+        kubectl, objects = Kubectl.of(job.section(Kubernetes)), _objects(plan)
+        yield from _plain(check_cluster(job, kubectl))
+        for name, key in names_of(job.env).items():
+            if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
+                yield f"env.{key}: {name} is not sent from here; the image has to set it, or a Secret"
+        is_replaced = rayjob_of(kubectl, job.name) is not None
+        yield from _plain(check_admission(objects, kubectl, replaced=is_replaced))
+        yield from _plain(check_pods(objects, kubectl))
+
+    def unchecked(self, error: ClusterError) -> str | None:
+        if isinstance(error, Forbidden):
+            return f"the API server did not check the objects: {error}"
+        if isinstance(error, CommandMissing | NoAnswer):
+            left_out = "fields and types, admission webhooks and policies, named objects"
+            return f"not checked with a cluster ({left_out}): {error}"
+        return None
+
+    def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
+        """Apply the objects of the plan, which contain the job and its code. An earlier RayJob of the same
+        name is replaced if it is over."""
+        kubectl, objects, printed = Kubectl.of(job.section(Kubernetes)), _objects(plan), []
+        if (before := rayjob_of(kubectl, job.name)) is not None:
+            _check_over(before, command)
+            printed.append(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
+            kubectl.delete(RAYJOBS, job.name, _DELETE_S)
+            _end_head(kubectl, job.name)
+        kubectl(*_APPLY, input=to_json(objects), timeout_s=_APPLY_S)
+        made = kubectl.get(RAYJOBS, job.name)
+        # The owner's uid exists only now. Server-side apply replaces the owner that an earlier one has left.
+        kubectl(*_APPLY, input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
+        handle = handle_of(job, made)
+        return replace(handle, printed=(*printed, f"the run is in {handle.storage}/{job.name}"))
+
+    def states(self, job_ids: Sequence[str]) -> Answer:
+        named = {job_id: _of_id(job_id) for job_id in job_ids}
+        jobs: dict[str, JobState] = {}
+        for kubectl in {kubectl for _, kubectl in named.values()}:
+            try:
+                there = {name_of(rayjob): rayjob for rayjob in kubectl.list(RAYJOBS, OUR_LABEL)}
+            except ClusterError as error:
+                return Answer({}, str(error).splitlines()[0])
+            for job_id, (name, where) in named.items():
+                if where == kubectl and name in there:
+                    observed = Observed(there[name])
+                    jobs[job_id] = RayJobState(job_id, observed.summary, of_rayjob=observed.native)
+        return Answer(jobs)
+
+    def cancel(self, job_id: str, *, only_waiting: bool = False) -> None:
+        name, kubectl = _of_id(job_id)
+        state = self.states([job_id]).jobs.get(job_id)
+        if state is None or state.is_waiting or not only_waiting:
+            delete_run(kubectl, name, _DELETE_S)
 
 
-def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
-    """Apply a job that is merged with the site file. An earlier RayJob of the same name is replaced if it is
-    over.
-
-    Raises:
-        JobError, StorageError: as `render`.
-        ClusterError: kubectl failed, the cluster refuses the job, or an earlier RayJob is not over.
-    """
-    kubectl = Kubectl.of(job.section(Kubernetes))
-    given = job
-    job, layout = with_nodes(job, kubectl)
-    if job.world_sizes != given.world_sizes:  # the job file allows all of the given ones
-        options = replace(options, allow_world_size_change=True)
-    objects = manifests(job, options)
-    for note in [*layout, *check_rayjob(objects[-1])]:
-        echo(note)
-    for note in check_cluster(job, kubectl):
-        echo(note)
-    if (before := rayjob_of(kubectl, job.name)) is not None:
-        _check_over(before, options.command)
-    for name, key in names_of(job.env).items():
-        if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
-            echo(f"note: env.{key}: {name} is not sent from here; the image has to set it, or a Secret")
-    if not options.no_check:
-        check_code(job, echo, command=options.command, elsewhere=True)
-    for note in [
-        *check_admission(objects, kubectl, replaced=before is not None),
-        *check_pods(objects, kubectl),
-    ]:
-        echo(note)
-    if before is not None:
-        echo(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
-        kubectl.delete(RAYJOBS, job.name, _DELETE_S)
-        _end_head(kubectl, job.name)
-    # A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
-    kubectl("apply", "--server-side", "--filename=-", input=to_json(objects), timeout_s=_APPLY_S)
-    made = kubectl.get(RAYJOBS, job.name)
-    # The owner's uid exists only now. Server-side apply replaces the owner that an earlier RayJob has left.
-    kubectl("apply", "--server-side", "--filename=-", input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
-    return _applied(job, made)
+SCHEDULER = KubernetesScheduler()
 
 
-def applied(job: Job) -> Applied | None:
-    """The RayJob of a job that is merged with the site file, whoever applied it, or None.
-
-    Raises:
-        ClusterError: kubectl failed.
-    """
-    rayjob = rayjob_of(Kubectl.of(job.section(Kubernetes)), job.name)
-    is_ours = rayjob is not None and rayjob["metadata"].get("labels", {}).get(RUN_LABEL) == job.name
-    return _applied(job, rayjob) if rayjob is not None and is_ours else None
+def id_of(job: SiteJob) -> str:
+    """The ID of the RayJob of a job: NAME/NAMESPACE/CONTEXT, without those of kubectl's configuration."""
+    section = job.section(Kubernetes)
+    return f"{job.name}/{section.namespace or ''}/{section.context or ''}".rstrip("/")
 
 
-def _applied(job: Job, rayjob: Manifest) -> Applied:
-    namespace = str(rayjob["metadata"]["namespace"])
-    return Applied(job.name, namespace, in_pods(job).storage.uri, job.section(Kubernetes).context)
+def _of_id(job_id: str) -> tuple[str, Kubectl]:
+    name, _, where = job_id.partition("/")
+    namespace, _, context = where.partition("/")
+    return name, Kubectl(namespace or None, context or None)
+
+
+def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
+    """The RayJob of a job, whoever applied it."""
+    namespace, context = str(rayjob["metadata"]["namespace"]), job.section(Kubernetes).context
+    where = f"namespace {namespace}" + (f" of context {context}" if context else "")
+    log = f"kubectl -n {namespace} logs -f job/{job.name}"
+    return Handle(id_of(job), where, log, storage=in_pods(job).storage.uri)
+
+
+def _objects(plan: Plan) -> list[Manifest]:
+    return [*yaml.safe_load_all(plan.script)]
+
+
+def _plain(notes: Iterable[str]) -> Iterator[str]:
+    return (note.removeprefix("note: ") for note in notes)
 
 
 def _end_head(kubectl: Kubectl, name: str) -> None:
@@ -131,16 +169,6 @@ def _end_head(kubectl: Kubectl, name: str) -> None:
         for pod in kubectl.list("pods", f"{RUN_LABEL}={name},{ROLE_LABEL}=head"):
             if is_terminating(pod) and has_running_containers(pod):
                 kubectl.exec(name_of(pod), HEAD_CONTAINER, "touch", LEAVE_FILE)
-
-
-def what_next(applied: Applied, command: CommandLine) -> str:
-    """Where the run is and how to watch it, in three lines; `command` submitted it."""
-    folder = f"{applied.storage}/{applied.name}"
-    return (
-        f"RayJob {applied.name} in namespace {applied.namespace}; the run is in {folder}\n"
-        f"watch it: {command.of('status')}\n"
-        f"its log:  kubectl -n {applied.namespace} logs -f job/{applied.name}"
-    )
 
 
 def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:

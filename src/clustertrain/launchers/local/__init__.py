@@ -1,7 +1,8 @@
 """Runs on this machine, with a Ray that the driver starts or with the Ray cluster of RAY_ADDRESS.
 
 plugin.py    registers the launcher
-launcher.py  the launcher
+launcher.py  the launcher: submits a run to the background, and finds its process
+start.py     the program of a submitted run
 ray.py       the driver's connection to Ray: its own on this machine, or the one of RAY_ADDRESS
 run.py       claims an attempt, starts the driver, shows its progress
 """

@@ -13,6 +13,7 @@ from clustertrain.driver.ray_cluster import Deadline, RayCluster, worker_resourc
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
+from clustertrain.launchers.one_host import ray_address
 from clustertrain.node.network import LOOPBACK
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES
 from clustertrain.run.folder import Attempt
@@ -27,11 +28,6 @@ def ray_cluster(job: Job) -> RayCluster:
         resize_after_s = job.failures.resize_after_s if len(job.world_sizes) > 1 else 0.0
         return GivenRay(address, job.resources, job.failures.ray_start_s, resize_after_s)
     return LocalRay(os.environ[variables.RAY_DIR], job.resources, job.failures.ray_start_s)
-
-
-def ray_address() -> str | None:
-    """The address of the user's own Ray cluster, or None if the driver starts Ray on this machine."""
-    return os.environ.get("RAY_ADDRESS") or None
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from clustertrain.errors import EXIT_FAILED
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
-from clustertrain.launchers.local.ray import ray_address
-from clustertrain.launchers.one_host import driver_environment, world_sizes_here
+from clustertrain.launchers.one_host import driver_environment, ray_address, world_sizes_here
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
@@ -30,7 +29,7 @@ _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
 
 
 def run_local(
-    job: Job, job_file: str, options: Options, screen: Screen, *, owns_process: bool = True
+    job: Job, options: Options, screen: Screen, *, owns_process: bool = True
 ) -> tuple[RunDir, Result]:
     """Check the job's code and run the job to its end; nothing runs if it is already finished. Returns the
     run and its result.
@@ -54,20 +53,20 @@ def run_local(
                 elsewhere=bool(ray_address()),
             )
 
-    if (note := _allocation_note(options.command)) is not None and not ray_address():
+    for note in allocation_notes(options.command):
         screen.echo(f"note: {note}")
     with placing(options.command):
         run, begun = claim_next_attempt(
             job,
             options,
-            lambda: _local_world_sizes(job),
+            lambda: world_sizes_here(job),
             screen.echo,
             launcher="local",
             before_claim=check,
         )
     if isinstance(begun, Result):
         return run, begun
-    known = KnownRun.of(job, job_file, "local")
+    known = KnownRun.of(job, options.command.job_file, "local")
     if (problem := record_known_run(known)) is not None:
         screen.echo(f"note: {problem}")
     try:
@@ -81,26 +80,18 @@ def run_local(
         raise
 
 
-def _allocation_note(command: CommandLine) -> str | None:
+def allocation_notes(command: CommandLine) -> list[str]:
     """What to type instead in a shell with an allocation of SLURM, if the run leaves nodes of it unused."""
     nodes, count = os.environ.get("SLURM_JOB_NODELIST"), os.environ.get("SLURM_JOB_NUM_NODES")
     is_on_node = "SLURMD_NODENAME" in os.environ  # salloc leaves the shell on the login node, without it
-    if nodes is None or (is_on_node and count == "1"):
-        return None
+    if nodes is None or (is_on_node and count == "1") or ray_address():
+        return []
     where = "this machine alone" if is_on_node else "this machine, which is not on that list"
     one = "" if is_on_node else f"On one of them: srun --nodes=1 --ntasks=1 --pty {command}\n"
-    return (
+    return [
         f"SLURM allocated {nodes} to this shell, and the run trains on {where}.\n{one}"
         f"On several nodes: {command.on_job('submit --to slurm')}"
-    )
-
-
-def _local_world_sizes(job: Job) -> list[int]:
-    """The numbers of workers in [min, max] for which this machine has enough CPUs and GPUs.
-
-    With RAY_ADDRESS all of them: the driver counts what that cluster has.
-    """
-    return list(job.world_sizes) if ray_address() else world_sizes_here(job)
+    ]
 
 
 def _supervise(
@@ -109,7 +100,7 @@ def _supervise(
     screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's output goes to {attempt.driver_log}"
     )
-    environment = partial(driver_environment, job, has_own_ray=not ray_address())
+    environment = partial(driver_environment, job)
     return run_driver(
         attempt, environment, _STATES_OF_SIGNALS, screen, command=command, owns_process=owns_process
     )

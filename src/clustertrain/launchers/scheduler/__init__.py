@@ -1,7 +1,6 @@
-"""The shared part of launchers whose scheduler's commands and whose storage are on this machine.
+"""What schedulers implement, and what the launcher does with it.
 
 interface.py  what a scheduler implements: plan, preflight, submit, states, cancel
-launcher.py   the commands over it
 submit.py     checks a job, takes a snapshot of the code, submits, records the submission
 lead_time.py  how long before its end a job has to be warned
 status.py     the status of runs, from their files and the states of their jobs

@@ -1,6 +1,6 @@
 """The interface of a scheduler: what a new one implements.
 
-    plan(job) ─▶ preflight ─▶ submit ─▶ states … cancel
+    laid_out(job) ─▶ plan ─▶ preflight ─▶ submit ─▶ states … cancel
 
 The commands of clustertrain (launcher.py) are shared code over these operations.
 """
@@ -8,11 +8,14 @@ The commands of clustertrain (launcher.py) are shared code over these operations
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clustertrain.job.model import Job
+from clustertrain.errors import ClusterError
+from clustertrain.job.site import SiteJob
+from clustertrain.launchers.shell import CommandFailed, CommandMissing, Unanswered
+from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.states import STATES
 
@@ -26,6 +29,8 @@ class Plan:
         own_output: a regular expression for the names of the files that the scheduler writes for the job,
             which are no code.
         notes: what a user should know of it.
+        advice: what in it is accepted and does not work as intended, or is unsafe.
+        objects: what it creates, by kind and name, if that is not one job.
         waits_for_another: whether the job waits for another one: its run may be active at the submission.
     """
 
@@ -34,6 +39,8 @@ class Plan:
     lead_s: float = 0.0
     own_output: str | None = None
     notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
     waits_for_another: bool = False
 
 
@@ -42,14 +49,16 @@ class Handle:
     """A job that a scheduler has accepted.
 
     Attributes:
-        output: the file that the scheduler writes; empty if unknown.
+        output: the file that the scheduler writes, or the command that prints it; empty if unknown.
         printed: what the scheduler or a plugin of the site printed for the user.
+        storage: the storage of the run as the cluster names it; empty if that is its name here.
     """
 
     job_id: str
     cluster: str | None = None
     output: str = ""
     printed: tuple[str, ...] = ()
+    storage: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ class JobState:
     """
 
     meanings: ClassVar[Mapping[str, Meaning]] = {}
+    before_its_attempt: ClassVar[str] = "started; its nodes are not ready yet"
 
     job_id: str
     native: str
@@ -144,35 +154,54 @@ class Answer:
 
 
 class Scheduler(ABC):
-    """A scheduler of a cluster whose storage this machine reads.
+    """A scheduler of a cluster.
 
     Attributes:
         name: of the launcher.
         label: how messages name it.
-        submit_program: the program that takes the script.
+        submit_program: the program that takes the script; empty if nobody can send the script by hand.
         after_another: how a job is submitted that starts after another one of its run; empty if it cannot be.
         state: the class of its states.
+        reads_storage: whether this machine reads the storage of its runs, and sends the code through it.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
-    submit_program: ClassVar[str]
+    submit_program: ClassVar[str] = ""
     after_another: ClassVar[str] = ""
     state: ClassVar[type[JobState]]
+    reads_storage: ClassVar[bool] = True
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its jobs run on other machines: then what is missing on this one is no error."""
+        return True
+
+    def cluster_text(self, handle: Handle) -> str:
+        """Name the cluster of a job; empty for this machine."""
+        return f"{self.label} cluster {handle.cluster}" if handle.cluster else self.label
+
+    def laid_out(self, job: SiteJob) -> tuple[SiteJob, Sequence[str]]:
+        """The job with the number of its nodes, if only the cluster can tell, and notes on it.
+
+        Raises:
+            JobError: the cluster cannot be read, or the workers cannot be divided among its nodes.
+        """
+        return job, ()
 
     @abstractmethod
-    def plan(self, job: Job, job_file: str) -> Plan:
+    def plan(self, job: SiteJob, options: Options) -> Plan:
         """Plan a submission. It changes nothing and asks no scheduler: the same job gives the same plan.
 
         Args:
-            job: merged with the site file.
-            job_file: the path of the job file as it was given; a relative one starts at the current folder.
+            options: of the start; its `command` names the job file as it was given, a relative path from the
+                current folder.
 
         Raises:
             JobError: the job cannot run there.
         """
 
-    def preflight(self, job: Job, plan: Plan, command: CommandLine) -> Sequence[str]:
+    def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterable[str]:
         """Check the plan on this machine and against the cluster. Returns what a user should know.
 
         Raises:
@@ -181,8 +210,14 @@ class Scheduler(ABC):
         """
         return ()
 
+    def unchecked(self, error: ClusterError) -> str | None:
+        """What `check` says if `preflight` ends with this error because nobody could be asked; None if the
+        error is about the job."""
+        is_no_answer = isinstance(error, CommandMissing | CommandFailed | Unanswered)
+        return f"not checked against the cluster: {error}" if is_no_answer else None
+
     @abstractmethod
-    def submit(self, job: Job, plan: Plan, submission: str, command: CommandLine) -> Handle:
+    def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
         """Send the plan; the job gets `submission` as $CLUSTERTRAIN_SUBMISSION.
 
         Raises:

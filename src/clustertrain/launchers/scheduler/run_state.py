@@ -95,7 +95,7 @@ def _with_nodes(files: Files, job: JobState) -> RunState:
     if job.meaning.state == "waiting":
         return RunState("waiting", job.meaning.cause, text, runner=runner)
     if not has_attempt:
-        return RunState("waiting", "nodes", text or "started; its nodes are not ready yet", runner=runner)
+        return RunState("waiting", "nodes", text or job.before_its_attempt, runner=runner)
     return alive(files.live, runner, text)
 
 

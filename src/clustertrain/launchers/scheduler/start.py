@@ -25,7 +25,12 @@ from clustertrain.errors import EXIT_DONE, ClusterTrainError, RunStopped
 from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.one_host import check_installed, driver_environment, world_sizes_here
+from clustertrain.launchers.one_host import (
+    check_installed,
+    driver_environment,
+    ray_address,
+    world_sizes_here,
+)
 from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines
@@ -72,12 +77,15 @@ def _parsed(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--at-time-limit", help="the signal that comes before the end of the job's time")
     parser.add_argument("--time-limit", type=float, help="seconds after which it comes, or another signal")
     parser.add_argument("--restart-code", type=int, help="with this exit code the scheduler restarts the job")
+    parser.add_argument("--given-ray", action="store_true", help="use the Ray cluster of RAY_ADDRESS, if set")
     return parser.parse_args(argv)
 
 
 def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
     host, label = socket.gethostname(), f"{arguments.launcher} job {arguments.job_id}"
     check_installed(host, f"{arguments.launcher}.python")
+    if not arguments.given_ray:
+        os.environ.pop("RAY_ADDRESS", None)
     job, run, options, code = _read(arguments.start, folder)
     start = SchedulerStart(arguments.launcher, arguments.cluster, arguments.job_id, nodes=(host,))
     start = replace(start, restart=sum(is_same_start(each, start) for each in run.attempts()))
@@ -121,6 +129,8 @@ def _read(start: str, folder: Path) -> tuple[Job, RunDir, Options, list[Path]]:
         return job, run, Options(command=CommandLine("submit", start, run=run.uri)), [*map(Path, job.code)]
     submission = Submission.from_text(start)
     job, run = submission.job(), submission.run
+    if ray_address():  # its nodes read the folders of the job file
+        return job, run, submission.options(0), [*map(Path, job.code)]
     submission.unpack_code(folder / "code")
     return job, run, submission.options(0), [folder / "code" / place for place in places(job.code)]
 
@@ -145,8 +155,7 @@ def _meanings(arguments: Namespace) -> dict[int, tuple[str, str]]:
 
 def _environment(job: Job, code: Sequence[Path], folder: Path) -> dict[str, str]:
     environment = driver_environment(job, folder) | {variables.CODE: os.pathsep.join(map(str, code))}
-    for name in (variables.SUBMISSION, "RAY_ADDRESS"):
-        environment.pop(name, None)
+    environment.pop(variables.SUBMISSION, None)
     return environment
 
 

@@ -137,7 +137,8 @@ class _Files:
         """The jobs that may run it now: those submitted since the newest attempt began, newest first, and
         then the job that claimed this attempt."""
         began_at = self.files.claim.time if self.files.claim is not None else float("-inf")
-        later = [each for each in reversed(self.files.submissions) if each.time > began_at]
+        own_jobs = (each for each in self.files.submissions if each.scheduler == self.scheduler.name)
+        later = [each for each in reversed([*own_jobs]) if each.time > began_at]
         own = self.own_start
         if own is None:
             return [*later]

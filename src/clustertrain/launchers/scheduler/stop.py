@@ -11,15 +11,17 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clustertrain.errors import ClusterError
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.launchers.scheduler.interface import JobState, Scheduler
 from clustertrain.launchers.scheduler.status import QueuedStatus, status_of
-from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
 from clustertrain.observe.status import Status
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.records import Cancellation
+from clustertrain.run.recorded_job import job_of
+from clustertrain.run.records import Cancellation, Result, StopRequest
 from clustertrain.waiting import wait_until
 
+_BEYOND_GRACE_S = 60.0
+_RESULT_POLL_S = 1.0
 _JOB_ENDS_WITHIN_S = 30.0  # after the result: Ray ends; after a cancellation also the scheduler's grace time
 _QUEUE_POLL_S = 2.0
 
@@ -56,11 +58,11 @@ class _Stop:
             self._cancel_remaining(self._job_id(status))
             return
         if status.runner is None:
-            raise not_running(status)
+            raise _not_running(status)
         if status.attempt is None or status.standing.cause == "nodes":
             self._cancel_before_its_attempt(self._job_id(status))
             return
-        request_user_stop(status.attempt, status, self.echo)
+        _request_stop(status.attempt, status, self.echo)
         if wait:
             self._wait_for_the_end(status.attempt, status)
 
@@ -106,7 +108,7 @@ class _Stop:
         self.run.cancellation(self.scheduler.name, job_id).create(Cancellation(by=who))
 
     def _wait_for_the_end(self, attempt: Attempt, status: Status) -> None:
-        result = wait_for_result(attempt, self.echo)
+        result = _wait_for_result(attempt, self.echo)
         if isinstance(status, QueuedStatus):
             job_id = status.job.job_id
             try:
@@ -143,3 +145,36 @@ class _Stop:
         if answer.no_answer is not None:
             raise ClusterError(f"{answer.no_answer}.\nTry again.")
         return answer.jobs.get(job_id)
+
+
+def _not_running(status: Status) -> JobError:
+    """The error of `stop` for a run that is not running."""
+    number = f"attempt {status.attempt.n} is " if status.attempt else "it is "
+    return JobError(f"{status.run.name} is not running: {number}{status.state}.\nThere is nothing to stop.")
+
+
+def _request_stop(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:
+    """Write the stop request; the workers read it between two steps."""
+    attempt.stop.write(StopRequest("user"))
+    job = job_of(attempt)
+    how = "the run saves and ends"
+    if job is not None and job.is_script:
+        how = f"the script gets SIGTERM, and SIGKILL after {job.failures.grace_s:g} s"
+    echo(f"sent a stop request to {status.runner}: {how}")
+
+
+def _wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:
+    """Wait at most failures.grace + 60 s for the result of the attempt and print it. Returns it, or None."""
+    within_s = _grace_s(attempt) + _BEYOND_GRACE_S
+    result = wait_until(attempt.result.read, within_s, _RESULT_POLL_S)
+    if result is None:
+        echo(f"it has not ended within {within_s:g} s")
+        return None
+    step = f" at step {result.step}" if result.step else ""
+    echo(f"{attempt.run.name}: {result.state} ({result.cause}){step}")
+    return result
+
+
+def _grace_s(attempt: Attempt) -> float:
+    job = job_of(attempt)
+    return job.failures.grace_s if job is not None else 0.0

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
+from clustertrain.job.site import SiteJob
 from clustertrain.launchers.check import check_code
 from clustertrain.launchers.scheduler.interface import Handle, Plan, Scheduler
 from clustertrain.launchers.scheduler.status import status_of
@@ -29,18 +30,13 @@ class Submitted:
     """A job that a scheduler has accepted. `state`: its state in the queue, as text; "" without an answer."""
 
     handle: Handle
-    run: RunDir
     state: str
 
 
 def submit(
-    scheduler: Scheduler, job: Job, job_file: str, options: Options, echo: Callable[[str], None]
+    scheduler: Scheduler, given: SiteJob, options: Options, echo: Callable[[str], None]
 ) -> Submitted | None:
     """Submit a job. Returns None if its run is already finished.
-
-    Args:
-        job: merged with the site file.
-        job_file: the path of the job file as it was given; a relative one starts at the current folder.
 
     Raises:
         ClusterTrainError: the last attempts all ended without a new committed step.
@@ -50,28 +46,44 @@ def submit(
             run is already queued or running.
         StorageError: the storage or the output folder cannot be written.
     """
-    plan = scheduler.plan(job, job_file)
-    checked = scheduler.preflight(job, plan, options.command)
-    check_storage(job.storage.location)
-    for name, key in names_of(job.env).items():
-        if name not in os.environ:
-            echo(f"note: env.{key}: {name} is not set here; if no node sets it, the job ends at its start")
-    for note in (*checked, *plan.notes):
-        echo(f"note: {note}")
-    run = choose_generation(scheduler, job, plan, options, echo)
-    if run is None:
+    job, layout = scheduler.laid_out(given)
+    if job.world_sizes != given.world_sizes:  # the job file allows all of the given ones
+        options = replace(options, allow_world_size_change=True)
+    plan = scheduler.plan(job, options)
+    notes = [*scheduler.preflight(job, plan, options.command), *plan.notes]
+    if scheduler.reads_storage:
+        check_storage(job.storage.location)
+        notes = [*_unset_variables(scheduler, job), *notes]
+    for line in (*(f"note: {note}" for note in (*layout, *notes)), *plan.advice):
+        echo(line)
+    run = None
+    if scheduler.reads_storage and (run := choose_generation(scheduler, job, plan, options, echo)) is None:
         return None
     if not options.no_check:
-        check_code(job, echo, command=options.command, elsewhere=True)
-    snapshot = take_snapshot(job, left_out=re.compile(plan.own_output) if plan.own_output else None)
-    upload(run, snapshot)
-    submission = submission_of(run, snapshot.digest, options)
-    handle = scheduler.submit(job, plan, submission.to_text(), options.command)
+        check_code(job, echo, command=options.command, elsewhere=scheduler.is_elsewhere)
+    submission = _snapshot(run, job, plan, options) if run is not None else None
+    text = submission.to_text() if submission is not None else ""
+    handle = scheduler.submit(job, plan, text, options.command)
     for line in handle.printed:
         echo(line)
-    _record(scheduler, submission, handle, echo)
+    if submission is not None:
+        _record(scheduler, submission, handle, echo)
     found = scheduler.states([handle.job_id]).jobs.get(handle.job_id)
-    return Submitted(handle, run, found.text if found else "")
+    return Submitted(handle, found.text if found else "")
+
+
+def _unset_variables(scheduler: Scheduler, job: Job) -> list[str]:
+    return [
+        f"env.{key}: {name} is not set here; if no node sets it, the job ends at its start"
+        for name, key in names_of(job.env).items()
+        if scheduler.is_elsewhere and name not in os.environ
+    ]
+
+
+def _snapshot(run: RunDir, job: Job, plan: Plan, options: Options) -> Submission:
+    snapshot = take_snapshot(job, left_out=re.compile(plan.own_output) if plan.own_output else None)
+    upload(run, snapshot)
+    return submission_of(run, snapshot.digest, options)
 
 
 def choose_generation(
@@ -127,12 +139,12 @@ def _record(
         echo(f"warning: {job} is queued, but its record could not be written: {error}")
 
 
-def what_next(scheduler: Scheduler, submitted: Submitted, command: CommandLine) -> str:
+def what_next(scheduler: Scheduler, name: str, submitted: Submitted, command: CommandLine) -> str:
     """A message with the next commands; `command` submitted the run."""
     state = f": {submitted.state}" if submitted.state else ""
     output = submitted.handle.output
     return (
-        f"submitted {submitted.run.name} as {scheduler.label} job {submitted.handle.job_id}{state}\n"
+        f"submitted {name} as {scheduler.label} job {submitted.handle.job_id}{state}\n"
         f"status: {command.of('status')}\n"
         f"logs:   {command.of('logs', '--follow')}\n"
         f"stop:   {command.of('stop')}" + (f"\n{scheduler.label}'s own output: {output}" if output else "")

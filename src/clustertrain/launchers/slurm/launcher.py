@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clustertrain.job.model import Job
+from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
-from clustertrain.launchers.scheduler.launcher import SchedulerLauncher
 from clustertrain.launchers.slurm import queue, submit
+from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 
 
@@ -20,8 +21,8 @@ class SlurmScheduler(Scheduler):
     after_another = "SLURM start this job after it with slurm.dependency: singleton"
     state = queue.QueueState
 
-    def plan(self, job: Job, job_file: str) -> Plan:
-        return submit.plan(job, job_file)
+    def plan(self, job: Job, options: Options) -> Plan:
+        return submit.plan(job, options.command.job_file)
 
     def preflight(self, job: Job, plan: Plan, command: CommandLine) -> Sequence[str]:
         return submit.preflight(job, plan, command)
@@ -36,4 +37,4 @@ class SlurmScheduler(Scheduler):
         queue.cancel(job_id, only_waiting=only_waiting)
 
 
-LAUNCHER = SchedulerLauncher(SlurmScheduler())
+LAUNCHER = Launcher(SlurmScheduler())

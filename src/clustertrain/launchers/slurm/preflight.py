@@ -17,7 +17,7 @@ from shlex import quote
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.scheduler.interface import Plan
-from clustertrain.launchers.shell import run
+from clustertrain.launchers.shell import Unanswered, run
 from clustertrain.launchers.slurm.partitions import (
     ANSWER_S,
     Partition,
@@ -73,11 +73,11 @@ def check_controller(environ: Mapping[str, str]) -> None:
     other command retries for 9 to 18 s.
 
     Raises:
-        ClusterError: the controller does not answer.
+        Unanswered: the controller does not answer.
     """
     pings = run(["scontrol", "ping"], environ=environ, timeout_s=ANSWER_S, check=False).stdout
     if " is DOWN" in pings and " is UP" not in pings:
-        raise ClusterError(
+        raise Unanswered(
             f"SLURM's controller does not answer: {pings.splitlines()[0]}.\n"
             "Running jobs continue without it. Try again later, or contact the cluster's administrators."
         )

@@ -28,6 +28,7 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
     seconds,
 )
 from clustertrain.launchers.kubernetes.render.fields import at, items, mapping
+from clustertrain.launchers.scheduler.interface import Meaning
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import CAUSE_OF_CODE, STATES
@@ -40,53 +41,48 @@ _SUMMARY = ("jobDeploymentStatus", "jobStatus", "reason")
 _CLOCK_SKEW_S = 5.0  # the clocks of a pod and of the API server may differ by this much
 
 
-@dataclass(frozen=True)
-class Native:
-    """The state of a run that left no result, from its RayJob: state and cause are those of states.STATES."""
-
-    state: str
-    cause: str
-    text: str
-
-
 # By (jobDeploymentStatus, jobStatus, reason) of KubeRay 1.6.2 and 1.7.0. The first row that fits counts.
-NATIVE_STATES: Mapping[tuple[str, str, str], Native] = {
-    ("", ANY, ANY): Native("queued", "scheduler", "the KubeRay operator has not processed it yet"),
-    ("Initializing", ANY, ANY): Native("waiting", "nodes", "its pods are starting"),
-    ("Waiting", ANY, ANY): Native("waiting", "workers", "waits until a user submits its job to Ray"),
-    ("Running", "", ANY): Native("waiting", "workers", "its pods run, and its job is being submitted to Ray"),
-    ("Running", "PENDING", ANY): Native("waiting", "workers", "Ray starts its job"),
-    ("Running", ANY, ANY): Native("running", "training", "runs"),
-    ("Suspending", ANY, ANY): Native("queued", "requeued", "is being suspended: its pods are deleted"),
-    ("Suspended", ANY, ANY): Native("queued", "scheduler", "is suspended"),
-    ("Retrying", ANY, ANY): Native("waiting", "nodes", "failed, and is retried with new pods"),
-    ("Complete", "SUCCEEDED", ANY): Native("done", "finished", "succeeded"),
-    ("Complete", "STOPPED", ANY): Native("cancelled", "cancelled", "its job was stopped in Ray"),
-    ("Complete", "FAILED", ANY): Native("failed", "error", "failed"),
-    ("Complete", ANY, ANY): Native("lost", "vanished", "ended, and KubeRay reports no status of its job"),
-    ("Failed", "STOPPED", ANY): Native("cancelled", "cancelled", "its job was stopped in Ray"),
-    ("Failed", ANY, "AppFailed"): Native("failed", "error", "failed"),
-    ("Failed", ANY, "SubmissionFailed"): Native("failed", "cluster", "its job could not be submitted to Ray"),
-    ("Failed", ANY, "DeadlineExceeded"): Native("lost", "time_limit", "reached kubernetes.deadline"),
-    ("Failed", ANY, "PreRunningDeadlineExceeded"): Native(
+NATIVE_STATES: Mapping[tuple[str, str, str], Meaning] = {
+    ("", ANY, ANY): Meaning("queued", "scheduler", "the KubeRay operator has not processed it yet"),
+    ("Initializing", ANY, ANY): Meaning("waiting", "nodes", "its pods are starting"),
+    ("Waiting", ANY, ANY): Meaning("waiting", "workers", "waits until a user submits its job to Ray"),
+    ("Running", "", ANY): Meaning(
+        "waiting", "workers", "its pods run, and its job is being submitted to Ray"
+    ),
+    ("Running", "PENDING", ANY): Meaning("waiting", "workers", "Ray starts its job"),
+    ("Running", ANY, ANY): Meaning("running", "training", "runs"),
+    ("Suspending", ANY, ANY): Meaning("queued", "requeued", "is being suspended: its pods are deleted"),
+    ("Suspended", ANY, ANY): Meaning("queued", "scheduler", "is suspended"),
+    ("Retrying", ANY, ANY): Meaning("waiting", "nodes", "failed, and is retried with new pods"),
+    ("Complete", "SUCCEEDED", ANY): Meaning("done", "finished", "succeeded"),
+    ("Complete", "STOPPED", ANY): Meaning("cancelled", "cancelled", "its job was stopped in Ray"),
+    ("Complete", "FAILED", ANY): Meaning("failed", "error", "failed"),
+    ("Complete", ANY, ANY): Meaning("lost", "vanished", "ended, and KubeRay reports no status of its job"),
+    ("Failed", "STOPPED", ANY): Meaning("cancelled", "cancelled", "its job was stopped in Ray"),
+    ("Failed", ANY, "AppFailed"): Meaning("failed", "error", "failed"),
+    ("Failed", ANY, "SubmissionFailed"): Meaning(
+        "failed", "cluster", "its job could not be submitted to Ray"
+    ),
+    ("Failed", ANY, "DeadlineExceeded"): Meaning("lost", "time_limit", "reached kubernetes.deadline"),
+    ("Failed", ANY, "PreRunningDeadlineExceeded"): Meaning(
         "failed",
         "cluster",
         "its pods did not start within kubernetes.start_deadline; the events of the namespace say why",
     ),
-    ("Failed", "SUCCEEDED", "JobDeploymentStatusTransitionGracePeriodExceeded"): Native(
+    ("Failed", "SUCCEEDED", "JobDeploymentStatusTransitionGracePeriodExceeded"): Meaning(
         "done", "finished", "succeeded, but its submitter's pod did not end"
     ),
-    ("Failed", ANY, "JobDeploymentStatusTransitionGracePeriodExceeded"): Native(
+    ("Failed", ANY, "JobDeploymentStatusTransitionGracePeriodExceeded"): Meaning(
         "lost", "vanished", "its submitter's pod ended long before it"
     ),
-    ("Failed", ANY, "ValidationFailed"): Native("failed", "job", "the KubeRay operator refuses it"),
-    ("Failed", ANY, ANY): Native("lost", "vanished", "failed, and KubeRay reports no reason"),
-    ("ValidationFailed", ANY, ANY): Native("failed", "job", "the KubeRay operator refuses it"),
+    ("Failed", ANY, "ValidationFailed"): Meaning("failed", "job", "the KubeRay operator refuses it"),
+    ("Failed", ANY, ANY): Meaning("lost", "vanished", "failed, and KubeRay reports no reason"),
+    ("ValidationFailed", ANY, ANY): Meaning("failed", "job", "the KubeRay operator refuses it"),
 }
-_UNKNOWN = Native("waiting", "nodes", "is in a state that is unknown to this version of clustertrain")
+_UNKNOWN = Meaning("waiting", "nodes", "is in a state that is unknown to this version of clustertrain")
 
 
-def native_of(*given: str) -> Native:
+def native_of(*given: str) -> Meaning:
     """The row of NATIVE_STATES. An unknown state, of a later KubeRay, counts as a run that has not ended."""
     for row, native in NATIVE_STATES.items():
         if all(expected in (ANY, each) for expected, each in zip(row, given, strict=True)):
@@ -119,7 +115,7 @@ class Observed:
         return mapping(self.rayjob, "status")
 
     @property
-    def native(self) -> Native:
+    def native(self) -> Meaning:
         deployment, job, reason = (str(self._status.get(key, "")) for key in _SUMMARY)
         if not deployment and at(self.rayjob, "spec", "suspend"):
             deployment = "Suspended"  # the operator will set it

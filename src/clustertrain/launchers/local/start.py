@@ -1,0 +1,16 @@
+"""The program of a submitted run on this machine: `python -m clustertrain.launchers.local.start`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from clustertrain import variables
+from clustertrain.launchers.local.launcher import job_id_of
+from clustertrain.launchers.scheduler.start import main
+from clustertrain.node.processes import this_process
+
+if __name__ == "__main__":
+    job = ["local", job_id_of(this_process()), os.environ[variables.SUBMISSION]]
+    sys.exit(main([*job, "--cluster", socket.gethostname(), "--given-ray"]))

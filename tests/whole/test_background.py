@@ -1,0 +1,61 @@
+"""`clustertrain submit --to local`: the run goes on without the command that started it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from whole_run import ONE_WORKER, Run
+
+HELD = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_every": 1}, **ONE_WORKER}
+
+
+def call(run: Run, *arguments: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "clustertrain.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=run.folder)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def wait_for_its_first_step(run: Run) -> None:
+    run.process = subprocess.Popen(
+        [sys.executable, "-m", "clustertrain.cli", "logs", str(run.job_file), "--follow"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    run.wait_for_step(1)
+
+
+def test_a_submitted_run_is_watched_stopped_and_continued(make_run):
+    run = make_run("behind", args={"step_s": 0.2}, **HELD)
+    run.before, run.live, run.attempts_before = set(run.left(0)), None, 0
+    printed = call(run, "submit", "--to", "local", "--no-check", str(run.job_file))
+    assert printed.startswith("submitted behind as local job ")
+    job_id = printed.split()[5].rstrip(":")
+    assert f"stop:   clustertrain stop {run.job_file}" in printed
+    run.job_file.write_text(run.job_file.read_text().replace("0.2", "0.3"))  # the run has its own copy
+    wait_for_its_first_step(run)
+    status = call(run, "status", str(run.job_file))
+    assert f"local {job_id}: RUNNING" in status
+    assert json.loads(call(run, "status", "--json", str(run.job_file)))["state"] == "running"
+    assert f"local job {job_id}" in call(run, "ls", str(run.job_file))
+    again = subprocess.run(
+        [sys.executable, "-m", "clustertrain.cli", "submit", "--to", "local", str(run.job_file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (again.returncode, "behind is running already: attempt 1" in again.stderr) == (3, True)
+    assert "sent a stop request to local job" in call(run, "stop", str(run.job_file))
+    assert "stopping as requested" in run.end(0)
+    assert (run.result.state, run.result.cause) == ("stopped", "user")
+    assert "stopped (user)" in call(run, "status", str(run.job_file))
+    output = printed.rpartition("output: ")[2].strip()
+    assert f"attempt 1 in {run.attempt.uri}" in Path(output).read_text()
+
+    steps = str(run.result.step + 2)
+    change = ["--set", f"train={{steps: {steps}, batch_size: 4}}", "--accept-changes", "--no-check"]
+    followed = call(run, "submit", "--to", "local", "--wait", *change, str(run.job_file))
+    assert "done" in followed
+    assert run.result.step == int(steps)
+    assert run.left(5) == {}
