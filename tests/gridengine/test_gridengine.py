@@ -156,16 +156,17 @@ def resumed_at(user, name, attempt):
 def test_at_the_time_limit_it_saves_and_grid_engine_starts_it_again(user):
     user.job("slow", {"time_limit": "81s"}, **SLOW)
     user("submit", "--to", "gridengine", "slow.yaml")
-    for attempt in (1, 2):  # Grid Engine sends the second one another signal
+    for attempt, state in ((1, "preempted"), (2, "stopped")):  # the second gets another signal, and the last
         ended = user.result("slow", attempt)
-        assert (ended.state, ended.cause) == ("preempted", "time_limit"), user.outputs()
-    user.wait_for(lambda: len(user.run("slow").attempts()) > 2)
-    saved = [user.result("slow", attempt).step for attempt in (1, 2)]
-    assert resumed_at(user, "slow", 3) == max((step for step in saved if step), default=None)
+        assert (ended.state, ended.cause) == (state, "time_limit"), user.outputs()
+    assert resumed_at(user, "slow", 2) == user.result("slow", 1).step
     jobs = {each.claim.read().allocation.job_id for each in user.run("slow").attempts()}
     assert len(jobs) == 1
+    user.wait_for(lambda: "stopped (time_limit)" in user("status", "slow.yaml"))
+    user("submit", "--to", "gridengine", "slow.yaml", "--set", "gridengine.time_limit=1h")
+    trains(user, "slow", 3)
     user("stop", "slow.yaml")
-    assert user.result("slow", user.run("slow").newest_attempt().n).cause == "user"
+    assert user.result("slow", 3).cause == "user"
 
 
 def test_qdel_lets_it_save(user, engine):

@@ -17,4 +17,5 @@ def test_every_signal_is_the_time_limits_once_the_time_is_over(options, state):
         ("stopped", "terminated"),
     )
     late = _meanings(_parsed(["--time-limit", "0", *options]))
-    wait_until(lambda: set(late.values()) == {(state, "time_limit")}, 60)
+    wait_until(lambda: late[signal.SIGUSR2] == late[signal.SIGTERM] == ("stopped", "time_limit"), 60)
+    assert late[signal.SIGUSR1] == (state, "time_limit")

@@ -124,7 +124,7 @@ def _command(section: GridEngine, lead_s: float) -> Iterator[str]:
     yield quote(str(section.python or sys.executable))
     yield "-m clustertrain.launchers.scheduler.start gridengine"
     if section.time_limit is not None:
-        # A job that was restarted gets SIGUSR2 then, as after qdel (seen with 8.1.9).
+        # A job that was restarted gets SIGUSR2 then, as after qdel, and no other start (seen with 8.1.9).
         yield f"--at-time-limit USR1 --time-limit {_warned_after_s(section.time_limit, lead_s)}"
     if section.resubmit:
         yield f"--restart-code {_RESTART_CODE}"

@@ -139,10 +139,12 @@ def _meanings(arguments: Namespace) -> dict[int, tuple[str, str]]:
     """The state and the cause of a run that each signal ends."""
     meanings: dict[int, tuple[str, str]] = dict.fromkeys(REQUESTS_TO_END, ("stopped", "terminated"))
     if arguments.at_time_limit:
-        at_limit = "stopped" if arguments.restart_code is None else "preempted", "time_limit"
-        meanings[signal.Signals[f"SIG{arguments.at_time_limit}"]] = at_limit
-        if arguments.time_limit is not None:
-            later = dict.fromkeys(REQUESTS_TO_END, at_limit)
+        state = "stopped" if arguments.restart_code is None else "preempted"
+        number = int(signal.Signals[f"SIG{arguments.at_time_limit}"])
+        own = {number: (state, "time_limit")}
+        meanings |= own
+        if arguments.time_limit is not None:  # after another signal than that one, no other start follows
+            later = dict.fromkeys(REQUESTS_TO_END, ("stopped", "time_limit")) | own
             began_s = this_process().pid_started_ticks / os.sysconf("SC_CLK_TCK")
             ran_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
             timer = threading.Timer(
