@@ -77,7 +77,7 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("parse", "said", "written"),
     [(parse, said, written) for parse, (said, wrong) in REFUSED.items() for written in wrong],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_what_is_refused(parse, said, written):
     with pytest.raises(ValueError, match=f"must be {said}"):

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from clustertrain.run.folder import RunDir
+from clustertrain.run.streams import stream_upload
 from clustertrain.run.streams.events import EventLog, Follower
 from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
 from clustertrain.run.streams.step_counter import Reached, reached_step
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
-from clustertrain.run.streams.streams import Tail, stream_upload
+from clustertrain.run.streams.streams import Tail
 from fault_proxy import FaultProxy
 from waiting import wait_until
 
@@ -162,7 +163,7 @@ def test_what_cannot_be_uploaded_is_kept_for_the_next_start(moto_s3, tmp_path, m
 
 _SENDER = """
 import sys
-from clustertrain.run.streams.streams import stream_upload
+from clustertrain.run.streams import stream_upload
 from clustertrain.run.attempt_ref import AttemptRef
 stream_upload.SEND_EVERY_S = 0.02
 attempt = AttemptRef.from_text(sys.argv[1]).open()
