@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 class TestLocal(SchedulerContract):
     launcher = "local"
-    refused = None
     asks_commands = False
+    test_a_refusal_names_what_is_wrong_in_two_or_three_lines = None  # its plan refuses no job
 
     def with_script(self, plan, script):
         return replace(plan, argv=("sh", "-c", script.decode()))
