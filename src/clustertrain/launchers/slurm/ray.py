@@ -18,6 +18,10 @@ from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.rendezvous import arrivals
+from clustertrain.waiting import wait_until
+
+_POLL_S = 0.1
+_HEAD_ENDS_WITHIN_S = 5.0  # after a raylet that ended, Ray on the head ends as a whole: driver/ray_node.py
 
 
 def ray_cluster(job: Job) -> RayCluster:
@@ -46,25 +50,41 @@ class SlurmRay(RayCluster):
         return Deadline(self.nodes_wait_s, "slurm.nodes_wait")
 
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
-        from clustertrain.driver.connection import Head, connect_to
+        from clustertrain.driver.connection import Head
         from clustertrain.driver.ray_internals import keep_loopback
 
         ends = time.monotonic() + self.nodes_wait_s
         address = f"{self.head_address}:{self.head_port}"
-        head, hint = Head(address), f"{_hint(attempt, self.nodes[0])}."
-        if not all_there(attempt, head.has_node, "nodes", self.nodes_wait_s):
-            raise RayNotUp(f"{self.name} did not start within {self.deadline}.\n{hint}")
         if len(self.nodes) == 1:
             keep_loopback()
+        while True:
+            if not all_there(attempt, Head(address).has_node, "nodes", ends - time.monotonic()):
+                raise RayNotUp(
+                    f"{self.name} did not start within {self.deadline}.\n{_hint(attempt, self.nodes[0])}."
+                )
+            if self._connect(attempt, address, ends):
+                return address
+
+    def _connect(self, attempt: Attempt, address: str, ends: float) -> bool:
+        """Connect, and wait for the nodes. Return False if Ray on the head ended meanwhile: it is started
+        again, or the agent of the head reports why not and ends this process. Raises as `connect`."""
+        import ray
+        from ray.exceptions import RayError
+
+        from clustertrain.driver.connection import connect_to
+
+        what, hint = f"{self.name} at {address}", f"{_hint(attempt, self.nodes[0])}."
         try:
-            connect_to(address, f"{self.name} at {address}", hint, _node_ip_address=self.head_address)
-        except ClusterError as error:
-            if self.is_gone() and error.__cause__ is not None:
-                raise error.__cause__ from None  # the agent of the head reports how Ray ended
-            raise
-        if not all_there(attempt, lambda: not self._missing(), "nodes", ends - time.monotonic()):
+            connect_to(address, what, hint, _node_ip_address=self.head_address)
+            are_there = all_there(attempt, lambda: not self._missing(), "nodes", ends - time.monotonic())
+        except (ClusterError, RayError):
+            if not wait_until(self.is_gone, _HEAD_ENDS_WITHIN_S, _POLL_S):
+                raise
+            ray.shutdown()
+            return False
+        if not are_there:
             raise self._incomplete(attempt)
-        return address
+        return True
 
     def result_of_late_ray(self, job: Job, attempt: Attempt, text: str) -> Result:
         return result_of_late_node(attempt, job, text)
