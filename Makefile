@@ -27,7 +27,7 @@ NOT_UNIT := docker examples gpu interleavings kubernetes slurm whole
 train: $(VENV)/.installed  ## install, then train the digits example on two CPU workers; ARGS=--fresh to start over
 	@echo "$(TRAIN)"; trap 'interrupted=yes' INT; $(TRAIN); code=$$?; test -n "$$interrupted" || exit $$code
 
-unit: $(VENV)/.installed  ## install, then run the tests that start nothing: no root, no Ray, no cluster; two minutes
+unit: $(VENV)/.installed  ## install, then run the tests that start nothing: no root, no Ray, no cluster; a minute
 	$(BIN)/python -m pytest -q -n 2 --timeout=20 -m unit $(addprefix --ignore=tests/,$(NOT_UNIT)) $(UNIT_ARGS)
 	@echo "make unit left out whole runs, clusters, containers, S3 servers, ranks of torch and tests marked slow: make test"
 

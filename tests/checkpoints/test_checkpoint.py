@@ -211,6 +211,7 @@ def test_it_never_begins_again_in_silence(tmp_path):
 # --------------------------------------------------------------------------------------------- writing
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_point_leaves_the_whole_checkpoint_or_none(tmp_path):
     folder = tmp_path / "checkpoints"
 

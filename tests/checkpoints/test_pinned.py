@@ -72,6 +72,7 @@ def test_the_tensors_are_apart_aligned_and_are_saved_with_their_own_bytes(memory
         assert torch.equal(copy, source)
 
 
+@pytest.mark.slow
 def test_pages_are_released_with_their_last_tensor(memory, cuda):
     own = memory.empty_like(torch.empty(9 << 20, dtype=torch.uint8))
     first, second = (memory.empty_like(torch.empty(4)) for _ in range(2))

@@ -428,6 +428,7 @@ print(anonymous_bytes() - before)
 """
 
 
+@pytest.mark.slow
 def test_a_loaded_checkpoint_takes_no_memory_of_its_own(tmp_path):
     """256 MiB are read through; the pages belong to the files, and are shared by all ranks of a node."""
     made, _ = saver(tmp_path, background=False)

@@ -661,6 +661,7 @@ def fits(keys) -> bool:
     return "global_batch_size" not in train or isinstance(workers, list) or workers <= 20
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(JOBS.filter(fits))
 def test_a_job_that_is_dumped_and_parsed_gives_itself(keys):

@@ -447,6 +447,7 @@ LINES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.one_of(st.text(), st.lists(LINES | st.text(max_size=9), max_size=9).map("\n".join)))
 @example("name: a\nx: {\ud800: 1}".encode("utf-8", "surrogatepass").decode("utf-8", "replace"))

@@ -151,6 +151,7 @@ def _write_often(name, tmp_path, state_home):
         record_known_run(known(tmp_path, cluster="sim", job_id=f"{name}-{number}"))
 
 
+@pytest.mark.slow
 def test_two_writers_of_one_run_never_tear_its_file(tmp_path, state):
     """A reader at any moment finds a whole file of one of them."""
     context = multiprocessing.get_context("fork")

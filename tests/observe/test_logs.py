@@ -115,6 +115,7 @@ def test_the_first_line_of_a_run_that_failed_is_the_cause(run, attempt):
     assert first.endswith("it began")
 
 
+@pytest.mark.slow
 def test_who_follows_sees_what_is_added_and_how_it_ended(run, attempt):
     log = EventLog(attempt.events)
     log.write("note", text="it began")

@@ -58,6 +58,7 @@ def _write_many(path, writer):
         EventLog(path).write("note", text="x" * 500, writer=writer, number=number)
 
 
+@pytest.mark.slow
 def test_lines_of_several_processes_never_mix(run, path):
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_write_many, args=(path, writer)) for writer in range(3)]

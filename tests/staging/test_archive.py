@@ -270,6 +270,7 @@ def old_sparse(extensions, cut=0):
     return bytes(head) + (block * extensions)[: 512 * extensions - cut]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_sparse_headers_without_end_take_no_memory(tmp_path, pack):
     """200 MiB of them took 106 s and 630 MB."""

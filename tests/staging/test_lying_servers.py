@@ -110,6 +110,7 @@ def endless(*pieces):
 SLOW = "sent less than 10.* in 1 s|did not answer within 1 s"  # the latter on a machine under load
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "what"),
     [
@@ -137,6 +138,7 @@ def test_a_server_that_never_comes_to_an_end_is_given_up(folder, monkeypatch, an
     assert len(requests) == retries.TRIES
 
 
+@pytest.mark.slow
 def test_the_whole_download_has_a_time_limit(folder):
     """A server that is fast enough, and has no end."""
     answer = endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"400\r\n" + b"x" * 1024 + b"\r\n")
@@ -199,6 +201,7 @@ class TestEncodings:
         with server(self.ANSWER % (len(cut), cut)) as (url, _):
             assert "ends too early" in refusal_of(url, folder)
 
+    @pytest.mark.slow
     def test_a_bomb_is_refused_before_it_fills_the_disk(self, folder):
         packed = gzip.compress(bytes(300 << 20), 9)
         with server(self.ANSWER % (len(packed), packed)) as (url, requests):

@@ -284,6 +284,7 @@ def test_a_stop_keeps_the_received_bytes_and_the_next_start_continues(web, into,
     assert unfinished(into) == []
 
 
+@pytest.mark.slow
 def test_a_stop_takes_effect_while_waiting_for_another(web, into):
     web.answers = [Answer(hold_after=1000)]
     other = child(f"{web.url}/f", into)
@@ -299,6 +300,7 @@ def test_a_stop_takes_effect_while_waiting_for_another(web, into):
 # -------------------------------------------------------------------------------------- many processes
 
 
+@pytest.mark.slow
 def test_eight_processes_download_once(web, into):
     web.answers = [Answer(hold_after=100)]
     children = [child(f"{web.url}/a.tar.gz", into, extract=True) for _ in range(8)]
@@ -312,6 +314,7 @@ def test_eight_processes_download_once(web, into):
     assert unfinished(into) == []
 
 
+@pytest.mark.slow
 def test_two_jobs_start_at_once_again_and_again(web, tmp_path):
     for round_number in range(10):
         into, barrier, paths = tmp_path / str(round_number), threading.Barrier(2), []
@@ -401,6 +404,7 @@ def test_a_holder_that_finds_itself_replaced_waits_like_the_others(web, into, mo
     assert unfinished(into) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("extract", "stride"), [(False, 3), (True, 1)])
 def test_a_kill_at_any_point_leaves_all_or_nothing(tmp_path, extract, stride):
     source, into = tmp_path / "source.tar.gz", tmp_path / "data"

@@ -132,6 +132,7 @@ def test_no_other_error_counts_as_transient():
     assert not is_transient(PermissionError())
 
 
+@pytest.mark.slow
 def test_a_client_is_shared_in_a_process_and_not_with_a_child(aws_environment):
     mine = connect(HERE)
     assert connect(Location("s3://other", endpoint=HERE.endpoint, region="eu")) is mine

@@ -118,6 +118,7 @@ def test_what_is_not_there_has_no_size_and_no_blocks(store):
             next(store.blocks(key))
 
 
+@pytest.mark.slow
 def test_exactly_one_creates(store):
     for round_number in range(20 if store.local_folder("") else 3):
         won = contenders(store, f"claims/{round_number}")

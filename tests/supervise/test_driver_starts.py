@@ -91,6 +91,7 @@ print(result.state, result.cause, result.text, sep="\\n")
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_the_kernel_killed_for_memory_is_not_started_again(attempt, tmp_path):
     with memory_cgroup(400 << 20) as cgroup:
         script = [sys.executable, "-c", SUPERVISOR, str(tmp_path / "runs")]

@@ -101,6 +101,7 @@ def supervised(attempt, tmp_path, numbers=(), *, is_training=True, obeys=False, 
     return attempt.result.read()
 
 
+@pytest.mark.slow
 def test_the_first_signal_requests_a_stop_and_the_drivers_result_is_kept(attempt, tmp_path):
     result = supervised(attempt, tmp_path, [signal.SIGINT], obeys=True)
     assert (result.state, result.cause, result.step) == ("stopped", "interrupt", 3)
@@ -108,17 +109,20 @@ def test_the_first_signal_requests_a_stop_and_the_drivers_result_is_kept(attempt
     assert (attempt.path / "events-cli.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_run_at_once(attempt, tmp_path):
     result = supervised(attempt, tmp_path, [signal.SIGINT, signal.SIGINT])
     assert (result.state, result.cause) == ("stopped", "interrupted_twice")
 
 
+@pytest.mark.slow
 def test_before_training_one_signal_ends_the_run(attempt, tmp_path):
     result = supervised(attempt, tmp_path, [signal.SIGTERM], is_training=False)
     assert (result.state, result.cause) == ("stopped", "terminated")
     assert attempt.stop.read().cause == "terminated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "text"),
     [("storage", "no space is left"), ("disk", "events-cli.jsonl: Read-only file system.")],

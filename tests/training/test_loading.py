@@ -63,6 +63,7 @@ def test_random_numbers_of_a_batch_do_not_change_those_of_the_training():
     assert torch.equal(torch.randn(1), expected)
 
 
+@pytest.mark.slow
 def test_loader_processes_give_the_same_bits_and_serve_again():
     fetch = Fetch(Jittered(10), default_collate)
     here = list(Loader(fetch, KEYS, processes=0, device=CPU, reuse=False))

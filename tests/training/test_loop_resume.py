@@ -80,6 +80,7 @@ class WatchedRun(MemoryRun):
             self.left.append(sum(tensor() is not None for tensor in self.tensors))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_leaves_the_memory_when_it_is_loaded():
     alone = RankInfo(0, 0, 1, torch.device("cpu"))
     saved = run_task(alone, Classify(), SETTINGS).saves[2]

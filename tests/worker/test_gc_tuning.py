@@ -32,6 +32,7 @@ def searches_meanwhile() -> int:
     return gc.get_stats()[0]["collections"] - before
 
 
+@pytest.mark.slow
 def test_a_start_is_not_interrupted_and_steps_find_their_garbage():
     assert searches_meanwhile() >= 1
     collect_rarely()
@@ -40,6 +41,7 @@ def test_a_start_is_not_interrupted_and_steps_find_their_garbage():
     assert searches_meanwhile() >= 1
 
 
+@pytest.mark.slow
 def test_garbage_of_the_start_is_freed_before_the_first_step():
     collect_rarely()
     dead = weakref.ref(Circle())

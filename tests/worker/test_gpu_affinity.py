@@ -83,6 +83,7 @@ def test_memory_segments_are_expandable_for_children_and_this_process(no_setting
     assert calls == ["expandable_segments:True"]
 
 
+@pytest.mark.slow
 def test_torch_takes_the_setting(no_settings, monkeypatch):
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "")  # it is removed after the test
     module = "clustertrain.worker.machine.gpu_affinity"
