@@ -71,7 +71,7 @@ def _logged(outcome, kind, key="loss"):
 
 
 def test_unused_parameters_need_a_torch_that_knows_them(monkeypatch):
-    monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params")
+    monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params", raising=False)  # torch 2.10
     settings = replace(SETTINGS, strategy="fsdp", find_unused_parameters=True)
     with pytest.raises(JobError, match=r"fsdp needs torch 2\.13, and this is torch 2\."):
         shard_model(Classify(), Classify().model(), settings, RankInfo(0, 0, 2, torch.device("cpu")))
