@@ -54,19 +54,48 @@ SECTIONS = {
 
 @dataclass(frozen=True)
 class Strike:
-    """A signal to a process, some seconds after there is one of that name."""
+    """A signal to a process, some seconds after there is one of that name, or after the next checkpoint:
+    few of the others come late enough for a run to resume from one."""
 
     victim: str
     number: signal.Signals
     after_s: float
+    after_checkpoint: bool
 
 
 def drawn(draw: random.Random, kind: str) -> list[Strike]:
     victims = (*VICTIMS, "server") if kind == "s3" else VICTIMS
-    return [
-        Strike(draw.choice(victims), draw.choice((KILL, TERM, STOP)), draw.uniform(0, 6))
-        for _ in range(draw.choice((1, 2)))
-    ]
+    found = []
+    for _ in range(draw.choice((1, 2))):
+        victim, number = draw.choice(victims), draw.choice((KILL, TERM, STOP))
+        late = victim != "check" and draw.random() < 0.6
+        found.append(Strike(victim, number, draw.uniform(0, 2 if late else 6), late))
+    return found
+
+
+class Looks:
+    """Looks at the checkpoints while the run writes them: each that is visible is whole, or was pruned."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf, self._over = shelf, threading.Event()
+        self.newest, self.torn = "", []
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.2):
+            with contextlib.suppress(StorageError):  # of a server that is away
+                for name in names(self._shelf):
+                    self.newest = str(name)
+                    try:
+                        verify(self._shelf, name)
+                    except StorageError as error:
+                        if name in names(self._shelf):
+                            self.torn.append(str(error))
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 def processes(run: Run) -> dict[str, list[int]]:
@@ -88,11 +117,12 @@ def processes(run: Run) -> dict[str, list[int]]:
     return {name: pids for name, pids in found.items() if pids}
 
 
-def strike(run: Run, each: Strike, draw: random.Random, server) -> bool:
+def strike(run: Run, each: Strike, draw: random.Random, looks: Looks, server=None) -> bool:
     """Wait for the victim, and strike it. False if the run ended before."""
+    before = looks.newest
     while run.process.poll() is None:
         pids = [server.process.pid] if each.victim == "server" else processes(run).get(each.victim)
-        if pids:
+        if pids and (looks.newest != before or not each.after_checkpoint):
             break
         time.sleep(0.05)
     ends = time.monotonic() + each.after_s
@@ -124,31 +154,6 @@ def _strike_server(each: Strike, server) -> None:
     else:
         server.process.wait()
         server.start()
-
-
-class Looks:
-    """Looks at the checkpoints while the run writes them: each that is visible is whole, or was pruned."""
-
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf, self._over = shelf, threading.Event()
-        self.count, self.torn = 0, []
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def _look(self) -> None:
-        while not self._over.wait(0.5):
-            with contextlib.suppress(StorageError):  # of a server that is away
-                for name in names(self._shelf):
-                    self.count += 1
-                    try:
-                        verify(self._shelf, name)
-                    except StorageError as error:
-                        if name in names(self._shelf):
-                            self.torn.append(str(error))
-
-    def end(self) -> None:
-        self._over.set()
-        self._thread.join()
 
 
 def the_end_is_right(run: Run, strikes: list[Strike], output: str) -> bool:
@@ -222,7 +227,7 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(make_run, undisturbed, tmp
         looks, left = Looks(shelf), list(strikes)
         for _ in range(4):  # the start itself, and one more for each strike that ends it
             run.start(checked=any(each.victim == "check" for each in strikes))
-            while left and strike(run, left[0], draw, server):
+            while left and strike(run, left[0], draw, looks, server):
                 left.pop(0)
             output, _ = run.process.communicate(timeout=400)
             print(output)
@@ -235,3 +240,18 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(make_run, undisturbed, tmp
         assert same_weights(weights(run, tmp_path), expected)
         if server is not None:
             assert bucket.uploads() == []
+
+
+def test_the_sweep_sees_a_training_that_forgets_what_it_has_to_save(make_run, undisturbed):
+    """Its loss depends on how often this process has computed it, which no checkpoint contains."""
+    sections = {**SECTIONS, "task": "faulty:Forgetful"}
+    expected = undisturbed(sections)
+    run = make_run("forgetful", **sections)
+    looks = Looks(run.run_dir.checkpoints)
+    run.start()
+    assert strike(run, Strike("rank", KILL, 0.0, after_checkpoint=True), random.Random(1), looks)
+    output = run.end(0)
+    looks.end()
+    assert "resuming from checkpoint" in output
+    assert (run.result.state, run.result.step) == ("done", 21)
+    assert not same_weights(weights(run, run.folder), expected)

@@ -72,3 +72,10 @@ class Faulty(Task):
 
     def scheduler(self, optimizer, total_steps):
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+
+
+class Forgetful(Faulty):
+    """Its loss depends on a number that no checkpoint contains."""
+
+    def loss(self, model, batch):
+        return super().loss(model, batch) * (1 + 0.1 * self.calls)
