@@ -84,6 +84,7 @@ def test_set_reaches_the_job(cli):
 BAD_JOBS = {
     "missing": (None, "job.yaml"),
     "not YAML": ("name: [", "job.yaml:"),
+    "of a later version": ("version: 2\nname: a\nfunction: m:f\n", "job.yaml:1"),
     "a tag": ("name: !!python/object:os.system x\n", "job.yaml:1"),
     "an unknown key": ("name: a\nfunction: m:f\nstorge: x\n", "storage"),
     "a wrong type": ("name: a\nfunction: m:f\nresources: {workers: many}\n", "job.yaml:3"),

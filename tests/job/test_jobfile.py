@@ -12,6 +12,7 @@ from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.file import LARGEST_FILE_BYTES, dump_job, load_job, parse_job, record_of
 from clustertrain.job.identity import FREE_TRAIN_KEYS, Change, identity, identity_difference, job_hash
 from clustertrain.job.model import Job
+from clustertrain.node.installed import how_to_install_later
 from clustertrain.version import __version__
 
 TASK = "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 4}\n"
@@ -68,8 +69,8 @@ def refusal(load, tmp_path):
         ),
         (
             TASK + "zzz: 2",
-            "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, module, "
-            "args, resume_args, data, scratch, train, checkpoint, resources, storage, failures, env, ",
+            "job.yaml:4:1: unknown key 'zzz'\nthe keys here are version, name, task, function, script, "
+            "module, args, resume_args, data, scratch, train, checkpoint, resources, storage, failures, env",
         ),
         ("{}", "job.yaml:1:1: the key 'name' is missing\nit has no default: add it"),
         (
@@ -403,10 +404,31 @@ def test_a_dump_writes_every_default_out(load):
     assert "checkpoint" not in dump_job(load(SCRIPT), defaults=True)
 
 
+def test_a_job_of_a_later_version_is_refused_before_anything_else_in_it(refusal):
+    message = refusal(TASK + "version: 2\nkey_of_version_2: 1\n")
+    what, rule, remedy = message.splitlines()
+    assert what == "job.yaml:4:1: version: 2 is of a later clustertrain"
+    assert rule == f"clustertrain {__version__} reads versions up to 1"
+    assert remedy == how_to_install_later()
+
+
+@pytest.mark.parametrize("version", ["0", "'2'", "0.5", "true", "[1]"])
+def test_a_version_is_a_whole_number(refusal, version):
+    assert re.match(
+        r"job.yaml:4:10: version: .* is not accepted\nmust be", refusal(f"{TASK}version: {version}\n")
+    )
+
+
+def test_version_1_is_the_default_and_no_part_of_the_runs_identity(load):
+    assert load(TASK + "version: 1\n") == load(TASK)
+    assert "version" not in identity(load(TASK))
+
+
 def test_a_record_has_the_version_the_identity_and_what_differs_from_the_defaults(load):
     job = load(TASK + "args: {a: null}\nfailures: {grace: 2h}\nresources: {workers: 1}\n")
     first, *lines = record_of(job).splitlines()
     assert __version__ in first
+    assert lines[0] == "version: 1"
     assert {"  a: null", "  grace: 2h", "  seed: 0"} <= {*lines}
     assert not [line for line in lines if line.startswith(("  retries", "resources", "  steps"))]
     assert parse_job(dump_job(job, defaults=True), "a record of an older version") == job

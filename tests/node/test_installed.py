@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.node import installed
-from clustertrain.node.installed import how_to_install, how_to_install_loggers
+from clustertrain.node.installed import how_to_install, how_to_install_later, how_to_install_loggers
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -81,12 +81,25 @@ def test_where_the_source_is_unknown_or_gone_the_packages_of_the_extra_are_named
     assert added() == [*PIP, *EXTRAS["wandb"]]
 
 
+def test_a_later_version_comes_from_where_this_one_came(copy, tmp_path):
+    text = "install a later clustertrain"
+    copy()
+    assert how_to_install_later() == text
+    copy(url=tmp_path.as_uri(), dir_info={"editable": True})
+    assert how_to_install_later().endswith(
+        f"from where this one came: {shlex.join([*PIP, '-e', str(tmp_path)])}"
+    )
+    copy(url=REPOSITORY, vcs_info={"vcs": "git", "commit_id": "12ab"})
+    assert how_to_install_later().endswith(f" install 'clustertrain @ git+{REPOSITORY}'")
+
+
 def test_a_copy_that_is_not_installed_has_a_list_to_go_by(monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(installed, "distribution", missing)
     assert how_to_install("train") == "Install the packages of train in clustertrain's pyproject.toml."
+    assert how_to_install_later() == "install a later clustertrain"
 
 
 def test_a_python_without_pip_is_that_of_uv(copy, tmp_path, monkeypatch):

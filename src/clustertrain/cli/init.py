@@ -10,6 +10,7 @@ from clustertrain.run.command_line import typed
 
 JOB_YAML = """\
 # Check it:  clustertrain check         Run it:  clustertrain run
+version: 1
 name: {name}
 task: task:SineTask          # file task.py, class SineTask
 args:

@@ -20,6 +20,7 @@ from clustertrain.job.values import (
     Args,
     Argument,
     CodeFolders,
+    Count,
     Environment,
     Identifier,
     Image,
@@ -32,8 +33,12 @@ from clustertrain.job.values import (
     ScriptPath,
     written_as,
 )
+from clustertrain.node.installed import how_to_install_later
 from clustertrain.storage.location import Location
+from clustertrain.version import __version__
 
+JOB_VERSION = 1
+"""The newest version of the job file: a change of the meaning of a key raises it."""
 _ENTRY_POINTS = ("task", "function", "script", "module")
 StorageText = Annotated[str, written_as("path or URI")]
 
@@ -44,6 +49,9 @@ def _storage(value: object) -> object:
 
 class CommonJob(Section):
     """One training job, without the sections of the launchers."""
+
+    version: Annotated[Count, Field(le=JOB_VERSION)] = JOB_VERSION
+    """Version of the job file's format. A clustertrain that does not know it refuses the file."""
 
     name: Name
     """Name of the run: up to 47 lowercase letters, digits and '-', beginning with a letter."""
@@ -127,6 +135,19 @@ class CommonJob(Section):
         checkpoint = data.get("checkpoint") or {}
         if data.get("function") is not None and isinstance(checkpoint, dict):
             return {**data, "checkpoint": {"every": {"minutes": 10}, **checkpoint}}
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_known_version(cls, data: Any) -> Any:
+        """Before all other rules: what a later version means by its keys is unknown here."""
+        version = data.get("version") if isinstance(data, dict) else None
+        if isinstance(version, int | float) and version > JOB_VERSION:
+            raise Refused(
+                f"{version} is of a later clustertrain\n"
+                f"clustertrain {__version__} reads versions up to {JOB_VERSION}\n{how_to_install_later()}",
+                "version",
+            )
         return data
 
     @model_validator(mode="after")

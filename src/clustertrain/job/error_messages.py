@@ -96,6 +96,7 @@ _RULES = {
     "finite_number": "must be finite",
     "greater_than": "must be more than {gt:g}",
     "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
     "literal_error": "must be {expected}",
     "model_type": "must be a mapping",
     "string_pattern_mismatch": "must match {pattern}",

@@ -99,7 +99,7 @@ def dump_job(job: Job, *, defaults: bool = False) -> str:
 def record_of(job: Job) -> str:
     """The job for the folder of its run: the version, and what differs from its defaults. `train` identifies
     the run and has all its values, so that a version with other defaults finds the same changes in it."""
-    values = _values(job, exclude_defaults=True)
+    values = {"version": job.version, **_values(job, exclude_defaults=True)}
     if "train" in values:
         values["train"] = _values(job, exclude_none=True)["train"]
     return f"# clustertrain {__version__}: a key that is missing here has its default\n{_text_of(values)}"

@@ -46,18 +46,34 @@ def how_to_install(*extras: str) -> str:
     except PackageNotFoundError:
         return f"Install the packages of {' and '.join(sorted(extras))} in clustertrain's pyproject.toml."
     wanted = _source(copy, f"[{','.join(sorted(extras))}]") or _packages(copy, extras)
+    return _pip_install(wanted)
+
+
+def how_to_install_later() -> str:
+    """What to do for a later clustertrain: the command with which this copy was installed, without its
+    commit."""
+    try:
+        source = _source(distribution("clustertrain"), "", later=True)
+    except PackageNotFoundError:
+        source = []
+    text = "install a later clustertrain"
+    return f"{text} from where this one came: {_pip_install(source)}" if source else text
+
+
+def _pip_install(wanted: Iterable[str]) -> str:
     pip = f"{quote(sys.executable)} -m pip install"
     if not any(distributions(name="pip")):  # find_spec("pip") would let setuptools replace distutils
         pip = f"uv pip install --python {quote(sys.executable)}"
     return " ".join([pip, *map(quote, wanted)])
 
 
-def _source(copy: Distribution, extras: str) -> list[str]:
-    """The arguments with which pip installs this copy again, or none if the source is unknown or gone."""
+def _source(copy: Distribution, extras: str, *, later: bool = False) -> list[str]:
+    """The arguments with which pip installs this copy again, or none if the source is unknown or gone; with
+    `later` the newest commit."""
     origin = json.loads(copy.read_text("direct_url.json") or "{}")
     url = origin.get("url", "")
     if vcs := origin.get("vcs_info"):
-        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+        url = f"{vcs['vcs']}+{url}" + ("" if later else f"@{vcs['commit_id']}")
     elif url.startswith("file:"):
         path = url2pathname(urlsplit(url).path)
         editable = ["-e"] if origin.get("dir_info", {}).get("editable") else []
