@@ -120,7 +120,7 @@ def test_runs_are_rows_for_a_data_frame(prepared):
     assert row["train.batch_size"] == 8
     assert (row["metrics.loss.last"], row["metrics.loss.best"]) == (1.0, 0.0)
     printed = command("ls", "runs", "--json", "--args", "train.batch_size", "--metric", "loss:min").stdout
-    assert json.loads(printed) == [row]
+    assert json.loads(printed) == [{**row, "format_version": 1}]
 
 
 def submitted(monkeypatch, calls):
@@ -266,7 +266,7 @@ def test_each_command_that_reads_prints_the_same_as_json(prepared):
     log = prepared.rank_log("host", 0)
     log.parent.mkdir(parents=True)
     log.write_text("a line\n")
-    assert printed_json("logs", "job.yaml", "--rank", "0") == [{"line": "a line"}]
+    assert printed_json("logs", "job.yaml", "--rank", "0") == [{"line": "a line", "format_version": 1}]
 
 
 def test_a_run_that_was_never_started_has_no_attempt_yet():
@@ -278,7 +278,7 @@ def test_a_run_that_was_never_started_has_no_attempt_yet():
 def test_the_check_of_the_code_as_json(monkeypatch):
     monkeypatch.setattr("clustertrain.launchers.check._import_and_rehearse", lambda *_: ["a note"])
     (checked,) = printed_json("check", "job.yaml")
-    assert checked.keys() == {"seconds", "notes"}
+    assert checked.keys() == {"seconds", "notes", "format_version"}
     assert checked["notes"] == ["a note"]
 
 

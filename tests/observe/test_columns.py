@@ -87,6 +87,7 @@ def test_the_same_in_json(ls):
         "metrics.loss.best": None,
         "where": "this machine",
         "text": "",
+        "format_version": 1,
     }
     assert "note: the best loss is unknown" in result.stderr
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from clustertrain.observe.as_json import as_json
 from clustertrain.observe.gpus import newest_group, ranks_of
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.tables import status_rows
@@ -72,4 +73,4 @@ class StoredStatus:
 
     def json(self) -> str:
         """One line, which `parsed` finds."""
-        return json.dumps(asdict(self))
+        return as_json(self)
