@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -22,7 +23,7 @@ from clustertrain.cli.options import (
     start_options,
 )
 from clustertrain.cli.where import about_run, echo_lines, job_here, note
-from clustertrain.errors import EXIT_INTERRUPTED, ClusterTrainError, RunStopped
+from clustertrain.errors import EXIT_INTERRUPTED, ClusterTrainError, DeprecatedKey, RunStopped
 from clustertrain.version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +43,17 @@ class _Commands(click.Group):
             ctx.exit(EXIT_INTERRUPTED)
 
 
+_python_shows = warnings.showwarning
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """A warning about the job file, without a place in the code; any other as Python shows it."""
+    if issubclass(category, DeprecatedKey):
+        note(f"warning: {message}")
+    else:
+        _python_shows(message, category, *place, **more)
+
+
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
@@ -52,6 +64,7 @@ def main() -> None:
     Exit codes: 0 done, 1 training failed, 2 bad job file or arguments, 3 cluster refused,
     4 data or storage, 75 stopped with a checkpoint (run again to continue), 130 interrupted.
     """
+    warnings.showwarning = _show_warning
 
 
 @main.command()
