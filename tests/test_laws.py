@@ -223,3 +223,7 @@ def test_every_kind_of_event_is_in_the_list():
     written = {arg.value for call in calls for arg in call.args if isinstance(arg, ast.Constant)}
     assert {*written, "stage", "train", "eval"} == set(KINDS), "the loop and staging name these three"
     assert set(event_lines._LINES) <= set(KINDS)
+    for call in calls:
+        for kind in {arg.value for arg in call.args if isinstance(arg, ast.Constant)}:
+            fields = {keyword.arg for keyword in call.keywords if keyword.arg is not None}
+            assert fields <= set(KINDS[kind].fields.split(", ")), f"{kind}: its fields"

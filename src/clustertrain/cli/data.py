@@ -88,10 +88,13 @@ class DataState:
     """What is there of a data set.
 
     Attributes:
+        name: that of the job file.
+        per: cluster or node, where each has its own copy.
         state: in place, ready, partial, absent, or missing: its source is not there.
-        size_bytes: what is staged of it; total_bytes: what there is to stage, if the source says so.
+        size_bytes: what is staged of it.
+        total_bytes: what there is to stage, if the source says so.
         source: its URI, without credentials.
-        where: the file or folder; None if there is none yet.
+        where: the file or folder; null if there is none yet.
         error: why it is missing.
     """
 

@@ -41,7 +41,12 @@ DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without th
 
 @dataclass(frozen=True)
 class Checked:
-    """What the check of a job that has no mistake found: notes on what was not checked."""
+    """What the check of a job that has no mistake found.
+
+    Attributes:
+        seconds: what the check took.
+        notes: what was not checked, and advice.
+    """
 
     seconds: float
     notes: list[str]

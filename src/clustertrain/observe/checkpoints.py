@@ -28,8 +28,13 @@ class Checkpoint:
     """A checkpoint by its manifest.
 
     Attributes:
+        name: its folder.
+        step: the last one before it.
+        epoch: how many were finished, or the one that it is in.
         why: why it was saved; `damaged` or `unknown` if its manifest cannot be used.
-        error: why its manifest cannot be used; then what only the manifest has is None.
+        error: why its manifest cannot be used; then what only the manifest has is null.
+        workers: how many ranks the run had.
+        size_bytes: of all its files.
         written_at: in seconds since 1970.
         metrics: those of an evaluation at its step.
         best: its value of the metric of `checkpoint.keep_best`, if it is the best one.

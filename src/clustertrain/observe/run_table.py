@@ -52,6 +52,10 @@ class RunRow:
     """A run as a row of `ls`.
 
     Attributes:
+        name: of the run.
+        state: one of the table of states, or unknown.
+        step: the newest one; null before the first, and for a script.
+        attempt: the newest one, or null if there is none.
         where: the machine, or the scheduler's job.
         text: the metrics, or the reason of the state.
         job_yaml: the job as this user started it, if this machine does not see the run.
@@ -124,6 +128,8 @@ def _row_of(status: Status) -> RunRow:
 
 _BEFORE = {"name": "NAME", "state": "STATE", "step": "STEP", "attempt": "ATTEMPT"}
 _AFTER = {"where": "WHERE", "text": "FIGURES"}
+PRINTED = (*_BEFORE, *_AFTER)
+"""The fields of a RunRow that every row of the table has."""
 
 
 def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> Table:
@@ -137,7 +143,7 @@ def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> 
         except (JobError, StorageError) as error:
             values.append({})
             unread.append(f"{row.name}: {str(error).splitlines()[0]}")
-    cells = [{key: getattr(row, key) for key in (*_BEFORE, *_AFTER)} for row in rows]
+    cells = [{key: getattr(row, key) for key in PRINTED} for row in rows]
     for cell, more in zip(cells, values, strict=True):
         cell.update(more)
     return Table(_BEFORE | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(values)])

@@ -20,14 +20,17 @@ class StoredStatus:
     """The status of a run, by its files and its scheduler.
 
     Attributes:
-        attempt: the newest one, or None if there is none.
+        attempt: the newest one, or null if there is none.
         began_at: when that attempt was claimed, in seconds since 1970.
-        state, cause: a row of states.STATES.
+        state: one of the table of states.
+        cause: one of the causes of that state.
         text: the reason of the state, such as the error of a run that failed.
-        over, of_result: as in run_state.RunState.
-        exit_code: None while the run has not ended.
+        over: the run has ended, and nothing will restart it automatically.
+        of_result: the state is that of the newest attempt's result.
+        exit_code: null while the run has not ended.
+        step: the newest step that is known; null before the first, and for a script.
         rows: the table that `status` prints.
-        ranks: rank, host, pid and GPUs of each worker that was started last, as in the event `group_started`.
+        ranks: rank, host, pid and gpus of each worker that was started last, as in the event `group_started`.
     """
 
     attempt: int | None = None

@@ -9,35 +9,66 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import FiniteFloat
 
 from clustertrain.record_file import json_object, typed
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Failure
 from clustertrain.run.streams.streams import Tail
 
+
+class Kind(NamedTuple):
+    """A kind of record: what it says, and its fields beside `kind` and `time`."""
+
+    meaning: str
+    fields: str
+
+
 KINDS = {
-    "stage": "name, phase, bytes, total_bytes, seconds",
-    "ray_started": "seconds, address",
-    "group_started": "restart, world_size, cuda, nccl; ranks: rank, host, pid, gpus (node.gpus.Gpu)",
-    "resized": "world_size, of, text",
-    "resumed": "restart, step, epoch, checkpoint, world_size, redone_steps",
-    "fallback": "checkpoint, why",
-    "worker_died": "the fields of records.Failure",
-    "restarting": "restart, of, of_script, with_driver, and step and text of the failure",
-    "checkpoint": "step, name, bytes, blocking_s, write_s, reason",
-    "stop_requested": "cause, of_script",
-    "warning": "text",
-    "note": "text",
-    "watchdog": "text, rank",
-    "transport": "host, text, and the fields of nccl_transport.Transport",
-    "train": "step, epoch, loss, and what else was measured (metrics streams)",
-    "eval": "step, epoch, loss, and what else was measured (metrics streams)",
+    "stage": Kind(
+        "A data set is fetched: `phase` is wait, download, extract or ready.",
+        "name, phase, bytes, total_bytes, seconds",
+    ),
+    "ray_started": Kind("Ray runs at `address`.", "seconds, address"),
+    "group_started": Kind(
+        "The workers started. `ranks` are objects with rank, host, pid and gpus (uuid, pci, name, driver, "
+        "capability).",
+        "restart, world_size, cuda, nccl, ranks",
+    ),
+    "resized": Kind("The run continues with `world_size` workers of at most `of`.", "world_size, of, text"),
+    "resumed": Kind(
+        "The workers continue at a checkpoint, or at step 0 if `checkpoint` is null.",
+        "restart, step, epoch, checkpoint, world_size, redone_steps",
+    ),
+    "fallback": Kind("A damaged checkpoint is passed over.", "checkpoint, why"),
+    "worker_died": Kind("A worker failed.", ", ".join(f.name for f in fields(Failure))),
+    "restarting": Kind(
+        "The workers start again, `restart` of at most `of` times; with `with_driver` the driver as well.",
+        "restart, of, step, text, of_script, with_driver",
+    ),
+    "checkpoint": Kind(
+        "A checkpoint is complete. The training waited `blocking_s`, the write took `write_s`.",
+        "step, name, bytes, blocking_s, write_s, reason",
+    ),
+    "stop_requested": Kind("The run is asked to save and end.", "cause, of_script"),
+    "warning": Kind("Something is wrong, and the run continues.", "text"),
+    "note": Kind("A remark; one of the training loop has its position.", "text, step, epoch"),
+    "watchdog": Kind("A rank made no step for too long, and is ended.", "text, rank"),
+    "transport": Kind(
+        "How NCCL connects the GPUs of a node.",
+        "host, text, network, devices, within, reaches_others, gpu_direct",
+    ),
+    "train": Kind(
+        "Metrics of the training steps since the last such record, and what else was measured.",
+        "step, epoch, loss, lr, samples_per_s, data_wait_s, compute_s, total_steps, epoch_progress",
+    ),
+    "eval": Kind("Metrics of an evaluation by their names, and what else was measured.", "step, epoch, loss"),
 }
-"""The kinds of records, with their fields beside `kind` and `time`."""
+"""The kinds of records: events, and the metrics `train` and `eval`."""
 
 
 class EventLog:
