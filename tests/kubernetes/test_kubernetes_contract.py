@@ -26,8 +26,8 @@ class TestKubernetes(SchedulerContract):
         """Nobody runs this one: it waits, and ends when it is cancelled."""
         job = self.job()
         handle = scheduler.submit(job, scheduler.plan(job, OPTIONS), SUBMISSION, UNKNOWN)
-        state = scheduler.states([handle.job_id]).jobs[handle.job_id]
+        state = scheduler.states([handle]).jobs[handle.job_id]
         assert (state.job_id, state.is_waiting, state.text) == (handle.job_id, True, "new")
         for _ in range(2):
-            scheduler.cancel(handle.job_id, only_waiting=True)
-            assert not scheduler.states([handle.job_id]).jobs
+            scheduler.cancel(handle, only_waiting=True)
+            assert not scheduler.states([handle]).jobs

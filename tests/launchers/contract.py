@@ -19,10 +19,11 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, typed
 
-UNKNOWN_JOB = "99999"
+UNKNOWN_JOB = Handle("99999")
 OPTIONS = Options(command=typed("submit", "job.yaml"))
 SCRIPT = b"""#!/bin/bash
 echo "$CLUSTERTRAIN_SUBMISSION" > submission.new
@@ -97,12 +98,12 @@ class SchedulerContract:
         plan = self.with_script(scheduler.plan(job, OPTIONS), SCRIPT)
         handle = scheduler.submit(job, plan, SUBMISSION, UNKNOWN)
         ends = time.monotonic() + 60
-        while (state := scheduler.states([handle.job_id]).jobs.get(handle.job_id)) and not state.is_over:
+        while (state := scheduler.states([handle]).jobs.get(handle.job_id)) and not state.is_over:
             assert state.job_id == handle.job_id
             assert time.monotonic() < ends, state
             time.sleep(0.3)
         assert Path("submission").read_text() == f"{SUBMISSION}\n"
-        scheduler.cancel(handle.job_id)
+        scheduler.cancel(handle)
 
     def with_script(self, plan, script):
         return replace(plan, script=script)

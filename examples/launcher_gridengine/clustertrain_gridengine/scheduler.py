@@ -72,10 +72,11 @@ class GridEngineScheduler(Scheduler):
         output = Path(job.section(GridEngine).output).absolute() / f"{job.name}.o{answer[1]}"
         return Handle(answer[1], output=str(output), printed=tuple(done.stderr.splitlines()))
 
-    def states(self, job_ids: Sequence[str]) -> Answer:
-        return query(job_ids)
+    def states(self, jobs: Sequence[Handle]) -> Answer:
+        return query([job.job_id for job in jobs])
 
-    def cancel(self, job_id: str, *, only_waiting: bool = False) -> None:
+    def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
+        job_id = job.job_id
         state = query([job_id]).jobs.get(job_id)
         if state is not None and (state.is_over or (only_waiting and not state.is_waiting)):
             return

@@ -15,6 +15,7 @@ from clustertrain.job.file import load_job
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.local.launcher import LocalScheduler
+from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.run.command_line import UNKNOWN
 from launchers.contract import OPTIONS, SUBMISSION, SchedulerContract
 from leftovers import left_after, living_descendants
@@ -82,11 +83,12 @@ def called(folder, command, *options):
 
 def test_another_process_with_the_pid_of_a_job_is_not_the_job(start):
     scheduler = launcher_of("local").scheduler
-    job_id = start("sleep 60").job_id
-    assert [*scheduler.states([job_id, f"{job_id}0"]).jobs] == [job_id]
-    scheduler.cancel(f"{job_id}0")
-    scheduler.cancel(job_id, only_waiting=True)
-    assert job_id in scheduler.states([job_id]).jobs, "it does not wait"
+    job = start("sleep 60")
+    job_id, another = job.job_id, Handle(f"{job.job_id}0")
+    assert [*scheduler.states([job, another]).jobs] == [job_id]
+    scheduler.cancel(another)
+    scheduler.cancel(job, only_waiting=True)
+    assert job_id in scheduler.states([job]).jobs, "it does not wait"
 
 
 def test_a_job_that_ignores_the_request_to_end_is_killed(start, monkeypatch):
@@ -95,8 +97,8 @@ def test_a_job_that_ignores_the_request_to_end_is_killed(start, monkeypatch):
     handle = start("trap '' TERM; echo ready; sleep 60; sleep 60")
     while "ready" not in Path(handle.output).read_text():
         time.sleep(0.05)
-    scheduler.cancel(handle.job_id)
-    assert not scheduler.states([handle.job_id]).jobs
+    scheduler.cancel(handle)
+    assert not scheduler.states([handle]).jobs
 
 
 def test_what_a_program_printed_that_ended_at_once_is_the_error(start, monkeypatch):

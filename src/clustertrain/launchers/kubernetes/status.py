@@ -25,7 +25,7 @@ from clustertrain.launchers.kubernetes.observed.view import (
 )
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, id_of
-from clustertrain.launchers.scheduler.interface import Answer, JobState
+from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
@@ -123,7 +123,7 @@ def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
         job = each.submitted_job
         groups.setdefault(Kubectl.of(job.section(Kubernetes)), {})[id_of(job)] = each
     for group in groups.values():
-        answer = SCHEDULER.states([*group])
+        answer = SCHEDULER.states([*map(Handle, group)])
         if answer.no_answer is not None:
             notes.append(f"{next(iter(group.values())).cluster}: {answer.no_answer}")
         rows += [_known_row(each, answer, answer.jobs.get(job_id)) for job_id, each in group.items()]

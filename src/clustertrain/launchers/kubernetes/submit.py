@@ -111,9 +111,9 @@ class KubernetesScheduler(Scheduler):
         handle = handle_of(job, made)
         return replace(handle, printed=(*printed, f"the run is in {handle.storage}/{job.name}"))
 
-    def states(self, job_ids: Sequence[str]) -> Answer:
-        named = {job_id: _of_id(job_id) for job_id in job_ids}
-        jobs: dict[str, JobState] = {}
+    def states(self, jobs: Sequence[Handle]) -> Answer:
+        named = {job.job_id: _of_id(job.job_id) for job in jobs}
+        found: dict[str, JobState] = {}
         for kubectl in {kubectl for _, kubectl in named.values()}:
             try:
                 there = {name_of(rayjob): rayjob for rayjob in kubectl.list(RAYJOBS, OUR_LABEL)}
@@ -122,12 +122,12 @@ class KubernetesScheduler(Scheduler):
             for job_id, (name, where) in named.items():
                 if where == kubectl and name in there:
                     observed = Observed(there[name])
-                    jobs[job_id] = RayJobState(job_id, observed.summary, of_rayjob=observed.native)
-        return Answer(jobs)
+                    found[job_id] = RayJobState(job_id, observed.summary, of_rayjob=observed.native)
+        return Answer(found)
 
-    def cancel(self, job_id: str, *, only_waiting: bool = False) -> None:
-        name, kubectl = _of_id(job_id)
-        state = self.states([job_id]).jobs.get(job_id)
+    def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
+        name, kubectl = _of_id(job.job_id)
+        state = self.states([job]).jobs.get(job.job_id)
         if state is None or state.is_waiting or not only_waiting:
             delete_run(kubectl, name, _DELETE_S)
 

@@ -80,18 +80,18 @@ class LocalScheduler(Scheduler):
             raise ClusterError(f"The run in the background ended at once. It printed:\n{printed}")
         return Handle(job_id_of(process or Process(this_host(), pid, 0)), socket.gethostname(), str(output))
 
-    def states(self, job_ids: Sequence[str]) -> Answer:
+    def states(self, jobs: Sequence[Handle]) -> Answer:
         host = socket.gethostname()
-        running = (job_id for job_id in job_ids if _pid(job_id) is not None)
-        jobs = {each: ProcessState(each, "RUNNING", nodes=host, cluster=host) for each in running}
-        return Answer(jobs, cluster=host)
+        running = (job.job_id for job in jobs if _pid(job) is not None)
+        found = {each: ProcessState(each, "RUNNING", nodes=host, cluster=host) for each in running}
+        return Answer(found, cluster=host)
 
-    def cancel(self, job_id: str, *, only_waiting: bool = False) -> None:
+    def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
         """Request that the run saves and ends; what is left of it after 30 s is killed."""
         if only_waiting:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if (pid := _pid(job_id)) is None:
+            if (pid := _pid(job)) is None:
                 return
             try:
                 os.kill(pid, number)
@@ -99,7 +99,7 @@ class LocalScheduler(Scheduler):
                 raise ClusterError(f"Process {pid} belongs to another user.\nAsk that user.") from None
             except ProcessLookupError:  # it has ended at this moment
                 return
-            wait_until(lambda: _pid(job_id) is None, _KILLED_AFTER_S, _POLL_S)
+            wait_until(lambda: _pid(job) is None, _KILLED_AFTER_S, _POLL_S)
 
 
 def job_id_of(process: Process) -> str:
@@ -107,11 +107,11 @@ def job_id_of(process: Process) -> str:
     return f"{process.pid}-{process.pid_started_ticks}"
 
 
-def _pid(job_id: str) -> int | None:
+def _pid(job: Handle) -> int | None:
     """The pid of a job that runs on this host, or None."""
-    pid = int(job_id.partition("-")[0])
+    pid = int(job.job_id.partition("-")[0])
     process = process_of(pid)
-    return pid if process is not None and job_id_of(process) == job_id else None
+    return pid if process is not None and job_id_of(process) == job.job_id else None
 
 
 def _output_file(job: SiteJob) -> Path:

@@ -225,11 +225,11 @@ class Scheduler(ABC):
         """
 
     @abstractmethod
-    def states(self, job_ids: Sequence[str]) -> Answer:
+    def states(self, jobs: Sequence[Handle]) -> Answer:
         """The states of jobs, with one query for all. Raises no error: `Answer.no_answer` contains it."""
 
     @abstractmethod
-    def cancel(self, job_id: str, *, only_waiting: bool = False) -> None:
+    def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
         """Cancel a job; no effect if it has ended or, with `only_waiting`, if it has started.
 
         Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from clustertrain.errors import StorageError
-from clustertrain.launchers.scheduler.interface import Answer, JobState, Scheduler
+from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Scheduler
 from clustertrain.launchers.scheduler.run_state import Files, standing_of
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import (
@@ -34,17 +34,20 @@ class QueuedJob:
     """A job of a run.
 
     Attributes:
-        output: the path of the output file that the scheduler writes, or empty if it is not known.
+        handle: its ID, and the path of the output file that the scheduler writes if that is known.
         queue: the state in the scheduler, or None if that has purged the job, or does not answer.
         no_answer: the reason if the scheduler does not answer, or None if it does.
         cancelled_by_stop: whether `stop` cancelled it while it waited for its start or its restart.
     """
 
-    job_id: str
-    output: str = ""
+    handle: Handle
     queue: JobState | None = None
     no_answer: str | None = None
     cancelled_by_stop: bool = False
+
+    @property
+    def job_id(self) -> str:
+        return self.handle.job_id
 
     @property
     def is_cancelled(self) -> bool:
@@ -96,8 +99,8 @@ class QueuedStatus(Status):
                 if each.queue is not None
                 else []
             )
-        if job.output:
-            rows.append(("output", job.output))
+        if job.handle.output:
+            rows.append(("output", job.handle.output))
         return rows
 
 
@@ -114,7 +117,7 @@ def statuses(scheduler: Scheduler, runs: Sequence[RunFiles]) -> list[Status]:
     """The statuses of runs, with one query to the scheduler for all of them."""
     read = [_Files(files, scheduler) for files in runs]
     job_ids = sorted({job_id for each in read for job_id in each.job_ids})
-    answer = scheduler.states(job_ids) if job_ids else Answer({})
+    answer = scheduler.states([*map(Handle, job_ids)]) if job_ids else Answer({})
     return [_status(each, answer) for each in read]
 
 
@@ -195,7 +198,8 @@ def _queued_job(named: SchedulerJob | SchedulerStart, read: _Files, answer: Answ
         no_answer = f"{read.scheduler.label}'s cluster here is {here}, the run's is {cluster}"
     queue = _kept(named, read, queue)
     cancelled_by_stop = read.files.run.cancellation(read.scheduler.name, job_id).exists()
-    return QueuedJob(job_id, record.output if record is not None else "", queue, no_answer, cancelled_by_stop)
+    handle = Handle(job_id, cluster, record.output if record is not None else "")
+    return QueuedJob(handle, queue, no_answer, cancelled_by_stop)
 
 
 def _kept(named: SchedulerJob | SchedulerStart, read: _Files, queue: JobState | None) -> JobState | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.launchers.scheduler.interface import JobState, Scheduler
+from clustertrain.launchers.scheduler.interface import Handle, JobState, Scheduler
 from clustertrain.launchers.scheduler.status import QueuedStatus, status_of
 from clustertrain.observe.status import Status
 from clustertrain.run.folder import Attempt, RunDir
@@ -48,45 +48,45 @@ class _Stop:
     def stop(self, *, wait: bool) -> None:
         status = status_of(self.scheduler, self.run)
         for job in status.waiting_jobs if isinstance(status, QueuedStatus) else ():
-            self._cancel(job.job_id)
+            self._cancel(job.handle)
         if status.state == "queued":
-            self._cancel(self._job_id(status))
+            self._cancel(self._job(status))
             status = status_of(self.scheduler, self.run)
             if status.standing.over:
                 return
         if status.result is not None and not status.standing.over:  # its job is being requeued
-            self._cancel_remaining(self._job_id(status))
+            self._cancel_remaining(self._job(status))
             return
         if status.runner is None:
             raise _not_running(status)
         if status.attempt is None or status.standing.cause == "nodes":
-            self._cancel_before_its_attempt(self._job_id(status))
+            self._cancel_before_its_attempt(self._job(status))
             return
         _request_stop(status.attempt, status, self.echo)
         if wait:
             self._wait_for_the_end(status.attempt, status)
 
-    def _cancel(self, job_id: str) -> None:
+    def _cancel(self, job: Handle) -> None:
         """Cancel a job that waits; no effect if it has started meanwhile."""
-        self.scheduler.cancel(job_id, only_waiting=True)
-        job = self._wait_in_queue(job_id, lambda job: job is None or not job.is_waiting)
-        if job is None or job.is_cancelled:
-            self._record_cancellation(job_id)
-            self.echo(f"{self._named(job_id)} was cancelled in the queue")
-        elif job.is_waiting:
+        self.scheduler.cancel(job, only_waiting=True)
+        state = self._wait_in_queue(job, lambda state: state is None or not state.is_waiting)
+        if state is None or state.is_cancelled:
+            self._record_cancellation(job)
+            self.echo(f"{self._named(job)} was cancelled in the queue")
+        elif state.is_waiting:
             raise ClusterError(
-                f"{self._named(job_id)} was cancelled without effect: it is still {job.text}.\nTry again."
+                f"{self._named(job)} was cancelled without effect: it is still {state.text}.\nTry again."
             )
 
-    def _cancel_before_its_attempt(self, job_id: str) -> None:
-        self.scheduler.cancel(job_id)
-        job = self._wait_in_queue(job_id, lambda job: job is None or job.is_over)
-        if self.run.newest_attempt() is None and (job is None or job.is_cancelled):
-            self._record_cancellation(job_id)
-        self.echo(f"{self._named(job_id)} was cancelled: there was nothing to save yet")
+    def _cancel_before_its_attempt(self, job: Handle) -> None:
+        self.scheduler.cancel(job)
+        state = self._wait_in_queue(job, lambda state: state is None or state.is_over)
+        if self.run.newest_attempt() is None and (state is None or state.is_cancelled):
+            self._record_cancellation(job)
+        self.echo(f"{self._named(job)} was cancelled: there was nothing to save yet")
 
-    def _job_id(self, status: Status) -> str:
-        """The ID of the job to cancel.
+    def _job(self, status: Status) -> Handle:
+        """The job to cancel.
 
         Raises:
             ClusterError: the scheduler does not show the state of the job.
@@ -98,53 +98,53 @@ class _Stop:
                 f"{status.run.name} is {status.state}, and {why}.\n"
                 f"Only {label} can cancel a waiting job: try again, or on a login node of the job's cluster."
             )
-        return status.job.job_id
+        return status.job.handle
 
-    def _named(self, job_id: str) -> str:
-        return f"{self.scheduler.label} job {job_id}"
+    def _named(self, job: Handle) -> str:
+        return f"{self.scheduler.label} job {job.job_id}"
 
-    def _record_cancellation(self, job_id: str) -> None:
+    def _record_cancellation(self, job: Handle) -> None:
         who = f"{getpass.getuser()} on {socket.gethostname()}"
-        self.run.cancellation(self.scheduler.name, job_id).create(Cancellation(by=who))
+        self.run.cancellation(self.scheduler.name, job.job_id).create(Cancellation(by=who))
 
     def _wait_for_the_end(self, attempt: Attempt, status: Status) -> None:
         result = _wait_for_result(attempt, self.echo)
         if isinstance(status, QueuedStatus):
-            job_id = status.job.job_id
+            job = status.job.handle
             try:
-                self._cancel_remaining(job_id, ended=result is not None)
+                self._cancel_remaining(job, ended=result is not None)
             except ClusterError as error:
-                self.echo(f"warning: it is not known whether {self._named(job_id)} has ended: {error}")
+                self.echo(f"warning: it is not known whether {self._named(job)} has ended: {error}")
 
-    def _cancel_remaining(self, job_id: str, *, ended: bool = True) -> None:
+    def _cancel_remaining(self, job: Handle, *, ended: bool = True) -> None:
         """Cancel a job that does not end on its own, or waits for a restart."""
-        job = self._state(job_id)
+        state = self._state(job)
         if ended:  # the run has its result: its job gets time to end on its own
-            job = self._wait_in_queue(job_id, lambda job: job is None or not job.has_nodes)
-        if job is None or job.is_over:
+            state = self._wait_in_queue(job, lambda state: state is None or not state.has_nodes)
+        if state is None or state.is_over:
             return
-        self.scheduler.cancel(job_id)
-        self.echo(f"{self._named(job_id)} was {job.native}: cancelled")
-        if job.is_waiting:
-            self._record_cancellation(job_id)
+        self.scheduler.cancel(job)
+        self.echo(f"{self._named(job)} was {state.native}: cancelled")
+        if state.is_waiting:
+            self._record_cancellation(job)
 
-    def _wait_in_queue(self, job_id: str, condition: Callable[[JobState | None], bool]) -> JobState | None:
-        """Wait at most 30 s until the job meets the condition. Returns the job; None if it is purged."""
-        job: JobState | None = None
+    def _wait_in_queue(self, job: Handle, condition: Callable[[JobState | None], bool]) -> JobState | None:
+        """Wait at most 30 s until the job meets the condition. Returns its state; None if it is purged."""
+        state: JobState | None = None
 
         def is_met() -> bool:
-            nonlocal job
-            job = self._state(job_id)
-            return condition(job)
+            nonlocal state
+            state = self._state(job)
+            return condition(state)
 
         wait_until(is_met, _JOB_ENDS_WITHIN_S, _QUEUE_POLL_S)
-        return job
+        return state
 
-    def _state(self, job_id: str) -> JobState | None:
-        answer = self.scheduler.states([job_id])
+    def _state(self, job: Handle) -> JobState | None:
+        answer = self.scheduler.states([job])
         if answer.no_answer is not None:
             raise ClusterError(f"{answer.no_answer}.\nTry again.")
-        return answer.jobs.get(job_id)
+        return answer.jobs.get(job.job_id)
 
 
 def _not_running(status: Status) -> JobError:

@@ -68,7 +68,7 @@ def submit(
         echo(line)
     if submission is not None:
         _record(scheduler, submission, handle, echo)
-    found = scheduler.states([handle.job_id]).jobs.get(handle.job_id)
+    found = scheduler.states([handle]).jobs.get(handle.job_id)
     return Submitted(handle, found.text if found else "")
 
 

@@ -30,11 +30,11 @@ class SlurmScheduler(Scheduler):
     def submit(self, job: Job, plan: Plan, submission: str, command: CommandLine) -> Handle:
         return submit.send(job, plan, submission, command)
 
-    def states(self, job_ids: Sequence[str]) -> Answer:
-        return queue.query_queue(job_ids)
+    def states(self, jobs: Sequence[Handle]) -> Answer:
+        return queue.query_queue([job.job_id for job in jobs])
 
-    def cancel(self, job_id: str, *, only_waiting: bool = False) -> None:
-        queue.cancel(job_id, only_waiting=only_waiting)
+    def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
+        queue.cancel(job.job_id, only_waiting=only_waiting)
 
 
 LAUNCHER = Launcher(SlurmScheduler())
