@@ -17,7 +17,7 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import (
     NotFound,
     ended_in_pod,
 )
-from clustertrain.launchers.kubernetes.observed.view import error_from_pod
+from clustertrain.launchers.kubernetes.observed.run_storage import error_from_pod
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
 
 

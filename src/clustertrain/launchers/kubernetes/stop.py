@@ -12,19 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clustertrain.errors import EXIT_JOB, JobError
+from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
-from clustertrain.launchers.kubernetes.observed.view import (
-    CLI,
-    RAYJOBS,
-    View,
-    error_from_pod,
-    view_of_existing,
-)
+from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View, view_of_existing
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
-from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL, grace_s
+from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL, grace_s
 from clustertrain.launchers.kubernetes.section import Kubernetes
 
 _BEYOND_GRACE_S = 90.0
@@ -69,17 +64,16 @@ def _has_attempt(view: View) -> bool:
 
 
 def _request_stop(view: View, kubectl: Kubectl, echo: Callable[[str], None], wait: bool) -> None:
-    head = name_of(view.observed.head or {})
-    command = [*CLI, "stop", JOB_FILE, *([] if wait else ["--no-wait"])]
-    timeout_s = grace_s(view.job) + _BEYOND_GRACE_S
-    echo(f"requesting a save and a stop through pod {head}")
-    done = kubectl.exec(head, HEAD_CONTAINER, *command, timeout_s=timeout_s)
-    for line in done.stdout.splitlines()[1:]:  # the first line names a process of the pod
-        echo(line)
-    if done.code == EXIT_JOB:
+    storage = RunStorage(view.job, kubectl, view.observed.head)
+    echo(f"requesting a save and a stop through pod {name_of(view.observed.head or {})}")
+    command = ["stop", JOB_FILE, *([] if wait else ["--no-wait"])]
+    try:
+        printed = storage.printed(*command, timeout_s=grace_s(view.job) + _BEYOND_GRACE_S)
+    except JobError:
         echo("it ended before the request")
-    elif done.code:
-        raise error_from_pod(done.code, done.stderr)
+        return
+    for line in printed.splitlines()[1:]:  # the first line names a process of the pod
+        echo(line)
 
 
 def delete_run(kubectl: Kubectl, name: str, timeout_s: float) -> None:

@@ -6,22 +6,20 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from clustertrain.errors import EXIT_STORAGE, ClusterError, JobError
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
-from clustertrain.launchers.kubernetes.observed.reader_pod import read_by_pod, waiting_pod
-from clustertrain.launchers.kubernetes.observed.view import CLI, error_from_pod, observe_run
+from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
+from clustertrain.launchers.kubernetes.observed.view import observe_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
-from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER, RUN_LABEL
+from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.status import known_rows
 from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, rayjob_of
 from clustertrain.launchers.launcher import Echo, Target, known_run
 from clustertrain.observe.run_table import RunRow
 
-_READ_S = 600.0  # `ckpt verify` and `ckpt export` read every byte
 _READING = (["ckpt", "ls"], ["ckpt", "verify"], ["data", "ls"], ["data", "verify"])
 
 
@@ -36,30 +34,10 @@ class KubernetesReach:
                 f"`{' '.join(command[:2])}` writes files, and the storage of {job.name} is in the cluster: "
                 f"{where.uri}.\nRun it on a machine or in a pod that can write to that storage."
             )
-        kubectl = Kubectl.of(job.section(Kubernetes))
-        head, arguments = observe_run(job, kubectl, []).head, _arguments(command)
-        if head is not None:
-            done = kubectl.exec(name_of(head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_READ_S)
-            yield from done.stdout.splitlines()
-            if done.code:
-                raise error_from_pod(done.code, done.stderr)
-            return
-        printed, error, rest = read_by_pod(job, kubectl, arguments).partition("error: ")
-        yield from printed.splitlines()
-        if error:
-            raise error_from_pod(EXIT_STORAGE, error + rest)
+        yield from _storage_of(job).lines(*_arguments(command))
 
     def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
-        job = job_of(target)
-        kubectl = Kubectl.of(job.section(Kubernetes))
-        argv = [*CLI, *_arguments(command)]
-        if (head := observe_run(job, kubectl, []).head) is not None:
-            done = kubectl.exec(name_of(head), HEAD_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
-        else:
-            with waiting_pod(job, kubectl, int(_READ_S)) as pod:
-                done = kubectl.exec(pod, READER_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
-        if done.code:
-            raise error_from_pod(done.code, done.stderr)
+        _storage_of(job_of(target)).download(*_arguments(command), to=to)
 
     def found(self, job: SiteJob, job_file: str, echo: Echo) -> KnownRun | None:
         if job.image is None or shutil.which("kubectl") is None:
@@ -88,6 +66,11 @@ def job_of(target: Target) -> SiteJob:
             f"{target.text} is not a job file, and only a job file names the cluster.\nName the job file."
         )
     return job
+
+
+def _storage_of(job: SiteJob) -> RunStorage:
+    kubectl = Kubectl.of(job.section(Kubernetes))
+    return RunStorage(job, kubectl, observe_run(job, kubectl, []).head)
 
 
 def _arguments(command: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ pod_problems.py  why pods do not run, one line for each problem
 lost_pods.py     lost nodes, and what containers printed last
 last_known.py    what was read last of a storage that no pod can read now
 reader_pod.py    a short-lived pod that reads the storage of a run whose pods are gone
+run_storage.py   runs commands where the storage of a run is
 first_word.py    what the cluster says first of a run that was just applied
 logs.py          `logs`
 """

@@ -11,25 +11,14 @@ from dataclasses import replace
 from itertools import islice
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer, NotFound, ended_in_pod
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer, NotFound
 from clustertrain.launchers.kubernetes.observed.pod_problems import name_of, role_of
-from clustertrain.launchers.kubernetes.observed.reader_pod import read_by_pod
-from clustertrain.launchers.kubernetes.observed.view import (
-    CLI,
-    POLL_S,
-    View,
-    error_from_pod,
-    read_view,
-    warning,
-)
+from clustertrain.launchers.kubernetes.observed.run_storage import HeadGone, RunStorage
+from clustertrain.launchers.kubernetes.observed.view import POLL_S, View, read_view, warning
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
-from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.shell import CommandFailed
 from clustertrain.observe.as_json import json_line
 from clustertrain.observe.logs import LogSelection
-
-_GONE = (137, 143)  # exit codes of a command that was killed with its pod
 
 
 def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[str]:
@@ -109,30 +98,15 @@ class _Broken(Exception):
 
 
 def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: bool) -> Iterator[str]:
-    arguments = ["logs", JOB_FILE, *_flags(selection)]
-    if view.observed.head is None:
-        try:
-            yield from read_by_pod(view.job, kubectl, arguments).splitlines()
-        except NoAnswer as error:
-            raise _Broken(str(error).splitlines()[0]) from None
-        if follow and view.stored is not None and not view.stored.over:
-            raise _Broken("the head's pod does not run, and the attempt has not ended")
-        return
-    exec_in = ("exec", name_of(view.observed.head), f"--container={HEAD_CONTAINER}", "--")
+    head, following = view.observed.head, ["--follow"] if follow else []
     try:
-        yield from kubectl.lines(*exec_in, *CLI, *arguments, *(["--follow"] if follow else []))
-    except (NoAnswer, NotFound) as error:
+        yield from RunStorage(view.job, kubectl, head).lines(
+            "logs", JOB_FILE, *_flags(selection), *(following if head is not None else [])
+        )
+    except (NoAnswer, NotFound, HeadGone) as error:
         raise _Broken(str(error).splitlines()[0]) from None
-    except CommandFailed as error:
-        code = _code_in_pod(error)
-        if code is None or code in _GONE:
-            raise _Broken("the head's pod is gone") from None
-        raise error_from_pod(code, error.stderr) from None
-
-
-def _code_in_pod(error: CommandFailed) -> int | None:
-    """The exit code of the command in the pod, which kubectl passes on, or None if kubectl itself failed."""
-    return error.code if ended_in_pod(error.stderr) else None
+    if head is None and follow and view.stored is not None and not view.stored.over:
+        raise _Broken("the head's pod does not run, and the attempt has not ended")
 
 
 def _flags(selection: LogSelection) -> list[str]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from clustertrain.errors import ClusterError
+from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.observed.pod_problems import Object, problems
+from clustertrain.launchers.kubernetes.observed.pod_problems import Object, containers_of, problems
+from clustertrain.launchers.kubernetes.render.fields import at
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
 from clustertrain.waiting import wait_until
 
@@ -24,21 +25,23 @@ _BLOCKED_AFTER_S = 15.0  # a volume or a node may take some seconds: earlier pro
 _POLL_S = 0.7
 
 
-def read_by_pod(job: Job, kubectl: Kubectl, arguments: list[str]) -> str:
-    """The output of `clustertrain ARGUMENTS` in the pod, including its error messages.
+def run_by_pod(job: Job, kubectl: Kubectl, arguments: Sequence[str]) -> tuple[int, str]:
+    """The exit code of `clustertrain ARGUMENTS` in the pod, and its output, including its error messages.
 
     Raises:
         ClusterError: the pod was not created, or did not start or end in time. The message has the reason.
     """
-    with _pod(job, kubectl, arguments, _RUN_LIMIT_S) as name:
-        _wait_for(kubectl, name, ("Succeeded", "Failed"), _START_LIMIT_S + _RUN_LIMIT_S)
-        return kubectl("logs", name).stdout
+    with _pod(job, kubectl, [*arguments], _RUN_LIMIT_S) as name:
+        pod = _wait_for(kubectl, name, ("Succeeded", "Failed"), _START_LIMIT_S + _RUN_LIMIT_S)
+        ended = [at(each, "state", "terminated", "exitCode") for each in containers_of(pod)]
+        code = 0 if pod["status"]["phase"] == "Succeeded" else next(filter(None, ended), EXIT_FAILED)
+        return code, kubectl("logs", name).stdout
 
 
 @contextmanager
 def waiting_pod(job: Job, kubectl: Kubectl, limit_s: int) -> Iterator[str]:
     """The name of a reader pod that runs until the block ends, or for `limit_s` seconds. Raises as
-    `read_by_pod`."""
+    `run_by_pod`."""
     with _pod(job, kubectl, [], limit_s) as name:
         _wait_for(kubectl, name, ("Running", "Succeeded", "Failed"), _START_LIMIT_S)
         yield name
@@ -55,19 +58,20 @@ def _pod(job: Job, kubectl: Kubectl, arguments: list[str], limit_s: int) -> Iter
         kubectl("delete", "pod", name, "--ignore-not-found", "--wait=false", "--grace-period=1")
 
 
-def _wait_for(kubectl: Kubectl, name: str, phases: tuple[str, ...], limit_s: float) -> None:
+def _wait_for(kubectl: Kubectl, name: str, phases: tuple[str, ...], limit_s: float) -> Object:
     started = time.monotonic()
 
-    def is_there() -> bool:
+    def found() -> Object | None:
         pod = kubectl.get("pod", name)
         if pod.get("status", {}).get("phase") in phases:
-            return True
+            return pod
         if time.monotonic() - started > _BLOCKED_AFTER_S and (blocking := _why_not(kubectl, pod)):
             raise ClusterError(f"the reader pod does not start: {blocking}")
-        return False
+        return None
 
-    if not wait_until(is_there, limit_s, _POLL_S):
+    if (pod := wait_until(found, limit_s, _POLL_S)) is None:
         raise ClusterError(f"the reader pod was not {' or '.join(phases)} within {limit_s:.0f} s")
+    return pod
 
 
 def _why_not(kubectl: Kubectl, pod: Object) -> str:

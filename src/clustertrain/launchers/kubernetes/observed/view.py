@@ -10,13 +10,12 @@ pod reads it while that pod runs, and afterwards a short-lived pod of the same i
 from __future__ import annotations
 
 import os
-import re
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from clustertrain.errors import ClusterError, ClusterTrainError, JobError, error_of_code
+from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import read_site, site_path, with_site
@@ -30,7 +29,7 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
     role_of,
     time_of,
 )
-from clustertrain.launchers.kubernetes.observed.reader_pod import read_by_pod
+from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
 from clustertrain.launchers.kubernetes.observed.state import (
     Observed,
     exit_code,
@@ -38,17 +37,16 @@ from clustertrain.launchers.kubernetes.observed.state import (
     standing_of,
 )
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
-from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL
+from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import CommandLine
 
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
-CLI = ("python", "-m", "clustertrain.cli")
+_STATUS = ("status", "--json", "--to", "local", JOB_FILE)
 POLL_S = 5.0  # each reading of a running job starts Python in the head's pod, which takes about a second
 _EXEC_S = 60.0
-_ENDED = re.compile(r"\n?command terminated with exit code \d+\s*$")
 
 
 @dataclass(frozen=True)
@@ -202,45 +200,22 @@ def _owners(thing: Object) -> list[str]:
 
 def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[str]) -> StoredStatus | None:
     """The status in the storage, or None if no pod could read it, with a note if the reading failed."""
-    arguments = ["status", "--json", "--to", "local", JOB_FILE]
-    if observed.head is not None:
+    head, reads_without = observed.head, observed.rayjob is None or observed.is_over
+    why = ""
+    for pod in (*([head] if head is not None else []), *([None] if reads_without else [])):
         try:
-            done = kubectl.exec(name_of(observed.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_EXEC_S)
+            printed = RunStorage(job, kubectl, pod).printed(*_STATUS, timeout_s=_EXEC_S)
         except (Forbidden, NoAnswer):
             raise
-        except ClusterError as error:  # the pod is gone by now, or has no Python
-            if not observed.is_over:
-                notes.append(f"the storage was not read in the head's pod: {_first_line(error)}")
-                return None
-        else:
-            return _stored(done.stdout, done.stderr, notes)
-    elif observed.rayjob is not None and not observed.is_over:
-        return None
-    try:
-        printed = read_by_pod(job, kubectl, arguments)
-    except (Forbidden, NoAnswer):
-        raise
-    except ClusterTrainError as error:
-        notes.append(f"the storage was not read: {_first_line(error)}")
-        return None
-    return _stored(printed, "", notes)
-
-
-def _stored(printed: str, errors: str, notes: list[str]) -> StoredStatus | None:
-    stored = StoredStatus.parsed(printed)
-    if stored is None:
-        error_lines = [line for line in (errors or printed).splitlines() if line.startswith("error:")]
-        notes.append(
-            f"the storage was not read: {error_lines[-1] if error_lines else 'the pod printed no error'}"
-        )
-    return stored
-
-
-def error_from_pod(code: int, errors: str) -> ClusterTrainError:
-    """The error of a clustertrain command that failed in a pod, with the class for its exit code."""
-    message = errors.partition("error: ")[2] or errors
-    text = _ENDED.sub("", message).strip() or f"the command in the pod ended with code {code}"
-    return error_of_code(code, text)
+        except ClusterTrainError as error:  # of a head: it is gone by now, or has no Python
+            why = _first_line(error)
+            continue
+        if (stored := StoredStatus.parsed(printed)) is not None:
+            return stored
+        why = "the pod printed no status"
+    if why:
+        notes.append(f"the storage was not read: {why}")
+    return None
 
 
 def _first_line(error: ClusterTrainError) -> str:

@@ -1,0 +1,89 @@
+"""Runs commands of clustertrain where the storage of a run is: in its head's pod, else in a reader pod."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from clustertrain.errors import ClusterError, ClusterTrainError, error_of_code
+from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, ended_in_pod
+from clustertrain.launchers.kubernetes.observed.pod_problems import Object, name_of
+from clustertrain.launchers.kubernetes.observed.reader_pod import run_by_pod, waiting_pod
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
+from clustertrain.launchers.shell import CommandFailed
+
+READ_S = 600.0  # `ckpt verify` and `ckpt export` read every byte
+_CLI = ("python", "-m", "clustertrain.cli")
+_KILLED = (137, 143)  # exit codes of a command that was killed with its pod
+_ENDED = re.compile(r"\n?command terminated with exit code \d+\s*$")
+
+
+class HeadGone(ClusterError):
+    """The head's pod ended, or the connection to it broke, before the command ended."""
+
+
+@dataclass(frozen=True)
+class RunStorage:
+    """The storage of a run. `head`: its head's pod; None if it does not run."""
+
+    job: Job
+    kubectl: Kubectl
+    head: Object | None
+
+    def printed(self, *command: str, timeout_s: float = READ_S) -> str:
+        """The output of a command, which names the job file as JOB_FILE.
+
+        Raises:
+            ClusterTrainError: the command failed, with the class for its exit code.
+            ClusterError: no pod ran it.
+        """
+        if self.head is None:
+            return "\n".join(self.lines(*command))
+        done = self.kubectl.exec(name_of(self.head), HEAD_CONTAINER, *_CLI, *command, timeout_s=timeout_s)
+        if done.code:
+            raise error_from_pod(done.code, done.stderr)
+        return done.stdout
+
+    def lines(self, *command: str) -> Iterator[str]:
+        """The lines of a command, while it runs; from a reader pod, at its end.
+
+        Raises:
+            HeadGone: the connection broke; and as `printed`, after the last line.
+        """
+        if self.head is None:
+            code, printed = run_by_pod(self.job, self.kubectl, command)
+            yield from (printed.partition("error: ")[0] if code else printed).splitlines()
+            if code:
+                raise error_from_pod(code, printed)
+            return
+        exec_in = ("exec", name_of(self.head), f"--container={HEAD_CONTAINER}", "--")
+        try:
+            yield from self.kubectl.lines(*exec_in, *_CLI, *command)
+        except CommandFailed as error:
+            if error.code is None or not ended_in_pod(error.stderr):
+                raise HeadGone(str(error)) from None
+            if error.code in _KILLED:
+                raise HeadGone("the head's pod is gone") from None
+            raise error_from_pod(error.code, error.stderr) from None
+
+    def download(self, *command: str, to: BinaryIO) -> None:
+        """Write the binary output of a command to a file. Raises as `printed`."""
+        if self.head is not None:
+            pod = name_of(self.head), HEAD_CONTAINER
+            done = self.kubectl.exec(*pod, *_CLI, *command, timeout_s=READ_S, stdout=to)
+        else:
+            with waiting_pod(self.job, self.kubectl, int(READ_S)) as reader:
+                pod = reader, READER_CONTAINER
+                done = self.kubectl.exec(*pod, *_CLI, *command, timeout_s=READ_S, stdout=to)
+        if done.code:
+            raise error_from_pod(done.code, done.stderr)
+
+
+def error_from_pod(code: int, errors: str) -> ClusterTrainError:
+    """The error of a clustertrain command that failed in a pod, with the class for its exit code."""
+    message = errors.partition("error: ")[2] or errors
+    text = _ENDED.sub("", message).strip() or f"the command in the pod ended with code {code}"
+    return error_of_code(code, text)
