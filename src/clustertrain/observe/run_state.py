@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from clustertrain.run.records import Result
+from clustertrain.errors import EXIT_FAILED
+from clustertrain.run.states import CODE_OF_CAUSE, STATES
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,27 @@ class RunState:
     runner: str | None = None
     of_result: bool = False
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a run in this state that left no result, or None if it has not ended."""
+        if self.state == "failed":
+            return CODE_OF_CAUSE.get(self.cause, EXIT_FAILED)
+        codes = STATES[self.state].exit_codes
+        return codes[0] if codes else None
+
+
+class Ended(Protocol):
+    """How an attempt ended, by its result: a row of states.STATES, and the error or the reason."""
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def cause(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
 
 def alive(live: str, runner: str | None, text: str = "") -> RunState:
     """The standing of an attempt that has not ended; `live` is its state by its events."""
@@ -29,6 +52,6 @@ def alive(live: str, runner: str | None, text: str = "") -> RunState:
     return RunState(live, cause, text, runner=runner)
 
 
-def of_result(result: Result, *, over: bool, text: str = "") -> RunState:
+def of_result(result: Ended, *, over: bool, text: str = "") -> RunState:
     """The standing by the result of an attempt."""
     return RunState(result.state, result.cause, text, over, of_result=True)

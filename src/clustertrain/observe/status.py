@@ -21,7 +21,6 @@ from clustertrain.run.job_diff import standing_attempt
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Claim, Result, SchedulerJob
 from clustertrain.run.run_address import RunAddress, addresses_of, run_names
-from clustertrain.run.states import STATES
 from clustertrain.run.streams.history import curve, events_of_attempt
 from clustertrain.storage import Location, open_store
 
@@ -89,10 +88,7 @@ class Status:
     @property
     def exit_code(self) -> int | None:
         """The exit code for the current state, or None if the run has not ended."""
-        if self.result is not None:
-            return self.result.exit_code
-        codes = STATES[self.state].exit_codes
-        return codes[0] if codes else None
+        return self.standing.exit_code if self.result is None else self.result.exit_code
 
     @property
     def where(self) -> str:

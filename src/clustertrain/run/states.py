@@ -121,6 +121,8 @@ STATES: dict[str, State] = {
 CAUSE_OF_CODE = {EXIT_JOB: "job", EXIT_CLUSTER: "cluster", EXIT_STORAGE: "data"}
 """The cause of a failure of which only the exit code is known."""
 
+CODE_OF_CAUSE = {cause: code for code, cause in CAUSE_OF_CODE.items()}
+
 
 def states_markdown() -> str:
     """The table in docs/failures.md."""

@@ -10,10 +10,10 @@ from clustertrain.launchers.kubernetes.observed.state import (
     ANY,
     NATIVE_STATES,
     Observed,
-    exit_code,
     native_of,
     standing_of,
 )
+from clustertrain.launchers.kubernetes.observed.view import View
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import STATES
 
@@ -68,6 +68,12 @@ def ended(state="done", cause="finished", code=0, at=MADE_AT + 30, restarts=Fals
 
 def running(state="running", cause="training"):
     return StoredStatus(1, MADE_AT + 30, state, cause)
+
+
+def exit_code(observed, stored, standing):
+    view = View(None, observed, stored)
+    assert view.standing == standing
+    return view.exit_code
 
 
 # ------------------------------------------------------------------------------------------- KubeRay's words

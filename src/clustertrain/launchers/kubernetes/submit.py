@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import yaml
 
@@ -24,7 +24,7 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
     is_terminating,
     name_of,
 )
-from clustertrain.launchers.kubernetes.observed.state import Observed
+from clustertrain.launchers.kubernetes.observed.state import Observed, RayJobState
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, in_pods
@@ -32,7 +32,7 @@ from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_L
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.stop import delete_run
-from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Meaning, Plan, Scheduler
+from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Plan, Scheduler
 from clustertrain.launchers.shell import CommandMissing
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
@@ -43,17 +43,6 @@ _APPLY_S = 60.0
 _DELETE_S = 120.0
 # A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
 _APPLY = ("apply", "--server-side", "--filename=-")
-
-
-@dataclass(frozen=True)
-class RayJobState(JobState):
-    """The state of a RayJob. `of_rayjob`: what it means, by three of KubeRay's fields."""
-
-    of_rayjob: Meaning | None = None
-
-    @property
-    def meaning(self) -> Meaning:
-        return self.of_rayjob or super().meaning
 
 
 class KubernetesScheduler(Scheduler):
@@ -121,8 +110,7 @@ class KubernetesScheduler(Scheduler):
                 return Answer({}, str(error).splitlines()[0])
             for job_id, (name, where) in named.items():
                 if where == kubectl and name in there:
-                    observed = Observed(there[name])
-                    found[job_id] = RayJobState(job_id, observed.summary, of_rayjob=observed.native)
+                    found[job_id] = RayJobState.of(job_id, Observed(there[name]))
         return Answer(found)
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:

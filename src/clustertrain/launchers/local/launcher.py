@@ -43,7 +43,10 @@ class ProcessState(JobState):
     """The state of a process. One that has ended has none: how its run ended is in the storage."""
 
     meanings: ClassVar = {"RUNNING": Meaning("running", "training", "runs")}
-    before_its_attempt = "started; it has not begun its attempt yet"
+
+    @property
+    def before_its_attempt(self) -> Meaning:
+        return Meaning("waiting", "nodes", "started; it has not begun its attempt yet")
 
 
 class LocalScheduler(Scheduler):

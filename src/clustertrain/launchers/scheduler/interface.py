@@ -88,10 +88,15 @@ class JobState:
         submitted_at: the time of the submission or the last requeue, in seconds since 1970; None if unknown.
         exit_code: the nonzero exit code of the job's script; None if there is none.
         note: what a user should know of this state.
+
+    A scheduler changes:
+        again: how a job is called that waits after an attempt.
+        stays: whether a job whose attempt was preempted keeps its nodes, or gets others without waiting.
     """
 
     meanings: ClassVar[Mapping[str, Meaning]] = {}
-    before_its_attempt: ClassVar[str] = "started; its nodes are not ready yet"
+    again: ClassVar[str] = "requeued after attempt"
+    stays: ClassVar[bool] = False
 
     job_id: str
     native: str
@@ -136,6 +141,31 @@ class JobState:
     def explained_reason(self) -> str:
         """The reason and its meaning."""
         return self.reason
+
+    @property
+    def why_it_waits(self) -> str:
+        return self.text
+
+    @property
+    def before_its_attempt(self) -> Meaning:
+        """The meaning of a job that has nodes and has not begun an attempt."""
+        return Meaning("waiting", "nodes", "started; its nodes are not ready yet")
+
+    @property
+    def trouble(self) -> str:
+        """Why a job with nodes does not train, or not for long; empty if nothing is known."""
+        if self.meaning.phase != "ending" and self.meaning.state != "waiting":
+            return ""
+        return f"the job {self.meaning.text}" + (f"; {self.note}" if self.note else "")
+
+    @property
+    def retries_failures(self) -> bool:
+        """Whether the scheduler starts the job again if its run fails."""
+        return False
+
+    def end_of(self, job_text: str) -> str:
+        """How the job ended, in words; `job_text` names it."""
+        return f"{job_text} {self.meaning.text}"
 
 
 @dataclass(frozen=True)

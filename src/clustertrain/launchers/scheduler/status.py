@@ -69,13 +69,6 @@ class QueuedStatus(Status):
     waiting_jobs: tuple[QueuedJob, ...] = ()
 
     @property
-    def exit_code(self) -> int | None:
-        queue = self.job.queue
-        if self.result is None and self.state == "failed" and queue and queue.exit_code is not None:
-            return queue.exit_code
-        return super().exit_code
-
-    @property
     def where(self) -> str:
         return f"{self.scheduler} job {self.job.job_id}"
 

@@ -1,19 +1,15 @@
-"""The state of a run on Kubernetes, from its storage, RayJob, queue, pods and events. Pure functions.
-
-If `result.json` of the newest attempt can be read, it decides how the run ended. KubeRay can report Succeeded
-for a job that still runs, and Failed for one that continues in another Ray cluster. Only the RayJob shows
-that a run waits, is retried, or was ended by a deadline. Pods and events show why a run does not start.
+"""The state of a RayJob, from its status, queue, pods and events, as scheduler/run_state.py needs it. Pure
+functions. Pods and events show why a run does not start.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from clustertrain.errors import EXIT_FAILED
 from clustertrain.launchers.kubernetes.observed.pod_problems import (
     LastWords,
     Object,
@@ -21,14 +17,15 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
     has_running_containers,
     is_running,
     is_terminating,
-    name_of,
     node_of,
     problems,
     role_of,
     seconds,
 )
 from clustertrain.launchers.kubernetes.render.fields import at, items, mapping
-from clustertrain.launchers.scheduler.interface import Meaning
+from clustertrain.launchers.scheduler import run_state
+from clustertrain.launchers.scheduler.interface import JobState, Meaning
+from clustertrain.launchers.scheduler.run_state import Files
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import CAUSE_OF_CODE, STATES
@@ -36,7 +33,6 @@ from clustertrain.run.states import CAUSE_OF_CODE, STATES
 ANY = "*"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _QUEUE_LABELS = {QUEUE_LABEL, "volcano.sh/queue-name", "yunikorn.apache.org/queue"}
-_CODE_OF_CAUSE = {cause: code for code, cause in CAUSE_OF_CODE.items()}
 _SUMMARY = ("jobDeploymentStatus", "jobStatus", "reason")
 _CLOCK_SKEW_S = 5.0  # the clocks of a pod and of the API server may differ by this much
 
@@ -54,7 +50,7 @@ NATIVE_STATES: Mapping[tuple[str, str, str], Meaning] = {
     ("Suspending", ANY, ANY): Meaning("queued", "requeued", "is being suspended: its pods are deleted"),
     ("Suspended", ANY, ANY): Meaning("queued", "scheduler", "is suspended"),
     ("Retrying", ANY, ANY): Meaning("waiting", "nodes", "failed, and is retried with new pods"),
-    ("Complete", "SUCCEEDED", ANY): Meaning("done", "finished", "succeeded"),
+    ("Complete", "SUCCEEDED", ANY): Meaning("done", "finished", "succeeded", "succeeded"),
     ("Complete", "STOPPED", ANY): Meaning("cancelled", "cancelled", "its job was stopped in Ray"),
     ("Complete", "FAILED", ANY): Meaning("failed", "error", "failed"),
     ("Complete", ANY, ANY): Meaning("lost", "vanished", "ended, and KubeRay reports no status of its job"),
@@ -70,7 +66,7 @@ NATIVE_STATES: Mapping[tuple[str, str, str], Meaning] = {
         "its pods did not start within kubernetes.start_deadline; the events of the namespace say why",
     ),
     ("Failed", "SUCCEEDED", "JobDeploymentStatusTransitionGracePeriodExceeded"): Meaning(
-        "done", "finished", "succeeded, but its submitter's pod did not end"
+        "done", "finished", "succeeded, but its submitter's pod did not end", "succeeded"
     ),
     ("Failed", ANY, "JobDeploymentStatusTransitionGracePeriodExceeded"): Meaning(
         "lost", "vanished", "its submitter's pod ended long before it"
@@ -122,9 +118,18 @@ class Observed:
         return native_of(deployment, job, reason)
 
     @property
+    def is_suspended(self) -> bool:
+        return self.native is NATIVE_STATES["Suspended", ANY, ANY]
+
+    @property
     def summary(self) -> str:
         """The state in KubeRay's terms: `Running, RUNNING`."""
         return ", ".join(str(self._status[key]) for key in _SUMMARY if self._status.get(key)) or "new"
+
+    @property
+    def message(self) -> str:
+        """The words of KubeRay or Ray about the end."""
+        return str(self._status.get("message") or "")
 
     @property
     def ray_cluster(self) -> str:
@@ -197,74 +202,88 @@ class Observed:
         return f"head {how}, {run} of {of} workers run" if there else "none"
 
 
+@dataclass(frozen=True)
+class RayJobState(JobState):
+    """The state of a RayJob. `observed`: without its pods, why it does not start is not known."""
+
+    again = "it continues after attempt"
+    stays = True
+
+    observed: Observed = field(default_factory=lambda: Observed(None))
+
+    @classmethod
+    def of(cls, job_id: str, observed: Observed) -> RayJobState:
+        return cls(job_id, observed.summary, submitted_at=observed.created_at, observed=observed)
+
+    @property
+    def meaning(self) -> Meaning:
+        native = self.observed.native
+        if native.state == "waiting" and self.observed.head is None:
+            return replace(native, cause="nodes")
+        if self.observed.is_suspended:
+            return replace(native, cause=_why_suspended(self.observed)[1])
+        # The exit code of the entrypoint, which Ray puts into its message.
+        if native.cause == "error" and (code := re.search(r"exit code (\d+)", self.observed.message)):
+            return replace(native, cause=CAUSE_OF_CODE.get(int(code[1]), native.cause))
+        return native
+
+    @property
+    def why_it_waits(self) -> str:
+        native = self.observed.native
+        return _why_suspended(self.observed)[0] if self.observed.is_suspended else native.text
+
+    @property
+    def before_its_attempt(self) -> Meaning:
+        if self.observed.head is None:
+            return Meaning("waiting", "nodes", "its head's pod does not run")
+        return Meaning("waiting", "workers", "its driver has not started an attempt")
+
+    @property
+    def trouble(self) -> str:
+        native = self.meaning.text if self.meaning.state == "waiting" else ""
+        return "\n".join(filter(None, (*self._blocking, _partial_start(self.observed)))) or native
+
+    @property
+    def _blocking(self) -> list[str]:
+        return [problem.text for problem in self.observed.problems if problem.blocks]
+
+    @property
+    def retries_failures(self) -> bool:
+        return self.observed.is_retried
+
+    def end_of(self, job_text: str) -> str:
+        texts = self.meaning.text, _error_text(self.observed.message), *self._blocking
+        return "\n".join(filter(None, texts))
+
+
+class _StoredFiles(Files):
+    """What a pod has read of the files of a run."""
+
+    @property
+    def job_text(self) -> str:
+        return "its RayJob"
+
+
 def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
     """The state of the run.
 
     Args:
         stored: the status in the storage, or None if it was not or could not be read.
     """
-    if observed.rayjob is None:
-        return _without_rayjob(stored)
-    if observed.is_over:
-        return _after_its_end(observed, stored)
-    if stored is not None and made_newest_attempt(observed, stored) and stored.of_result and stored.over:
-        continues = stored.state == "failed" and observed.is_retried
-        return RunState(stored.state, stored.cause, stored.text, over=not continues, of_result=True)
-    if observed.native.state == "queued":
-        return _queued(observed, stored)
-    return _with_pods(observed, stored)
-
-
-def exit_code(observed: Observed, stored: StoredStatus | None, standing: RunState) -> int | None:
-    """The run's exit code, or None if it has not ended."""
-    if standing.of_result and stored is not None:
-        return stored.exit_code
-    if standing.state == "failed":
-        return _CODE_OF_CAUSE.get(standing.cause, EXIT_FAILED)
-    codes = STATES[standing.state].exit_codes
-    return codes[0] if codes else None
-
-
-def _without_rayjob(stored: StoredStatus | None) -> RunState:
-    """The state of a run whose RayJob is gone."""
+    job = RayJobState.of("", observed) if observed.rayjob is not None else None
     if stored is None:
-        return RunState("lost", "vanished", "it has no RayJob, and its storage was not read", over=True)
-    if stored.attempt is None:
-        return RunState("cancelled", "cancelled", "its RayJob was deleted before it began", over=True)
-    if stored.of_result:
-        return RunState(stored.state, stored.cause, stored.text, over=True, of_result=True)
-    if not stored.over:
-        return RunState(stored.state, stored.cause, "its RayJob is deleted: it saves and ends")
-    return RunState("lost", "vanished", "its RayJob is gone, and it left no result", over=True)
-
-
-def _after_its_end(observed: Observed, stored: StoredStatus | None) -> RunState:
-    native = observed.native
-    is_current = native.state == "done" or (stored is not None and made_newest_attempt(observed, stored))
-    if stored is not None and stored.of_result and is_current:
-        if (stored.state, native.cause) == ("preempted", "time_limit"):  # its pods are not created again
-            why = f"{native.text}; submit it again to continue"
-            return RunState("stopped", "time_limit", why, over=True, of_result=True)
-        return RunState(stored.state, stored.cause, stored.text, over=True, of_result=True)
-    if stored is not None and native.state == "done":
-        return RunState("lost", "vanished", f"its RayJob {native.text} and left no result", over=True)
-    state, cause, message = native.state, native.cause, str(at(observed.rayjob, "status", "message") or "")
-    code = re.search(r"exit code (\d+)", message)  # the entrypoint's, which Ray puts into its message
-    if state == "failed" and cause == "error" and code is not None:
-        cause = CAUSE_OF_CODE.get(int(code[1]), cause)
-    blocking = [problem.text for problem in observed.problems if state != "done"]
-    text = "\n".join(filter(None, (native.text, _error_text(message), *blocking)))
-    return RunState(state, cause, text, over=True)
-
-
-def _queued(observed: Observed, stored: StoredStatus | None) -> RunState:
-    its = stored is not None and made_newest_attempt(observed, stored)
-    again = f"; it continues after attempt {stored.attempt}" if stored is not None and its else ""
-    native = observed.native
-    if native.cause == "scheduler" and native.text == "is suspended":
-        text, cause = _why_suspended(observed)
-        return RunState("queued", "requeued" if its and cause == "scheduler" else cause, f"{text}{again}")
-    return RunState("queued", native.cause, f"{native.text}{again}")
+        return run_state.standing_of(_StoredFiles("KubeRay", "", are_read=False), job, None, lambda: None)
+    files = _StoredFiles(
+        "KubeRay",
+        "",
+        stored.attempt,
+        is_of_job=stored.attempt is not None if job is None else made_newest_attempt(observed, stored),
+        result=stored if stored.of_result else None,
+        live=stored.state,
+        cancelled=stored.attempt is None,
+        text=stored.text if job is not None else "its RayJob is deleted: it saves and ends",
+    )
+    return run_state.standing_of(files, job, None, lambda: None if stored.over else "its pods")
 
 
 def _why_suspended(observed: Observed) -> tuple[str, str]:
@@ -296,33 +315,6 @@ def _partial_start(observed: Observed) -> str:
         "Two runs that wait for each other's nodes never start. A queue starts a run only as a whole: set "
         "kubernetes.queue, for Kueue or Volcano"
     )
-
-
-def _with_pods(observed: Observed, stored: StoredStatus | None) -> RunState:
-    found = [problem.text for problem in observed.problems if problem.blocks]
-    blocking = "\n".join(filter(None, (*found, _partial_start(observed))))
-    native, head, runner = observed.native, observed.head, None
-    if head is not None:
-        runner = f"RayJob {name_of(observed.rayjob or {})}, head pod {name_of(head)}"
-
-    def waits(text: str, cause: str = "nodes") -> RunState:
-        return RunState("waiting", cause, blocking or text, runner=runner)
-
-    if stored is None or not made_newest_attempt(observed, stored):
-        cause = "nodes" if head is None else native.cause if native.state == "waiting" else "workers"
-        text = "its driver has not started an attempt" if stored else "its head's pod does not run"
-        return waits(native.text if native.state == "waiting" else text, cause)
-    if stored.of_result:
-        ended = f"attempt {stored.attempt} ended as {stored.state} ({stored.cause}), and the run continues"
-        blocking = "\n".join(filter(None, (blocking, ended)))
-        return waits(ended)
-    if stored.state == "lost":
-        return waits(f"attempt {stored.attempt} has no heartbeat; KubeRay has not reported how it ended")
-    if head is None:
-        return waits(
-            f"attempt {stored.attempt} lost its head's pod; the run continues when the pod is replaced"
-        )
-    return RunState(stored.state, stored.cause, blocking or stored.text, runner=runner)
 
 
 def made_newest_attempt(observed: Observed, stored: StoredStatus) -> bool:

@@ -30,12 +30,7 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
     time_of,
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
-from clustertrain.launchers.kubernetes.observed.state import (
-    Observed,
-    exit_code,
-    made_newest_attempt,
-    standing_of,
-)
+from clustertrain.launchers.kubernetes.observed.state import Observed, made_newest_attempt, standing_of
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
@@ -76,7 +71,9 @@ class View:
     @property
     def exit_code(self) -> int | None:
         """The run's exit code, or None if it has not ended."""
-        return exit_code(self.observed, self.stored, self.standing)
+        if self.standing.of_result and self.stored is not None:
+            return self.stored.exit_code
+        return self.standing.exit_code
 
     @property
     def state(self) -> str:
