@@ -150,8 +150,7 @@ class Run:
 
 def _told(status: StoredStatus) -> tuple[str, bool]:
     """The line for a status, and whether the run is over."""
-    text = f": {status.text}" if status.text else ""
-    return f"{status.state} ({status.cause}){text}", status.over
+    return status.standing.line, status.over
 
 
 def open(target: str | Path, *, overrides: Mapping[str, Any] = _NO_OVERRIDES) -> Run:

@@ -125,9 +125,7 @@ def _wait_for_an_attempt(run: RunDir, shown: int) -> None:
 
 
 def _state_line(status: Status) -> str:
-    text = f": {status.standing.text}" if status.standing.text else ""
-    note = f" ({status.note})" if status.note else ""
-    return f"{status.state} ({status.standing.cause}){text}{note}"
+    return status.standing.line + (f" ({status.note})" if status.note else "")
 
 
 def _lines(

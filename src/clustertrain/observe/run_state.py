@@ -25,6 +25,16 @@ class RunState:
     of_result: bool = False
 
     @property
+    def name(self) -> str:
+        """The state and its cause: `waiting (nodes)`."""
+        return f"{self.state} ({self.cause})"
+
+    @property
+    def line(self) -> str:
+        """The state in one line, or more if the reason has more: `waiting (nodes): its pods are starting`."""
+        return f"{self.name}: {self.text}" if self.text else self.name
+
+    @property
     def exit_code(self) -> int | None:
         """The exit code of a run in this state that left no result, or None if it has not ended."""
         if self.state == "failed":

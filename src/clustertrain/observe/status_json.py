@@ -10,6 +10,7 @@ from typing import Any
 
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.gpus import newest_group, ranks_of
+from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.tables import status_rows
 from clustertrain.record_file import typed
@@ -44,6 +45,10 @@ class StoredStatus:
     step: int | None = None
     rows: tuple[Row, ...] = ()
     ranks: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def standing(self) -> RunState:
+        return RunState(self.state, self.cause, self.text, self.over, of_result=self.of_result)
 
     @classmethod
     def parsed(cls, printed: str) -> StoredStatus | None:

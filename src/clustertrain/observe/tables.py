@@ -116,7 +116,7 @@ def status_rows(status: Status) -> list[Row]:
     standing = status.standing
     rows = [
         ("run", f"{status.run.name}, generation {status.run.generation}"),
-        ("state", f"{status.state} ({standing.cause})" + (f": {standing.text}" if standing.text else "")),
+        ("state", standing.line),
         ("attempt", _attempt_text(status)),
     ]
     rows += [*_worker_rows(status), *_change_rows(status)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
-from clustertrain.errors import EXIT_FAILED, ClusterError, StorageError
+from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, StorageError
 from clustertrain.observe.status import Status, StatusOf
 from clustertrain.observe.tables import finish, print_table, status_rows
 from clustertrain.run.claims import heartbeat_period_s
@@ -27,6 +28,7 @@ def wait_for_end(
     echo: Callable[[str], None],
     poll_s: float,
     *,
+    passing: tuple[type[ClusterTrainError], ...] = (StorageError, ClusterError),
     patience_s: float = math.inf,
     timeout_s: float | None = None,
 ) -> T:
@@ -34,18 +36,19 @@ def wait_for_end(
 
     Args:
         told: the line for a status, and whether the run is over.
-        patience_s: how long a storage or a cluster that does not answer is a warning: the run may continue.
+        passing: the errors of a storage or a cluster that does not answer: warnings for `patience_s`, because
+            the run may continue.
 
     Raises:
         TimeoutError: the run has not ended within `timeout_s`.
-        StorageError, ClusterError: there was no answer for longer than `patience_s`.
+        ClusterTrainError: there was no answer for longer than `patience_s`; any other error at once.
     """
     began = answered = time.monotonic()
     shown, over = "", 0
     while True:
         try:
             status = status_of()
-        except (StorageError, ClusterError) as error:
+        except passing as error:
             if time.monotonic() - answered > patience_s:
                 raise
             line = f"warning: {error}"
@@ -67,15 +70,22 @@ def follow_to_its_end(
     run: RunDir, status_of: StatusOf, command: CommandLine, echo: Callable[[str], None]
 ) -> int:
     """Follow a submitted run, print its result, and return its exit code. `command` submitted it."""
-    try:
+    with continues(run.name, command, echo):
         status = wait_for_end(run.name, lambda: status_of(run), _told, echo, heartbeat_period_s(run))
-    except KeyboardInterrupt:
-        echo(f"{run.name} continues; `{command.of('status')}` shows its state")
-        raise
     if status.result is not None:
         return finish(run, status.result, command)
     print_table(status_rows(status))
     return EXIT_FAILED if status.exit_code is None else status.exit_code
+
+
+@contextmanager
+def continues(name: str, command: CommandLine, echo: Callable[[str], None]) -> Iterator[None]:
+    """Say that the run continues if its user interrupts the wait for its end."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        echo(f"{name} continues; `{command.of('status')}` shows its state")
+        raise
 
 
 def _told(status: Status) -> tuple[str, bool]:

@@ -35,7 +35,8 @@ class KubernetesLauncher(Launcher):
         return known
 
     def follow(self, target: Target, echo: Echo) -> int:
-        return status.follow_to_its_end(job_of(target), echo)
+        command = target.command(f"submit --to {self.name}")
+        return status.follow_to_its_end(job_of(target), command, echo)
 
     def status(self, target: Target) -> StoredStatus:
         return status.status_of(job_of(target))

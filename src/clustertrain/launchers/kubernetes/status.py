@@ -21,7 +21,6 @@ from clustertrain.launchers.kubernetes.observed.view import (
     observe_run,
     read_view,
     view_of_existing,
-    warning,
 )
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, id_of
@@ -30,7 +29,8 @@ from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.tables import print_table
-from clustertrain.run.command_line import command_on
+from clustertrain.observe.wait import continues, wait_for_end
+from clustertrain.run.command_line import CommandLine, command_on
 from clustertrain.units import time_text
 from clustertrain.waiting import wait_until
 
@@ -45,7 +45,7 @@ def status_rows(view: View) -> list[Row]:
     """The rows of `status`. A failure, or a problem that blocks the run, comes first."""
     standing, stored, observed = view.standing, view.stored, view.observed
     name = next((text for row, text in (stored.rows if stored else ()) if row == "run"), view.job.name)
-    rows = [("run", name), ("state", view.state), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
+    rows = [("run", name), ("state", standing.name), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
     if stored is not None:
         is_current = view.made_newest_attempt or standing.of_result or observed.rayjob is None
         rows += [row for row in stored.rows if row[0] not in _OWN_ROWS and (is_current or row[0] == "folder")]
@@ -56,7 +56,7 @@ def status_rows(view: View) -> list[Row]:
     is_cause = standing.state in ("failed", "lost") or any(problem.blocks for problem in observed.problems)
     if is_cause:
         return [(standing.state, standing.text), *rows]
-    rows[1] = ("state", view.line)
+    rows[1] = ("state", standing.line)
     return rows
 
 
@@ -140,28 +140,20 @@ def _known_row(known: KnownRun, answer: Answer, job: JobState | None) -> RunRow:
     return RunRow(known.name, state, where=known.cluster, text=text, job_yaml=known.job)
 
 
-def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
-    """Print each change of state until the run is over, then its status. Returns the run's exit code.
-
-    If the cluster does not answer, it prints a warning and continues to wait: the run does not depend on it.
-    """
-    kubectl, printed = Kubectl.of(job.section(Kubernetes)), ""
-    while True:
-        try:
-            view = read_view(job, kubectl)
-        except NoAnswer as error:
-            line, over = warning(error), False
-        else:
-            line, over = view.line, view.standing.over
-        if over:
-            break
-        if line != printed:
-            echo(line)
-            printed = line
-        time.sleep(POLL_S)
-    view = _after_its_rayjob(view, kubectl)
+def follow_to_its_end(job: Job, command: CommandLine, echo: Callable[[str], None]) -> int:
+    """Print each change of state until the run is over, then its status. Returns the run's exit code."""
+    kubectl = Kubectl.of(job.section(Kubernetes))
+    with continues(job.name, command, echo):
+        view = wait_for_end(
+            job.name, lambda: read_view(job, kubectl), _told, echo, POLL_S, passing=(NoAnswer,)
+        )
+        view = _after_its_rayjob(view, kubectl)
     print_table(status_rows(view))
     return EXIT_FAILED if view.exit_code is None else view.exit_code
+
+
+def _told(view: View) -> tuple[str, bool]:
+    return view.standing.line, view.standing.over
 
 
 def _after_its_rayjob(view: View, kubectl: Kubectl) -> View:

@@ -42,9 +42,9 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
     view = view_of_existing(job, kubectl)
     if view.observed.rayjob is None or view.standing.over:
         why = "it has no RayJob" if view.observed.rayjob is None else "its pods end by themselves"
-        raise JobError(f"{job.name}: {view.line.splitlines()[0]}\nThere is nothing to stop: {why}.")
+        raise JobError(f"{job.name}: {view.standing.line.splitlines()[0]}\nThere is nothing to stop: {why}.")
     if not _has_attempt(view):
-        echo(f"{view.line.splitlines()[0]}; there is nothing to save yet")
+        echo(f"{view.standing.line.splitlines()[0]}; there is nothing to save yet")
     elif view.observed.head is None:
         echo("its head's pod does not run: the workers save before their pods end")
     else:

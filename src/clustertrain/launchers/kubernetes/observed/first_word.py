@@ -46,11 +46,11 @@ def _said(job: Job, observed: Observed) -> str:
         remedy = "Correct it in the job file: the next submit replaces this RayJob."
         raise JobError(f"RayJob {job.name} was applied, and {view.standing.text}\n{remedy}")
     if observed.is_over or view.standing.cause == "held":
-        return view.line
+        return view.standing.line
     is_queued = observed.queue_conditions.get("QuotaReserved", {}).get("status") == "False"
     if is_queued or any(problem.blocks for problem in observed.problems):
-        words = re.sub(rf"\b{job.name}-[-\w]+", "", view.line)  # without names of pods
-        return "\n".join(filter(None, (view.line, keys_sentence(words))))
+        words = re.sub(rf"\b{job.name}-[-\w]+", "", view.standing.line)  # without names of pods
+        return "\n".join(filter(None, (view.standing.line, keys_sentence(words))))
     nodes = [node_of(pod) for pod in observed.pods if not is_terminating(pod)]
     if 0 < sum(observed.expected_pods.values()) <= len(nodes) and all(nodes):
         return f"all pods are scheduled: {counted('pod', len(nodes))} on {counted('node', len({*nodes}))}"

@@ -58,7 +58,7 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
                     time.sleep(POLL_S)
                 continue
         is_shown = _is_shown(view, attempt)
-        line = view.state if is_shown else view.line
+        line = view.standing.name if is_shown else view.standing.line
         if line != printed and (not is_shown or (follow and view.standing.over)):
             printed = line
             yield told(printed)

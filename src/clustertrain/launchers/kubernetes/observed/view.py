@@ -75,15 +75,6 @@ class View:
             return self.stored.exit_code
         return self.standing.exit_code
 
-    @property
-    def state(self) -> str:
-        return f"{self.standing.state} ({self.standing.cause})"
-
-    @property
-    def line(self) -> str:
-        """The state in one line: `waiting (nodes): its pods are starting`"""
-        return f"{self.state}: {self.standing.text}" if self.standing.text else self.state
-
 
 def read_view(job: Job, kubectl: Kubectl) -> View:
     """Read the state of a run from the cluster and the storage.
