@@ -15,7 +15,6 @@ from clustertrain.run.claims import heartbeat_period_s
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 
-_SURE_AFTER = 2
 _SURE_S = 2.0
 
 T = TypeVar("T")
@@ -31,6 +30,7 @@ def wait_for_end(
     passing: tuple[type[ClusterTrainError], ...] = (StorageError, ClusterError),
     patience_s: float = math.inf,
     timeout_s: float | None = None,
+    sure_after: int = 2,
 ) -> T:
     """Print each change of a run's state until the run is over; returns its last status.
 
@@ -38,6 +38,8 @@ def wait_for_end(
         told: the line for a status, and whether the run is over.
         passing: the errors of a storage or a cluster that does not answer: warnings for `patience_s`, because
             the run may continue.
+        sure_after: how often in a row the run has to be over: a job that is being requeued may look for a
+            moment as if it had ended.
 
     Raises:
         TimeoutError: the run has not ended within `timeout_s`.
@@ -55,11 +57,10 @@ def wait_for_end(
         else:
             answered = time.monotonic()
             line, is_over = told(status)
-            # A job that is being requeued may look for a moment as if it had ended.
             over = over + 1 if is_over else 0
         if line != shown:
             echo(shown := line)
-        if over == _SURE_AFTER:
+        if over == sure_after:
             return status
         if timeout_s is not None and not over and time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{name} has not ended within {timeout_s:g} s: {line}")

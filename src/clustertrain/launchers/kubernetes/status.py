@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from clustertrain.errors import EXIT_FAILED
 from clustertrain.job.model import Job
@@ -144,9 +145,9 @@ def follow_to_its_end(job: Job, command: CommandLine, echo: Callable[[str], None
     """Print each change of state until the run is over, then its status. Returns the run's exit code."""
     kubectl = Kubectl.of(job.section(Kubernetes))
     with continues(job.name, command, echo):
-        view = wait_for_end(
-            job.name, lambda: read_view(job, kubectl), _told, echo, POLL_S, passing=(NoAnswer,)
-        )
+        see = partial(read_view, job, kubectl)
+        # Who looks again may find no pod that reads the storage.
+        view = wait_for_end(job.name, see, _told, echo, POLL_S, passing=(NoAnswer,), sure_after=1)
         view = _after_its_rayjob(view, kubectl)
     print_table(status_rows(view))
     return EXIT_FAILED if view.exit_code is None else view.exit_code

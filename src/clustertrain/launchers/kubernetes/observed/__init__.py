@@ -1,7 +1,7 @@
 """The state of a run on Kubernetes, and its logs.
 
 view.py          reads the state of a run from the cluster and its storage
-state.py         the state of a run, from its storage, RayJob, queue, pods and events; pure
+state.py         the state of a RayJob, from its queue, pods and events, and of its run; pure
 pod_problems.py  why pods do not run, one line for each problem
 lost_pods.py     lost nodes, and what containers printed last
 last_known.py    what was read last of a storage that no pod can read now

@@ -87,26 +87,18 @@ class _Shown:
             for line in islice(lines, self._lines.get(attempt, 0), None):
                 self._lines[attempt] = self._lines.get(attempt, 0) + 1
                 yield line
-        except _Broken as broken:
-            yield self._told(f"-- {broken}; reconnecting")
+        except (NoAnswer, NotFound, HeadGone) as broken:
+            yield self._told(f"-- {str(broken).splitlines()[0]}; reconnecting")
         else:
             self.complete = attempt
 
 
-class _Broken(Exception):
-    """The connection to the pod broke, or the pod is gone."""
-
-
 def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: bool) -> Iterator[str]:
-    head, following = view.observed.head, ["--follow"] if follow else []
-    try:
-        yield from RunStorage(view.job, kubectl, head).lines(
-            "logs", JOB_FILE, *_flags(selection), *(following if head is not None else [])
-        )
-    except (NoAnswer, NotFound, HeadGone) as error:
-        raise _Broken(str(error).splitlines()[0]) from None
+    head = view.observed.head
+    flags = [*_flags(selection), *(["--follow"] if follow and head is not None else [])]
+    yield from RunStorage(view.job, kubectl, head).lines("logs", JOB_FILE, *flags)
     if head is None and follow and view.stored is not None and not view.stored.over:
-        raise _Broken("the head's pod does not run, and the attempt has not ended")
+        raise HeadGone("the head's pod does not run, and the attempt has not ended")
 
 
 def _flags(selection: LogSelection) -> list[str]:
