@@ -114,6 +114,7 @@ def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
         ("Running", running("waiting", "workers"), "waiting", False),
         ("Running", ended(), "done", True),  # Ray has not noticed yet
         ("Running", ended("preempted", "preempted", 75, restarts=True), "waiting", False),
+        ("Running", ended("preempted", "preempted", 75), "waiting", False),  # as a pod prints it
         ("Running", ended(at=MADE_AT - 900), "waiting", False),  # the end of an earlier RayJob
         ("Running", StoredStatus(), "waiting", False),
         ("Running", None, "waiting", False),

@@ -36,6 +36,7 @@ def job(native, restarts=0, reason="", nodes="", exit_code=None):
 NEVER = files()
 LOST = Result("lost", "node_fail", 1, text="Node node2 was lost: SLURM has it as down* since 12:39.\nMore.")
 AFTER_ANOTHER = Files("SLURM", "12", attempt=2, result=FAILED)
+DONE_BY_ANOTHER = Files("SLURM", "12", attempt=2, result=DONE)
 FIRST = files(0, live="running")
 TAKEN_OUT_LATER = files(0, PREEMPTED, cancelled=True)
 CASES = {
@@ -70,6 +71,7 @@ CASES = {
     "done, then cancelled": (files(0, DONE), job("CANCELLED", 1), None, "done (finished)", OVER),
     "killed after a requeue": (files(0, PREEMPTED), job("NODE_FAIL", 1), None, "lost (node_fail)", OVER),
     "nothing left to do": (files(0, PREEMPTED), job("COMPLETED", 1), None, "preempted (preempted)", OVER),
+    "done by another": (DONE_BY_ANOTHER, job("COMPLETED"), None, "done (finished)", OVER),
     "lost a node": (FIRST, job("NODE_FAIL"), None, "lost (node_fail)", OVER),
     "out of memory": (FIRST, job("OUT_OF_MEMORY"), None, "lost (out_of_memory)", OVER),
     "out of time": (FIRST, job("TIMEOUT"), None, "lost (time_limit)", OVER),
