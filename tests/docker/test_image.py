@@ -175,7 +175,7 @@ def test_the_project_image_of_the_docs_is_three_lines_and_is_built(image, tmp_pa
         assert labels(theirs).items() >= labels(image).items() - {("io.buildah.version", "")}
         assert inside(theirs, "python", "-c", "import einops; print(einops.__version__)") == "0.8.1"
         assert inside(theirs, "clustertrain", "check", "--no-code", "--defaults", "job.yaml").startswith(
-            "name: digits\n"
+            "version: 1\nname: digits\n"
         )
         assert inside(theirs, "id", "-u") == "1000"
     finally:
