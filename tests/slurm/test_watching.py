@@ -294,4 +294,4 @@ def test_what_slurm_has_forgotten_is_in_the_storage(fresh_cluster, tmp_path, mon
     assert status_of(runs.run("taken-out")).state == "cancelled"
     status = status_of(runs.run("silent"))
     assert (status.state, status.note) == ("lost", None)
-    assert Path(status.job.output).name == "silent.out"
+    assert Path(status.job.handle.output).name == "silent.out"
