@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = EXAMPLES / "digits" / "digits.tar.gz"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "job_file", sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.glob("*/*.yaml"))
 )

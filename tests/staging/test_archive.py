@@ -334,6 +334,7 @@ def test_a_zip_beyond_four_gigabytes(tmp_path):
     assert files_under(tmp_path / "out") == {"a": b"1", "b": b"2"}
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_zip_with_changed_bytes_is_unpacked_or_refused(data, tmp_path_factory):
@@ -365,6 +366,7 @@ def test_a_sparse_file_is_unpacked(tmp_path):
     assert (tmp_path / "out/holes").read_bytes() == (tmp_path / "holes").read_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_tar_with_changed_bytes_is_unpacked_or_refused(data, tmp_path_factory):

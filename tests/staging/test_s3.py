@@ -315,6 +315,7 @@ def test_a_server_that_announces_ranges_and_sends_none(web, into):
     assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("supports_ranges", [True, False])
 def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(
     web, tmp_path, supports_ranges

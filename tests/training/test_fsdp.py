@@ -235,6 +235,7 @@ def _kept_and_computed(rank_info, how):
     return task.kept, counter.get_total_flops()
 
 
+@pytest.mark.slow
 def test_what_is_computed_again_is_not_kept():
     alone = RankInfo(0, 0, 1, torch.device("cpu"))
     everything, once = _kept_and_computed(alone, "none")

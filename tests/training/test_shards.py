@@ -142,6 +142,7 @@ def test_a_torn_shard_is_an_error_before_the_first_step(tmp_path, kept, position
     assert int(str(error.value).split("byte ")[1].partition(":")[0]) <= position
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [2560, 2048])
 def test_with_an_index_the_sample_at_the_cut_is_not_used(tmp_path, kept):
     write_shards(tmp_path, [4, 4])

@@ -116,6 +116,7 @@ class _Every(torch.utils.data.IterableDataset):
         yield from list(self.dataset)[self.rank :: 2]
 
 
+@pytest.mark.slow
 def test_a_stream_that_splits_itself_by_rank_is_refused(two_ranks):
     answers = two_ranks.call(run_task, Split(40), SETTINGS)
     assert all(isinstance(answer, DataError) for answer in answers)
