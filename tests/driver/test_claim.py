@@ -10,7 +10,7 @@ from clustertrain.job.identity import Change
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import JobChanges
+from clustertrain.run.records import Failure, JobChanges
 from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.run.streams.step_counter import Reached
 from clustertrain.worker.scripts.script_command import script_arguments
@@ -61,6 +61,14 @@ def reaches(attempt, step):
     counter = Reached(reached)
     counter.set(step)
     counter.close()
+
+
+def test_a_start_knows_how_many_before_it_a_watchdog_ended(job, run):
+    attempt, alarms = claim_attempt(run), []
+    for restart, error in enumerate(("watchdog", "signal", "watchdog", "")):
+        alarms.append(started(attempt, job()).alarms)
+        attempt.restart(restart).failure.write(Failure(0, error, text="", signature=""))
+    assert alarms == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize(("replaced", "redone"), [(False, [50]), (True, [])])

@@ -78,7 +78,7 @@ class TimedRun(MemoryRun):
         self.clock = clock
 
     def phase(self, name, step):
-        if name == "step":
+        if name in ("step", "usual_step"):
             self.clock.after(step)
 
 

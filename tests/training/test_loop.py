@@ -15,17 +15,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
-from clustertrain.training.settings import SaveEvery, TrainSettings
+from clustertrain.training.settings import Profile, SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
 from training.mistaken import Collection
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=8, batch_size=4)
+STEPS = ("step", "usual_step")
 
 
 def stop_at_call(calls, call=3):
@@ -94,7 +96,9 @@ def test_progress_and_records_contain_the_position(ranks):
     assert (seven["step"], seven["epoch"]) == (7, 1) and seven["samples_per_s"] > 0
     assert outcome.phases == [
         ("first_step", 0),
-        *[("step", s) for s in range(1, 8)],
+        ("step", 1),
+        *[("usual_step", s) for s in range(2, 7)],
+        ("step", 7),  # the next one would be the first of an epoch
         ("save", 7),
         ("step", 7),
         ("save", 7),  # until the last one is written
@@ -132,7 +136,43 @@ def test_the_other_ranks_are_in_the_save_until_rank_0_has_done_its_part(ranks):
     """Otherwise the limit of a step, which is shorter, would end them in a long save."""
     settings = replace(SETTINGS, save_every=SaveEvery(steps=3))
     _, other = ranks(2).results(longest_s_of_phases, settings)
-    assert other["save"] > 0.9 > other["step"]
+    assert other["save"] > 0.9 > max(other["step"], other["usual_step"])
+
+
+class Watched(Plain):
+    """Only its being there matters: it may take long after any step."""
+
+    def on_step(self, step, metrics):
+        pass
+
+
+class Streamed(Plain):
+    def train_data(self, data):
+        class Stream(IterableDataset):
+            def __iter__(self):
+                return iter(samples)
+
+        samples = list(super().train_data(data))
+        return Stream()
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "usual"),
+    [
+        (Plain(), {}, [2, 4, 5, 7]),  # after steps 3 and 6 it saves; step 8 ends the run
+        (Plain(20), {}, [2, 4, 7]),  # and each fifth step ends an epoch
+        (Watched(), {}, []),
+        (Plain(), {"profile": Profile((2, 3))}, []),
+        (Streamed(), {}, []),
+    ],
+)
+def test_only_a_step_as_those_before_it_is_a_usual_one(tmp_path, task, settings, usual):
+    run = MemoryRun(0)
+    run.trace = tmp_path / "trace.json"
+    settings = replace(SETTINGS, save_every=SaveEvery(steps=3), **settings)
+    train(task, settings, RankInfo(0, 0, 1, torch.device("cpu")), run, {})
+    last = {step: name for name, step in run.phases}  # the phase in which the step after it begins
+    assert [step for step, name in last.items() if name == "usual_step"] == usual
 
 
 def poisoned(rank_info, settings):
@@ -334,7 +374,7 @@ def _keeping_best(rank_info, task, metric):
         train(task, replace(SETTINGS, steps=3, keep_best=metric), rank_info, run, {})
     except JobError as refused:
         error = str(refused)
-    return error, [step for name, step in run.phases if name == "step"], run.saves.get(3)
+    return error, [step for name, step in run.phases if name in STEPS], run.saves.get(3)
 
 
 def test_a_best_metric_that_no_evaluation_reports_is_refused_before_step_1(ranks):

@@ -76,7 +76,7 @@ class WatchedRun(MemoryRun):
 
     def phase(self, name, step):
         super().phase(name, step)
-        if name == "step":
+        if name in ("step", "usual_step"):
             self.left.append(sum(tensor() is not None for tensor in self.tensors))
 
 

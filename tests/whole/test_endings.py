@@ -137,6 +137,25 @@ def test_nan_stops_all_ranks_and_is_never_committed(make_run):
     assert [manifest.step for manifest in checkpoints_of(run)] == [5]
 
 
+def test_a_hang_is_named_within_30_s_with_the_defaults(make_run, tmp_path):
+    """Rank 1 stops in mid-epoch, so that it cannot even write its stacks."""
+    hang = {"fault": "stop", "rank": 1, "at_call": 18, "marker": str(tmp_path / "struck")}
+    train = {"epochs": 3, "batch_size": 3, "log_every": 1}  # 9 steps an epoch; two calls are discarded
+    run = make_run("hangs", task="faulty:Faulty", args=hang, train=train)
+    output = run.start().end(0)
+    assert re.search(
+        r"rank 0 was ended by its watchdog: no progress in phase 'step' for 20 s: the slowest of the last 11 "
+        r"steps took \S+ s, and the limit is 10 times that, at least 20 s and at most 600 s "
+        r"\(failures\.watchdog\.step sets another\)",
+        output,
+    )
+    assert re.search(r"rank 1 \(.*\) does not answer; its process is in state T \(stopped\)", output)
+    stopped_at_s = (tmp_path / "struck").stat().st_mtime
+    times_s = {e["kind"]: e["time"] - stopped_at_s for e in reversed(run.events)}
+    assert times_s["watchdog"] < times_s["restarting"] <= 30, times_s
+    assert (run.result.state, run.result.step, run.result.restarts) == ("done", 27, 1)
+
+
 def test_a_stopped_worker_is_found_by_the_watchdog_and_named(make_run):
     """SIGSTOP: the rank cannot write anything; the other one waits for it and writes its stacks."""
     failures = {"retries": 1, "watchdog": {"step": "6s"}}

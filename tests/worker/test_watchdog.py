@@ -1,7 +1,10 @@
 import pickle
 import queue
+import re
+import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from clustertrain.run.folder import RunDir
 from clustertrain.worker import watchdog as module
 from clustertrain.worker.stacks import Stacks
+from clustertrain.worker.step_limit import StepLimit
 from clustertrain.worker.watchdog import EXIT_CODE, WatchdogThread
 
 pytestmark = pytest.mark.slow
@@ -35,6 +39,69 @@ def test_a_phase_without_progress_ends_the_process_and_shows_where(tmp_path):
     assert "no progress in phase 'step' for 0.2 s (failures.watchdog.step)" in done.stderr
     assert "where_it_hangs" in done.stderr
     assert (tmp_path / "expired").read_text().startswith("no progress in phase 'step'")
+
+
+LEARNING = """
+import time
+from clustertrain.worker import step_limit
+from clustertrain.worker.watchdog import WatchdogThread
+
+step_limit._LOWER_S = 0.2
+with WatchdogThread({"step": 600}, print, steps=step_limit.StepLimit(0)) as watchdog:
+    for step in range(12):
+        watchdog.beat("usual_step")
+    time.sleep(600)
+"""
+
+
+def test_the_message_has_the_arithmetic_of_a_learnt_limit():
+    done = subprocess.run(
+        [sys.executable, "-c", LEARNING], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == EXIT_CODE
+    assert re.search(
+        r"clustertrain: no progress in phase 'step' for 0.2 s: the slowest of the last 11 steps took \S+ s, "
+        r"and the limit is 10 times that, at least 0.2 s and at most 600 s "
+        r"\(failures.watchdog.step sets another\)",
+        done.stderr,
+    )
+
+
+def test_only_the_time_between_two_usual_steps_is_learnt(monkeypatch):
+    now, steps = [0.0], StepLimit(alarms=0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watchdog = WatchdogThread({}, print, steps=steps)
+    epoch = [("step", 500.0), *[("usual_step", 3.0)] * 6, ("evaluation", 400.0), ("step", 90.0)]
+    for phase, seconds in [("first_step", 100.0), *epoch, ("save", 300.0), *epoch, ("usual_step", 0.0)]:
+        watchdog.beat(phase)
+        now[0] += seconds
+    assert (steps.limit_s, "of the last 10 steps took 3 s" in steps.why) == (30.0, True)
+
+
+STOPPED = """
+import sys, time
+from pathlib import Path
+from clustertrain.worker.watchdog import WatchdogThread
+
+with WatchdogThread({"step": 5.0}, print) as watchdog:
+    watchdog.beat("step")
+    print("begins", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_time_for_which_the_whole_process_is_stopped_does_not_count():
+    """As SLURM suspends a job. The rank is then still in the same step for three looks of its watchdog."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as rank:
+        assert rank.stdout.readline() == "begins\n"
+        rank.send_signal(signal.SIGSTOP)
+        time.sleep(6)
+        rank.send_signal(signal.SIGCONT)
+        time.sleep(1.5)
+        rank.communicate("goes on\n", timeout=60)
+    assert rank.returncode == 0
 
 
 class Looks:

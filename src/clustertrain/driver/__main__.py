@@ -43,6 +43,7 @@ from clustertrain.run.streams.events import EventLog
 from clustertrain.worker.code.user_code import check_code, enter_code
 from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
+from clustertrain.worker.step_limit import UPPER_S
 
 _MARGIN_S = 10.0  # a connection that reports its own failure at the deadline has the better message
 _SHUTDOWN_WITHIN_S = 60.0
@@ -177,7 +178,8 @@ def _trainer(run: _Run) -> Any:
     from clustertrain.worker import train as worker
 
     job, recorded, watch_s = run.job, parse_job(run.job_yaml, JOB_YAML), run.job.failures.watchdog
-    longest_s = max(watch_s.first_step_s, watch_s.step_s, watch_s.evaluation_s, watch_s.save_s)
+    step_s = watch_s.step_s or UPPER_S
+    longest_s = max(watch_s.first_step_s, step_s, watch_s.evaluation_s, watch_s.save_s)
     scaling = ScalingConfig(
         num_workers=run.world_sizes[-1],
         use_gpu=job.resources.gpus_per_worker > 0,

@@ -268,7 +268,9 @@ def _claim(ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> R
     if text := resize_text(earlier, resume, config.most_workers, alive_nodes):
         events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
     resumes_script = config.is_script and has_script_checkpoint(attempt.run)
-    plan = RestartPlan(ref, restart.number, config.job_yaml, config.env, name, resumes_script)
+    failures = [attempt.restart(n).failure.read() for n in range(restart.number)]
+    alarms = sum(failure is not None and failure.error == "watchdog" for failure in failures)
+    plan = RestartPlan(ref, restart.number, config.job_yaml, config.env, name, resumes_script, alarms)
     if config.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))
     return plan

@@ -236,8 +236,9 @@ class Watchdog(Section):
     first_step_s: Seconds = Field(default=1200.0, alias="first_step")
     """The first step, including compilation."""
 
-    step_s: Seconds = Field(default=600.0, alias="step")
-    """Every later step."""
+    step_s: Seconds | None = Field(default=None, alias="step")
+    """Every later step. By default 10 minutes; for most steps of a task it is
+    [learnt from those before](failures.md#the-limit-of-a-step), at least 20 seconds."""
 
     evaluation_s: Seconds = Field(default=3600.0, alias="evaluation")
     """One whole evaluation."""

@@ -153,6 +153,13 @@ class _Loop:
             self.task, self.settings, self.rank_info, self.order, profile=self.run.profile, log=self._log
         )
         self.line = StopLine(self.rank_info, self.run.requests, self.settings.save_every.minutes)
+        # Any step may take minutes longer, perhaps on one rank for which the others wait: to compile for a
+        # new shape, write a profile, call on_step, or read from a source that does not answer at once.
+        has_callback = type(self.task).on_step is not Task.on_step
+        reads_streams = self.order.is_stream or self.order.shards is not None
+        self.is_regular = not (
+            self.settings.compile or self.settings.profile or has_callback or reads_streams
+        )
 
     def begin(
         self, state: dict[str, Any] | None, warnings: Iterable[str | None], notes: Iterable[str]
@@ -200,7 +207,8 @@ class _Loop:
             self.optimization.step(key.after.step)
             self.position = key.after
             self.watch.step_done(self.position.step)
-            self.run.phase("step", self.position.step)
+            is_usual = self.is_regular and self.position.offset != 0 and self.position.step != first_step
+            self.run.phase("usual_step" if is_usual else "step", self.position.step)
             self._call_back(loss)
             loss = 0.0
             if self.position.step == first_step:  # the optimizer has its state now

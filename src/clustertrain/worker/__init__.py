@@ -8,6 +8,7 @@ restart_plan.py       the plan of one start of the group, sent by the controller
 rank.py               training's Host on one rank: requests, checkpoints, logs, phases
 stop_requests.py      `stop` and `save`: files in the attempt's folder
 watchdog.py           ends a rank that makes no progress, so that Ray restarts the group
+step_limit.py         the limit of a step, learnt from the steps before it
 stacks.py             writes the stacks of every rank, and NCCL's flight record, if one hangs
 check.py              checks a job's code before a start: import, args, a rehearsal of a task
 debug.py              `run --debug`: rank 0 in this process, without Ray

@@ -32,6 +32,7 @@ from clustertrain.worker.machine.gc_tuning import collect_as_usual
 from clustertrain.worker.machine.host_memory import check_host_memory
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.stacks import Stacks
+from clustertrain.worker.step_limit import UPPER_S, StepLimit
 from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.watchdog import WatchdogThread
 
@@ -57,7 +58,8 @@ class WorkerRun:
         watch = job.failures.watchdog
         limits_s = {
             "first_step": watch.first_step_s,
-            "step": watch.step_s,
+            "step": watch.step_s or UPPER_S,
+            "usual_step": watch.step_s or UPPER_S,
             "evaluation": watch.evaluation_s,
             "save": watch.save_s,
         }
@@ -65,6 +67,7 @@ class WorkerRun:
             limits_s,
             lambda text: self._note("watchdog", text=text, rank=rank),
             Stacks(restart, rank, world_size),
+            steps=StepLimit(plan.alarms) if watch.step_s is None else None,
         )
 
     def _make_curve(self, job: Job) -> Curve:
@@ -207,7 +210,7 @@ class WorkerRun:
 
     def phase(self, name: str, step: int) -> None:
         self._watchdog.beat(name)
-        if name == "step":
+        if name in ("step", "usual_step"):
             collect_as_usual()
         self.step = max(self.step, step)
         if self._reached:

@@ -20,6 +20,7 @@ class RestartPlan:
     env: dict[str, str] = field(repr=False)  # of the job, with the values of its references
     checkpoint: str | None  # the one to resume from, None for a fresh start
     resumes_script: bool = False  # a script left a file in its checkpoint folder
+    alarms: int = 0  # earlier starts of this attempt that a watchdog ended
 
     @property
     def job(self) -> Job:

@@ -22,7 +22,7 @@ from clustertrain.waiting import wait_until
 
 _LOOK_EVERY_S = 1.0
 _AFTER_ERROR_S = 60.0
-_WAIT_FOR_OTHERS_S = 6.0
+_WAIT_FOR_OTHERS_S = 5.0
 
 
 def write_stacks(why: str) -> None:

@@ -14,12 +14,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from clustertrain.worker.stacks import Stacks, write_stacks
+from clustertrain.worker.step_limit import StepLimit
 
 EXIT_CODE = 86  # in logs it shows that the watchdog ended the process
+_LOOK_EVERY_S = 0.5
+_MOST_BETWEEN_LOOKS_S = 2.0  # for longer, the whole process was stopped: SLURM suspends jobs
 _QUIET_S = 10.0  # after this time without progress, a rank checks whether another rank has expired
 _REPORT_S = 10.0  # maximum: storage that does not answer must not keep the process alive
+
+
+class _Beat(NamedTuple):
+    phase: str
+    at_s: float
 
 
 class WatchdogThread:
@@ -29,6 +38,7 @@ class WatchdogThread:
         limits_s: the limit of each phase in seconds.
         on_expired: gets the text of the message.
         explain: what the phase waits for, in one line; added to the text.
+        steps: learns the limit of the phase "usual_step" from the time between its beats.
     """
 
     def __init__(
@@ -38,12 +48,14 @@ class WatchdogThread:
         stacks: Stacks | None = None,
         *,
         explain: Callable[[], str] | None = None,
+        steps: StepLimit | None = None,
     ) -> None:
         self._limits_s = limits_s
         self._on_expired = on_expired
         self._stacks = stacks
         self._explain = explain
-        self._beat = ("idle", time.monotonic())
+        self._steps = steps
+        self._beat = _Beat("idle", time.monotonic())
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -56,18 +68,31 @@ class WatchdogThread:
         self._thread.join()
 
     def beat(self, phase: str) -> None:
-        self._beat = (phase, time.monotonic())
+        before, now_s = self._beat, time.monotonic()
+        if self._steps is not None and before.phase == phase == "usual_step":
+            self._steps.add(now_s - before.at_s)
+        self._beat = _Beat(phase, now_s)
 
     def _watch(self) -> None:
-        while not self._done.wait(0.5):
-            phase, since = self._beat
-            limit_s, quiet_s = self._limits_s.get(phase), time.monotonic() - since
-            if self._stacks is not None:
-                self._stacks.look(limit_s is not None and quiet_s > min(_QUIET_S, limit_s / 2))
-            if limit_s is not None and quiet_s > limit_s:
-                self._expire(f"no progress in phase {phase!r} for {limit_s:g} s (failures.watchdog.{phase})")
+        beat, quiet_s, looked_s = self._beat, 0.0, time.monotonic()
+        while not self._done.wait(_LOOK_EVERY_S):
+            before, beat, now_s = beat, self._beat, time.monotonic()
+            ran_s, looked_s = min(now_s - looked_s, _MOST_BETWEEN_LOOKS_S), now_s
+            quiet_s = min(now_s - beat.at_s, ran_s + (quiet_s if beat is before else 0.0))
+            self._look(beat.phase, quiet_s)
         if self._stacks is not None:
             self._stacks.look(False)
+
+    def _look(self, phase: str, quiet_s: float) -> None:
+        learnt = self._steps if phase == "usual_step" else None
+        limit_s = self._limits_s.get(phase) if learnt is None else learnt.limit_s
+        if self._stacks is not None:
+            self._stacks.look(limit_s is not None and quiet_s > min(_QUIET_S, limit_s / 2))
+        if limit_s is not None and quiet_s > limit_s:
+            name = phase.removeprefix("usual_")
+            why, other = ("", "") if learnt is None else (f": {learnt.why}", " sets another")
+            text = f"no progress in phase {name!r} for {limit_s:g} s{why}"
+            self._expire(f"{text} (failures.watchdog.{name}{other})")
 
     def _expire(self, text: str) -> None:
         text += self._explanation()

@@ -61,6 +61,8 @@ class Faulty(Task):
             self.marker.touch()
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         if self.fault == "raise":
             raise ValueError("the sensor is upside down")
         if self.fault == "broken_gpu":  # the text of CUDA

@@ -137,18 +137,27 @@ class Group:
         return dead
 
     def _note_state(self, rank: int) -> None:
-        state = self._call_on_node(rank, process_state, self._workers[rank].metadata.pid)
+        pid = self._workers[rank].metadata.pid
+        state = self._call_on_node(rank, process_state, pid, is_silent=True)
         known = f"its process is in state {state}" if state else "the state of its process is unknown"
         text = f"{self._who(rank)} does not answer; {known}"
         EventLog(self._attempt.events).write("warning", text=text)
 
-    def _call_on_node(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
+    def _call_on_node(
+        self, rank: int, function: Callable[..., _T], *args: Any, is_silent: bool = False
+    ) -> _T | None:
         """The result of a function in a rank or, if the rank does not answer, in another process of its node:
         in this process if it is on that node, in another rank there, or in a new Ray task. None if none
-        answers."""
+        answers.
+
+        Args:
+            is_silent: the rank was asked already, and does not answer.
+        """
         host = self._limits[rank].host
+        if is_silent and host == this_host():
+            return function(*args)
         neighbours = [r for r, limits in self._limits.items() if limits.host == host and r != rank]
-        for target in (rank, *neighbours):
+        for target in neighbours if is_silent else (rank, *neighbours):
             try:
                 answer: _T = ray.get(self._workers[target].execute_async(function, *args), timeout=_ANSWER_S)
             except ray.exceptions.RayError:  # dead, stopped, or without a free file descriptor

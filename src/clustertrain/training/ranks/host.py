@@ -66,8 +66,8 @@ class Host(Protocol):
         """Write images of an evaluation, uint8 (channels, height, width) on the CPU; called on rank 0."""
 
     def phase(self, name: str, step: int) -> None:
-        """Start of the phase "first_step", "step", "evaluation" or "save"; `step` is the last finished
-        step."""
+        """Start of the phase "first_step", "usual_step", "step", "evaluation" or "save"; `step` is the last
+        finished step. A "usual_step" does what those before it did; a "step" may take longer."""
 
     def profile(self) -> tuple[Path, str]:
         """The file for this rank's profile, and the place where people find it."""
