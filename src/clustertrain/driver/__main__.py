@@ -32,7 +32,7 @@ from clustertrain.errors import (
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import driver_environment, start_environment
-from clustertrain.node.ray_settings import RAY_ENVIRONMENT
+from clustertrain.node.ray_settings import NCCL_HANG_DETECTOR, RAY_ENVIRONMENT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.command_line import command_on
@@ -111,8 +111,7 @@ def _run(run: _Run) -> int:
 
 
 def _fit(run: _Run) -> None:
-    os.environ.update(RAY_ENVIRONMENT)
-    os.environ.update(driver_environment(run.job))
+    _set_environment(run.job)
     enter_code(run.job)
     collect_rarely()
     _choose_api(run)
@@ -125,6 +124,13 @@ def _fit(run: _Run) -> None:
         _trainer(run).fit()
         if not _ended_for_resize(run.attempt):
             return
+
+
+def _set_environment(job: Job) -> None:
+    os.environ.update(RAY_ENVIRONMENT)
+    os.environ.update(driver_environment(job))
+    if job.resources.gpus_per_worker:
+        os.environ.setdefault(NCCL_HANG_DETECTOR, "1")
 
 
 def _choose_api(run: _Run) -> None:

@@ -16,6 +16,11 @@ RAY_ENVIRONMENT = {
     "RAY_prestart_worker_first_driver": "0",  # no actor of Ray Train would use these processes
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # the save is before SIGTERM: nothing to wait 30 s for
 }
+NCCL_HANG_DETECTOR = "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR"
+"""For jobs with GPUs: the log of the driver names the communicators of NCCL whose ranks have stopped in
+different collectives. It needs NCCL 2.28 and its program ncclras on the workers, or is off after one warning.
+It only observes: `RAY_TRAIN_NCCL_RAS_ACTION=fail` would also end a healthy run in which one rank computes
+for ten minutes, or whose node another run shares, because ncclras asks port 28028 of the node."""
 OBJECT_STORE_BYTES = 128 * 2**20  # data and checkpoints are files, so only small objects pass through it
 WORKER_SLOT = "clustertrain_worker"
 """A Ray resource: each node has one unit for each of its workers. Without it, and with fractions of CPUs, Ray
