@@ -31,6 +31,7 @@ HEAD = "CLUSTERTRAIN_HEAD"
 PORTS = "CLUSTERTRAIN_PORTS"
 CODE = "CLUSTERTRAIN_CODE"
 RAY_DIR = "CLUSTERTRAIN_RAY_DIR"
+MEMORY_DIR = "CLUSTERTRAIN_MEMORY_DIR"
 ENV = "CLUSTERTRAIN_ENV"
 JOB = "CLUSTERTRAIN_JOB"
 RAYJOB = "CLUSTERTRAIN_RAYJOB"
@@ -139,6 +140,12 @@ VARIABLES: tuple[Variable, ...] = (
         "the private folder of a Ray on one machine",
         "`clustertrain run`",
         "the driver",
+    ),
+    Variable(
+        MEMORY_DIR,
+        "the private folder of a start in the shared memory of a node",
+        "`clustertrain run`; the node agent",
+        "the workers",
     ),
     Variable(
         ENV,

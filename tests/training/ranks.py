@@ -16,6 +16,7 @@ import torch.distributed as dist
 from clustertrain.training.ranks.distributed import RankInfo
 
 _ANSWER_S = 120
+PRELOADED = ["torch", "clustertrain.training.loop"]
 
 
 class RankFailed(Exception):
@@ -27,7 +28,7 @@ class Ranks:
 
     def __init__(self, world_size: int, folder: Path) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch"])
+        context.set_forkserver_preload(PRELOADED)
         store = str(folder / f"store-{world_size}")
         self._pipes, self._processes = [], []
         for rank in range(world_size):

@@ -18,7 +18,7 @@ from clustertrain import Task
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.dtensors import map_state, whole
-from clustertrain.training.ranks.host import Requests, SaveProgress
+from clustertrain.training.ranks.host import KeptStep, Requests, SaveProgress
 from clustertrain.training.settings import TrainSettings
 
 SAMPLES = 54  # no tail of one sample per rank, which BatchNorm refuses
@@ -146,6 +146,9 @@ class MemoryRun:
 
     def wait_for_write(self, timeout_s: float) -> int | None:
         return None
+
+    def keep(self, last_step: KeptStep) -> None:
+        """Nothing: a test that kills a rank has a launcher of its own."""
 
     def log(self, record: dict[str, Any]) -> None:
         self.logs.append(record)

@@ -48,14 +48,14 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", versitygw_s3.endpoint)  # what `status s3://…` goes by
     marker = str(tmp_path / "struck")
-    strike = {"fault": "kill", "rank": 1, "at_call": 13, "marker": marker}
+    strike = {"fault": "kill", "rank": None, "at_call": 13, "marker": marker}  # one would keep the last step
     job = sections(versitygw_s3, args=strike)
     job["train"]["profile"] = {"steps": [18, 19]}
     run = make_run("on-s3", **job)
     output = run.start().end(0)
     assert "died of signal 9 (SIGKILL)" in output and "steps to repeat" in output
     died, resumed = (next(e for e in run.events if e["kind"] == kind) for kind in ("worker_died", "resumed"))
-    assert (died["rank"], died["signal"]) == (1, signal.SIGKILL)
+    assert (died["rank"], died["signal"]) == (0, signal.SIGKILL)
     assert resumed["redone_steps"] == died["step"] - resumed["step"] == run.result.redone_steps
     assert run.result.restarts == 1
     assert same_weights(run.weights(), uninterrupted(2))

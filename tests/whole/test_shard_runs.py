@@ -52,7 +52,7 @@ def test_a_killed_rank_costs_its_last_steps_with_ddp_and_fsdp(make_run, points, 
     train = {"epochs": 3, "batch_size": 4, "log_every": 1}
     _, expected = weights_of("whole", train=train)
     output, found = weights_of("killed", train=train, args=killed("killed"))
-    assert "SIGKILL" in output and re.search("resuming from checkpoint 0000000[48]-1.0", output)
+    assert "SIGKILL" in output and "resuming after step 9 " in output
     assert all(found[name].equal(weight) for name, weight in expected.items())
     output, found = weights_of("divided", train=train | {"strategy": "fsdp"}, args=killed("divided"))
     assert "FSDP (full, 2 ranks): " in output

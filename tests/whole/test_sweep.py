@@ -252,6 +252,6 @@ def test_the_sweep_sees_a_training_that_forgets_what_it_has_to_save(make_run, un
     assert strike(run, Strike("rank", KILL, 0.0, after_checkpoint=True), random.Random(1), looks)
     output = run.end(0)
     looks.end()
-    assert "resuming from checkpoint" in output
+    assert "resuming " in output
     assert (run.result.state, run.result.step) == ("done", 21)
     assert not same_weights(weights(run, run.folder), expected)

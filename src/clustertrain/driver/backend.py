@@ -29,18 +29,21 @@ from clustertrain.driver.ray_internals import ERROR_LOGGER
 from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
+from clustertrain.job.file import parse_job
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint, overtaken_by
-from clustertrain.run.folder import Restart
+from clustertrain.run.folder import JOB_YAML, Restart
 from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
+from clustertrain.worker.last_step import KeptState, kept_states, newest_usable
 from clustertrain.worker.machine.storage_probe import read_nonces, remove_nonce, write_nonce
 from clustertrain.worker.process_group import GroupSpec, join_process_group
 from clustertrain.worker.restart_plan import RestartPlan
 
+_KEPT_S = 120.0  # to verify the states in the memory of a node
 _OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
 
 
@@ -243,19 +246,35 @@ def _claim(ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> R
             return False
 
         checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy, counts)
-    step = checkpoint.manifest.step if checkpoint else 0
+    step, epoch, world_size = 0, 0, None
+    name = None
+    if checkpoint is not None:
+        manifest = checkpoint.manifest
+        name, step, epoch, world_size = (
+            str(checkpoint.name),
+            manifest.step,
+            manifest.epoch,
+            manifest.world_size,
+        )
+    kept = None
+    if before is not None and not config.is_script:
+        keeps_best = parse_job(config.job_yaml, JOB_YAML).checkpoint.keep_best is not None
+        states = [s for s in _kept_in_memory(attempt.n, workers) if overtaken_by(s.name, restart) is None]
+        kept = newest_usable(states, len(workers), step, keeps_best=keeps_best)
+    if kept is not None:
+        name, step, epoch, world_size = str(kept.name), kept.name.step, kept.epoch, kept.world_size
     reached = _reached_before(restart)
-    if not config.is_script and (checkpoint is not None or reached):
+    if not config.is_script and (name is not None or reached):
         events.write(
             "resumed",
             restart=restart.number,
             step=step,
-            epoch=checkpoint.manifest.epoch if checkpoint else 0,
-            checkpoint=str(checkpoint.name) if checkpoint else None,
-            world_size=checkpoint.manifest.world_size if checkpoint else None,
+            epoch=epoch,
+            checkpoint=name,
+            world_size=world_size,
             redone_steps=max(0, reached - step),
+            in_memory=kept is not None,
         )
-    name = str(checkpoint.name) if checkpoint else None
     resume = ResumePoint(
         name,
         step,
@@ -269,11 +288,34 @@ def _claim(ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> R
         events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
     resumes_script = config.is_script and has_script_checkpoint(attempt.run)
     failures = [attempt.restart(n).failure.read() for n in range(restart.number)]
-    alarms = sum(failure is not None and failure.error == "watchdog" for failure in failures)
-    plan = RestartPlan(ref, restart.number, config.job_yaml, config.env, name, resumes_script, alarms)
+    plan = RestartPlan(
+        ref,
+        restart.number,
+        config.job_yaml,
+        config.env,
+        name,
+        resumes_script,
+        alarms=sum(failure is not None and failure.error == "watchdog" for failure in failures),
+        in_memory=kept is not None,
+    )
     if config.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))
     return plan
+
+
+def _kept_in_memory(attempt: int, workers: Sequence[Any]) -> set[KeptState]:
+    """The states in the memory of every node, with the own parts of the ranks that are on the node now."""
+    ranks: dict[int, set[int]] = {}
+    for context in (w.distributed_context for w in workers):
+        ranks.setdefault(context.node_rank, set()).add(context.world_rank)
+    firsts = [w for w in workers if w.distributed_context.local_rank == 0]
+    asked = [w.execute_async(kept_states, attempt) for w in firsts]
+    try:
+        answers: list[list[KeptState]] = ray.get(asked, timeout=_KEPT_S)
+    except ray.exceptions.RayError:  # a worker that has died is noticed below
+        return set()
+    of_nodes = zip((ranks[w.distributed_context.node_rank] for w in firsts), answers, strict=True)
+    return set.intersection(*({state for state in found if state.ranks >= here} for here, found in of_nodes))
 
 
 def _script_line(plan: RestartPlan) -> str:

@@ -66,7 +66,9 @@ class RetryPolicy:
         """Record the failure of the workers, by rank, once for each start."""
         if self._group is not None:
             group, self._group = self._group, None
-            group.report(errors)
+            failure = group.report(errors)
+            if failure.signal is not None and not failure.fatal and not failure.exit_code:
+                group.save_last_step()
 
     def has_lost_worker(self, error: RayActorError) -> None:
         """Record the death of a worker before its training began."""

@@ -11,7 +11,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.node.gpus import gpu_count
 from clustertrain.node.installed import how_to_install, missing_for_training
-from clustertrain.supervise.private_folder import temporary_folder, write_token
+from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 
 
 def check_installed(host: str, key: str) -> None:
@@ -75,6 +75,7 @@ def _with_gpus(job: Job, sizes: list[int]) -> list[int]:
 def driver_environment(job: Job, folder: Path) -> dict[str, str]:
     """The environment of a driver whose private folder this is."""
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
+    environment[variables.MEMORY_DIR] = str(memory_folder(folder))
     if job.scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
         environment["TMPDIR"] = str(temporary_folder(folder))
         kept = folder.parent / f"torchinductor_{os.getuid()}"  # what torch.compile has compiled

@@ -46,6 +46,8 @@ def _resumed_line(e: Record) -> str:
     redone = f"; {e['redone_steps']} steps to repeat" if e["redone_steps"] else ""
     if e["checkpoint"] is None:
         return f"starting from step 0: there was no checkpoint yet{redone}"
+    if e.get("in_memory"):
+        return f"resuming after step {e['step']} (epoch {e['epoch']}), from the memory of the nodes{redone}"
     return f"resuming from checkpoint {e['checkpoint']} (step {e['step']}, epoch {e['epoch']}){redone}"
 
 

@@ -20,7 +20,8 @@ from clustertrain.node.processes import Process, this_process
 from clustertrain.supervise.orphans import end_processes_of
 
 _PREFIX, _OWNER = "ct-", "owner"
-_BASES = ("/tmp", "/var/tmp", "/dev/shm")
+_SHARED_MEMORY = Path("/dev/shm")
+_BASES = ("/tmp", "/var/tmp", str(_SHARED_MEMORY))
 _LONGEST_BASE = 24  # the path of a socket has at most 107 bytes, and Ray adds 70
 
 
@@ -56,6 +57,8 @@ def _folder_in(base: str) -> Path:
     except OSError:  # the disk is full
         remove(folder)
         raise
+    with suppress(OSError):  # then the workers keep nothing in memory
+        memory_folder(folder).mkdir(mode=0o700)
     return folder
 
 
@@ -73,6 +76,12 @@ def _remove_if_left_behind(folder: Path) -> None:
         if owner.is_here and owner.is_gone:
             end_processes_of(folder)
             remove(folder)
+
+
+def memory_folder(folder: Path) -> Path:
+    """Its counterpart in shared memory, which is removed with it. Another user may have taken the name: who
+    uses it checks the owner."""
+    return _SHARED_MEMORY / f"{folder.name}-memory"
 
 
 def temporary_folder(folder: Path) -> Path:
@@ -94,4 +103,5 @@ def write_token(folder: Path, token: str | None = None) -> Path:
 
 
 def remove(folder: Path) -> None:
+    shutil.rmtree(memory_folder(folder), ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)

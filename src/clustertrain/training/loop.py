@@ -17,6 +17,7 @@ from clustertrain.training.data.loader_kinds import evaluated_part, loader_of, o
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
+from clustertrain.training.last_step import LastStep
 from clustertrain.training.measured.step_watch import StepWatch
 from clustertrain.training.model.building import (
     autocast_of,
@@ -34,6 +35,7 @@ from clustertrain.training.model.unused_parameters import AwaitedGradients
 from clustertrain.training.ranks.block_calls import BlockCalls
 from clustertrain.training.ranks.consistency import check_same_model, check_same_weights
 from clustertrain.training.ranks.distributed import RankInfo, StopLine
+from clustertrain.training.ranks.dtensors import is_sharded
 from clustertrain.training.ranks.host import Host, SaveProgress
 from clustertrain.training.ranks.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.saving import save_on_all_ranks
@@ -160,6 +162,11 @@ class _Loop:
         self.is_regular = not (
             self.settings.compile or self.settings.profile or has_callback or reads_streams
         )
+        self.saved_step = self.mark = 0
+        losses = (self.settings.log_every + 1) * self.settings.accumulate  # the most between two flushes
+        self.last_step = LastStep(self.model, self.meter, self.rank_info.device, losses, self._last_state)
+        callbacks = (type(self.task).on_step, type(self.task).on_epoch)
+        self.has_callbacks = callbacks != (Task.on_step, Task.on_epoch)
 
     def begin(
         self, state: dict[str, Any] | None, warnings: Iterable[str | None], notes: Iterable[str]
@@ -178,7 +185,8 @@ class _Loop:
         self._log("note", text=self.optimization.lr_text(self.position.step))
         self.metrics = dict(state["metrics"])
         self.evaluation_due = state.get("evaluation_due", False)
-        self.meter.load(state["meter"])
+        self.saved_step = state.get("saved_step", self.position.step)
+        self.meter.load(state["meter"], state.get("losses", ()))
         random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
         if len(random_states) == self.rank_info.world_size:
             restore_rng(random_states[self.rank_info.rank], self.rank_info.device)
@@ -198,12 +206,21 @@ class _Loop:
             if self.early_stopping.text:
                 self._save("end", measured)
                 return True
+            if self.saved_step < self.position.step and (reason := self._save_due()):
+                self._save(reason, measured)
+        info = self.rank_info
+        if info.world_size > 1 and info.device.type == "cpu" and not is_sharded(self.model):
+            self.run.keep(self.last_step)
         loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
         first_step = self.position.step + 1
         for key, batch in self.watch.batches(batches):
             loss = loss + self._accumulate(key, batch)
             if key.after is None:
                 continue
+            self.last_step.changes()
+            self.mark = 2 * key.after.step
+            if not self.has_callbacks:
+                self.last_step.keep_own_part(self.mark)
             self.optimization.step(key.after.step)
             self.position = key.after
             self.watch.step_done(self.position.step)
@@ -215,6 +232,7 @@ class _Loop:
                 self.run.reserve(self._tensors())  # the first save then waits no longer than the others
             if self._between_steps():
                 break
+            self.last_step.completed(self.mark)
             self.line.broadcast()
         self.line.close()
         return self.order.done(self.position) or bool(self.early_stopping.text)
@@ -261,7 +279,7 @@ class _Loop:
 
     def _between_steps(self) -> bool:
         """Log, evaluate and save if due, on all ranks after the same step. True if the run ends here."""
-        requests, step, every = self.line.read(), self.position.step, self.settings.save_every
+        requests, step = self.line.read(), self.position.step
         ended = self.order.done(self.position)
         if ended or step % self.settings.log_every == 0:
             self._log_training()
@@ -273,17 +291,18 @@ class _Loop:
         if ended or (due and not requests.stop):
             measured = self._evaluate(is_due=due)
             ended = ended or bool(self.early_stopping.text)
-        reasons = {
-            "end": ended,
-            "stop": requests.stop,
-            "save": requests.save,
-            "steps": self._due(every.steps, None),
-            "epochs": self._due(None, every.epochs),
-            "minutes": requests.save_timer,
-        }
-        if reason := next((reason for reason, due in reasons.items() if due), None):
+        asked = {"end": ended, "stop": requests.stop, "save": requests.save}
+        reason = next(filter(asked.get, asked), self._save_due())
+        if reason := reason or "minutes" * requests.save_timer:
             self._save(reason, measured)
         return ended or requests.stop
+
+    def _save_due(self) -> str:
+        """Why this step is saved, or empty if it is not."""
+        every = self.settings.save_every
+        if self._due(every.steps, None):
+            return "steps"
+        return "epochs" if self._due(None, every.epochs) else ""
 
     def _due(self, every_steps: int | None, every_epochs: int | None) -> bool:
         epoch_ended = self.position.offset == 0
@@ -320,9 +339,14 @@ class _Loop:
             return {}
         self.meter.flush()
         step = self.position.step
+        if is_due and not self.order.done(self.position):  # a start that resumes here begins with it
+            self.evaluation_due = True
+            self.last_step.completed(self.mark)
         with self.meter.paused():
             self.run.phase("evaluation", step)
-            self.metrics = self.evaluation.run(step)
+            metrics = self.evaluation.run(step)
+            self.last_step.changes()
+            self.metrics, self.evaluation_due, self.mark = metrics, False, 2 * step + 1
             self._log("eval", **self.metrics)
             if images := self.evaluation.images(step):
                 self.run.images(step, images)
@@ -343,26 +367,40 @@ class _Loop:
         check_weights(self.model, self.position.step, self.settings)
         if self.settings.compare_weights_every is None:
             check_same_weights(self.model, self.optimization.optimizer, self.position.step, self.rank_info)
+        self.saved_step = self.position.step
+        if reason != "end":  # a start that resumes at the end would save nothing
+            self.last_step.completed(self.mark)
         with self.meter.paused():
-            state = {
-                **self._tensors(),
-                "rng_of_ranks": gather_rng(self.rank_info),
-                "metrics": self.metrics,
-                "early_stop": self.early_stopping.state(),
-                "evaluation_due": self.evaluation_due,
-                "meter": self.meter.state(),
-                "position": self.position.as_dict(),
-            }
-            progress = SaveProgress(
-                step=self.position.step,
-                epoch=self.position.epoch,
-                samples_seen=self.position.samples_seen,
-                world_size=self.rank_info.world_size,
-                metrics=measured,
-                reason=reason,
-            )
+            state = {**self._state(), "rng_of_ranks": gather_rng(self.rank_info)}
+            progress = self._progress(reason, measured)
             save_on_all_ranks(self.run, self.rank_info, state, progress)
             self.line.saved()
+
+    def _progress(self, reason: str, measured: dict[str, float]) -> SaveProgress:
+        return SaveProgress(
+            step=self.position.step,
+            epoch=self.position.epoch,
+            samples_seen=self.position.samples_seen,
+            world_size=self.rank_info.world_size,
+            metrics=measured,
+            reason=reason,
+        )
+
+    def _state(self) -> dict[str, Any]:
+        """The state that is the same on all ranks, after `meter.flush`."""
+        return {
+            **self._tensors(),
+            "metrics": self.metrics,
+            "early_stop": self.early_stopping.state(),
+            "evaluation_due": self.evaluation_due,
+            "meter": self.meter.state(),
+            "position": self.position.as_dict(),
+        }
+
+    def _last_state(self) -> tuple[SaveProgress, dict[str, Any]]:
+        """As LastStep needs it."""
+        marks = {"saved_step": self.saved_step, "flushed_step": self.meter.flushed_step}
+        return self._progress("lost_rank", {}), {**self._state(), **marks}
 
     def _tensors(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), **self.optimization.state()}

@@ -126,7 +126,7 @@ class _NoFiles:
     def _do_nothing(self, *args: Any) -> None:
         """Nothing is restored or saved; there is no watchdog and no logger of images."""
 
-    restore = fill = reserve = save = wait_for_write = images = phase = finish = _do_nothing
+    restore = fill = reserve = save = wait_for_write = keep = images = phase = finish = _do_nothing
 
     def log(self, record: dict[str, Any]) -> None:
         self._screen.show([{"time": time.time(), **record}])

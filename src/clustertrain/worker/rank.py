@@ -23,9 +23,10 @@ from clustertrain.node.limits import read_limits
 from clustertrain.run.best import retention_of
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.step_counter import Reached
-from clustertrain.training.ranks.host import Requests, SaveProgress
+from clustertrain.training.ranks.host import KeptStep, Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
+from clustertrain.worker import last_step
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
@@ -165,6 +166,8 @@ class WorkerRun:
     def restore(self) -> dict[str, Any] | None:
         if self.plan.checkpoint is None:
             return None
+        if self.plan.in_memory:
+            return last_step.restore(self.plan, self.rank, self.world_size)
         return load(self._restored_folder())
 
     def fill(self, tensors: dict[str, torch.Tensor]) -> None:
@@ -178,7 +181,12 @@ class WorkerRun:
         shelf, name = self.attempt.run.checkpoints, self.plan.checkpoint or ""
         return shelf.store.local_folder(f"{shelf.key}/{name}") or self.attempt.checkpoint_copy / name
 
+    def keep(self, kept: KeptStep) -> None:
+        last_step.keep(self.plan, self.rank, kept)
+
     def reserve(self, state: dict[str, Any]) -> None:
+        if os.environ.get("LOCAL_RANK") == "0":  # every rank has done a step
+            last_step.forget_earlier(self.plan)
         if self._saver:
             check_host_memory(bytes_on_gpus(state), self._saving_ranks, read_limits())
             self._saver.reserve(state)

@@ -21,6 +21,7 @@ class RestartPlan:
     checkpoint: str | None  # the one to resume from, None for a fresh start
     resumes_script: bool = False  # a script left a file in its checkpoint folder
     alarms: int = 0  # earlier starts of this attempt that a watchdog ended
+    in_memory: bool = False  # the checkpoint is the last step of an earlier start, in the nodes' memory
 
     @property
     def job(self) -> Job:

@@ -136,7 +136,7 @@ def copy_checkpoint() -> None:
     plan = worker_state.plan
     attempt = plan.ref.open()
     shelf = attempt.run.checkpoints
-    if plan.checkpoint is not None and shelf.store.local_folder(shelf.key) is None:
+    if plan.checkpoint and not plan.in_memory and shelf.store.local_folder(shelf.key) is None:
         fetch_checkpoint(shelf, plan.checkpoint, attempt.checkpoint_copy)
 
 

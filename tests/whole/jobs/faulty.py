@@ -20,7 +20,7 @@ class Faulty(Task):
     def __init__(
         self,
         fault: str = "",
-        rank: int = 1,
+        rank: int | None = 1,
         at_call: int = 0,
         *,
         marker: str = "",
@@ -50,15 +50,20 @@ class Faulty(Task):
         if model.training:
             self.calls += 1
             time.sleep(self.step_s)
-            if self.calls >= self.at_call and self.fault and int(os.environ["RANK"]) == self.rank:
+            if self.calls >= self.at_call and self.fault and self.rank in (None, int(os.environ["RANK"])):
                 loss = self.strike(loss)
         return loss
 
     def strike(self, loss):
-        if self.marker is not None:
-            if self.marker.exists():
+        marker = self.marker
+        if marker is not None:
+            if self.rank is None:  # every rank, after the others have come this far
+                marker = marker.with_name(f"{marker.name}-{os.environ['RANK']}")
+            if marker.exists():
                 return loss
-            self.marker.touch()
+            marker.touch()
+        if self.rank is None:
+            torch.distributed.barrier()
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "stop":

@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -31,6 +32,7 @@ from clustertrain.run.records import Failure
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.rank_log import start_line
 from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.worker import last_step
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import UserCodeFailed
 from clustertrain.worker.machine.gpus import RankGpus, gpus_of_rank
@@ -42,6 +44,7 @@ _LOG_TAIL_BYTES = 20_000
 _STACKS_BYTES = 2 << 20  # of all threads, which follow the error that ended a process
 _ANSWER_S = 5.0
 _BEGINNING_S = 300.0  # of a script, whose steps are not known; huggingface_hub tries for a minute
+_OFFERS_S = last_step.SETTLES_S + 1.0
 _STARTS_S = 20.0  # to start a Ray task on a busy node, and to receive its result
 _OF_GPU = re.compile(r"CUDA|NCCL|CUDNN|GPU")
 _FATAL_SIGNALS = {
@@ -91,19 +94,31 @@ class Group:
             "nccl": of_first.nccl,
         }
 
-    def report(self, errors: Mapping[int, BaseException]) -> None:
+    def report(self, errors: Mapping[int, BaseException]) -> Failure:
         """Determine the cause from Ray Train's errors by rank, and record it."""
-        self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
+        return self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
+
+    def save_last_step(self) -> None:
+        """Let the ranks that are alive save the last step in the memory of their nodes; of those on a node
+        with the same state one does."""
+        offers = _answers(
+            {r: w.execute_async(last_step.offered) for r, w in self._workers.items()}, _OFFERS_S
+        )
+        found = {rank: offer for rank, offer in offers.items() if offer is not None}
+        writers = {(self._limits[rank].host, found[rank][0]): rank for rank in found}
+        saves = {rank: self._workers[rank].execute_async(last_step.save) for rank in writers.values()}
+        _answers(saves, max((found[rank][1] for rank in saves), default=0.0))
 
     def report_dead_worker(self, error: RayActorError) -> None:
         """The same for a worker that died before training began, while the others may wait for it."""
         rank = next(r for r, w in self._workers.items() if w.actor._actor_id.hex() == error.actor_id)
         self._record(self._of_dead_rank(rank, error))
 
-    def _record(self, failure: Failure) -> None:
+    def _record(self, failure: Failure) -> Failure:
         failure = replace(failure, restart=self._restart.number, step=reached_step(self._restart))
         self._restart.failure.write(failure)
         EventLog(self._attempt.events).write("worker_died", **asdict(failure))
+        return failure
 
     def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
         """The root cause. A dead process takes precedence over exceptions, which follow from the lost
@@ -304,6 +319,17 @@ class Group:
             gpus=(self._call_on_node(rank, gpu_states, gpus) or ()) if gpus else (),
             own_pids=pids,
         )
+
+
+def _answers(tasks: Mapping[int, Any], within_s: float) -> dict[int, Any]:
+    """The results of the tasks that return one within this time, by rank."""
+    ended, _ = ray.wait([*tasks.values()], num_returns=len(tasks), timeout=within_s) if tasks else ([], [])
+    answers: dict[int, Any] = {}
+    for rank, task in tasks.items():
+        with suppress(ray.exceptions.RayError):
+            if task in ended:
+                answers[rank] = ray.get(task)
+    return answers
 
 
 def _judged(failure: Failure, is_certain: bool, is_transient: bool) -> Failure:

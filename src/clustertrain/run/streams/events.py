@@ -41,8 +41,9 @@ KINDS = {
     ),
     "resized": Kind("The run continues with `world_size` workers of at most `of`.", "world_size, of, text"),
     "resumed": Kind(
-        "The workers continue at a checkpoint, or at step 0 if `checkpoint` is null.",
-        "restart, step, epoch, checkpoint, world_size, redone_steps",
+        "The workers continue at a checkpoint, or at step 0 if `checkpoint` is null; with `in_memory` at the "
+        "last step, which was in the memory of the nodes.",
+        "restart, step, epoch, checkpoint, world_size, redone_steps, in_memory",
     ),
     "fallback": Kind("A damaged checkpoint is passed over.", "checkpoint, why"),
     "worker_died": Kind("A worker failed.", ", ".join(f.name for f in fields(Failure))),

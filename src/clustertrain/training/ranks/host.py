@@ -31,6 +31,16 @@ class SaveProgress:
     reason: str  # "steps", "stop", …
 
 
+class KeptStep(Protocol):
+    """The last completed step of this rank, as its host sees it: see last_step.LastStep."""
+
+    mark: int
+
+    def open(self, path: Path) -> None: ...
+
+    def state(self) -> tuple[int, SaveProgress, dict[str, Any]] | None: ...
+
+
 class Host(Protocol):
     """One per rank. Rank 0's receives requests, saves and logs."""
 
@@ -58,6 +68,11 @@ class Host(Protocol):
     def wait_for_write(self, timeout_s: float) -> int | None:
         """Wait at most `timeout_s` for the write of this rank's last save. Returns None if it is over,
         otherwise the bytes written so far."""
+
+    def keep(self, last_step: KeptStep) -> None:
+        """Keep the last step in memory, if this launcher can resume from it: open its file, and save its
+        state when another rank has died. Called on all ranks before the first step; not with one rank, with
+        FSDP, or on a GPU."""
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of metrics; called on rank 0."""

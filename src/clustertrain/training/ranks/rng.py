@@ -23,6 +23,7 @@ except ImportError:  # torch does not require numpy
 
 _PYTHON = struct.Struct("<625I?d")  # Mersenne Twister words and position, gauss_next
 _NUMPY = struct.Struct("<624IIId")  # Mersenne Twister words, position, has_gauss, cached_gaussian
+_NUMPY_REST = struct.Struct("<IId")  # without the words
 _TORCH_BYTES = torch.default_generator.get_state().numel()
 _CUDA_BYTES = 16  # Philox seed and offset
 
@@ -144,8 +145,9 @@ def _pack_numpy() -> bytes:
     if np is None:
         return bytes(_NUMPY.size)
     state: Any = np.random.get_state()  # (name, words, position, has_gauss, cached_gaussian)
-    return _NUMPY.pack(*state[1].tolist(), *state[2:])
+    words: bytes = state[1].astype("<u4").tobytes()
+    return words + _NUMPY_REST.pack(*state[2:])
 
 
 def _bytes(data: bytes) -> torch.Tensor:
-    return torch.tensor(list(data), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

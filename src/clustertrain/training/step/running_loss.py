@@ -70,7 +70,8 @@ class Meter:
 
     def __init__(self, rank_info: RankInfo, not_finite: NotFinite) -> None:
         self._rank_info, self.not_finite = rank_info, not_finite
-        self._added: list[tuple[int, torch.Tensor, int]] = []  # step, loss, samples
+        self.added: list[tuple[int, torch.Tensor, int]] = []  # step, loss, samples; since the last `flush`
+        self.flushed_step = 0  # the last step before it
         self._restart()
 
     def start_clock(self) -> None:
@@ -82,7 +83,7 @@ class Meter:
 
     def add(self, step: int, loss: torch.Tensor, count: int) -> None:
         """Add the mean loss of `count` samples of this rank in `step`."""
-        self._added.append((step, loss.detach().reshape(()), count))
+        self.added.append((step, loss.detach().reshape(()), count))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -97,10 +98,10 @@ class Meter:
         Raises:
             NonFiniteLoss: on all ranks, naming the first step with such a loss.
         """
-        if not self._added:
+        if not self.added:
             return
-        steps, each, samples = zip(*self._added, strict=True)
-        losses = torch.stack(each).double()
+        steps, each, samples = zip(*self.added, strict=True)
+        losses = torch.stack([loss.double() for loss in each])
         counts = torch.tensor(samples, dtype=torch.float64, device=losses.device)
         not_finite = losses.isfinite().logical_not()
         sums = torch.stack([(losses * counts).sum(), counts.sum(), not_finite.sum().double()])
@@ -109,7 +110,8 @@ class Meter:
             raise self._first_not_finite(steps, losses.tolist(), not_finite.tolist())
         self._loss_sum += loss_sum
         self._count += count
-        self._added.clear()
+        self.flushed_step = steps[-1]
+        self.added.clear()
 
     def _first_not_finite(
         self, steps: Sequence[int], losses: list[float], not_finite: list[bool]
@@ -129,9 +131,18 @@ class Meter:
         values."""
         return [self._loss_sum, self._count]
 
-    def load(self, state: list[float]) -> None:
+    def load(self, state: list[float], losses: Sequence[tuple[int, float, int]] = ()) -> None:
+        """
+        Args:
+            losses: those of this rank that were not flushed: step, loss, samples.
+        """
         self._loss_sum, self._count = state
-        self._carried = self._count  # samples of the earlier process, which do not count for the speed
+        device = self._rank_info.device
+        self.added = [
+            (step, torch.tensor(loss, dtype=torch.float64, device=device), n) for step, loss, n in losses
+        ]
+        added = self._rank_info.world_size * sum(n for _, _, n in losses)
+        self._carried = self._count + added  # of the earlier process, which do not count for the speed
 
     def read(self) -> tuple[float, float]:
         """(mean loss over samples, samples per second), over all ranks since the last `read`.

@@ -27,7 +27,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Arrival
 from clustertrain.run.submission import Submission
-from clustertrain.supervise.private_folder import temporary_folder, write_token
+from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 from clustertrain.supervise.process import Guarded
 
 
@@ -109,8 +109,12 @@ def prepare_node(start: Start, route_target: str) -> Node:
             "The script of `clustertrain render --to slurm` creates one and starts this program."
         )
     token_path = write_token(start.folder, token)
+    own = {
+        "TMPDIR": str(temporary_folder(start.folder)),
+        variables.MEMORY_DIR: str(memory_folder(start.folder)),
+    }
     environment = node_environment(
-        {**os.environ, "TMPDIR": str(temporary_folder(start.folder))},
+        {**os.environ, **own},
         token_path=token_path,
         ports=ports,
         code=start.code,

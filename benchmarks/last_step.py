@@ -1,0 +1,62 @@
+"""What a step costs because its state is kept in memory for the death of another rank.
+
+    python benchmarks/last_step.py [--steps 1000]
+
+Times what the loop does for it after each step: copies random states, buffers and losses into a mapped file.
+The models have no buffers, and as many as ResNet-50: 53 layers of BatchNorm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from clustertrain.training.last_step import LastStep
+from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.step.running_loss import Meter
+
+WIDTHS = [64] * 7 + [256] * 4 + [128] * 8 + [512] * 5 + [256] * 12 + [1024] * 7 + [512] * 6 + [2048] * 4
+
+
+def microseconds(model: nn.Module, steps: int, file: Path) -> list[float]:
+    """Of each step."""
+    device = torch.device("cpu")
+    meter = Meter(RankInfo(0, 0, 2, device), cast(Any, None))
+    kept = LastStep(model, meter, device, 2 * steps, cast(Any, None))
+    kept.open(file)
+    loss, times = torch.tensor(1.0), []
+    for step in range(1, steps + 1):
+        meter.add(step, loss, 32)
+        began = time.perf_counter()
+        kept.changes()
+        kept.keep_own_part(2 * step)
+        kept.completed(2 * step)
+        times.append((time.perf_counter() - began) * 1e6)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=1000)
+    steps = parser.parse_args().steps
+    torch.set_num_threads(1)
+    models = {
+        "no buffers, 10 parameters": nn.Sequential(*(nn.Linear(8, 8) for _ in range(5))),
+        "buffers as ResNet-50": nn.Sequential(*(nn.BatchNorm2d(width) for width in WIDTHS)),
+    }
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        for name, model in models.items():
+            times = microseconds(model, steps, Path(folder, name))
+            low, middle, high = statistics.quantiles(times, n=20)[::9][:3]
+            print(f"{name:28} median {middle:5.0f} µs, 5 % {low:5.0f} µs, 95 % {high:5.0f} µs of a step")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""The last step of the ranks in the memory of their nodes, from which the next start of the group resumes.
+
+While training, each rank keeps its own part in a file in /dev/shm. When a rank has died, the controller asks
+the others to save the state that they share (`offered`, then `save`), before it ends them; the next start
+resumes from it (`kept_states`, then `restore`). The state is a checkpoint in another folder, in the same
+format, and the fence is in its name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clustertrain import variables
+from clustertrain.checkpoints.manifest import MODEL_FILE, CheckpointDamaged, CheckpointName, Shelf, names
+from clustertrain.checkpoints.read import verify
+from clustertrain.checkpoints.retention import Retention
+from clustertrain.checkpoints.save import TRAINING_FILE, load
+from clustertrain.checkpoints.write import Fenced, Writer
+from clustertrain.node.limits import Limits, read_limits
+from clustertrain.storage import Location, open_store
+from clustertrain.training.last_step import marks_in, read_own_part, with_own_part
+from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.ranks.host import KeptStep
+from clustertrain.worker.restart_plan import RestartPlan
+
+SETTLES_S = 2.0  # a rank completes its step, if it can
+_POLL_S = 0.002
+_SHARE = 4  # of the available memory: a state that needs more than 1 / 4 of it is not written
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """A verified state in the memory of a node.
+
+    Attributes:
+        mark: as LastStep.mark.
+        saved_step: the last step whose save had begun.
+        ranks: those whose own part of this state is on the node.
+    """
+
+    name: CheckpointName
+    mark: int
+    epoch: int
+    world_size: int
+    saved_step: int
+    ranks: frozenset[int] = field(compare=False)
+
+
+class _Kept:
+    """The last step of this process."""
+
+    plan: RestartPlan
+    last_step: KeptStep | None = None
+
+
+_kept = _Kept()
+
+
+def _memory() -> Path | None:
+    """The private folder in /dev/shm of this start on this node, or None if it has none."""
+    folder = Path(os.environ.get(variables.MEMORY_DIR) or "/nonexistent")
+    with suppress(OSError):
+        found = folder.lstat()
+        if found.st_uid == os.getuid() and found.st_mode & 0o7777 == 0o700:
+            return folder
+    return None
+
+
+def _shelf(folder: Path, attempt: int, restart: int) -> Shelf:
+    """The states and the own parts of one start of the group."""
+    return Shelf(open_store(Location(str(folder))), f"{attempt}.{restart}")
+
+
+def _own_part(shelf: Shelf, rank: int) -> Path:
+    return Path(shelf.uri(f"rank-{rank}"))
+
+
+def keep(plan: RestartPlan, rank: int, last_step: KeptStep) -> None:
+    """Keep the last step of this rank from now on, if the node has memory for it."""
+    if (folder := _memory()) is None:
+        return
+    shelf = _shelf(folder, plan.ref.attempt, plan.restart)
+    with suppress(OSError):
+        Path(str(shelf)).mkdir(exist_ok=True)
+        last_step.open(_own_part(shelf, rank))
+        _kept.plan, _kept.last_step = plan, last_step
+
+
+def forget_earlier(plan: RestartPlan) -> None:
+    """Free the memory of the earlier starts; all ranks have read what they resumed from."""
+    for folder, restart in _starts(plan.ref.attempt):
+        if restart < plan.restart:
+            shutil.rmtree(folder / f"{plan.ref.attempt}.{restart}", ignore_errors=True)
+
+
+def _starts(attempt: int) -> Iterator[tuple[Path, int]]:
+    if (folder := _memory()) is not None:
+        for path in folder.glob(f"{attempt}.*"):
+            yield folder, int(path.suffix[1:])
+
+
+# -- after a rank has died: called by the controller in the others, while their training may still run ----
+
+
+def offered() -> tuple[int, float] | None:
+    """The mark of the state that this rank can save, and how long that may take in seconds."""
+    found = _settled()
+    if found is None:
+        return None
+    mark, _, state = found
+    size_bytes = _size_bytes(state)
+    if size_bytes > _room_bytes(read_limits()):
+        return None
+    return mark, SETTLES_S + size_bytes / 5e8
+
+
+def _settled() -> tuple[int, Any, dict[str, Any]] | None:
+    """The state of the last step, as soon as it does not change."""
+    last_step, ends = _kept.last_step, time.monotonic() + SETTLES_S
+    while last_step is not None and time.monotonic() < ends:
+        if (found := last_step.state()) is not None:
+            return found
+        time.sleep(_POLL_S)
+    return None
+
+
+def save() -> None:
+    """Save the state of the last step, without the own parts of the ranks, on this node."""
+    folder, last_step, plan = _memory(), _kept.last_step, _kept.plan
+    while folder is not None and last_step is not None and (found := _settled()) is not None:
+        mark, progress, state = found
+        writer = Writer(
+            shelf=_shelf(folder, plan.ref.attempt, plan.restart),
+            attempt=plan.ref.attempt,
+            restart=plan.restart,
+            job_sha256="",
+            versions={},
+            retention=Retention(keep_last=2),
+            still_newest=partial(_has_mark, last_step, mark),  # so that what was written is of one step
+        )
+        rest = {key: value for key, value in state.items() if key != "model"}
+        parts = {MODEL_FILE: state["model"], TRAINING_FILE: rest}
+        with suppress(Fenced):  # it went on to the next step
+            writer.commit({file: partial(torch.save, part) for file, part in parts.items()}, progress)
+            return
+
+
+def _has_mark(last_step: KeptStep, mark: int) -> bool:
+    return last_step.mark == mark
+
+
+def _size_bytes(state: dict[str, Any]) -> int:
+    sizes: list[int] = []
+
+    def add(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    map_tensors(state, add)
+    return sum(sizes)
+
+
+def _room_bytes(limits: Limits) -> float:
+    """The most that a state may take of the node's memory."""
+    memory = [limits.available_bytes or 0]
+    memory += [c.limit_bytes - (c.used_bytes or 0) for c in limits.cgroups if c.limit_bytes is not None]
+    shm = (limits.shm_bytes or 0) - (limits.shm_used_bytes or 0)
+    return min(min(memory) / _SHARE, shm)
+
+
+# -- before the next start ---------------------------------------------------------------------------------
+
+
+def kept_states(attempt: int) -> list[KeptState]:
+    """The states in the memory of this node that verify, of all earlier starts in this attempt."""
+    found = []
+    for folder, restart in _starts(attempt):
+        shelf = _shelf(folder, attempt, restart)
+        for name in names(shelf):
+            with suppress(CheckpointDamaged, OSError, ValueError, KeyError):
+                manifest = verify(shelf, name)
+                state = load(Path(shelf.uri(name)))
+                files = Path(str(shelf)).glob("rank-*")
+                ranks = {int(f.name.removeprefix("rank-")) for f in files if state["mark"] in marks_in(f)}
+                done = manifest.epoch, manifest.world_size, state["saved_step"]
+                found.append(KeptState(name, state["mark"], *done, frozenset(ranks)))
+    return found
+
+
+def newest_usable(
+    states: Iterable[KeptState], world_size: int, committed_step: int, *, keeps_best: bool
+) -> KeptState | None:
+    """The newest of the states that is newer than the checkpoint of `committed_step` in the storage.
+
+    Args:
+        keeps_best: a checkpoint is kept as the best. A save that was lost may have been that one: then it is
+            repeated.
+    """
+    usable = [
+        state
+        for state in states
+        if state.name.step > committed_step
+        and state.world_size == world_size
+        and not (keeps_best and state.saved_step > committed_step)
+    ]
+    return max(usable, key=lambda state: state.name, default=None)
+
+
+def restore(plan: RestartPlan, rank: int, world_size: int) -> dict[str, Any]:
+    """The state of the plan, with the own part of this rank."""
+    name, folder = CheckpointName.parse(plan.checkpoint or ""), _memory()
+    if name is None or folder is None:
+        raise KeyError(plan.checkpoint)
+    shelf = _shelf(folder, name.attempt, name.restart)
+    state = load(Path(shelf.uri(name)))
+    return with_own_part(state, read_own_part(_own_part(shelf, rank), state["mark"]), world_size)
