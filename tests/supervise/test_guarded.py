@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,7 +18,7 @@ from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.node.processes import this_process
 from clustertrain.supervise import private_folder as module
-from clustertrain.supervise.private_folder import private_folder, remove, write_token
+from clustertrain.supervise.private_folder import memory_folder, private_folder, remove, write_token
 from clustertrain.supervise.process import Guarded
 
 pytestmark = pytest.mark.slow
@@ -29,6 +30,8 @@ def base(tmp_path, monkeypatch):
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="b") as short:
         monkeypatch.setenv("TMPDIR", short)
         yield short
+        for folder in Path(short).glob("ct-*"):
+            remove(folder)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -54,11 +57,22 @@ def test_what_a_killed_process_left_is_removed_by_the_next(base):
     )
     killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL
-    left = killed.stdout.strip()
-    assert os.path.isdir(left)
+    left = Path(killed.stdout.strip())
+    assert left.is_dir() and memory_folder(left).is_dir()
     folder = private_folder()
-    assert not os.path.exists(left)
+    assert not left.exists() and not memory_folder(left).exists()
     assert folder.is_dir()
+
+
+def test_its_part_of_the_shared_memory_is_removed_although_the_temporary_folder_is_another_one(base):
+    """As on a node whose scheduler makes a TMPDIR for each job, and removes it."""
+    left = private_folder()
+    gone = {**asdict(this_process()), "pid_started_ticks": 1}
+    (memory_folder(left) / "owner").write_text(json.dumps(gone))
+    shutil.rmtree(left)
+    folder = private_folder()
+    assert not memory_folder(left).exists() and memory_folder(folder).is_dir()
+    assert stat.S_IMODE(memory_folder(folder).stat().st_mode) == 0o700
 
 
 def test_what_still_runs_of_a_killed_process_is_ended_by_the_next(base):

@@ -3,6 +3,7 @@ from it ends with the bits of an uninterrupted one."""
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import random
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.serialization import set_default_mmap_options
 
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointName
@@ -263,11 +265,9 @@ def damage_state(folder):
 
 def tear_own_part(folder):
     """As a SIGKILL does while the newest part is written."""
-    file = folder / "1.0" / "rank-1"
-    found = training_last_step._File(data := bytearray(file.read_bytes()))
-    newest = max((0, 1), key=lambda part: found.head(part)[0])
-    found.set_head(newest, 0)
-    file.write_bytes(data)
+    with set_default_mmap_options(mmap.MAP_SHARED):
+        marks = training_last_step._mapped(folder / "1.0" / "own-1")["marks"]
+    marks[marks.argmax()] = 0
 
 
 @pytest.mark.parametrize("damage", [damage_state, tear_own_part])
@@ -297,7 +297,7 @@ def test_a_kill_at_a_random_moment(ranks, folder, seed):
             checkpoint=checkpoint,
             world_size=3,
         )
-        started = folder / f"1.{restart}" / "rank-0"
+        started = folder / f"1.{restart}" / "own-0"
         while not started.exists():
             time.sleep(0.01)
         victim = chance.randrange(3)
@@ -310,3 +310,30 @@ def test_a_kill_at_a_random_moment(ranks, folder, seed):
     assert step > 0
     again = resumed(folder, state or kept(folder, 3), Killed(), settings, 3)
     check_same(whole, again, step)
+
+
+@pytest.mark.parametrize(
+    ("free", "is_offered"),
+    [({}, True), ({"available_bytes": 4 * 4000 - 1}, False), ({"shm_bytes": 7999}, False)],
+)
+def test_a_state_is_offered_if_the_node_has_room_for_it(monkeypatch, free, is_offered):
+    roomy = {"available_bytes": 1 << 30, "shm_bytes": 1 << 30, "shm_used_bytes": 0, "cgroups": ()}
+    monkeypatch.setattr(last_step, "read_limits", lambda: SimpleNamespace(**roomy | free))
+    state = {"model": {"weight": torch.zeros(1000)}}
+    monkeypatch.setattr(last_step._kept, "last_step", SimpleNamespace(state=lambda: (2, None, state)))
+    assert (last_step.offered() is not None) == is_offered
+
+
+def test_the_memory_of_earlier_starts_is_freed(monkeypatch, folder):
+    monkeypatch.setenv(variables.MEMORY_DIR, str(folder))
+    for name in ("1.0", "1.1", "1.2", "2.0"):
+        (folder / name).mkdir()
+    last_step.forget_earlier(SimpleNamespace(ref=SimpleNamespace(attempt=1), restart=2))
+    assert {path.name for path in folder.iterdir()} == {"1.2", "2.0"}
+
+
+def test_a_folder_that_others_can_enter_is_not_used(monkeypatch, folder):
+    monkeypatch.setenv(variables.MEMORY_DIR, str(folder))
+    assert last_step._memory() == folder
+    folder.chmod(0o755)
+    assert last_step._memory() is None

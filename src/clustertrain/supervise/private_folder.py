@@ -34,6 +34,7 @@ def private_folder() -> Path:
         ClusterError: none of these folders can be written; the message has the reason for each.
     """
     refused = []
+    _remove_left_behind(_SHARED_MEMORY)
     for base in dict.fromkeys((os.environ.get("TMPDIR") or _BASES[0], *_BASES)):
         _remove_left_behind(Path(base))
         if len(base) > _LONGEST_BASE:
@@ -53,13 +54,18 @@ def private_folder() -> Path:
 def _folder_in(base: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
     try:
-        (folder / _OWNER).write_text(json.dumps(asdict(this_process())))
+        _write_owner(folder)
     except OSError:  # the disk is full
         remove(folder)
         raise
     with suppress(OSError):  # then the workers keep nothing in memory
         memory_folder(folder).mkdir(mode=0o700)
+        _write_owner(memory_folder(folder))
     return folder
+
+
+def _write_owner(folder: Path) -> None:
+    (folder / _OWNER).write_text(json.dumps(asdict(this_process())))
 
 
 def _remove_left_behind(base: Path) -> None:

@@ -5,146 +5,66 @@ forward pass of the next step has changed: its buffers, its random states and it
 rank is copied after each step into a file in memory, which survives a SIGKILL of the rank. With the rest,
 which is the same on all ranks and which any rank that is alive can write, it is a checkpoint of that step.
 
-A file has the own parts of the last two steps: ranks may be one step apart when one of them dies.
+A file has the own parts of the last two steps, because ranks may be one step apart when one of them dies.
+torch writes it once, with room for all; then its tensors are mapped, and writing to them changes the file.
 """
 
 from __future__ import annotations
 
-import json
-import math
+import copy
 import mmap
-import os
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.serialization import set_default_mmap_options
 
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.step.running_loss import Meter
 
-_MOST_BYTES = 8 << 20  # of a file: copying more would slow the steps down
-_ALIGNED = 64
-_HEAD = struct.Struct("<qqq")  # of an own part: its mark, or 0 while it is written; its first loss, the end
-_LOSS = struct.Struct("<qdq")  # step, loss, samples
-_LENGTH = struct.Struct("<q")
+_MOST_BYTES = 4 << 20  # of an own part: copying more would slow the steps down
 
 State = tuple[SaveProgress, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Where the parts of the file are; written at its beginning.
-
-    Attributes:
-        buffers: name in the model's state_dict, dtype and shape.
-        losses: the room for them, a ring that both own parts share.
-    """
-
-    rng_bytes: int
-    buffers: list[tuple[str, str, list[int]]]
-    losses: int
-
-    @property
-    def offsets(self) -> list[int]:
-        """Of the random states and of each buffer in an own part, then its size."""
-        sizes = [_HEAD.size, self.rng_bytes]
-        sizes += [math.prod(shape) * _dtype(name).itemsize for _, name, shape in self.buffers]
-        offsets = [0]
-        for size in sizes:
-            offsets.append(_aligned(offsets[-1] + size))
-        return offsets[1:]
-
-    def to_bytes(self) -> bytes:
-        text = json.dumps([self.rng_bytes, self.buffers, self.losses]).encode()
-        return _LENGTH.pack(len(text)) + text
-
-
-class _File:
-    """A mapped file of this layout."""
-
-    def __init__(self, content: Any) -> None:
-        """
-        Args:
-            content: the bytes of the file, a mapping to write to it.
-        """
-        self._content = content
-        (length,) = _LENGTH.unpack_from(content)
-        self.layout = _Layout(*json.loads(bytes(content[_LENGTH.size : _LENGTH.size + length])))
-        offsets, first = self.layout.offsets, _aligned(_LENGTH.size + length)
-        self._parts = [first, first + offsets[-1]]
-        self._losses = first + 2 * offsets[-1]
-
-    def tensors(self, part: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The random states and the buffers of one of the two parts, in the file itself."""
-        layout, start = self.layout, self._parts[part]
-        rng = torch.frombuffer(
-            self._content, dtype=torch.uint8, count=layout.rng_bytes, offset=start + layout.offsets[0]
-        )
-        buffers = {
-            name: torch.frombuffer(
-                self._content, dtype=_dtype(dtype), count=math.prod(shape), offset=start + offset
-            ).reshape(shape)
-            for (name, dtype, shape), offset in zip(layout.buffers, layout.offsets[1:], strict=False)
-        }
-        return rng, buffers
-
-    def head(self, part: int) -> tuple[int, int, int]:
-        mark, first, end = _HEAD.unpack_from(self._content, self._parts[part])
-        return mark, first, end
-
-    def set_head(self, part: int, mark: int, first: int = 0, end: int = 0) -> None:
-        _HEAD.pack_into(self._content, self._parts[part], mark, first, end)
-
-    def loss(self, number: int) -> tuple[int, float, int]:
-        step, loss, samples = _LOSS.unpack_from(self._content, self._place(number))
-        return step, loss, samples
-
-    def set_loss(self, number: int, step: int, loss: float, samples: int) -> None:
-        _LOSS.pack_into(self._content, self._place(number), step, loss, samples)
-
-    def _place(self, number: int) -> int:
-        return self._losses + number % self.layout.losses * _LOSS.size
-
-
-@dataclass(frozen=True)
-class OwnPart:
-    """What only one rank has of its last step: random states, buffers, and its losses since they were last
-    summed over all ranks, each with its step and its samples."""
-
-    rng: torch.Tensor
-    buffers: dict[str, torch.Tensor]
-    losses: list[tuple[int, float, int]]
+def _mapped(file: Path) -> dict[str, Any]:
+    """`marks` of two own parts, 0 while one is written, and `parts`: random states, buffers, and the losses
+    since they were last summed over all ranks, each with its step and its samples."""
+    found: dict[str, Any] = torch.load(file, weights_only=True, mmap=True)
+    return found
 
 
 def marks_in(file: Path) -> set[int]:
     """The marks of the complete own parts in a file."""
-    found = _File(file.read_bytes())
-    return {found.head(part)[0] for part in (0, 1)} - {0}
+    return {*_mapped(file)["marks"].tolist()} - {0}
 
 
-def read_own_part(file: Path, mark: int) -> OwnPart:
-    """
+def with_own_part(state: dict[str, Any], file: Path, world_size: int) -> dict[str, Any]:
+    """The state as a checkpoint has it, with the own part of the same mark. The random states of the other
+    ranks are not known; each rank uses its own.
+
     Raises:
-        KeyError: the file has no complete own part with this mark.
+        ValueError: the file has no complete own part with this mark.
     """
-    found = _File(bytearray(file.read_bytes()))
-    for part in (0, 1):
-        found_mark, first, end = found.head(part)
-        if found_mark == mark:
-            return OwnPart(*found.tensors(part), [found.loss(number) for number in range(first, end)])
-    raise KeyError(mark)
+    found = _mapped(file)
+    own = found["parts"][found["marks"].tolist().index(state["mark"])]
+    losses = [(int(n), loss, int(m)) for n, loss, m in own["losses"][: int(own["count"])].tolist()]
+    return {
+        **state,
+        "model": {**state["model"], **own["buffers"]},
+        "rng_of_ranks": own["rng"].expand(world_size, -1),
+        "losses": [each for each in losses if each[0] > state["flushed_step"]],
+    }
 
 
 class LastStep:
     """The last completed step of this rank.
 
-    `mark` identifies a state: twice its step, plus 1 after an evaluation of that step. It is 0 while the
-    state changes. The training thread changes it; another thread calls `state`.
+    A mark identifies a state: twice its step, plus 1 after an evaluation of that step. It is 0 while the
+    state changes. The training thread changes it; another thread calls `state` and `is_still`.
     """
 
     def __init__(
@@ -162,40 +82,42 @@ class LastStep:
         """
         self._model, self._meter, self._device = model, meter, device
         self._most_losses, self._state = most_losses, state
-        self.mark = 0
-        self._file: _File | None = None
-        self._written = self._in_part = self._first = self._end = self._kept = 0
-        self._flushed_step = 0
+        self._mark = self._written = 0
+        self._file: dict[str, Any] | None = None
+        self._losses = torch.zeros(most_losses, 3, dtype=torch.float64)
+        self._flushed_step = self._count = self._parts_written = 0
         self._parameters, self._versions = [*model.parameters()], list[int]()
         self._places: dict[str, tuple[nn.Module, str]] = {}
 
     def open(self, path: Path) -> None:
-        """Keep the own part in a new file, if it can be kept without slowing down the steps.
+        """Keep the own part in a new file, if that is possible without slowing down the steps.
 
         Raises:
-            OSError: there is no room.
+            OSError, RuntimeError: there is no room.
         """
         places = _buffers_of(self._model)
         if places is None:
             return
-        self._places = places
-        found = {name: module._buffers[key] for name, (module, key) in self._places.items()}
-        buffers = [(n, _name_of(b.dtype), list(b.shape)) for n, b in found.items() if b is not None]
-        layout = _Layout(pack_rng(self._device).numel(), buffers, 2 * self._most_losses)
-        head = layout.to_bytes()
-        size = _aligned(len(head)) + 2 * layout.offsets[-1] + layout.losses * _LOSS.size
-        if size > _MOST_BYTES:
+        self._places, self._names = places, self._model.state_dict().keys()
+        buffers = {
+            name: buffer.detach().clone() for name, buffer in zip(places, self._buffers(), strict=True)
+        }
+        if self._losses.nbytes + sum(buffer.nbytes for buffer in buffers.values()) > _MOST_BYTES:
             return
-        with path.open("xb+") as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # a page that is missing later would be a SIGBUS
-            file.write(head)
-            file.flush()
-            self._file = _File(mmap.mmap(file.fileno(), size))
-        self._tensors = [self._file.tensors(part) for part in (0, 1)]
+        count = torch.zeros((), dtype=torch.int64)
+        part = {"rng": pack_rng(self._device), "losses": self._losses, "count": count, "buffers": buffers}
+        marks = torch.zeros(2, dtype=torch.int64)
+        torch.save({"marks": marks, "parts": [part, copy.deepcopy(part)]}, path)
+        with set_default_mmap_options(mmap.MAP_SHARED):
+            self._file = _mapped(path)
+
+    def _buffers(self) -> list[torch.Tensor]:
+        """Those of now: a model may replace the tensor of a buffer."""
+        return [cast("torch.Tensor", module._buffers[name]) for module, name in self._places.values()]
 
     def changes(self) -> None:
         """The state changes from here on, until `completed`."""
-        self.mark = 0
+        self._mark = 0
 
     def completed(self, mark: int) -> None:
         """The state is that of `mark`, and stays so until `changes`."""
@@ -203,67 +125,65 @@ class LastStep:
             return
         self.keep_own_part(mark)
         self._versions = [parameter._version for parameter in self._parameters]
-        self.mark = mark
+        self._mark = mark
 
     def keep_own_part(self, mark: int) -> None:
         """Write the own part, unless it was written with this mark. Also called before the optimizer step, if
         nothing can change the own part after it: a rank that dies in the optimizer step then has written it.
         """
-        file = self._file
-        if file is None or mark == self._written:
+        if self._file is None or mark == self._written:
             return
-        part = self._in_part = 1 - self._in_part
-        file.set_head(part, 0)  # a kill from here on leaves the other part
-        rng, buffers = self._tensors[part]
-        rng.copy_(pack_rng(self._device))
-        kept = list(buffers.values())
-        live = [b for module, key in self._places.values() if (b := module._buffers[key]) is not None]
-        if [(b.shape, b.dtype) for b in live] != [(k.shape, k.dtype) for k in kept]:
+        marks, number = self._file["marks"], self._parts_written % 2
+        self._parts_written += 1
+        own, live = self._file["parts"][number], self._buffers()
+        kept = [*own["buffers"].values()]
+        is_as_before = [(b.shape, b.dtype) for b in live] == [(k.shape, k.dtype) for k in kept]
+        if not is_as_before or len(self._meter.added) > len(self._losses):
             self._file = None  # the model has replaced a buffer by one of another kind
             return
+        marks[number] = 0  # a kill from here on leaves the other part
+        own["rng"].copy_(pack_rng(self._device))
         if kept:
             torch._foreach_copy_(kept, live)
-        self._add_losses(file)
-        file.set_head(part, mark, self._first, self._end)
+        self._add_losses()
+        own["losses"][: self._count] = self._losses[: self._count]
+        own["count"].fill_(self._count)
+        marks[number] = mark
         self._written = mark
 
-    def _add_losses(self, file: _File) -> None:
+    def _add_losses(self) -> None:
         if self._meter.flushed_step != self._flushed_step:
-            self._flushed_step, self._first, self._kept = self._meter.flushed_step, self._end, 0
-        added = self._meter.added
-        for step, loss, samples in added[self._kept :]:
-            file.set_loss(self._end, step, float(loss), samples)
-            self._end += 1
-        self._kept = len(added)
+            self._flushed_step, self._count = self._meter.flushed_step, 0
+        for step, loss, samples in self._meter.added[self._count :]:
+            self._losses[self._count] = torch.tensor([step, float(loss), samples], dtype=torch.float64)
+            self._count += 1
 
     def state(self) -> tuple[int, SaveProgress, dict[str, Any]] | None:
-        """The mark and the state of the last step without the own part, or None if it changes now, or the
-        forward pass of the next step has changed parameters. What is read of it counts only if `mark` is
-        still the same afterwards."""
-        mark = self.mark
-        if not mark or self._versions != [parameter._version for parameter in self._parameters]:
+        """The mark and the state of the last step without the own part, or None if it changes now. What was
+        read of its tensors counts only if it `is_still` the same afterwards."""
+        mark = self._mark
+        if not self.is_still(mark):
             return None
         progress, state = self._state()
+        if state["model"].keys() != self._names:  # it has a new buffer
+            return None
         model = {name: value for name, value in state["model"].items() if name not in self._places}
         return mark, progress, {**state, "model": model, "mark": mark}
 
-
-def with_own_part(state: dict[str, Any], own: OwnPart, world_size: int) -> dict[str, Any]:
-    """The state as a checkpoint has it. The random states of the other ranks are not known; each rank uses
-    its own."""
-    losses = [loss for loss in own.losses if loss[0] > state["flushed_step"]]
-    model = {**state["model"], **own.buffers}
-    return {**state, "model": model, "rng_of_ranks": own.rng.expand(world_size, -1), "losses": losses}
+    def is_still(self, mark: int) -> bool:
+        """Whether the state is that of this mark, and no forward pass has changed a parameter since."""
+        versions = [parameter._version for parameter in self._parameters]
+        return mark != 0 and mark == self._mark and versions == self._versions
 
 
 def _buffers_of(model: nn.Module) -> dict[str, tuple[nn.Module, str]] | None:
     """The module of each buffer in the model's state_dict, and its name there. None if the state_dict has
-    something else that a forward pass could change."""
+    something else that a forward pass could change, or a buffer that is not plain memory."""
     places = {
         f"{prefix}.{name}" if prefix else name: (module, name)
         for prefix, module in model.named_modules(remove_duplicate=False)
         for name, buffer in module._buffers.items()
-        if buffer is not None and buffer.numel() and name not in module._non_persistent_buffers_set
+        if _is_plain(buffer) and name not in module._non_persistent_buffers_set
     }
     rest = {
         name
@@ -273,14 +193,8 @@ def _buffers_of(model: nn.Module) -> dict[str, tuple[nn.Module, str]] | None:
     return places if rest == places.keys() else None
 
 
-def _dtype(name: str) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
+def _is_plain(buffer: torch.Tensor | None) -> bool:
+    """Whether it is memory of the CPU, and has any."""
+    if buffer is None or type(buffer) is not torch.Tensor or buffer.layout != torch.strided:
+        return False
+    return buffer.device.type == "cpu" and not buffer.is_quantized and buffer.numel() > 0

@@ -165,8 +165,8 @@ class _Loop:
         self.saved_step = self.mark = 0
         losses = (self.settings.log_every + 1) * self.settings.accumulate  # the most between two flushes
         self.last_step = LastStep(self.model, self.meter, self.rank_info.device, losses, self._last_state)
-        callbacks = (type(self.task).on_step, type(self.task).on_epoch)
-        self.has_callbacks = callbacks != (Task.on_step, Task.on_epoch)
+        callbacks = [getattr(each, "__func__", None) for each in (self.task.on_step, self.task.on_epoch)]
+        self.has_callbacks = callbacks != [Task.on_step, Task.on_epoch]
 
     def begin(
         self, state: dict[str, Any] | None, warnings: Iterable[str | None], notes: Iterable[str]

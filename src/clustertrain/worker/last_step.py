@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import MODEL_FILE, CheckpointDamaged, CheckpointName, Shelf, names
@@ -28,8 +29,7 @@ from clustertrain.checkpoints.save import TRAINING_FILE, load
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.node.limits import Limits, read_limits
 from clustertrain.storage import Location, open_store
-from clustertrain.training.last_step import marks_in, read_own_part, with_own_part
-from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.last_step import marks_in, with_own_part
 from clustertrain.training.ranks.host import KeptStep
 from clustertrain.worker.restart_plan import RestartPlan
 
@@ -43,7 +43,7 @@ class KeptState:
     """A verified state in the memory of a node.
 
     Attributes:
-        mark: as LastStep.mark.
+        mark: see training's LastStep.
         saved_step: the last step whose save had begun.
         ranks: those whose own part of this state is on the node.
     """
@@ -82,7 +82,7 @@ def _shelf(folder: Path, attempt: int, restart: int) -> Shelf:
 
 
 def _own_part(shelf: Shelf, rank: int) -> Path:
-    return Path(shelf.uri(f"rank-{rank}"))
+    return Path(shelf.uri(f"own-{rank}"))
 
 
 def keep(plan: RestartPlan, rank: int, last_step: KeptStep) -> None:
@@ -90,7 +90,7 @@ def keep(plan: RestartPlan, rank: int, last_step: KeptStep) -> None:
     if (folder := _memory()) is None:
         return
     shelf = _shelf(folder, plan.ref.attempt, plan.restart)
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):
         Path(str(shelf)).mkdir(exist_ok=True)
         last_step.open(_own_part(shelf, rank))
         _kept.plan, _kept.last_step = plan, last_step
@@ -118,7 +118,7 @@ def offered() -> tuple[int, float] | None:
     if found is None:
         return None
     mark, _, state = found
-    size_bytes = _size_bytes(state)
+    size_bytes = sum(leaf.nbytes for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor))
     if size_bytes > _room_bytes(read_limits()):
         return None
     return mark, SETTLES_S + size_bytes / 5e8
@@ -146,7 +146,7 @@ def save() -> None:
             job_sha256="",
             versions={},
             retention=Retention(keep_last=2),
-            still_newest=partial(_has_mark, last_step, mark),  # so that what was written is of one step
+            still_newest=partial(last_step.is_still, mark),  # so that what was written is of one step
         )
         rest = {key: value for key, value in state.items() if key != "model"}
         parts = {MODEL_FILE: state["model"], TRAINING_FILE: rest}
@@ -155,27 +155,12 @@ def save() -> None:
             return
 
 
-def _has_mark(last_step: KeptStep, mark: int) -> bool:
-    return last_step.mark == mark
-
-
-def _size_bytes(state: dict[str, Any]) -> int:
-    sizes: list[int] = []
-
-    def add(tensor: torch.Tensor) -> torch.Tensor:
-        sizes.append(tensor.nbytes)
-        return tensor
-
-    map_tensors(state, add)
-    return sum(sizes)
-
-
 def _room_bytes(limits: Limits) -> float:
     """The most that a state may take of the node's memory."""
     memory = [limits.available_bytes or 0]
     memory += [c.limit_bytes - (c.used_bytes or 0) for c in limits.cgroups if c.limit_bytes is not None]
     shm = (limits.shm_bytes or 0) - (limits.shm_used_bytes or 0)
-    return min(min(memory) / _SHARE, shm)
+    return min(min(memory) / _SHARE, shm / 2)  # the loaders of the next start need some of it, too
 
 
 # -- before the next start ---------------------------------------------------------------------------------
@@ -190,8 +175,8 @@ def kept_states(attempt: int) -> list[KeptState]:
             with suppress(CheckpointDamaged, OSError, ValueError, KeyError):
                 manifest = verify(shelf, name)
                 state = load(Path(shelf.uri(name)))
-                files = Path(str(shelf)).glob("rank-*")
-                ranks = {int(f.name.removeprefix("rank-")) for f in files if state["mark"] in marks_in(f)}
+                files = Path(str(shelf)).glob("own-*")
+                ranks = {int(f.name.removeprefix("own-")) for f in files if state["mark"] in marks_in(f)}
                 done = manifest.epoch, manifest.world_size, state["saved_step"]
                 found.append(KeptState(name, state["mark"], *done, frozenset(ranks)))
     return found
@@ -223,4 +208,4 @@ def restore(plan: RestartPlan, rank: int, world_size: int) -> dict[str, Any]:
         raise KeyError(plan.checkpoint)
     shelf = _shelf(folder, name.attempt, name.restart)
     state = load(Path(shelf.uri(name)))
-    return with_own_part(state, read_own_part(_own_part(shelf, rank), state["mark"]), world_size)
+    return with_own_part(state, _own_part(shelf, rank), world_size)

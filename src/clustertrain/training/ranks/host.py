@@ -34,11 +34,11 @@ class SaveProgress:
 class KeptStep(Protocol):
     """The last completed step of this rank, as its host sees it: see last_step.LastStep."""
 
-    mark: int
-
     def open(self, path: Path) -> None: ...
 
     def state(self) -> tuple[int, SaveProgress, dict[str, Any]] | None: ...
+
+    def is_still(self, mark: int) -> bool: ...
 
 
 class Host(Protocol):
