@@ -32,6 +32,7 @@ PORTS = "CLUSTERTRAIN_PORTS"
 CODE = "CLUSTERTRAIN_CODE"
 RAY_DIR = "CLUSTERTRAIN_RAY_DIR"
 MEMORY_DIR = "CLUSTERTRAIN_MEMORY_DIR"
+FORK_SERVER = "CLUSTERTRAIN_FORK_SERVER"
 ENV = "CLUSTERTRAIN_ENV"
 JOB = "CLUSTERTRAIN_JOB"
 RAYJOB = "CLUSTERTRAIN_RAYJOB"
@@ -146,6 +147,12 @@ VARIABLES: tuple[Variable, ...] = (
         "the private folder of a start in the shared memory of a node",
         "`clustertrain run`; the node agent",
         "the workers",
+    ),
+    Variable(
+        FORK_SERVER,
+        "the name of the socket of a node's fork server",
+        "the process that starts Ray",
+        "Ray's workers",
     ),
     Variable(
         ENV,

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.ray_internals import (
     DASHBOARD_AGENT_LISTEN_PORT_NAME,
@@ -33,6 +34,7 @@ from clustertrain.driver.ray_internals import (
 from clustertrain.errors import ClusterError
 from clustertrain.node.limits import overload
 from clustertrain.node.ports import free_block
+from clustertrain.worker.fork.starter import SETUP_WORKER
 
 _T = TypeVar("_T")
 
@@ -70,6 +72,8 @@ class WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
 
     def __init__(self, ray_params: RayParams, *args: Any, **options: Any) -> None:
         _choose_ports(ray_params, is_head=options.get("head", args[0] if args else False))
+        if variables.FORK_SERVER in os.environ:
+            ray_params.setup_worker_path = SETUP_WORKER
         try:
             super().__init__(ray_params, *args, **options)
         except Exception as error:

@@ -14,6 +14,7 @@ stacks.py             writes the stacks of every rank, and NCCL's flight record,
 check.py              checks a job's code before a start: import, args, a rehearsal of a task
 debug.py              `run --debug`: rank 0 in this process, without Ray
 single_rank_group.py  one rank outside Ray: its environment, device and process group
+fork/                 the processes of ranks are forks of one that has imported everything
 code/                 the user's code: imported, created, its errors reported
 scripts/              an unchanged torchrun script as a child process
 data/                 the data sets of a job, as a worker reads them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,7 @@ from clustertrain.training.ranks.host import KeptStep, Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
 from clustertrain.worker import last_step
+from clustertrain.worker.fork.preload import preload_for_restart
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
@@ -47,6 +49,7 @@ class WorkerRun:
         restart = self.attempt.restart(plan.restart)
         self.step = 0
         self.last_metrics: dict[str, float] = {}
+        self._is_known_to_fork_server = False
         self.saves_in_background = job.checkpoint.async_
         # The ranks of a loop agree on the step to stop at; each process of a script gets its own signal.
         resizable = restart if len(job.world_sizes) > 1 and not job.is_script else None
@@ -220,6 +223,9 @@ class WorkerRun:
         self._watchdog.beat(name)
         if name in ("step", "usual_step"):
             collect_as_usual()
+            if not self._is_known_to_fork_server and os.environ.get("LOCAL_RANK") == "0":
+                self._is_known_to_fork_server = True
+                threading.Thread(target=preload_for_restart, daemon=True).start()
         self.step = max(self.step, step)
         if self._reached:
             self._reached.set(step)

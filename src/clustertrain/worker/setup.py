@@ -26,7 +26,7 @@ from clustertrain.worker.data.local_data import staged
 from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpu_affinity import place_worker
 from clustertrain.worker.machine.gpus import check_gpus
-from clustertrain.worker.machine.parent_watch import end_with_parent
+from clustertrain.worker.machine.raylet_watch import end_with_raylet
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.watchdog import WatchdogThread
@@ -55,7 +55,7 @@ def set_up_process(plan: RestartPlan, error_logger: str) -> None:
     import ray.train
     import ray.util
 
-    end_with_parent()
+    end_with_raylet()
     worker_state.plan = plan
     attempt = plan.ref.open()
     rank = ray.train.get_context().get_world_rank()

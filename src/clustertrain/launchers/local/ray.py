@@ -70,7 +70,9 @@ class LocalRay(RayCluster):
             return "local"
         from clustertrain.driver import ray_watch
         from clustertrain.driver.ray_node import PatientNode, start_ray
+        from clustertrain.worker.fork.starter import start_fork_server
 
+        start_fork_server(self.resources.cpus_per_worker)
         keep_loopback()
         make_nodes_with(PatientNode)
         events = EventLog(attempt.events)

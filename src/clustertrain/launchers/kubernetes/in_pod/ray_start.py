@@ -27,8 +27,11 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
     if is_stock():
         return
     from clustertrain.driver.ray_node import WaitingNode, start_ray
+    from clustertrain.worker.fork.starter import start_fork_server
 
-    deadline_s = job_of_pod().section(Kubernetes).start_deadline_s
+    job = job_of_pod()
+    deadline_s = job.section(Kubernetes).start_deadline_s
+    start_fork_server(job.resources.cpus_per_worker)
 
     def node(parameters: Any, **options: Any) -> WaitingNode:
         given = dict(vars(parameters))

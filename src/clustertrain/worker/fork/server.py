@@ -1,0 +1,279 @@
+"""The fork server of a node: Ray's worker processes are forks of it, so that each import is done once.
+
+    this process          has imported torch; hands each request to the server of its Ray job
+    a server of a job     has imported Ray and Ray Train with the variables of that job, which Ray reads once
+    its successor         has also imported what a rank had imported at its first step: the user's code
+    a worker              a fork of the newest of these
+
+All of them have one thread when they fork, and none has used a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+from clustertrain.waiting import wait_until
+
+_TORCH = ("torch", "torch._dynamo", "torch.distributed", "clustertrain.worker.train")
+_RAY = ("ray.train.torch", "ray._private.workers.setup_worker", "clustertrain.driver.backend")
+_OF_JOB = ("RAY_JOB_ID", "RAY_RAYLET_PID")
+# What a process reads when it starts, or when it loads a library: a fork has the values of the server.
+_READ_ONCE = re.compile(r"(LD|MALLOC|OMP|KMP|GOMP|MKL|OPENBLAS|GLIBC)_.*|PYTHONHASHSEED")
+_OF_RANK = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+_MOST_BYTES = 2**18  # of a request: a socket takes less
+_RECEIVED_WITHIN_S = 5.0
+_THREAD_ENDS_WITHIN_S = 1.0
+_ACCEPTED = b"1"
+_SURVIVES_FORK = ("jemalloc_bg_thd",)  # of pyarrow: it is started again in a fork
+
+
+@dataclass(frozen=True)
+class Request:
+    """A worker to start, or modules to import for the next ones."""
+
+    environment: dict[str, str]
+    folder: str
+    arguments: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    path: list[str] = field(default_factory=list)
+
+    @property
+    def job(self) -> tuple[str, ...]:
+        return tuple(self.environment.get(name, "") for name in _OF_JOB)
+
+
+class _Forked(BaseException):
+    """Leaves the loop of a server in a process that was forked there, and runs something else in it."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+
+
+def main(fd: int) -> None:
+    """Import torch, and hand on requests until the process that has started this one ends."""
+    listens, servers = socket.socket(fileno=fd), dict[tuple[str, ...], socket.socket]()
+    for name in _TORCH:
+        import_module(name)
+    _prepare_to_fork()
+    with listens:
+        while sys.stdin not in select.select([listens, sys.stdin], [], [])[0]:
+            connection, _ = listens.accept()
+            with connection, suppress(OSError, ValueError, TypeError):  # the worker imports everything itself
+                _hand_on(connection, servers)
+
+
+def _hand_on(connection: socket.socket, servers: dict[tuple[str, ...], socket.socket]) -> None:
+    if not _is_of_this_user(connection):
+        return
+    connection.settimeout(_RECEIVED_WITHIN_S)
+    message, files = _received(connection)
+    try:
+        request = Request(**json.loads(message))
+        if request.job not in servers:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            if os.fork() == 0:
+                ours.close()
+                raise _Forked(partial(_serve_job, request, theirs))
+            theirs.close()
+            servers[request.job] = ours
+        try:
+            socket.send_fds(servers[request.job], [message], [connection.fileno(), *files])
+        except OSError:
+            servers.pop(request.job).close()
+    finally:
+        _close(files)
+
+
+def _prepare_to_fork() -> None:
+    gc.collect()
+    gc.freeze()  # a search for cycles would copy every page
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
+
+
+def _received(channel: socket.socket) -> tuple[bytes, list[int]]:
+    message, files, _, _ = socket.recv_fds(channel, _MOST_BYTES, 4)
+    return message, files
+
+
+def _close(files: list[int]) -> None:
+    for file in files:
+        os.close(file)
+
+
+def _is_of_this_user(connection: socket.socket) -> bool:
+    """Whether the other process has the same user: the socket has no file whose mode could protect it."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", peer)[1]) == os.getuid()
+
+
+def _serve_job(first: Request, channel: socket.socket) -> None:
+    os.environ.update(first.environment)
+    for name in _RAY:
+        import_module(name)
+    states = RandomStates.now()
+    _serve(channel, before=states, after=states)
+
+
+def _serve(channel: socket.socket, before: RandomStates, after: RandomStates) -> None:
+    """Fork a worker for each request, until the channel ends or a successor takes over.
+
+    Args:
+        before, after: the random states without and with the user's modules.
+    """
+    _prepare_to_fork()
+    successors: list[int] = []
+    while True:
+        if channel.fileno() not in select.select([channel.fileno(), *successors], [], [])[0]:
+            if os.read(successors.pop(), 1):
+                return
+            continue  # it gave up
+        message, files = _received(channel)
+        if not message:
+            return
+        request, connection = Request(**json.loads(message)), socket.socket(fileno=files.pop(0))
+        with connection:
+            connection.send(_ACCEPTED)
+        if not request.modules:
+            if os.fork() == 0:
+                raise _Forked(partial(_become_worker, request, files, before, after))
+        elif not successors and not sys.modules.keys() >= set(request.modules):
+            reads, writes = os.pipe()
+            successors.append(reads)
+            if os.fork() == 0:
+                raise _Forked(partial(_succeed, request, channel, writes, before, after))
+            os.close(writes)
+        _close(files)
+
+
+def _succeed(
+    request: Request, channel: socket.socket, ready: int, before: RandomStates, after: RandomStates
+) -> None:
+    random.setstate(after.python)
+    if _imported(request):
+        os.write(ready, b"1")
+        _serve(channel, before, RandomStates.now())
+
+
+def _imported(request: Request) -> bool:
+    """Import modules at idle priority. Returns whether this process can still be forked, for any rank.
+
+    A module that reads the variables of a rank when it is imported would have the values of no rank.
+    """
+    read: set[str] = set()
+    plain = os._Environ.__getitem__
+
+    def noting(environment: Any, name: str) -> str:
+        read.add(name)
+        return str(plain(environment, name))
+
+    def load() -> None:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread
+        for name in request.modules:
+            with suppress(Exception):  # the worker meets the same error
+                import_module(name)
+
+    os.environ.clear()
+    os.environ.update({name: value for name, value in request.environment.items() if name not in _OF_RANK})
+    os.chdir(request.folder)
+    sys.path[:] = request.path
+    os._Environ.__getitem__ = noting  # type: ignore[method-assign,assignment]  # as every reader calls it
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    os._Environ.__getitem__ = plain  # type: ignore[method-assign]  # as above
+    import torch
+
+    why = {
+        f"it reads {', '.join(sorted(read & _OF_RANK))}": bool(read & _OF_RANK),
+        "it uses a GPU": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]  # torch gives no types
+        "it starts a thread": not wait_until(_has_one_thread, _THREAD_ENDS_WITHIN_S, 0.01),
+    }
+    if reasons := [text for text, is_true in why.items() if is_true]:
+        text = (
+            f"clustertrain: each rank imports the code itself: when it is imported, {' and '.join(reasons)}"
+        )
+        print(text, file=sys.stderr, flush=True)
+    return not reasons
+
+
+def _has_one_thread() -> bool:
+    names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return len([name for name in names if name not in _SURVIVES_FORK]) == 1
+
+
+@dataclass(frozen=True)
+class RandomStates:
+    """The random states of Python and numpy. A fork draws numbers of its own unless a module has set the
+    seed when it was imported."""
+
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls) -> RandomStates:
+        import numpy
+
+        return cls(random.getstate(), numpy.random.get_state()[1:3])  # type: ignore[index]
+
+    def renew_since(self, before: RandomStates) -> None:
+        import numpy
+
+        if self.python != before.python:  # Python itself renews it in a fork
+            random.setstate(self.python)
+        (key, position), (key_before, position_before) = self.numpy, before.numpy
+        if position == position_before and (key == key_before).all():
+            numpy.random.seed()
+
+
+def _become_worker(request: Request, files: list[int], before: RandomStates, after: RandomStates) -> None:
+    """Do in this fork what Ray's setup_worker.py does in a new process; it ends with the worker."""
+    from ray._private.runtime_env.context import RuntimeEnvContext
+    from ray._private.utils import update_envs
+    from ray._private.workers.setup_worker import parser
+    from ray.core.generated.common_pb2 import Language
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+    _close(files)
+    os.chdir(request.folder)
+    read_once = {name: value for name, value in os.environ.items() if _READ_ONCE.fullmatch(name)}
+    os.environ.clear()
+    os.environ.update({**read_once, **request.environment})
+    arguments, remaining = parser.parse_known_args(request.arguments)
+    context = RuntimeEnvContext.deserialize(arguments.serialized_runtime_env_context or "{}")
+    update_envs(context.env_vars)
+    now = {name: value for name, value in os.environ.items() if _READ_ONCE.fullmatch(name)}
+    if now != read_once or context.command_prefix or context.py_executable != sys.executable:
+        context.exec_worker(remaining, Language.Value(arguments.language))
+    after.renew_since(before)
+    sys.argv = remaining
+    sys.path[:] = [str(Path(remaining[0]).parent), *sys.path[1:]]
+    run_path(remaining[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    run: Callable[[], None] | None = partial(main, int(sys.argv[1]))
+    while run is not None:
+        try:
+            run = run()
+        except _Forked as forked:
+            run = forked.run

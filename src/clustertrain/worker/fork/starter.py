@@ -1,0 +1,37 @@
+"""Starts the fork server of a node, together with Ray."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from clustertrain import variables
+
+SETUP_WORKER = str(Path(__file__).with_name("client.py"))
+"""What Ray has to start for each worker process."""
+
+_QUEUE = 128
+
+
+def start_fork_server(cpus_per_worker: float) -> None:
+    """Start the fork server; it ends with this process. Processes that this one starts from now on know it.
+
+    OpenMP and numpy read the number of their threads when they are loaded: it is the one that Ray would set.
+    """
+    threads = max(1, math.floor(cpus_per_worker))
+    name = f"clustertrain-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listens:
+        listens.bind("\0" + name)  # no file; the server checks who asks
+        listens.listen(_QUEUE)
+        subprocess.Popen(
+            [sys.executable, "-m", "clustertrain.worker.fork.server", str(listens.fileno())],
+            stdin=subprocess.PIPE,  # its end is the end of this process
+            pass_fds=[listens.fileno()],
+            env={"OMP_NUM_THREADS": str(threads), **os.environ},
+        )
+    os.environ[variables.FORK_SERVER] = name

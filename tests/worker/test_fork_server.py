@@ -1,0 +1,171 @@
+"""The fork server with real processes; what Ray would run in them is a program that tells what it has."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from clustertrain import variables
+from clustertrain.worker.fork.client import ask
+from clustertrain.worker.fork.starter import SETUP_WORKER
+from leftovers import left_after, living_descendants
+
+pytestmark = pytest.mark.slow
+
+STARTER = """
+import sys, time
+from clustertrain.worker.fork.client import ask
+from clustertrain.worker.fork.starter import start_fork_server
+import os
+start_fork_server(float(sys.argv[1]))
+print(os.environ["CLUSTERTRAIN_FORK_SERVER"], flush=True)
+sys.stdin.read()
+"""
+WORKER = """
+import json, os, random, sys
+import signal
+had = set(sys.modules)
+import numpy
+print(json.dumps({
+    "is_fork": "torch" in had and "ray" in had, "has": sorted(had & {"mine", "broken", "rank_reader"}),
+    "arguments": sys.argv[1:], "folder": os.getcwd(), "job": os.environ.get("RAY_JOB_ID"),
+    "threads": os.environ.get("OMP_NUM_THREADS"), "python": random.random(),
+    "numpy": float(numpy.random.rand()),
+    "main": __name__, "child_signals": str(signal.getsignal(signal.SIGCHLD)),
+}), flush=True)
+"""
+PRELOAD = """
+import sys
+sys.path.insert(0, ".")
+from clustertrain.worker.fork.client import ask
+ask({"modules": sys.argv[1:], "path": sys.path})
+"""
+
+
+class Server:
+    """A fork server, and workers as a raylet would start them."""
+
+    def __init__(self, folder, cpus=1.0):
+        self.folder = folder
+        (folder / "worker.py").write_text(WORKER)
+        self.starter = subprocess.Popen(
+            [sys.executable, "-c", STARTER, str(cpus)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        name = self.starter.stdout.readline().strip()
+        self.environment = {**os.environ, variables.FORK_SERVER: name, "RAY_JOB_ID": "01000000"}
+        self.environment.pop("OMP_NUM_THREADS", None)
+
+    def worker(self, *, context="{}", **environment):
+        program = [sys.executable, SETUP_WORKER, str(self.folder / "worker.py"), "--worker-id=7"]
+        program += [f"--serialized-runtime-env-context={context}", "--language=PYTHON"]
+        with (self.folder / "out").open("w") as out:
+            subprocess.run(
+                program, env=self.environment | environment, cwd=self.folder, stdout=out, check=True
+            )
+        deadline = time.monotonic() + 60
+        while not (text := (self.folder / "out").read_text()).endswith("}\n") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return json.loads(text)
+
+    def preload(self, *modules):
+        program = [sys.executable, "-c", PRELOAD, *modules]
+        subprocess.run(program, env=self.environment | {"RANK": "3"}, cwd=self.folder, check=True)
+
+    def end(self):
+        with self.starter:  # closes its input, and waits for its end
+            pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    before = set(living_descendants())
+    made = Server(tmp_path, cpus=2.5)
+    yield made
+    made.end()
+    assert left_after(10, before) == {}
+
+
+def eventually_has(server, module):
+    deadline = time.monotonic() + 60
+    while module not in (found := server.worker())["has"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found["has"]
+
+
+def test_a_worker_is_a_fork_with_its_own_arguments_folder_and_random_numbers(server, tmp_path):
+    first, second = server.worker(), server.worker(context='{"env_vars": {"RAY_JOB_ID": "02000000"}}')
+    assert first["is_fork"]
+    assert second["is_fork"]
+    assert first["arguments"] == ["--worker-id=7"]
+    assert first["folder"] == str(tmp_path)
+    assert first["main"] == "__main__"
+    assert (first["job"], second["job"]) == ("01000000", "02000000")
+    assert first["threads"] == "2"
+    assert first["child_signals"] == "0"
+    assert first["python"] != second["python"]
+    assert first["numpy"] != second["numpy"]
+
+
+def test_what_a_process_reads_only_at_its_start_needs_a_process_of_its_own(server):
+    assert not server.worker(context='{"env_vars": {"OMP_NUM_THREADS": "3"}}')["is_fork"]
+    assert not server.worker(LD_LIBRARY_PATH="/nowhere")["is_fork"]
+    assert server.worker()["is_fork"]
+
+
+def test_the_next_worker_has_what_a_rank_has_imported(server, tmp_path):
+    (tmp_path / "mine.py").write_text("import numpy, random\nrandom.seed(1)\n")
+    (tmp_path / "broken.py").write_text("raise OSError('not now')\n")
+    server.preload("broken", "mine")
+    assert eventually_has(server, "mine") == ["mine"]
+    seeded = [server.worker() for _ in range(2)]
+    assert seeded[0]["python"] == seeded[1]["python"]  # the module has set this seed, and no other
+    assert seeded[0]["numpy"] != seeded[1]["numpy"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nRANK = int(os.environ.get('RANK', -1))\n",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n",
+        "import os\nos._exit(3)\n",
+    ],
+    ids=["reads its rank", "starts a thread", "ends the process"],
+)
+def test_a_module_that_cannot_be_shared_is_imported_by_each_worker(server, tmp_path, code):
+    (tmp_path / "rank_reader.py").write_text(code)
+    (tmp_path / "mine.py").touch()
+    server.preload("rank_reader")
+    for _ in range(60):
+        server.preload("mine")  # it is heard when the server has given up the other
+        if found := server.worker()["has"]:
+            break
+    assert found == ["mine"]
+
+
+def test_a_killed_server_costs_imports_and_no_worker(server):
+    assert server.worker()["is_fork"]
+    for pid in living_descendants():
+        if "clustertrain.worker.fork.server" in living_descendants()[pid]:
+            os.kill(pid, signal.SIGKILL)
+    assert not server.worker()["is_fork"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
+def test_another_user_gets_no_process(server, monkeypatch):
+    monkeypatch.setenv(variables.FORK_SERVER, server.environment[variables.FORK_SERVER])
+    assert server.worker()["is_fork"]
+    if (pid := os.fork()) == 0:
+        os.setuid(65534)
+        try:
+            ask({"arguments": []}, files=(0, 1, 2))
+        except ConnectionError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
