@@ -1,12 +1,15 @@
 """What is relied on of Ray's private API, a test for each name: the failures of a new Ray name what broke."""
 
 import inspect
+import os
 import re
 import signal
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import ray
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
@@ -108,6 +111,47 @@ def test_get_port_filename():
 def test_persist_port(port_file):
     """The file has the number alone."""
     assert int(port_file("any_port")) == 4321
+
+
+# -- a worker process --------------------------------------------------------------------------------------
+
+
+def test_parser():
+    """setup_worker.py parses the arguments that are not the worker's; the worker's program is beside it."""
+    arguments = [
+        "default_worker.py",
+        "--worker-id=1",
+        "--language=PYTHON",
+        "--serialized-runtime-env-context={}",
+    ]
+    parsed, remaining = ray_internals.parser.parse_known_args(arguments)
+    assert (parsed.language, parsed.serialized_runtime_env_context) == ("PYTHON", "{}")
+    assert remaining == ["default_worker.py", "--worker-id=1"]
+    folder = Path(ray.__file__).parent / "_private/workers"
+    assert {"default_worker.py", "setup_worker.py"} <= {path.name for path in folder.iterdir()}
+
+
+def test_RuntimeEnvContext():  # noqa: N802
+    """The context of a worker as JSON; `exec_worker` replaces the process by the worker."""
+    context = ray_internals.RuntimeEnvContext.deserialize('{"env_vars": {"A": "1"}}')
+    assert (context.env_vars, context.command_prefix, context.py_executable) == (
+        {"A": "1"},
+        [],
+        sys.executable,
+    )
+    assert parameters(context.exec_worker) == {"passthrough_args", "language"}
+
+
+def test_Language():  # noqa: N802
+    assert ray_internals.Language.Value("PYTHON") == 0
+
+
+def test_update_envs(monkeypatch):
+    """It sets variables of this process; a ${NAME} in a value is replaced."""
+    monkeypatch.setenv("CT_A", "1")
+    monkeypatch.setenv("CT_B", "")
+    ray_internals.update_envs({"CT_B": "${CT_A}:2"})
+    assert os.environ["CT_B"] == "1:2"
 
 
 # -- the cluster -------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ excluded_nodes.py  nodes with a broken GPU, which the next starts do not use
 world_size.py    how many workers have room; why there are fewer or more
 ray_internals.py  Ray's private API: the one file that names it
 ray_node.py      starts Ray on this machine, within a deadline of the site
+fork_starter.py  starts the fork server of a node, together with Ray
+fork_server.py   makes Ray's worker processes: forks of a process that has imported everything
 connection.py    connects to a Ray that runs
 deadline.py      ends the driver if a call to Ray does not return
 ray_watch.py     notices that Ray has ended or does not answer, and ends the driver

@@ -49,6 +49,11 @@ _MODULES = {
     "RUNTIME_ENV_AGENT_PORT_NAME": "ray._raylet",
     "get_port_filename": "ray._raylet",
     "persist_port": "ray._raylet",
+    # a worker process
+    "Language": "ray.core.generated.common_pb2",
+    "RuntimeEnvContext": "ray._private.runtime_env.context",
+    "parser": "ray._private.workers.setup_worker",
+    "update_envs": "ray._private.utils",
     # the cluster
     "GcsClient": "ray._raylet",
     "GcsNodeInfo": "ray.core.generated.gcs_pb2",

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clustertrain import variables
+from clustertrain.driver.fork_starter import SETUP_WORKER
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.ray_internals import (
     DASHBOARD_AGENT_LISTEN_PORT_NAME,
@@ -34,7 +35,6 @@ from clustertrain.driver.ray_internals import (
 from clustertrain.errors import ClusterError
 from clustertrain.node.limits import overload
 from clustertrain.node.ports import free_block
-from clustertrain.worker.fork.starter import SETUP_WORKER
 
 _T = TypeVar("_T")
 

@@ -14,6 +14,8 @@ RAY_ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the working directory is the job's code
     "RAY_DEDUP_LOGS": "0",
     "RAY_prestart_worker_first_driver": "0",  # no actor of Ray Train would use these processes
+    "RAY_gcs_create_placement_group_retry_min_interval_ms": "10",  # a restart waits for the dead rank's CPUs
+    "RAY_worker_maximum_startup_concurrency": "64",  # Ray's limit is the CPUs; here a start is a fork
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # the save is before SIGTERM: nothing to wait 30 s for
 }
 NCCL_HANG_DETECTOR = "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR"

@@ -69,8 +69,8 @@ class LocalRay(RayCluster):
             start()
             return "local"
         from clustertrain.driver import ray_watch
+        from clustertrain.driver.fork_starter import start_fork_server
         from clustertrain.driver.ray_node import PatientNode, start_ray
-        from clustertrain.worker.fork.starter import start_fork_server
 
         start_fork_server(self.resources.cpus_per_worker)
         keep_loopback()

@@ -1,7 +1,5 @@
-"""Worker processes of Ray as forks of a process that has imported everything: a start costs no import.
+"""The fork server of a node (driver/fork_server.py), as its clients see it.
 
-starter.py            starts the fork server of a node, together with Ray
-server.py             the fork server: imports, and forks
-client.py             asks the fork server; as a program, it replaces Ray's setup_worker.py
+client.py             asks for a worker process; Ray runs it in place of its setup_worker.py
 preload.py            tells the fork server what a rank has imported, for its next start
 """

@@ -1,7 +1,7 @@
 """Asks the fork server of this node for a worker process.
 
-Ray runs this file as a program in place of its setup_worker.py, which would import Ray twice. It imports next
-to nothing. If there is no fork server, or none that answers, it does what setup_worker.py does.
+Ray runs this file as a program in place of its setup_worker.py, and imports next to nothing: setup_worker.py
+would import Ray, to start a process that imports it again. Without an answer that program is run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_NAME = "CLUSTERTRAIN_FORK_SERVER"  # variables.FORK_SERVER, whose module this program must not import
+NAME = "CLUSTERTRAIN_FORK_SERVER"  # variables.FORK_SERVER: this program does not import that module
 _ANSWER_S = 30.0  # the server may still import; Ray gives a worker 60 s
 
 
@@ -25,7 +25,7 @@ def ask(request: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.settimeout(_ANSWER_S)
-        server.connect("\0" + os.environ.get(_NAME, ""))
+        server.connect("\0" + os.environ.get(NAME, ""))
         # Not pathlib: this program imports next to nothing.
         text = json.dumps({**request, "environment": dict(os.environ), "folder": os.getcwd()})  # noqa: PTH109
         socket.send_fds(server, [text.encode()], list(files))
@@ -40,9 +40,9 @@ def main() -> None:
         print(f"clustertrain: this worker is not a fork: {error}", file=sys.stderr, flush=True)
     else:
         return
-    from runpy import run_module
-
-    run_module("ray._private.workers.setup_worker", run_name="__main__", alter_sys=True)
+    worker = next(argument for argument in sys.argv if argument.endswith("default_worker.py"))
+    setup = os.path.join(os.path.dirname(worker), "setup_worker.py")  # noqa: PTH118, PTH120  as above
+    os.execv(sys.executable, [sys.executable, setup, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ import os
 import sys
 from contextlib import suppress
 
-from clustertrain import variables
-from clustertrain.worker.fork.client import ask
+from clustertrain.worker.fork.client import NAME, ask
 
 
 def preload_for_restart() -> None:
     """Have the fork server import, at idle priority, what this rank has imported up to its first step."""
-    if variables.FORK_SERVER in os.environ:
+    if NAME in os.environ:
         names = [name for name, module in sys.modules.items() if getattr(module, "__spec__", None)]
         with suppress(OSError):  # the next start imports more
             ask({"modules": names, "path": sys.path})

@@ -26,8 +26,8 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
 
     if is_stock():
         return
+    from clustertrain.driver.fork_starter import start_fork_server
     from clustertrain.driver.ray_node import WaitingNode, start_ray
-    from clustertrain.worker.fork.starter import start_fork_server
 
     job = job_of_pod()
     deadline_s = job.section(Kubernetes).start_deadline_s

@@ -79,8 +79,8 @@ def ray_command(
     else:
         parameters |= {"gcs_server_port": ports.first, "include_dashboard": False, "no_monitor": True}
     program = [sys.executable, "-m", "clustertrain.launchers.slurm.agent.ray_process"]
-    numbers = [str(job.section(Slurm).nodes_wait_s), str(resources.cpus_per_worker)]
-    return [*program, numbers[0], str(events), numbers[1], json.dumps(parameters)]
+    program += [str(resources.cpus_per_worker), str(job.section(Slurm).nodes_wait_s)]
+    return [*program, str(events), json.dumps(parameters)]
 
 
 def node_environment(

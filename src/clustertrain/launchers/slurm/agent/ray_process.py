@@ -18,20 +18,20 @@ from clustertrain.waiting import wait_until
 _HEAD_POLL_S = 0.05
 
 
-def main(nodes_wait_s: str, events: str, cpus_per_worker: str, parameters_json: str) -> int:
+def main(cpus_per_worker: str, nodes_wait_s: str, events: str, parameters_json: str) -> int:
     """Start Ray's processes, and return 1 when one has ended or does not answer, or 3 if they did not start.
 
     Args:
+        cpus_per_worker: of the job.
         nodes_wait_s: how long the start may take; on a node that is not the head, after the head's.
         events: the file for the events of this node.
-        cpus_per_worker: of the job.
         parameters_json: fields of Ray's RayParams as JSON; without `gcs_address` this node is the head.
     """
     from clustertrain.driver.connection import Head
+    from clustertrain.driver.fork_starter import start_fork_server
     from clustertrain.driver.ray_internals import RayParams
     from clustertrain.driver.ray_node import PatientNode, last_words, start_ray
     from clustertrain.driver.ray_watch import end_of
-    from clustertrain.worker.fork.starter import start_fork_server
 
     def start() -> PatientNode:
         return PatientNode(RayParams(**parameters), head=head is None)

@@ -30,10 +30,11 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
+from clustertrain.driver import ray_internals
 from clustertrain.waiting import wait_until
 
 _TORCH = ("torch", "torch._dynamo", "torch.distributed", "clustertrain.worker.train")
-_RAY = ("ray.train.torch", "ray._private.workers.setup_worker", "clustertrain.driver.backend")
+_RAY = ("ray.train.torch", "clustertrain.driver.backend")
 _OF_JOB = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 # What a process reads when it starts, or when it loads a library: a fork has the values of the server.
 _READ_ONCE = re.compile(r"(LD|MALLOC|OMP|KMP|GOMP|MKL|OPENBLAS|GLIBC)_.*|PYTHONHASHSEED")
@@ -128,6 +129,7 @@ def _serve_job(first: Request, channel: socket.socket) -> None:
     os.environ.update(first.environment)
     for name in _RAY:
         import_module(name)
+    _ = ray_internals.parser, ray_internals.RuntimeEnvContext, ray_internals.update_envs
     states = RandomStates.now()
     _serve(channel, before=states, after=states)
 
@@ -143,11 +145,11 @@ def _serve(channel: socket.socket, before: RandomStates, after: RandomStates) ->
     while True:
         if channel.fileno() not in select.select([channel.fileno(), *successors], [], [])[0]:
             if os.read(successors.pop(), 1):
-                return
+                return _reap(channel)
             continue  # it gave up
         message, files = _received(channel)
         if not message:
-            return
+            return None
         request, connection = Request(**json.loads(message)), socket.socket(fileno=files.pop(0))
         with connection:
             connection.send(_ACCEPTED)
@@ -161,6 +163,13 @@ def _serve(channel: socket.socket, before: RandomStates, after: RandomStates) ->
                 raise _Forked(partial(_succeed, request, channel, writes, before, after))
             os.close(writes)
         _close(files)
+
+
+def _reap(channel: socket.socket) -> None:
+    """Stay the parent of this process's forks, for which the kernel reaps them, until the channel ends."""
+    hangup = select.poll()
+    hangup.register(channel, 0)
+    hangup.poll()
 
 
 def _succeed(
@@ -245,11 +254,6 @@ class RandomStates:
 
 def _become_worker(request: Request, files: list[int], before: RandomStates, after: RandomStates) -> None:
     """Do in this fork what Ray's setup_worker.py does in a new process; it ends with the worker."""
-    from ray._private.runtime_env.context import RuntimeEnvContext
-    from ray._private.utils import update_envs
-    from ray._private.workers.setup_worker import parser
-    from ray.core.generated.common_pb2 import Language
-
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for target, file in enumerate(files):
         os.dup2(file, target)
@@ -258,12 +262,12 @@ def _become_worker(request: Request, files: list[int], before: RandomStates, aft
     read_once = {name: value for name, value in os.environ.items() if _READ_ONCE.fullmatch(name)}
     os.environ.clear()
     os.environ.update({**read_once, **request.environment})
-    arguments, remaining = parser.parse_known_args(request.arguments)
-    context = RuntimeEnvContext.deserialize(arguments.serialized_runtime_env_context or "{}")
-    update_envs(context.env_vars)
+    arguments, remaining = ray_internals.parser.parse_known_args(request.arguments)
+    context = ray_internals.RuntimeEnvContext.deserialize(arguments.serialized_runtime_env_context or "{}")
+    ray_internals.update_envs(context.env_vars)
     now = {name: value for name, value in os.environ.items() if _READ_ONCE.fullmatch(name)}
     if now != read_once or context.command_prefix or context.py_executable != sys.executable:
-        context.exec_worker(remaining, Language.Value(arguments.language))
+        context.exec_worker(remaining, ray_internals.Language.Value(arguments.language))
     after.renew_since(before)
     sys.argv = remaining
     sys.path[:] = [str(Path(remaining[0]).parent), *sys.path[1:]]

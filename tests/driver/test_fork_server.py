@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import ray
 
 from clustertrain import variables
+from clustertrain.driver.fork_starter import SETUP_WORKER
 from clustertrain.worker.fork.client import ask
-from clustertrain.worker.fork.starter import SETUP_WORKER
 from leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.slow
 STARTER = """
 import sys, time
 from clustertrain.worker.fork.client import ask
-from clustertrain.worker.fork.starter import start_fork_server
+from clustertrain.driver.fork_starter import start_fork_server
 import os
 start_fork_server(float(sys.argv[1]))
 print(os.environ["CLUSTERTRAIN_FORK_SERVER"], flush=True)
@@ -51,7 +53,9 @@ class Server:
 
     def __init__(self, folder, cpus=1.0):
         self.folder = folder
-        (folder / "worker.py").write_text(WORKER)
+        (folder / "default_worker.py").write_text(WORKER)
+        of_ray = Path(ray.__file__).parent / "_private/workers/setup_worker.py"
+        (folder / "setup_worker.py").symlink_to(of_ray)
         self.starter = subprocess.Popen(
             [sys.executable, "-c", STARTER, str(cpus)],
             stdin=subprocess.PIPE,
@@ -63,7 +67,7 @@ class Server:
         self.environment.pop("OMP_NUM_THREADS", None)
 
     def worker(self, *, context="{}", **environment):
-        program = [sys.executable, SETUP_WORKER, str(self.folder / "worker.py"), "--worker-id=7"]
+        program = [sys.executable, SETUP_WORKER, str(self.folder / "default_worker.py"), "--worker-id=7"]
         program += [f"--serialized-runtime-env-context={context}", "--language=PYTHON"]
         with (self.folder / "out").open("w") as out:
             subprocess.run(
@@ -152,7 +156,7 @@ def test_a_module_that_cannot_be_shared_is_imported_by_each_worker(server, tmp_p
 def test_a_killed_server_costs_imports_and_no_worker(server):
     assert server.worker()["is_fork"]
     for pid in living_descendants():
-        if "clustertrain.worker.fork.server" in living_descendants()[pid]:
+        if "clustertrain.driver.fork_server" in living_descendants()[pid]:
             os.kill(pid, signal.SIGKILL)
     assert not server.worker()["is_fork"]
 

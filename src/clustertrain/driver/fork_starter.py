@@ -8,11 +8,11 @@ import secrets
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 from clustertrain import variables
+from clustertrain.worker.fork import client
 
-SETUP_WORKER = str(Path(__file__).with_name("client.py"))
+SETUP_WORKER = client.__file__
 """What Ray has to start for each worker process."""
 
 _QUEUE = 128
@@ -29,7 +29,7 @@ def start_fork_server(cpus_per_worker: float) -> None:
         listens.bind("\0" + name)  # no file; the server checks who asks
         listens.listen(_QUEUE)
         subprocess.Popen(
-            [sys.executable, "-m", "clustertrain.worker.fork.server", str(listens.fileno())],
+            [sys.executable, "-m", "clustertrain.driver.fork_server", str(listens.fileno())],
             stdin=subprocess.PIPE,  # its end is the end of this process
             pass_fds=[listens.fileno()],
             env={"OMP_NUM_THREADS": str(threads), **os.environ},
