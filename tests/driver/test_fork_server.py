@@ -31,12 +31,13 @@ WORKER = """
 import json, os, random, sys
 import signal
 had = set(sys.modules)
-import numpy
+import numpy, ray
 print(json.dumps({
     "is_fork": "torch" in had and "ray" in had, "has": sorted(had & {"mine", "broken", "rank_reader"}),
     "arguments": sys.argv[1:], "folder": os.getcwd(), "job": os.environ.get("RAY_JOB_ID"),
     "threads": os.environ.get("OMP_NUM_THREADS"), "python": random.random(),
     "numpy": float(numpy.random.rand()),
+    "object_id": ray.ObjectRef.from_random().hex(),
     "main": __name__, "child_signals": str(signal.getsignal(signal.SIGCHLD)),
 }), flush=True)
 """
@@ -115,6 +116,7 @@ def test_a_worker_is_a_fork_with_its_own_arguments_folder_and_random_numbers(ser
     assert first["child_signals"] == "0"
     assert first["python"] != second["python"]
     assert first["numpy"] != second["numpy"]
+    assert first["object_id"] != second["object_id"]
 
 
 def test_what_a_process_reads_only_at_its_start_needs_a_process_of_its_own(server):
@@ -139,8 +141,9 @@ def test_the_next_worker_has_what_a_rank_has_imported(server, tmp_path):
         "import os\nRANK = int(os.environ.get('RANK', -1))\n",
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n",
         "import os\nos._exit(3)\n",
+        "import ray\nray.ObjectRef.from_random()\n",
     ],
-    ids=["reads its rank", "starts a thread", "ends the process"],
+    ids=["reads its rank", "starts a thread", "ends the process", "draws an id of Ray"],
 )
 def test_a_module_that_cannot_be_shared_is_imported_by_each_worker(server, tmp_path, code):
     (tmp_path / "rank_reader.py").write_text(code)

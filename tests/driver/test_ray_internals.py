@@ -154,6 +154,20 @@ def test_update_envs(monkeypatch):
     assert os.environ["CT_B"] == "1:2"
 
 
+def test_draw_class_ids_from_system(monkeypatch):
+    """The decorator of actor classes draws an id from this name in its module."""
+    monkeypatch.setattr("ray.actor.ActorClassID", ray.actor.ActorClassID)  # restored at the end
+    assert inspect.getsource(ray.actor).count("ActorClassID.from_random()") == 1
+    ray_internals.draw_class_ids_from_system()
+
+    @ray.remote
+    class Actor:
+        pass
+
+    found = Actor.__ray_metadata__.class_id
+    assert found != ray.actor.ActorClassID.from_random()
+
+
 # -- the cluster -------------------------------------------------------------------------------------------
 
 

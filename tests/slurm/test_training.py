@@ -12,6 +12,8 @@ from whole_run import CODE, same_weights
 
 pytestmark = pytest.mark.timeout(600)
 
+FORKED = "the next start of a rank has"  # the fork server heard of a rank's imports
+
 
 def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_nothing(
     make, cluster, uninterrupted, tmp_path
@@ -43,6 +45,7 @@ def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_noth
         rank["host"] for event in task.events if event["kind"] == "group_started" for rank in event["ranks"]
     }
     assert len(hosts) == 2
+    assert all(FORKED in task.attempt.ray_log(host).read_text() for host in hosts)
     assert same_weights(task.weights(), uninterrupted(2))
     ports = [run.attempt.rendezvous.read().ports for run in (task, script)]
     assert ports[0] != ports[1]

@@ -31,6 +31,7 @@ from runpy import run_path
 from typing import Any
 
 from clustertrain.driver import ray_internals
+from clustertrain.errors import ClusterTrainError
 from clustertrain.waiting import wait_until
 
 _TORCH = ("torch", "torch._dynamo", "torch.distributed", "clustertrain.worker.train")
@@ -127,8 +128,11 @@ def _is_of_this_user(connection: socket.socket) -> bool:
 
 def _serve_job(first: Request, channel: socket.socket) -> None:
     os.environ.update(first.environment)
+    ray_internals.draw_class_ids_from_system()
     for name in _RAY:
         import_module(name)
+    if _forks_draw_alike():
+        raise ClusterTrainError("Forks of this process draw the same ids of Ray's objects.")
     _ = ray_internals.parser, ray_internals.RuntimeEnvContext, ray_internals.update_envs
     states = RandomStates.now()
     _serve(channel, before=states, after=states)
@@ -177,6 +181,8 @@ def _succeed(
 ) -> None:
     random.setstate(after.python)
     if _imported(request):
+        text = f"clustertrain: the next start of a rank has {len(sys.modules)} modules imported"
+        print(f"{text}; keeping them takes {_own_mebibytes()} MiB", flush=True)
         os.write(ready, b"1")
         _serve(channel, before, RandomStates.now())
 
@@ -213,6 +219,7 @@ def _imported(request: Request) -> bool:
     why = {
         f"it reads {', '.join(sorted(read & _OF_RANK))}": bool(read & _OF_RANK),
         "it uses a GPU": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]  # torch gives no types
+        "it draws an id of Ray's": _forks_draw_alike(),
         "it starts a thread": not wait_until(_has_one_thread, _THREAD_ENDS_WITHIN_S, 0.01),
     }
     if reasons := [text for text, is_true in why.items() if is_true]:
@@ -221,6 +228,27 @@ def _imported(request: Request) -> bool:
         )
         print(text, file=sys.stderr, flush=True)
     return not reasons
+
+
+def _forks_draw_alike() -> bool:
+    """Whether two forks of this process get the same random ids from Ray: its generator has been used."""
+    from ray import ObjectRef
+
+    reads, writes = os.pipe()
+    for _ in range(2):
+        if os.fork() == 0:
+            os.write(writes, ObjectRef.from_random().binary())
+            os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads, "rb") as file:
+        drawn = file.read()
+    return drawn[: len(drawn) // 2] == drawn[len(drawn) // 2 :]
+
+
+def _own_mebibytes() -> int:
+    """The memory that no other process shares."""
+    rows = Path("/proc/self/smaps_rollup").read_text()
+    return sum(int(kib) for kib in re.findall(r"^Private_\w+: +(\d+) kB", rows, re.MULTILINE)) // 1024
 
 
 def _has_one_thread() -> bool:

@@ -129,6 +129,20 @@ def make_nodes_with(node: Any) -> None:
     _module("ray._private.node").Node = node
 
 
+def draw_class_ids_from_system() -> None:
+    """Have the decorator of actor classes draw their ids from the system. It would draw them from a generator
+    in C++ whose forks all draw the same: workers that start together would give their objects one id."""
+    actor = _module("ray.actor")
+    kind = actor.ActorClassID
+
+    class FromSystem(kind):  # type: ignore[misc, valid-type]  # ray ships no types
+        @classmethod
+        def from_random(cls) -> Any:
+            return kind(os.urandom(kind.size()))
+
+    actor.ActorClassID = FromSystem
+
+
 def own_node() -> Any:
     """The Node that `ray.init` has started in this process; None before that."""
     return _module("ray._private.worker")._global_node
