@@ -2,7 +2,7 @@
 #   make train                        install and train the example
 #   make train ARGS=--fresh           the same with an option of `clustertrain run`
 #   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: see README.md
-.PHONY: help train unit test test-faults test-gpu check fmt docs docs-serve docs-test bench bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
+.PHONY: help train unit test test-faults test-gpu check fmt docs docs-serve docs-test bench bench-quick bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -60,10 +60,11 @@ docs-serve: $(VENV)/.installed  ## show the site at http://127.0.0.1:8000, and b
 docs-test: docs  ## build the site, then test its links, code blocks and commands
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_examples.py tests/whole/test_python_page.py
 
-bench: $(VENV)/.installed $(BIN)/versitygw  ## measure saving and staging against torch.save and aws s3 cp; FOLDER=a folder on the disk
-	mkdir -p $(FOLDER)
-	$(BIN)/python benchmarks/saving.py --folder $(FOLDER)
-	$(BIN)/python benchmarks/staging.py --folder $(FOLDER)
+bench: $(VENV)/.installed $(BIN)/versitygw  ## measure start, speed, memory, recovery and saves against other launchers, 40 minutes; FOLDER=on the disk
+	$(BIN)/python benchmarks/bench.py --folder $(FOLDER) $(BENCH_ARGS)
+
+bench-quick: $(VENV)/.installed  ## the same in one round of 3 minutes
+	$(BIN)/python benchmarks/bench.py --folder $(FOLDER) --json build/bench-quick.json --quick $(BENCH_ARGS)
 
 bench-slurm: $(VENV)/.installed  ## measure the start on two SLURM nodes against Ray's own scripts; as root, 15 minutes
 	$(BIN)/python benchmarks/slurm_start.py

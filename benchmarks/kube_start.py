@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from start_times import print_table
+from comparison.results import print_table
 
 from clustertrain.version import RAY_VERSION
 

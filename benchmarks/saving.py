@@ -1,25 +1,29 @@
-"""How long a training loop waits for a save: clustertrain's, in the background, against torch.save.
+"""How long a training loop waits for a save: clustertrain's, in the background, against those of torch.
 
-    python benchmarks/saving.py [--megabytes 400] [--rounds 6] [--folder .]
+    python benchmarks/saving.py [--megabytes 400] [--rounds 6] [--folder .] [--json FILE]
 
-Both sides save the same state, weights and the two moments of Adam, to the same disk, alternately in one
+All sides save the same state, weights and the two moments of Adam, to the same disk, alternately in one
 process, between steps of the same length:
 
 - torch.save: `torch.save` of the whole state to a temporary file, flush, fsync, rename, fsync of the folder.
   The loop waits for all of it, as in a script that saves in its own loop and needs the file after a crash.
+- dcp.async_save: torch's own save in the background, with its defaults. It copies the state to new memory,
+  and a thread writes the files and fsyncs them. It has no checksums, and renames no folder. `kept stager` is
+  the same with a stager that the script makes once: its memory is used again, as clustertrain's is.
 - clustertrain: `Saver.save`, as in a worker. The loop waits only for the copy to host memory; in the
   background two files are written and hashed (sha256), each fsynced, then the manifest, fsynced; the folder
   is renamed and its parent fsynced. The steps are long enough for a save to end before the next is due;
   otherwise a save would wait for the previous one.
 
 The first save allocates the memory for the copy and stands in a row of its own. The copy's memory is what
-resident memory grows by in the background saves, read in /proc/self/status; the peak includes what writing
-takes beside it.
+resident memory grows by in this save, read in /proc/self/status; the peak includes what writing takes beside
+it. `--json` writes the seconds of each side.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import statistics
@@ -30,6 +34,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.checkpoints.retention import Retention
@@ -38,7 +44,8 @@ from clustertrain.checkpoints.write import Writer
 from clustertrain.storage import PosixStore
 from clustertrain.training.ranks.host import SaveProgress
 
-MIB = 1 << 20
+TORCH_SAVE, OURS = "torch.save, fsynced", "clustertrain"
+ASYNC_SAVE, KEPT_STAGER = "dcp.async_save", "dcp.async_save, kept stager"
 
 
 def make_state(megabytes: int) -> dict[str, Any]:
@@ -96,6 +103,24 @@ def torch_save(state: dict[str, Any], folder: Path) -> float:
     return time.perf_counter() - started
 
 
+class AsyncSave:
+    """dcp.async_save, and the save that is still being written."""
+
+    def __init__(self, folder: Path, stager: DefaultStager | None = None) -> None:
+        self._folder, self._stager, self._writing = folder, stager, None
+
+    def save(self, state: dict[str, Any]) -> float:
+        """Seconds that the loop waits."""
+        started = time.perf_counter()
+        self._writing = dcp.async_save(
+            state, checkpoint_id=self._folder, no_dist=True, async_stager=self._stager
+        )
+        return time.perf_counter() - started
+
+    def finish(self) -> None:
+        self._writing.result()
+
+
 class Ours:
     """clustertrain's saver, and how long its writing took."""
 
@@ -137,42 +162,58 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--folder", type=Path, default=Path())
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
     state = make_state(options.megabytes)
     folder = Path(tempfile.mkdtemp(prefix="saving-", dir=options.folder))
     try:
-        measure(state, folder, options.rounds)
+        found = measure(state, folder, options.rounds)
     finally:
         shutil.rmtree(folder)
+    if options.json:
+        options.json.write_text(json.dumps({side: seconds[1:] for side, seconds in found.items()}))
 
 
-def measure(state: dict[str, Any], folder: Path, rounds: int) -> None:
+def measure(state: dict[str, Any], folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Prints the table; returns the seconds of each side, the first one included."""
     ours = Ours(folder)
-    theirs_s: list[float] = []
-    ours_s: list[float] = []
-    torch_save(state, folder)  # the disk's and the allocator's first time belongs to neither
+    kept = DefaultStager(StagingOptions(False, True, False, False))  # shared memory; the rest needs a GPU
+    theirs = {ASYNC_SAVE: AsyncSave(folder / "dcp"), KEPT_STAGER: AsyncSave(folder / "kept", kept)}
+    found: dict[str, list[float]] = {side: [] for side in (TORCH_SAVE, *theirs, OURS)}
+    torch_save(state, folder)  # the disk's and the allocator's first time belongs to no side
     before_bytes = resident_bytes()
     with Peak() as peak:
-        for _ in range(rounds + 1):
-            ours_s.append(ours.save(state))
+        found[OURS].append(ours.save(state))
+        train(state, 1.0)
+        ours.finish()
+    for number in range(rounds + 1):
+        if number:
+            found[OURS].append(ours.save(state))
             train(state, 1.0)
             ours.finish()
-            theirs_s.append(torch_save(state, folder))
+        found[TORCH_SAVE].append(torch_save(state, folder))
+        train(state, 1.0)
+        for side, saver in theirs.items():
+            found[side].append(saver.save(state))
             train(state, 1.0)
+            saver.finish()
     print(
         f"state: {size_bytes(state) / 1e6:.0f} MB, {rounds} rounds after the first, torch {torch.__version__}"
     )
     print(f"{'the loop waits for':34}{'median':>10}{'min':>10}{'max':>10}")
-    show("torch.save, fsynced", theirs_s[1:])
-    show("clustertrain, first save", ours_s[:1])
-    show("clustertrain, later saves", ours_s[1:])
+    for side in (TORCH_SAVE, *theirs):
+        show(side, found[side][1:])
+    show("clustertrain, first save", found[OURS][:1])
+    show("clustertrain, later saves", found[OURS][1:])
     show("  its writing in the background", ours.written_s[1:])
-    theirs = statistics.median(theirs_s[1:])
-    first, later = ours_s[0] / theirs, statistics.median(ours_s[1:]) / theirs
-    print(f"clustertrain blocks {later:.1%} of torch.save's time, in the first save {first:.1%}")
+    for side in (TORCH_SAVE, *theirs):
+        median_s = statistics.median(found[side][1:])
+        first, later = found[OURS][0] / median_s, statistics.median(found[OURS][1:]) / median_s
+        print(f"clustertrain blocks {later:.1%} of the time of {side}, in the first save {first:.1%}")
     grown_bytes = peak.peak_bytes - before_bytes
     print(f"peak above the state: {grown_bytes / 1e6:.0f} MB, {grown_bytes / size_bytes(state):.2f} of it")
+    return found
 
 
 def show(name: str, seconds: list[float]) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from shlex import quote
 
 import yaml
-from start_times import print_table
+from comparison.results import print_table
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT / "tests"))

@@ -1,17 +1,18 @@
 """`aws s3 cp` compared with clustertrain's `stage()`: the same object from the same server, alternately.
 
-    python benchmarks/staging.py --folder <on the disk to measure> [--size 1Gi] [--rounds 5]
+    python benchmarks/staging.py --folder <on the disk to measure> [--size 1Gi] [--rounds 5] [--json FILE]
 
 The server is versitygw on loopback, started by this script over files in the same folder. Each copy is a
 separate process, measured from start to end, so that both include their imports. `stage()` does more work: it
 computes and compares the sha256, records its progress for a resume, and has the file on disk (sync) when it
-returns. Peak RSS is that of the process.
+returns. Peak RSS is that of the process. `--json` writes the seconds of each side.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import socket
@@ -151,6 +152,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="a folder on the disk to measure")
     parser.add_argument("--size", type=size_bytes, default="1Gi")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
     beside = shutil.which("versitygw", path=str(Path(sys.executable).parent))
     parser.add_argument(
         "--versitygw", default=beside or shutil.which("versitygw"), help="the server's binary"
@@ -160,9 +162,11 @@ def main() -> None:
         parser.error("there is no versitygw here: `make test` builds it where there is Go, or name one")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="staging-") as folder:
-        print_table(
-            measure(Path(folder), arguments.versitygw, arguments.size, arguments.rounds), arguments.size
-        )
+        found = measure(Path(folder), arguments.versitygw, arguments.size, arguments.rounds)
+    print_table(found, arguments.size)
+    if arguments.json:
+        seconds = {side: [each.wall_s for each in runs] for side, runs in found.items()}
+        arguments.json.write_text(json.dumps(seconds))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,20 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 VENV = Path(sys.prefix)
 TARGETS = {
-    *("train", "unit", "test", "check", "fmt", "bench", "image", "submit-slurm", "submit-k8s", "clean"),
-    *("test-faults", "test-gpu", "bench-slurm", "bench-k8s", "constraints", "help"),
+    *(
+        "train",
+        "unit",
+        "test",
+        "check",
+        "fmt",
+        "bench",
+        "bench-quick",
+        "image",
+        "submit-slurm",
+        "submit-k8s",
+        "clean",
+    ),
+    *("test-faults", "test-gpu", "bench-quick", "bench-slurm", "bench-k8s", "constraints", "help"),
     *("compose-up", "compose-down", "kube-tools", "docs", "docs-serve", "docs-test"),
 }
 

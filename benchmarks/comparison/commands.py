@@ -1,0 +1,54 @@
+"""Commands without a training, and the programs of benchmarks/ that measure saves and copies."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from comparison.figures import RENDER
+from comparison.processes import Failed, running, wait_for
+from staging import run
+
+BENCHMARKS = Path(__file__).resolve().parents[1]
+_JOB = {"name": "big", "script": "train.py", "storage": "runs"}
+_SLURM = {"resources": {"workers": 80_000, "nodes": 10_000}, "slurm": {"time_limit": "1h"}}
+CLUSTERTRAIN = {
+    "clustertrain --help": ["--help"],
+    "clustertrain check --no-code": ["check", "--no-code", "job.yaml"],
+    RENDER: ["render", "--to", "slurm", "big.yaml"],
+}
+
+
+def command(arguments: Sequence[str], folder: Path) -> tuple[float, float]:
+    """(seconds, MB) of a command of clustertrain, with the job files that it may read."""
+    (folder / "train.py").write_text("print('trains')\n")
+    for name, job in (("job.yaml", _JOB), ("big.yaml", {**_JOB, **_SLURM})):
+        (folder / name).write_text(yaml.safe_dump(job))
+    paths = [str(folder / each) if each.endswith(".yaml") else each for each in arguments]
+    try:
+        found = run([sys.executable, "-m", "clustertrain.cli", *paths])
+    except SystemExit as reason:
+        raise Failed(str(reason)) from None
+    return found.wall_s, found.rss_bytes / 1e6
+
+
+def measured_by(program: str, disk: Path, rounds: int, folder: Path) -> Mapping[str, list[float]]:
+    """The seconds of each side, as saving.py and staging.py write them with `--json`."""
+    argv = [sys.executable, str(BENCHMARKS / program), "--folder", str(disk), "--json", "found.json"]
+    with running([*argv, "--rounds", str(rounds)], folder) as process:
+        wait_for(process, folder, lambda: process.poll() == 0, 0.05)
+    found: dict[str, list[float]] = json.loads((folder / "found.json").read_text())
+    return found
+
+
+def copies_missing() -> str:
+    """Why staging.py cannot run here."""
+    beside = str(Path(sys.executable).parent)
+    server = shutil.which("versitygw", path=beside) or shutil.which("versitygw")
+    return "" if server and importlib.util.find_spec("awscli") else "not installed"

@@ -1,0 +1,119 @@
+"""The figures of the bench in the order of their tables, the programs, and the goals of clustertrain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from comparison.results import Report
+
+KIT, KIT_UNCHECKED = "clustertrain run", "clustertrain run --no-check"
+TORCHRUN, SPAWN, RAY = "torchrun + DDP", "mp.spawn + DDP", "Ray TorchTrainer"
+ACCELERATE, FABRIC, LIGHTNING = "Accelerate", "Lightning Fabric", "Lightning Trainer"
+BARE = "a bare DDP step"
+SAVE, TORCH_SAVE = "clustertrain", "torch.save, fsynced"
+ASYNC_SAVE, KEPT_STAGER = "dcp.async_save", "dcp.async_save, kept stager"
+STAGE, AWS = "stage()", "aws s3 cp"
+RENDER = "clustertrain render, 10,000 nodes"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound for the median of a program: a number, or a multiple of the median of the program `of`."""
+
+    program: str
+    bound: float
+    of: str = ""
+    at_least: bool = False
+
+    def text(self, unit: str) -> str:
+        sign = "≥" if self.at_least else "≤"
+        return f"{sign} {self.bound:g} × {self.of}" if self.of else f"{sign} {self.bound:g} {unit}"
+
+    def measured(self, report: Report, figure: str) -> float | None:
+        """The number to compare with the bound. None where one of the programs has no value."""
+        row, peer = report.row(figure, self.program), report.row(figure, self.of)
+        if row is None or row.spread is None:
+            return None
+        if not self.of:
+            return row.spread.median
+        return row.spread.median / peer.spread.median if peer and peer.spread else None
+
+    def verdict(self, report: Report, figure: str, unit: str) -> str:
+        """`reached` or `missed`, with the measured number and how far it is from the bound."""
+        measured = self.measured(report, figure)
+        if measured is None:
+            return "not measured"
+        number = f"{measured:.2f} ×" if self.of else f"{measured:,.2f} {unit}"
+        if measured >= self.bound if self.at_least else measured <= self.bound:
+            return f"reached: {number}"
+        return f"**missed by {abs(measured / self.bound - 1):.0%}**: {number}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something to measure, in `unit`; `meaning` is the text over its table."""
+
+    key: str
+    title: str
+    unit: str
+    meaning: str
+    goals: tuple[Goal, ...] = ()
+    picture: bool = False
+
+
+FIGURES = (
+    Figure(
+        "first_step",
+        "The first step",
+        "s",
+        "Seconds from the start of the command to the end of the first optimizer step. `clustertrain run` "
+        "checks the code before; with `--no-check` it does not.",
+        (Goal(KIT, 0.4, RAY),),
+        picture=True,
+    ),
+    Figure("job", "The whole job", "s", "Seconds from the start of the command to its end."),
+    Figure(
+        "memory",
+        "Memory",
+        "MB",
+        "The largest sum of the proportional set sizes (PSS) of all processes of the command, read every half"
+        " second, in runs of their own.",
+        picture=True,
+    ),
+    Figure(
+        "samples",
+        "Speed with a data set of samples",
+        "samples/s",
+        "Samples of both ranks per second after the first steps. `__getitem__` of the data set returns one "
+        "sample.",
+        (Goal(KIT, 1.15, TORCHRUN, at_least=True),),
+        picture=True,
+    ),
+    Figure(
+        "tensors",
+        "Speed from tensors",
+        "samples/s",
+        "The same from a `TensorDataset`. A bare DDP step has the same batch each time and loads nothing.",
+        (Goal(KIT, 0.97, BARE, at_least=True),),
+    ),
+    Figure(
+        "recovery",
+        "Recovery from a SIGKILL",
+        "s",
+        "Seconds from the SIGKILL of rank 1 to the end of the first step that had not been made before. Both "
+        "save every 100 steps; stock Ray has a FailureConfig.",
+        (Goal(KIT, 1.0),),
+        picture=True,
+    ),
+    Figure("redone", "Steps that a recovery repeats", "steps", "Steps that rank 1 made a second time."),
+    Figure(
+        "save",
+        "A save",
+        "ms",
+        "How long the training loop waits for a save of 415 MB (`benchmarks/saving.py`).",
+        (Goal(SAVE, 0.05, TORCH_SAVE), Goal(SAVE, 0.5, ASYNC_SAVE)),
+    ),
+    Figure("stage", "A copy from S3", "s", "Seconds for 1 GiB from loopback (`benchmarks/staging.py`)."),
+    Figure("command", "Commands", "s", "Seconds of the whole process.", (Goal(RENDER, 0.5),)),
+    Figure("command_memory", "Memory of commands", "MB", "The largest resident set.", (Goal(RENDER, 200),)),
+)

@@ -1,0 +1,44 @@
+"""Measures again while other processes use the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from comparison.results import MAX_LOAD
+
+T = TypeVar("T")
+
+
+def foreign_load(seconds: float = 1.0) -> float:
+    """How many processors other processes use. Call it while this program's own processes do nothing."""
+    before, began = _busy_s(Path("/proc/stat").read_text()), time.monotonic()
+    time.sleep(seconds)
+    return (_busy_s(Path("/proc/stat").read_text()) - before) / (time.monotonic() - began)
+
+
+def _busy_s(stat: str, ticks_per_s: int = 100) -> float:
+    """Processor seconds since the boot that were neither idle nor waiting for a disk."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / ticks_per_s
+
+
+class Quiet:
+    """Measures at most so many times, until the machine is quiet before and after. The load after one
+    measurement is the load before the next."""
+
+    def __init__(self, tries: int, load_of: Callable[[], float] = foreign_load) -> None:
+        self._tries, self._load_of, self._before = tries, load_of, load_of()
+
+    def measure(self, measure: Callable[[], T]) -> tuple[T, float]:
+        """What was found in the quietest try, and its load."""
+        tries: list[tuple[T, float]] = []
+        while len(tries) < self._tries:
+            found, before = measure(), self._before
+            self._before = self._load_of()
+            tries.append((found, max(before, self._before)))
+            if tries[-1][1] <= MAX_LOAD:
+                break
+        return min(tries, key=lambda each: each[1])

@@ -1,0 +1,177 @@
+"""benchmarks/bench.py: its arithmetic, and a run of the commands that it measures."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench import measured
+from comparison.figures import FIGURES, Goal
+from comparison.plan import FULL, QUICK, Measurement, plan
+from comparison.processes import Failed, environment, last_error
+from comparison.quiet import Quiet, _busy_s
+from comparison.results import Report, Row, Spread, Value
+from comparison.trainings import Program, Recovered, Step, read_steps, recovered, samples_per_s
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+EMPTY = Report("2026-11-25", "python benchmarks/bench.py", {}, {})
+
+
+def loads(*values):
+    """A machine with these loads, one after the other."""
+    iterator = iter(values)
+    return lambda: next(iterator)
+
+
+def test_a_spread_is_the_median_and_the_ends():
+    assert Spread.of([5.0, 1.0, 2.0]) == Spread(2.0, 1.0, 5.0)
+    assert Spread.of([1.0, 2.0]).median == 1.5
+
+
+def test_a_quiet_measurement_is_made_once():
+    assert Quiet(3, loads(0.0, 0.1)).measure(iter("ab").__next__) == ("a", 0.1)
+
+
+def test_a_loaded_measurement_is_made_again_until_the_machine_is_quiet():
+    quiet = Quiet(3, loads(0.0, 1.5, 0.1, 0.0))
+    assert quiet.measure(iter("abc").__next__) == ("c", 0.1)  # b began at a load of 1.5
+
+
+def test_of_tries_that_were_all_loaded_the_quietest_counts():
+    assert Quiet(3, loads(0.0, 1.5, 1.5, 0.3)).measure(iter("abc").__next__) == ("a", 1.5)
+    assert Quiet(2, loads(0.9, 0.5, 0.4)).measure(iter("ab").__next__) == ("b", 0.5)
+
+
+def test_the_load_after_a_measurement_is_the_one_before_the_next():
+    quiet = Quiet(1, loads(0.0, 1.0, 0.1))
+    assert [quiet.measure(lambda: 0)[1] for _ in range(2)] == [1.0, 1.0]
+
+
+def test_waiting_is_no_load():
+    assert _busy_s("cpu  100 200 300 5000 6000 10 20 70 40 50\ncpu0 1 1\n") == 7.0
+
+
+def test_the_values_of_all_rounds_are_in_one_row():
+    report = EMPTY.with_values("job", "a", [Value(1.0, 0.0)]).with_values("job", "b", [], "not installed")
+    report = report.with_values("job", "a", [Value(3.0, 0.9)])
+    assert report.rows == (
+        Row("job", "a", (Value(1.0, 0.0), Value(3.0, 0.9))),
+        Row("job", "b", (), "not installed"),
+    )
+    assert report.rows[0].spread == Spread(2.0, 1.0, 3.0)
+    assert [value.loaded for value in report.rows[0].values] == [False, True]
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path):
+    report = EMPTY.with_values("job", "a", [Value(1.5, 0.25)]).with_values("save", "b", [], "code 1")
+    report.write(tmp_path / "new" / "bench.json")
+    assert Report.read(tmp_path / "new" / "bench.json") == report
+
+
+@pytest.mark.parametrize(
+    ("goal", "ours", "text", "verdict"),
+    [
+        (Goal("ours", 0.5, "peer"), 5.0, "≤ 0.5 × peer", "reached: 0.50 ×"),
+        (Goal("ours", 0.5, "peer"), 8.0, "≤ 0.5 × peer", "**missed by 60%**: 0.80 ×"),
+        (Goal("ours", 1.15, "peer", at_least=True), 12.0, "≥ 1.15 × peer", "reached: 1.20 ×"),
+        (Goal("ours", 1.15, "peer", at_least=True), 10.0, "≥ 1.15 × peer", "**missed by 13%**: 1.00 ×"),
+        (Goal("ours", 4.0), 5.0, "≤ 4 s", "**missed by 25%**: 5.00 s"),
+        (Goal("ours", 4.0, "another"), 5.0, "≤ 4 × another", "not measured"),
+        (Goal("absent", 4.0), 5.0, "≤ 4 s", "not measured"),
+    ],
+)
+def test_a_goal_says_how_far_it_was_missed(goal, ours, text, verdict):
+    report = EMPTY.with_values("job", "ours", [Value(ours, 0.0)]).with_values(
+        "job", "peer", [Value(10.0, 0.0)]
+    )
+    assert goal.text("s") == text
+    assert goal.verdict(report, "job", "s") == verdict
+
+
+def test_the_goals_compare_programs_that_are_measured_also_in_a_quick_round(tmp_path):
+    for amounts in (FULL, QUICK):
+        rows = {row for each in plan(amounts, tmp_path) for row in each.rows}
+        assert {figure for figure, _ in rows} <= {figure.key for figure in FIGURES}
+        for figure in FIGURES:
+            for goal in figure.goals:
+                assert (figure.key, goal.program) in rows
+                assert not goal.of or (figure.key, goal.of) in rows
+
+
+def test_the_speed_is_that_of_both_ranks():
+    assert samples_per_s([Step(10.0, 100, 1), Step(10.5, 101, 1), Step(11.0, 102, 1)]) == 2 * 2 * 64
+
+
+def test_a_recovery_ends_with_the_first_step_that_is_new():
+    old = [Step(float(step), step, 7) for step in range(1, 6)]
+    again = [Step(20.0 + step, step, 8) for step in (4, 5)]
+    assert recovered(old, 5.5) is None
+    assert recovered([*old, *again], 5.5) is None
+    assert recovered([*old, *again, Step(26.0, 6, 8), Step(27.0, 7, 8)], 5.5) == Recovered(20.5, 2)
+    assert recovered([*old, Step(6.0, 6, 8)], 5.5) == Recovered(0.5, 0)
+
+
+def test_a_note_in_the_making_is_not_read(tmp_path):
+    (tmp_path / "rank-1").write_text("10.250000 1 77\n10.5000")
+    assert read_steps(tmp_path, 1) == [Step(10.25, 1, 77)]
+    assert read_steps(tmp_path, 0) == []
+
+
+def test_a_peer_that_is_not_installed_has_a_row_that_says_so(tmp_path):
+    missing = Program("Peer", "no_such_peer", lambda *_: []).missing
+    each = Measurement("start", (("first_step", "Peer"), ("job", "Peer")), lambda _: [[1.0]], missing)
+    report = measured(EMPTY, each, tmp_path, Quiet(1, lambda: 0.0))
+    assert [(row.program, row.missing) for row in report.rows] == [("Peer", "not installed")] * 2
+
+
+def test_a_program_that_fails_ends_its_own_rows_only(tmp_path):
+    def fail(_):
+        raise Failed("code 1: ValueError: no")
+
+    report = measured(EMPTY, Measurement("start", (("job", "a"),), fail), tmp_path, Quiet(2, lambda: 0.0))
+    assert report.rows == (Row("job", "a", (), "code 1: ValueError: no"),)
+    assert last_error("starts\nRuntimeError: bad\n====\n") == "RuntimeError: bad"
+    assert last_error("killed\n") == "killed"
+    assert last_error("") == ""
+
+
+def test_the_programs_get_no_settings_of_this_shell(tmp_path, monkeypatch):
+    for name in ("RAY_ADDRESS", "CLUSTERTRAIN_RAY", "OMP_NUM_THREADS", "RANK", "PYTHONPATH"):
+        monkeypatch.setenv(name, "8")
+    found = environment(tmp_path)
+    assert not {"RAY_ADDRESS", "CLUSTERTRAIN_RAY", "RANK", "PYTHONPATH"} & set(found)
+    assert found["OMP_NUM_THREADS"] == "1" and found["HOME"] == str(tmp_path)
+
+
+ORPHANS = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from comparison.processes import MemoryWatch, running
+folder = Path(sys.argv[2])
+shell = "setsid sleep 600 & echo $! > orphan; exit 3"
+with MemoryWatch(0.01) as memory, running(["sh", "-c", shell], folder) as process:
+    process.wait()
+    while not memory.peak_bytes:
+        time.sleep(0.01)
+alive = Path("/proc", (folder / "orphan").read_text().strip()).exists()
+print(process.returncode, alive)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_leaves_no_orphan_and_its_orphans_count_as_its_memory(tmp_path):
+    argv = [sys.executable, "-c", ORPHANS, str(BENCHMARKS), str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "3 False\n", done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_are_measured_and_shown(tmp_path):
+    argv = [sys.executable, str(BENCHMARKS / "bench.py"), "--quick", "--only", "command"]
+    options = ["--json", str(tmp_path / "bench.json"), "--folder", str(tmp_path)]
+    done = subprocess.run([*argv, *options], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert "| clustertrain --help | " in done.stdout
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert len(rows) == 6 and all(row["values"][0]["value"] > 0 for row in rows)
