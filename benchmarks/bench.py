@@ -88,8 +88,9 @@ def measure_all(options: argparse.Namespace) -> Report:
     command = f"python benchmarks/bench.py{' --quick' if options.quick else ''} --rounds {rounds}"
     report = Report(taken, command, machine(), versions())
     with tempfile.TemporaryDirectory(prefix="b-") as folder:
-        (Path(folder) / "warm").mkdir()
-        trainings.warm_up(Path(folder) / "warm")
+        if any(each.section != "command" for each in wanted):
+            (Path(folder) / "warm").mkdir()
+            trainings.warm_up(Path(folder) / "warm")
         quiet = Quiet(amounts.tries)
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)

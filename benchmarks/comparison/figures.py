@@ -39,14 +39,17 @@ class Goal:
         return row.spread.median / peer.spread.median if peer and peer.spread else None
 
     def verdict(self, report: Report, figure: str, unit: str) -> str:
-        """`reached` or `missed`, with the measured number and how far it is from the bound."""
+        """`reached` or `missed`, with the measured number and how far it is from the bound. † marks a number
+        from values of a loaded machine."""
         measured = self.measured(report, figure)
         if measured is None:
             return "not measured"
         number = f"{measured:.2f} ×" if self.of else f"{measured:,.2f} {unit}"
+        rows = (report.row(figure, self.program), report.row(figure, self.of))
+        mark = " †" if any(value.loaded for row in rows if row for value in row.values) else ""
         if measured >= self.bound if self.at_least else measured <= self.bound:
-            return f"reached: {number}"
-        return f"**missed by {abs(measured / self.bound - 1):.0%}**: {number}"
+            return f"reached: {number}{mark}"
+        return f"**missed by {abs(measured / self.bound - 1):.0%}**: {number}{mark}"
 
 
 @dataclass(frozen=True)
