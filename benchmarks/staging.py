@@ -85,6 +85,8 @@ def serving(binary: str, folder: Path) -> Iterator[str]:
     with subprocess.Popen(argv, env={**os.environ, **environment}, stdout=subprocess.DEVNULL) as server:
         try:
             while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+                if server.poll() is not None:
+                    raise SystemExit(f"{binary} ended with {server.returncode}")
                 time.sleep(0.05)
             yield f"http://127.0.0.1:{port}"
         finally:
@@ -161,7 +163,7 @@ def main() -> None:
     if arguments.versitygw is None:
         parser.error("there is no versitygw here: `make test` builds it where there is Go, or name one")
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="staging-") as folder:
+    with tempfile.TemporaryDirectory(dir=arguments.folder.resolve(), prefix="staging-") as folder:
         found = measure(Path(folder), arguments.versitygw, arguments.size, arguments.rounds)
     print_table(found, arguments.size)
     if arguments.json:

@@ -49,7 +49,9 @@ class Goal:
         mark = " †" if any(value.loaded for row in rows if row for value in row.values) else ""
         if measured >= self.bound if self.at_least else measured <= self.bound:
             return f"reached: {number}{mark}"
-        return f"**missed by {abs(measured / self.bound - 1):.0%}**: {number}{mark}"
+        times = measured / self.bound
+        by = f"a factor of {times:.1f}" if times > 2 else f"{abs(times - 1):.0%}"
+        return f"**missed by {by}**: {number}{mark}"
 
 
 @dataclass(frozen=True)

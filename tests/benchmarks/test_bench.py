@@ -77,6 +77,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path):
         (Goal("ours", 1.15, "peer", at_least=True), 12.0, "≥ 1.15 × peer", "reached: 1.20 ×"),
         (Goal("ours", 1.15, "peer", at_least=True), 10.0, "≥ 1.15 × peer", "**missed by 13%**: 1.00 ×"),
         (Goal("ours", 4.0), 5.0, "≤ 4 s", "**missed by 25%**: 5.00 s"),
+        (Goal("ours", 4.0), 50.0, "≤ 4 s", "**missed by a factor of 12.5**: 50.00 s"),
         (Goal("ours", 4.0, "another"), 5.0, "≤ 4 × another", "not measured"),
         (Goal("absent", 4.0), 5.0, "≤ 4 s", "not measured"),
     ],
@@ -175,3 +176,14 @@ def test_the_commands_are_measured_and_shown(tmp_path):
     assert "| clustertrain --help | " in done.stdout
     rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
     assert len(rows) == 6 and all(row["values"][0]["value"] > 0 for row in rows)
+
+
+@pytest.mark.run
+@pytest.mark.nightly
+def test_every_program_trains_and_a_killed_rank_makes_new_steps(tmp_path):
+    argv = [sys.executable, str(BENCHMARKS / "bench.py"), "--quick", "--only", "start", "recovery"]
+    options = ["--json", str(tmp_path / "bench.json"), "--folder", str(tmp_path)]
+    done = subprocess.run([*argv, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
+    report = Report.read(tmp_path / "bench.json")
+    assert [row for row in report.rows if row.missing] == [], done.stderr
+    assert len(report.rows) == 3 * 8 + 2
