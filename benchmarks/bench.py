@@ -7,9 +7,10 @@ The first command measures, writes every value to the JSON file and prints the t
 the page of the documentation and its picture from that file. All programs train the same (peers/lenet.py).
 
 In each round every program is started once, one after the other. Before and after each measurement one
-second is spent to see how much processor time other processes use. If it is more than 0.2 processors, the
-measurement is made again, at most twice, and the quietest one counts. Values that were never quiet are
-marked. Memory is measured in runs of its own, because reading it costs processor time.
+second is spent to see how much processor time other processes use. If it is more than 0.2 processors before,
+the bench waits, at most a minute; if it is more afterwards, the measurement is made again, at most twice, and
+the quietest one counts. Values that were never quiet are marked. Memory is measured in runs of its own,
+because reading it costs processor time.
 
 `--quick` makes one round of 3 minutes on two idle cores: all programs start, and of the rest it measures only
 what the goals need.
@@ -91,7 +92,7 @@ def measure_all(options: argparse.Namespace) -> Report:
         if any(each.section != "command" for each in wanted):
             (Path(folder) / "warm").mkdir()
             trainings.warm_up(Path(folder) / "warm")
-        quiet = Quiet(amounts.tries)
+        quiet = Quiet(amounts.tries, amounts.waits_s)
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             for each in wanted:

@@ -18,8 +18,9 @@ Numbers = list[list[float]]
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much is measured. The speed is that of the steps after the first `warm` ones. Without `everything`
-    all programs start, and of the rest only what the goals need is measured."""
+    """How much is measured. The speed is that of the steps after the first `warm` ones. Each measurement has
+    so many tries, and waits at most so long for a quiet machine before each. Without `everything` all
+    programs start, and of the rest only what the goals need is measured."""
 
     rounds: int
     steps: int
@@ -27,11 +28,14 @@ class Amounts:
     memory_steps: int
     save_rounds: int
     tries: int
+    waits_s: int
     everything: bool = True
 
 
-FULL = Amounts(rounds=5, steps=600, warm=100, memory_steps=200, save_rounds=3, tries=3)
-QUICK = Amounts(rounds=1, steps=200, warm=50, memory_steps=50, save_rounds=1, tries=1, everything=False)
+FULL = Amounts(rounds=5, steps=600, warm=100, memory_steps=200, save_rounds=3, tries=3, waits_s=60)
+QUICK = Amounts(
+    rounds=1, steps=200, warm=50, memory_steps=50, save_rounds=1, tries=1, waits_s=10, everything=False
+)
 
 
 @dataclass(frozen=True)

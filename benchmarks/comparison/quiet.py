@@ -26,19 +26,29 @@ def _busy_s(stat: str, ticks_per_s: int = 100) -> float:
 
 
 class Quiet:
-    """Measures at most so many times, until the machine is quiet before and after. The load after one
-    measurement is the load before the next."""
+    """Measures at most `tries` times, until the machine is quiet before and after. The load after one
+    measurement is the load before the next. While that is too much, it is read again, at most `waits` times.
+    """
 
-    def __init__(self, tries: int, load_of: Callable[[], float] = foreign_load) -> None:
-        self._tries, self._load_of, self._before = tries, load_of, load_of()
+    def __init__(self, tries: int, waits: int, load_of: Callable[[], float] = foreign_load) -> None:
+        self._tries, self._waits, self._load_of, self._before = tries, waits, load_of, load_of()
 
     def measure(self, measure: Callable[[], T]) -> tuple[T, float]:
         """What was found in the quietest try, and its load."""
         tries: list[tuple[T, float]] = []
         while len(tries) < self._tries:
-            found, before = measure(), self._before
+            before = self._wait()
+            found = measure()
             self._before = self._load_of()
             tries.append((found, max(before, self._before)))
             if tries[-1][1] <= MAX_LOAD:
                 break
         return min(tries, key=lambda each: each[1])
+
+    def _wait(self) -> float:
+        """Waits for a quiet machine, not for ever; returns the load."""
+        for _ in range(self._waits):
+            if self._before <= MAX_LOAD:
+                break
+            self._before = self._load_of()
+        return self._before

@@ -30,22 +30,27 @@ def test_a_spread_is_the_median_and_the_ends():
 
 
 def test_a_quiet_measurement_is_made_once():
-    assert Quiet(3, loads(0.0, 0.1)).measure(iter("ab").__next__) == ("a", 0.1)
+    assert Quiet(3, 0, loads(0.0, 0.1)).measure(iter("ab").__next__) == ("a", 0.1)
 
 
 def test_a_loaded_measurement_is_made_again_until_the_machine_is_quiet():
-    quiet = Quiet(3, loads(0.0, 1.5, 0.1, 0.0))
+    quiet = Quiet(3, 0, loads(0.0, 1.5, 0.1, 0.0))
     assert quiet.measure(iter("abc").__next__) == ("c", 0.1)  # b began at a load of 1.5
 
 
 def test_of_tries_that_were_all_loaded_the_quietest_counts():
-    assert Quiet(3, loads(0.0, 1.5, 1.5, 0.3)).measure(iter("abc").__next__) == ("a", 1.5)
-    assert Quiet(2, loads(0.9, 0.5, 0.4)).measure(iter("ab").__next__) == ("b", 0.5)
+    assert Quiet(3, 0, loads(0.0, 1.5, 1.5, 0.3)).measure(iter("abc").__next__) == ("a", 1.5)
+    assert Quiet(2, 0, loads(0.9, 0.5, 0.4)).measure(iter("ab").__next__) == ("b", 0.5)
 
 
 def test_the_load_after_a_measurement_is_the_one_before_the_next():
-    quiet = Quiet(1, loads(0.0, 1.0, 0.1))
+    quiet = Quiet(1, 0, loads(0.0, 1.0, 0.1))
     assert [quiet.measure(lambda: 0)[1] for _ in range(2)] == [1.0, 1.0]
+
+
+def test_a_measurement_waits_for_a_quiet_machine_but_not_for_ever():
+    assert Quiet(1, 3, loads(1.0, 0.9, 0.1, 0.2)).measure(lambda: "a") == ("a", 0.2)
+    assert Quiet(1, 2, loads(1.0, 0.9, 0.8, 0.2)).measure(lambda: "a") == ("a", 0.8)
 
 
 def test_waiting_is_no_load():
@@ -122,7 +127,7 @@ def test_a_note_in_the_making_is_not_read(tmp_path):
 def test_a_peer_that_is_not_installed_has_a_row_that_says_so(tmp_path):
     missing = Program("Peer", "no_such_peer", lambda *_: []).missing
     each = Measurement("start", (("first_step", "Peer"), ("job", "Peer")), lambda _: [[1.0]], missing)
-    report = measured(EMPTY, each, tmp_path, Quiet(1, lambda: 0.0))
+    report = measured(EMPTY, each, tmp_path, Quiet(1, 0, lambda: 0.0))
     assert [(row.program, row.missing) for row in report.rows] == [("Peer", "not installed")] * 2
 
 
@@ -130,7 +135,7 @@ def test_a_program_that_fails_ends_its_own_rows_only(tmp_path):
     def fail(_):
         raise Failed("code 1: ValueError: no")
 
-    report = measured(EMPTY, Measurement("start", (("job", "a"),), fail), tmp_path, Quiet(2, lambda: 0.0))
+    report = measured(EMPTY, Measurement("start", (("job", "a"),), fail), tmp_path, Quiet(2, 0, lambda: 0.0))
     assert report.rows == (Row("job", "a", (), "code 1: ValueError: no"),)
     assert last_error("starts\nRuntimeError: bad\n====\n") == "RuntimeError: bad"
     assert last_error("killed\n") == "killed"
