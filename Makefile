@@ -60,7 +60,7 @@ docs-serve: $(VENV)/.installed  ## show the site at http://127.0.0.1:8000, and b
 docs-test: docs  ## build the site, then test its links, code blocks and commands
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_examples.py tests/whole/test_python_page.py
 
-bench: $(VENV)/.installed $(BIN)/versitygw  ## measure start, speed, memory, recovery and saves against other launchers, 40 minutes; FOLDER=on the disk
+bench: $(VENV)/.installed $(BIN)/versitygw  ## measure start, speed, memory, recovery and saves against other launchers; FOLDER=on the disk
 	$(BIN)/python benchmarks/bench.py --folder $(FOLDER) $(BENCH_ARGS)
 
 bench-quick: $(VENV)/.installed  ## the same in one round of 3 minutes

@@ -84,15 +84,19 @@ PROGRAMS = (
     Program(KIT, "clustertrain", kit()),
     Program(KIT_UNCHECKED, "clustertrain", kit("--no-check")),
 )
-IMPORTS = ("torch._dynamo", "ray.train.torch", "accelerate", "lightning")
+IMPORTS = """
+import contextlib, importlib
+for name in ("torch._dynamo", "ray.train.torch", "accelerate", "lightning"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+"""
 BARE_STEP = Program(BARE, "torch", under_torchrun("torchrun_ddp.py"))
 
 
 def warm_up(folder: Path) -> None:
     """Imports what the programs import, so that the first of them does not wait for the disk alone."""
-    for module in IMPORTS:
-        with running([sys.executable, "-c", f"import {module}"], folder) as process:
-            process.wait()
+    with running([sys.executable, "-c", IMPORTS], folder) as process:
+        process.wait()
 
 
 @dataclass(frozen=True)
