@@ -89,7 +89,7 @@ def measure_all(options: argparse.Namespace) -> Report:
     command = f"python benchmarks/bench.py{' --quick' if options.quick else ''} --rounds {rounds}"
     report = Report(taken, command, machine(), versions())
     with tempfile.TemporaryDirectory(prefix="b-") as folder:
-        if any(each.section != "command" for each in wanted):
+        if amounts.everything and any(each.section != "command" for each in wanted):
             (Path(folder) / "warm").mkdir()
             trainings.warm_up(Path(folder) / "warm")
         quiet = Quiet(amounts.tries, amounts.waits_s)

@@ -34,7 +34,7 @@ class Amounts:
 
 FULL = Amounts(rounds=5, steps=600, warm=100, memory_steps=200, save_rounds=3, tries=3, waits_s=60)
 QUICK = Amounts(
-    rounds=1, steps=200, warm=50, memory_steps=50, save_rounds=1, tries=1, waits_s=10, everything=False
+    rounds=1, steps=150, warm=50, memory_steps=0, save_rounds=1, tries=1, waits_s=10, everything=False
 )
 
 
@@ -55,7 +55,7 @@ def plan(amounts: Amounts, disk: Path) -> Iterator[Measurement]:
         yield _of_program("start", ("first_step", "job", "samples"), each, partial(_start, each, amounts))
     for each in (BARE_STEP, *wanted):
         yield _of_program("tensors", ("tensors",), each, partial(_from_tensors, each, amounts))
-    for each in wanted:
+    for each in PROGRAMS if amounts.everything else ():
         yield _of_program("memory", ("memory",), each, partial(_memory, each, amounts))
     for each in wanted:
         if each.name in (RAY, KIT):
