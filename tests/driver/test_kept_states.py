@@ -9,7 +9,7 @@ from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.driver import backend
 from clustertrain.worker.last_step import KeptState, newest_usable
 
-STATE = KeptState(CheckpointName(7, 1, 0), 14, 1, 4, 5, frozenset({0, 1}))
+STATE = KeptState(CheckpointName(7, 1, 0), 14, 1, 4, 5, (False, False), frozenset({0, 1}))
 
 
 def workers(*nodes):

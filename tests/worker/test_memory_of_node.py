@@ -237,6 +237,20 @@ def test_the_next_start_ends_with_the_same_bits(ranks, folder, case):
     check_same(whole, again, state.name.step)
 
 
+@pytest.mark.parametrize("step", [2, 3, 4], ids=["save", "line of the log", "end of an epoch"])
+def test_what_follows_a_step_is_done_by_the_next_start(ranks, folder, step):
+    """The others wait for the dead rank in the first exchange after the step, not in the next step."""
+    settings = replace(SETTINGS, save_every=SaveEvery(steps=2))
+    whole = ranks(2).results(run_task, Killed(), settings)
+    group = Group(folder, Killed("after the optimizer", step), settings, victims=[1], world_size=2)
+    group.wait_for_death(1)
+    state = group.save({1})
+    assert state is not None and state.name.step == step
+    again = resumed(folder, state, Killed(), settings, 2)
+    check_same(whole, again, step - 1)
+    assert again[0].saves.keys() == {each for each in whole[0].saves if each >= step}
+
+
 @pytest.mark.parametrize("forgets", ["buffers", "random states"])
 def test_it_needs_the_own_part_of_each_rank(ranks, folder, forgets):
     task = Killed("forward", 2 + 8)

@@ -121,7 +121,7 @@ class LastStep:
 
     def completed(self, mark: int) -> None:
         """The state is that of `mark`, and stays so until `changes`."""
-        if self._file is None:
+        if self._file is None or mark == self._mark:
             return
         self.keep_own_part(mark)
         self._versions = [parameter._version for parameter in self._parameters]

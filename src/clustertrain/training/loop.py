@@ -165,6 +165,8 @@ class _Loop:
         self.saved_step = self.mark = 0
         losses = (self.settings.log_every + 1) * self.settings.accumulate  # the most between two flushes
         self.last_step = LastStep(self.model, self.meter, self.rank_info.device, losses, self._last_state)
+        self.meter.before_change = self.last_step.changes
+        self.between_due = False  # what follows a step is not done: the line of the log, evaluation, save
         callbacks = [getattr(each, "__func__", None) for each in (self.task.on_step, self.task.on_epoch)]
         self.has_callbacks = callbacks != [Task.on_step, Task.on_epoch]
 
@@ -185,6 +187,7 @@ class _Loop:
         self._log("note", text=self.optimization.lr_text(self.position.step))
         self.metrics = dict(state["metrics"])
         self.evaluation_due = state.get("evaluation_due", False)
+        self.between_due = state.get("between_due", False)
         self.saved_step = state.get("saved_step", self.position.step)
         self.meter.load(state["meter"], state.get("losses", ()))
         random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
@@ -200,6 +203,8 @@ class _Loop:
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
         """Train on `batches`. Returns False if a stop was requested before their end."""
         self.meter.start_clock()
+        if self.between_due and self._between_steps():
+            return self._is_finished()
         if self.evaluation_due:  # as an uninterrupted run did
             self.evaluation_due = False
             measured = self._evaluate(is_due=True)
@@ -235,6 +240,9 @@ class _Loop:
             self.last_step.completed(self.mark)
             self.line.broadcast()
         self.line.close()
+        return self._is_finished()
+
+    def _is_finished(self) -> bool:
         return self.order.done(self.position) or bool(self.early_stopping.text)
 
     def _accumulate(self, key: MicroBatch, batch: Any) -> torch.Tensor:
@@ -279,8 +287,11 @@ class _Loop:
 
     def _between_steps(self) -> bool:
         """Log, evaluate and save if due, on all ranks after the same step. True if the run ends here."""
-        requests, step = self.line.read(), self.position.step
         ended = self.order.done(self.position)
+        if not ended:  # a start that resumes at the end would save nothing
+            self.between_due = True
+            self.last_step.completed(self.mark)
+        requests, step = self.line.read(), self.position.step
         if ended or step % self.settings.log_every == 0:
             self._log_training()
         measured: dict[str, float] = {}
@@ -295,6 +306,7 @@ class _Loop:
         reason = next(filter(asked.get, asked), self._save_due())
         if reason := reason or "minutes" * requests.save_timer:
             self._save(reason, measured)
+        self.between_due = False
         return ended or requests.stop
 
     def _save_due(self) -> str:
@@ -340,7 +352,7 @@ class _Loop:
         self.meter.flush()
         step = self.position.step
         if is_due and not self.order.done(self.position):  # a start that resumes here begins with it
-            self.evaluation_due = True
+            self.evaluation_due, self.between_due = True, False
             self.last_step.completed(self.mark)
         with self.meter.paused():
             self.run.phase("evaluation", step)
@@ -367,7 +379,7 @@ class _Loop:
         check_weights(self.model, self.position.step, self.settings)
         if self.settings.compare_weights_every is None:
             check_same_weights(self.model, self.optimization.optimizer, self.position.step, self.rank_info)
-        self.saved_step = self.position.step
+        self.saved_step, self.between_due = self.position.step, False
         if reason != "end":  # a start that resumes at the end would save nothing
             self.last_step.completed(self.mark)
         with self.meter.paused():
@@ -400,6 +412,7 @@ class _Loop:
     def _last_state(self) -> tuple[SaveProgress, dict[str, Any]]:
         """As LastStep needs it."""
         marks = {"saved_step": self.saved_step, "flushed_step": self.meter.flushed_step}
+        marks["between_due"] = self.between_due
         return self._progress("lost_rank", {}), {**self._state(), **marks}
 
     def _tensors(self) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class KeptState:
     Attributes:
         mark: see training's LastStep.
         saved_step: the last step whose save had begun.
+        due: whether the work between two steps is due, and whether its evaluation is.
         ranks: those whose own part of this state is on the node.
     """
 
@@ -53,6 +54,7 @@ class KeptState:
     epoch: int
     world_size: int
     saved_step: int
+    due: tuple[bool, bool]
     ranks: frozenset[int] = field(compare=False)
 
 
@@ -178,7 +180,8 @@ def kept_states(attempt: int) -> list[KeptState]:
                 files = Path(str(shelf)).glob("own-*")
                 ranks = {int(f.name.removeprefix("own-")) for f in files if state["mark"] in marks_in(f)}
                 done = manifest.epoch, manifest.world_size, state["saved_step"]
-                found.append(KeptState(name, state["mark"], *done, frozenset(ranks)))
+                due = state["between_due"], state["evaluation_due"]
+                found.append(KeptState(name, state["mark"], *done, due, frozenset(ranks)))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,6 +72,7 @@ class Meter:
         self._rank_info, self.not_finite = rank_info, not_finite
         self.added: list[tuple[int, torch.Tensor, int]] = []  # step, loss, samples; since the last `flush`
         self.flushed_step = 0  # the last step before it
+        self.before_change: Callable[[], None] = lambda: None  # called by `flush` when all ranks have summed
         self._restart()
 
     def start_clock(self) -> None:
@@ -108,6 +109,7 @@ class Meter:
         loss_sum, count, bad = sum_over_ranks(sums, self._rank_info).tolist()
         if bad:
             raise self._first_not_finite(steps, losses.tolist(), not_finite.tolist())
+        self.before_change()
         self._loss_sum += loss_sum
         self._count += count
         self.flushed_step = steps[-1]
