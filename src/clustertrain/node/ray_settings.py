@@ -15,6 +15,8 @@ RAY_ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_prestart_worker_first_driver": "0",  # no actor of Ray Train would use these processes
     "RAY_gcs_create_placement_group_retry_min_interval_ms": "10",  # a restart waits for the dead rank's CPUs
+    "RAY_gcs_create_placement_group_retry_max_interval_ms": "50",
+    "RAY_raylet_report_resources_period_milliseconds": "10",  # what is free is scheduled at once
     "RAY_worker_maximum_startup_concurrency": "64",  # Ray's limit is the CPUs; here a start is a fork
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # the save is before SIGTERM: nothing to wait 30 s for
 }
