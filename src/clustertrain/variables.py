@@ -150,7 +150,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         FORK_SERVER,
-        "the name of the socket of a node's fork server",
+        "the path of the socket of a node's fork server",
         "the process that starts Ray",
         "Ray's workers",
     ),

@@ -18,7 +18,6 @@ import re
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -83,8 +82,6 @@ def main(fd: int) -> None:
 
 
 def _hand_on(connection: socket.socket, servers: dict[tuple[str, ...], socket.socket]) -> None:
-    if not _is_of_this_user(connection):
-        return
     connection.settimeout(_RECEIVED_WITHIN_S)
     message, files = _received(connection)
     try:
@@ -120,12 +117,6 @@ def _close(files: list[int]) -> None:
         os.close(file)
 
 
-def _is_of_this_user(connection: socket.socket) -> bool:
-    """Whether the other process has the same user: the socket has no file whose mode could protect it."""
-    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", peer)[1]) == os.getuid()
-
-
 def _serve_job(first: Request, channel: socket.socket) -> None:
     os.environ.update(first.environment)
     ray_internals.draw_class_ids_from_system()
@@ -148,9 +139,11 @@ def _serve(channel: socket.socket, before: RandomStates, after: RandomStates) ->
     successors: list[int] = []
     while True:
         if channel.fileno() not in select.select([channel.fileno(), *successors], [], [])[0]:
-            if os.read(successors.pop(), 1):
+            takes_over = os.read(ready := successors.pop(), 1)
+            os.close(ready)
+            if takes_over:
                 return _reap(channel)
-            continue  # it gave up
+            continue
         message, files = _received(channel)
         if not message:
             return None
@@ -180,11 +173,13 @@ def _succeed(
     request: Request, channel: socket.socket, ready: int, before: RandomStates, after: RandomStates
 ) -> None:
     random.setstate(after.python)
-    if _imported(request):
-        text = f"clustertrain: the next start of a rank has {len(sys.modules)} modules imported"
-        print(f"{text}; keeping them takes {_own_mebibytes()} MiB", flush=True)
-        os.write(ready, b"1")
-        _serve(channel, before, RandomStates.now())
+    if not _imported(request):
+        os._exit(0)  # at a normal exit, Python would wait for threads of the modules
+    text = f"clustertrain: the next start of a rank has {len(sys.modules)} modules imported"
+    print(f"{text}; keeping them takes {_own_mebibytes()} MiB", flush=True)
+    os.write(ready, _ACCEPTED)
+    os.close(ready)
+    _serve(channel, before, RandomStates.now())
 
 
 def _imported(request: Request) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.worker.fork import client
@@ -18,15 +18,18 @@ SETUP_WORKER = client.__file__
 _QUEUE = 128
 
 
-def start_fork_server(cpus_per_worker: float) -> None:
+def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
     """Start the fork server; it ends with this process. Processes that this one starts from now on know it.
 
     OpenMP and numpy read the number of their threads when they are loaded: it is the one that Ray would set.
+
+    Args:
+        folder: a private folder with a short path, for the socket: who connects has code run.
     """
     threads = max(1, math.floor(cpus_per_worker))
-    name = f"clustertrain-{secrets.token_hex(8)}"
+    path = str(folder / "fork")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listens:
-        listens.bind("\0" + name)  # no file; the server checks who asks
+        listens.bind(path)
         listens.listen(_QUEUE)
         subprocess.Popen(
             [sys.executable, "-m", "clustertrain.driver.fork_server", str(listens.fileno())],
@@ -34,4 +37,4 @@ def start_fork_server(cpus_per_worker: float) -> None:
             pass_fds=[listens.fileno()],
             env={"OMP_NUM_THREADS": str(threads), **os.environ},
         )
-    os.environ[variables.FORK_SERVER] = name
+    os.environ[variables.FORK_SERVER] = path

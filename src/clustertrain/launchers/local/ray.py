@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clustertrain import variables
@@ -72,7 +73,7 @@ class LocalRay(RayCluster):
         from clustertrain.driver.fork_starter import start_fork_server
         from clustertrain.driver.ray_node import PatientNode, start_ray
 
-        start_fork_server(self.resources.cpus_per_worker)
+        start_fork_server(Path(self.folder), self.resources.cpus_per_worker)
         keep_loopback()
         make_nodes_with(PatientNode)
         events = EventLog(attempt.events)

@@ -25,7 +25,7 @@ def ask(request: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.settimeout(_ANSWER_S)
-        server.connect("\0" + os.environ.get(NAME, ""))
+        server.connect(os.environ.get(NAME, ""))
         # Not pathlib: this program imports next to nothing.
         text = json.dumps({**request, "environment": dict(os.environ), "folder": os.getcwd()})  # noqa: PTH109
         socket.send_fds(server, [text.encode()], list(files))

@@ -7,6 +7,8 @@ on a busy node a container exceeds them, and is started again, each time later.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from clustertrain.driver.ray_cluster import Deadline
@@ -31,7 +33,7 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
 
     job = job_of_pod()
     deadline_s = job.section(Kubernetes).start_deadline_s
-    start_fork_server(job.resources.cpus_per_worker)
+    start_fork_server(Path(mkdtemp()), job.resources.cpus_per_worker)
 
     def node(parameters: Any, **options: Any) -> WaitingNode:
         given = dict(vars(parameters))

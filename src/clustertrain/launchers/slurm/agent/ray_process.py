@@ -41,7 +41,7 @@ def main(cpus_per_worker: str, nodes_wait_s: str, events: str, parameters_json: 
         EventLog(Path(events)).write("warning", text=text)
 
     parameters, deadline = json.loads(parameters_json), Deadline(float(nodes_wait_s), "slurm.nodes_wait")
-    start_fork_server(float(cpus_per_worker))
+    start_fork_server(Path(parameters["temp_dir"]).parent, float(cpus_per_worker))
     head = parameters.get("gcs_address")
     if head is not None:
         # Ray also waits for the head, but polls only every 2 s, and not for long. If this wait times out, Ray
