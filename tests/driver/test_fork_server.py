@@ -143,8 +143,9 @@ def test_the_next_worker_has_what_a_rank_has_imported(server, tmp_path):
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n",
         "import os\nos._exit(3)\n",
         "import ray\nray.ObjectRef.from_random()\n",
+        "import torch\ntorch.cuda._is_in_bad_fork = lambda: True\n",  # a fake: there is no GPU here
     ],
-    ids=["reads its rank", "starts a thread", "ends the process", "draws an id of Ray"],
+    ids=["reads its rank", "starts a thread", "ends the process", "draws an id of Ray", "asks CUDA"],
 )
 def test_a_module_that_cannot_be_shared_is_imported_by_each_worker(server, tmp_path, code):
     (tmp_path / "rank_reader.py").write_text(code)

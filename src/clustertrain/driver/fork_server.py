@@ -93,10 +93,7 @@ def _hand_on(connection: socket.socket, servers: dict[tuple[str, ...], socket.so
                 raise _Forked(partial(_serve_job, request, theirs))
             theirs.close()
             servers[request.job] = ours
-        try:
-            socket.send_fds(servers[request.job], [message], [connection.fileno(), *files])
-        except OSError:
-            servers.pop(request.job).close()
+        socket.send_fds(servers[request.job], [message], [connection.fileno(), *files])
     finally:
         _close(files)
 
@@ -122,8 +119,8 @@ def _serve_job(first: Request, channel: socket.socket) -> None:
     ray_internals.draw_class_ids_from_system()
     for name in _RAY:
         import_module(name)
-    if _forks_draw_alike():
-        raise ClusterTrainError("Forks of this process draw the same ids of Ray's objects.")
+    if reasons := _unfit_to_fork():
+        raise ClusterTrainError(f"Ray's workers cannot be forks of this process: {' and '.join(reasons)}.")
     _ = ray_internals.parser, ray_internals.RuntimeEnvContext, ray_internals.update_envs
     states = RandomStates.now()
     _serve(channel, before=states, after=states)
@@ -209,35 +206,33 @@ def _imported(request: Request) -> bool:
     thread.start()
     thread.join()
     os._Environ.__getitem__ = plain  # type: ignore[method-assign]  # as above
-    import torch
-
-    why = {
-        f"it reads {', '.join(sorted(read & _OF_RANK))}": bool(read & _OF_RANK),
-        "it uses a GPU": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]  # torch gives no types
-        "it draws an id of Ray's": _forks_draw_alike(),
-        "it starts a thread": not wait_until(_has_one_thread, _THREAD_ENDS_WITHIN_S, 0.01),
-    }
-    if reasons := [text for text, is_true in why.items() if is_true]:
-        text = (
-            f"clustertrain: each rank imports the code itself: when it is imported, {' and '.join(reasons)}"
-        )
-        print(text, file=sys.stderr, flush=True)
+    reasons = _unfit_to_fork()
+    if read & _OF_RANK:
+        reasons.append(f"it reads {', '.join(sorted(read & _OF_RANK))}")
+    if not wait_until(_has_one_thread, _THREAD_ENDS_WITHIN_S, 0.01):
+        reasons.append("it starts a thread")
+    if reasons:
+        text = f"when it is imported, {' and '.join(reasons)}"
+        print(f"clustertrain: each rank imports the code itself: {text}", file=sys.stderr, flush=True)
     return not reasons
 
 
-def _forks_draw_alike() -> bool:
-    """Whether two forks of this process get the same random ids from Ray: its generator has been used."""
+def _unfit_to_fork() -> list[str]:
+    """Why two forks of this process would not be as two processes."""
+    import torch
     from ray import ObjectRef
 
     reads, writes = os.pipe()
     for _ in range(2):
         if os.fork() == 0:
-            os.write(writes, ObjectRef.from_random().binary())
+            os.write(writes, bytes([torch.cuda._is_in_bad_fork()]) + ObjectRef.from_random().binary())
             os._exit(0)
     os.close(writes)
     with os.fdopen(reads, "rb") as file:
-        drawn = file.read()
-    return drawn[: len(drawn) // 2] == drawn[len(drawn) // 2 :]
+        found = file.read()
+    first, second = found[: len(found) // 2], found[len(found) // 2 :]
+    why = {"it has asked CUDA for its devices": first[:1] != b"\0", "it draws ids of Ray's": first == second}
+    return [text for text, is_true in why.items() if is_true]
 
 
 def _own_mebibytes() -> int:
