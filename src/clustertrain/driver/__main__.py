@@ -113,6 +113,7 @@ def _run(run: _Run) -> int:
 def _fit(run: _Run) -> None:
     _set_environment(run.job)
     enter_code(run.job)
+    run.cluster.prepare()
     collect_rarely()
     _choose_api(run)
     imports = ThreadPoolExecutor(1).submit(_import_all, run.job)

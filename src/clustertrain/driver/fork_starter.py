@@ -27,9 +27,10 @@ def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
         folder: a private folder with a short path, for the socket: who connects has code run.
     """
     threads = max(1, math.floor(cpus_per_worker))
-    path = str(folder / "fork")
+    path = folder / "fork"
+    path.unlink(missing_ok=True)  # of a driver that was killed
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listens:
-        listens.bind(path)
+        listens.bind(str(path))
         listens.listen(_QUEUE)
         subprocess.Popen(
             [sys.executable, "-m", "clustertrain.driver.fork_server", str(listens.fileno())],
@@ -37,4 +38,4 @@ def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
             pass_fds=[listens.fileno()],
             env={"OMP_NUM_THREADS": str(threads), **os.environ},
         )
-    os.environ[variables.FORK_SERVER] = path
+    os.environ[variables.FORK_SERVER] = str(path)

@@ -57,6 +57,9 @@ class RayCluster(ABC):
     def deadline(self) -> Deadline:
         """How long `connect` may take."""
 
+    def prepare(self) -> None:  # noqa: B027  most have nothing to prepare
+        """Start what can start before this process imports Ray; `connect` follows."""
+
     @abstractmethod
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         """Connect this process to Ray, or start Ray, and wait for the nodes. Returns the address.

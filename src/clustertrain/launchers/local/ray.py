@@ -47,6 +47,13 @@ class LocalRay(RayCluster):
     def deadline(self) -> Deadline:
         return Deadline(self.start_s, _KEY)
 
+    def prepare(self) -> None:
+        from clustertrain.driver.fork_starter import start_fork_server
+        from clustertrain.driver.ray_internals import is_stock
+
+        if not is_stock():
+            start_fork_server(Path(self.folder), self.resources.cpus_per_worker)
+
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         import ray
 

@@ -27,8 +27,11 @@ def main(cpus_per_worker: str, nodes_wait_s: str, events: str, parameters_json: 
         events: the file for the events of this node.
         parameters_json: fields of Ray's RayParams as JSON; without `gcs_address` this node is the head.
     """
-    from clustertrain.driver.connection import Head
     from clustertrain.driver.fork_starter import start_fork_server
+
+    parameters = json.loads(parameters_json)
+    start_fork_server(Path(parameters["temp_dir"]).parent, float(cpus_per_worker))  # before the slow imports
+    from clustertrain.driver.connection import Head
     from clustertrain.driver.ray_internals import RayParams
     from clustertrain.driver.ray_node import PatientNode, last_words, start_ray
     from clustertrain.driver.ray_watch import end_of
@@ -40,8 +43,7 @@ def main(cpus_per_worker: str, nodes_wait_s: str, events: str, parameters_json: 
         print(text, flush=True)
         EventLog(Path(events)).write("warning", text=text)
 
-    parameters, deadline = json.loads(parameters_json), Deadline(float(nodes_wait_s), "slurm.nodes_wait")
-    start_fork_server(Path(parameters["temp_dir"]).parent, float(cpus_per_worker))
+    deadline = Deadline(float(nodes_wait_s), "slurm.nodes_wait")
     head = parameters.get("gcs_address")
     if head is not None:
         # Ray also waits for the head, but polls only every 2 s, and not for long. If this wait times out, Ray
