@@ -35,6 +35,7 @@ from clustertrain.driver.ray_internals import (
 from clustertrain.errors import ClusterError
 from clustertrain.node.limits import overload
 from clustertrain.node.ports import free_block
+from clustertrain.node.ray_settings import FAST_RESTART
 
 _T = TypeVar("_T")
 
@@ -72,6 +73,7 @@ class WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
 
     def __init__(self, ray_params: RayParams, *args: Any, **options: Any) -> None:
         _choose_ports(ray_params, is_head=options.get("head", args[0] if args else False))
+        os.environ.update(FAST_RESTART)
         if variables.FORK_SERVER in os.environ:
             ray_params.setup_worker_path = SETUP_WORKER
         try:

@@ -67,7 +67,7 @@ class RetryPolicy:
         if self._group is not None:
             group, self._group = self._group, None
             failure = group.report(errors)
-            if failure.signal is not None and not failure.fatal:
+            if not failure.fatal:
                 group.save_last_step()
 
     def has_lost_worker(self, error: RayActorError) -> None:

@@ -14,10 +14,6 @@ RAY_ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the working directory is the job's code
     "RAY_DEDUP_LOGS": "0",
     "RAY_prestart_worker_first_driver": "0",  # no actor of Ray Train would use these processes
-    "RAY_gcs_create_placement_group_retry_min_interval_ms": "10",  # a restart waits for the dead rank's CPUs
-    "RAY_gcs_create_placement_group_retry_max_interval_ms": "50",
-    "RAY_raylet_report_resources_period_milliseconds": "10",  # what is free is scheduled at once
-    "RAY_worker_maximum_startup_concurrency": "64",  # Ray's limit is the CPUs; here a start is a fork
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # the save is before SIGTERM: nothing to wait 30 s for
 }
 NCCL_HANG_DETECTOR = "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR"
@@ -25,6 +21,14 @@ NCCL_HANG_DETECTOR = "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR"
 different collectives. It needs NCCL 2.28 and its program ncclras on the workers, or is off after one warning.
 It only observes: `RAY_TRAIN_NCCL_RAS_ACTION=fail` would also end a healthy run in which one rank computes
 for ten minutes, or whose node another run shares, because ncclras asks port 28028 of the node."""
+FAST_RESTART = {
+    "RAY_gcs_create_placement_group_retry_min_interval_ms": "10",
+    "RAY_gcs_create_placement_group_retry_max_interval_ms": "50",
+    "RAY_raylet_report_resources_period_milliseconds": "10",
+    "RAY_worker_maximum_startup_concurrency": "64",  # Ray's limit is the CPUs; here a start is a fork
+}
+"""For Ray's own processes. With its defaults a restart waits up to 0.5 s until the GCS knows that the CPUs of
+a dead rank are free."""
 OBJECT_STORE_BYTES = 128 * 2**20  # data and checkpoints are files, so only small objects pass through it
 WORKER_SLOT = "clustertrain_worker"
 """A Ray resource: each node has one unit for each of its workers. Without it, and with fractions of CPUs, Ray
