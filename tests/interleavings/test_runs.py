@@ -11,8 +11,10 @@ from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Writer
+from clustertrain.driver import backend
 from clustertrain.driver.backend import KitTorchConfig, _claim
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
+from clustertrain.job.file import dump_job
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
@@ -26,6 +28,12 @@ from small_job import job
 __all__ = ["job"]
 
 WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_memory(monkeypatch):
+    """The checkpoints of these schedules are in the storage."""
+    monkeypatch.setattr(backend, "_kept_in_memory", lambda attempt, workers: set())
 
 
 def begin(job, **options):
@@ -76,7 +84,7 @@ class Start:
         self.resumed, self.lines, self.committed, self.has_begun = None, [], [], False
 
     def begin(self):
-        config = KitTorchConfig(watch=None, job_yaml="")
+        config = KitTorchConfig(watch=None, job_yaml=dump_job(self.job))
         self.plan = _claim(AttemptRef.of(self.attempt), config, [WORKER])
         shelf = self.attempt.run.checkpoints
         if self.plan.checkpoint is not None:
