@@ -67,7 +67,7 @@ class RetryPolicy:
         if self._group is not None:
             group, self._group = self._group, None
             failure = group.report(errors)
-            if not failure.fatal:
+            if not failure.fatal and failure.error != "watchdog":  # after it nobody answers
                 group.save_last_step()
 
     def has_lost_worker(self, error: RayActorError) -> None:
