@@ -12,7 +12,7 @@ from whole_run import CODE, same_weights
 
 pytestmark = pytest.mark.timeout(600)
 
-FORKED = "the next start of a rank has"  # the fork server heard of a rank's imports
+FORKED = "workers are forks of a process with torch, Ray and Ray Train"
 
 
 def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_nothing(

@@ -122,6 +122,7 @@ def _serve_job(first: Request, channel: socket.socket) -> None:
     if reasons := _unfit_to_fork():
         raise ClusterTrainError(f"Ray's workers cannot be forks of this process: {' and '.join(reasons)}.")
     _ = ray_internals.parser, ray_internals.RuntimeEnvContext, ray_internals.update_envs
+    print("clustertrain: workers are forks of a process with torch, Ray and Ray Train", flush=True)
     states = RandomStates.now()
     _serve(channel, before=states, after=states)
 
