@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from clustertrain.training.ranks.rng import (
+    RngReader,
     derive_seed,
     gather_rng,
     pack_rng,
@@ -80,3 +81,30 @@ def test_states_of_all_ranks_are_gathered_on_every_rank(ranks):
     assert states.shape[0] == 3 and states.dtype == torch.uint8
     assert all(torch.equal(states, other) for _, other in answers)
     assert not torch.equal(states[0], states[1])
+
+
+def test_the_reader_sees_every_change_as_packing_does():
+    numpy_state = np.random.get_state()
+    changes = [
+        lambda: None,
+        random.random,
+        lambda: random.gauss(0, 1),  # draws two and keeps the second
+        lambda: random.gauss(0, 1),  # takes the second: only that has changed
+        np.random.rand,
+        np.random.randn,
+        np.random.randn,
+        lambda: np.random.seed(7),
+        lambda: np.random.set_state(numpy_state),
+        lambda: torch.rand(3),
+        lambda: np.random.set_bit_generator(np.random.MT19937(3)),
+    ]
+    generator = np.random.get_bit_generator()
+    reader = RngReader()
+    try:
+        for change in [*changes, *changes]:
+            change()
+            packed, of_torch = reader.packed()
+            read = [*packed, *of_torch.tolist()]
+            assert read == pack_rng(CPU).tolist()[: len(read)]
+    finally:
+        np.random.set_bit_generator(generator)

@@ -12,7 +12,9 @@ torch writes it once, with room for all; then its tensors are mapped, and writin
 from __future__ import annotations
 
 import copy
+import ctypes
 import mmap
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +24,7 @@ from torch import nn
 from torch.serialization import set_default_mmap_options
 
 from clustertrain.training.ranks.host import SaveProgress
-from clustertrain.training.ranks.rng import pack_rng
+from clustertrain.training.ranks.rng import RngReader, pack_rng
 from clustertrain.training.step.running_loss import Meter
 
 _MOST_BYTES = 4 << 20  # of an own part: copying more would slow the steps down
@@ -60,6 +62,37 @@ def with_own_part(state: dict[str, Any], file: Path, world_size: int) -> dict[st
     }
 
 
+class _OwnPart:
+    """One of the two own parts in the mapped file.
+
+    Numbers are written as plain memory. An operation of torch on a number takes 30 µs at this moment, because
+    the step has just filled the caches of the processor.
+    """
+
+    def __init__(self, tensors: dict[str, Any]) -> None:
+        self._rng, self._losses, self._count = map(
+            _memory, (tensors["rng"], tensors["losses"], tensors["count"])
+        )
+        self.buffers: list[torch.Tensor] = [*tensors["buffers"].values()]
+
+    def fits(self, buffers: list[torch.Tensor]) -> bool:
+        return [(b.shape, b.dtype) for b in buffers] == [(b.shape, b.dtype) for b in self.buffers]
+
+    def write(self, rng: RngReader, buffers: list[torch.Tensor], losses: array[float]) -> None:
+        packed, of_torch = rng.packed()
+        self._rng[: len(packed)] = packed
+        self._rng[len(packed) : len(packed) + of_torch.nbytes] = _memory(of_torch)
+        if buffers:
+            torch._foreach_copy_(self.buffers, buffers)
+        self._losses[: 8 * len(losses)] = memoryview(losses).cast("B")
+        self._count.cast("q")[0] = len(losses) // 3
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor of the CPU, which the caller keeps alive."""
+    return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
+
+
 class LastStep:
     """The last completed step of this rank.
 
@@ -83,9 +116,9 @@ class LastStep:
         self._model, self._meter, self._device = model, meter, device
         self._most_losses, self._state = most_losses, state
         self._mark = self._written = 0
-        self._file: dict[str, Any] | None = None
-        self._losses = torch.zeros(most_losses, 3, dtype=torch.float64)
-        self._flushed_step = self._count = self._parts_written = 0
+        self._parts: tuple[_OwnPart, _OwnPart] | None = None
+        self._losses = array("d")  # step, loss, samples, as often as the meter has added
+        self._flushed_step = self._parts_written = 0
         self._parameters, self._versions = [*model.parameters()], list[int]()
         self._places: dict[str, tuple[nn.Module, str]] = {}
 
@@ -102,14 +135,17 @@ class LastStep:
         buffers = {
             name: buffer.detach().clone() for name, buffer in zip(places, self._buffers(), strict=True)
         }
-        if self._losses.nbytes + sum(buffer.nbytes for buffer in buffers.values()) > _MOST_BYTES:
+        losses = torch.zeros(self._most_losses, 3, dtype=torch.float64)
+        if losses.nbytes + sum(buffer.nbytes for buffer in buffers.values()) > _MOST_BYTES:
             return
         count = torch.zeros((), dtype=torch.int64)
-        part = {"rng": pack_rng(self._device), "losses": self._losses, "count": count, "buffers": buffers}
+        part = {"rng": pack_rng(self._device), "losses": losses, "count": count, "buffers": buffers}
         marks = torch.zeros(2, dtype=torch.int64)
         torch.save({"marks": marks, "parts": [part, copy.deepcopy(part)]}, path)
         with set_default_mmap_options(mmap.MAP_SHARED):
-            self._file = _mapped(path)
+            self._mapped = mapped = _mapped(path)
+        self._rng, self._marks = RngReader(), _memory(mapped["marks"]).cast("q")
+        self._parts = _OwnPart(mapped["parts"][0]), _OwnPart(mapped["parts"][1])
 
     def _buffers(self) -> list[torch.Tensor]:
         """Those of now: a model may replace the tensor of a buffer."""
@@ -121,7 +157,7 @@ class LastStep:
 
     def completed(self, mark: int) -> None:
         """The state is that of `mark`, and stays so until `changes`."""
-        if self._file is None or mark == self._mark:
+        if self._parts is None or mark == self._mark:
             return
         self.keep_own_part(mark)
         self._versions = [parameter._version for parameter in self._parameters]
@@ -131,32 +167,24 @@ class LastStep:
         """Write the own part, unless it was written with this mark. Also called before the optimizer step, if
         nothing can change the own part after it: a rank that dies in the optimizer step then has written it.
         """
-        if self._file is None or mark == self._written:
+        if self._parts is None or mark == self._written:
             return
-        marks, number = self._file["marks"], self._parts_written % 2
+        number = self._parts_written % 2
         self._parts_written += 1
-        own, live = self._file["parts"][number], self._buffers()
-        kept = [*own["buffers"].values()]
-        is_as_before = [(b.shape, b.dtype) for b in live] == [(k.shape, k.dtype) for k in kept]
-        if not is_as_before or len(self._meter.added) > len(self._losses):
-            self._file = None  # the model has replaced a buffer by one of another kind
-            return
-        marks[number] = 0  # a kill from here on leaves the other part
-        own["rng"].copy_(pack_rng(self._device))
-        if kept:
-            torch._foreach_copy_(kept, live)
+        part, buffers = self._parts[number], self._buffers()
         self._add_losses()
-        own["losses"][: self._count] = self._losses[: self._count]
-        own["count"].fill_(self._count)
-        marks[number] = mark
-        self._written = mark
+        if not part.fits(buffers) or len(self._losses) > 3 * self._most_losses:
+            self._parts = None  # the model has replaced a buffer by one of another kind
+            return
+        self._marks[number] = 0  # a kill from here on leaves the other part
+        part.write(self._rng, buffers, self._losses)
+        self._marks[number] = self._written = mark
 
     def _add_losses(self) -> None:
         if self._meter.flushed_step != self._flushed_step:
-            self._flushed_step, self._count = self._meter.flushed_step, 0
-        for step, loss, samples in self._meter.added[self._count :]:
-            self._losses[self._count] = torch.tensor([step, float(loss), samples], dtype=torch.float64)
-            self._count += 1
+            self._flushed_step, self._losses = self._meter.flushed_step, array("d")
+        for step, loss, samples in self._meter.added[len(self._losses) // 3 :]:
+            self._losses.extend((step, float(loss), samples))
 
     def state(self) -> tuple[int, SaveProgress, dict[str, Any]] | None:
         """The mark and the state of the last step without the own part, or None if it changes now. What was
