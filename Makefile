@@ -51,7 +51,7 @@ fmt: $(VENV)/.installed  ## format the code
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed  ## build the site of the documentation into build/site
+docs: $(VENV)/.installed  ## build the site of the documentation into build/site; it also opens from the disk, search included
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 docs-serve: $(VENV)/.installed  ## show the site at http://127.0.0.1:8000, and build it again after each change; needs no network

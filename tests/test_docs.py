@@ -53,7 +53,8 @@ def test_every_relative_link_has_a_target(page):
 
 @pytest.mark.slow
 def test_the_site_has_every_page_and_no_dead_link(tmp_path):
-    """mkdocs.yml is strict: a page outside the navigation and a link without a target are errors."""
+    """mkdocs.yml is strict: a page outside the navigation and a link without a target are errors. The site
+    works from the disk: every script is in it, and so are the worker of the search and its index."""
     subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT,
@@ -63,6 +64,12 @@ def test_the_site_has_every_page_and_no_dead_link(tmp_path):
     assert "examples/digits/index.html" in (tmp_path / "index.html").read_text()
     assert "submit" in (tmp_path / "api.html").read_text()
     assert "--dry-run" in (tmp_path / "commands.html").read_text()
+    assert (tmp_path / "search" / "search_index.js").read_text().startswith("var __index = {")
+    (tmp_path / "404.html").unlink()  # only a server shows it
+    for page in tmp_path.rglob("*.html"):
+        scripts = re.findall(r'<script src="([^"]+)"', page.read_text())
+        assert any(script.endswith("site/iframe-worker.js") for script in scripts), page
+        assert all((page.parent / script).is_file() for script in scripts), page
 
 
 def test_the_table_of_states_is_that_of_the_code():
