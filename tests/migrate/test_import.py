@@ -41,7 +41,9 @@ def imported(*source, check=True):
     for part in re.split(r"(?m)^# (?=No|Kept|Done)", text)[1:]:
         key = {"N": "no counterpart", "K": "kept", "D": "done"}[part[0]]
         comments[key] = "\n".join(re.findall(r"(?m)^#   (.*)$", part))
-    return yaml.safe_load(text), comments
+    job = yaml.safe_load(text)
+    assert job.pop("version") == 1
+    return job, comments
 
 
 JOBS = {

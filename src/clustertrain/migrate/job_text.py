@@ -13,6 +13,7 @@ import yaml
 
 from clustertrain import variables
 from clustertrain.errors import JobError
+from clustertrain.job.common import JOB_VERSION
 from clustertrain.job.file import load_job
 from clustertrain.job.yaml_reader import JobDumper
 from clustertrain.migrate.finding import Finding, Kind, settings_of
@@ -20,7 +21,10 @@ from clustertrain.migrate.launch import Launch
 from clustertrain.migrate.shape import Shape
 from clustertrain.units import shortened
 
-_ORDER = ("name", "script", "module", "function", "args", "resources", "env", "code", "interpreter", "image")
+_ORDER = (
+    *("version", "name", "script", "module", "function", "args", "resources", "env"),
+    *("code", "interpreter", "image"),
+)
 _HEADINGS = {
     Kind.LOST: "No counterpart, so read these lines",
     Kind.KEPT: "Kept",
@@ -66,7 +70,7 @@ def _comment(kind: Kind, findings: Iterable[Finding]) -> list[str]:
 
 def job_of(launch: Launch, folder: Path = Path()) -> tuple[dict[str, Any], list[Finding]]:
     """The keys of the job, and what is found only when they are together."""
-    job: dict[str, Any] = {}
+    job: dict[str, Any] = {"version": JOB_VERSION}
     for key, value in settings_of(launch.findings):
         if not key.startswith("@"):
             _put(job, key, value)
