@@ -144,8 +144,8 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         MEMORY_DIR,
-        "the private folder of a start in the shared memory of a node",
-        "`clustertrain run`; the node agent",
+        "the private folder of a run in the shared memory of a node",
+        "`clustertrain run`; the node agent; `ray start` of a pod",
         "the workers",
     ),
     Variable(

@@ -13,7 +13,7 @@ import pytest
 import ray
 
 from clustertrain import variables
-from clustertrain.driver.fork_starter import SETUP_WORKER
+from clustertrain.driver.fork.starter import SETUP_WORKER
 from leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 STARTER = """
 import sys, time
 from pathlib import Path
-from clustertrain.driver.fork_starter import start_fork_server
+from clustertrain.driver.fork.starter import start_fork_server
 import os
 start_fork_server(Path(sys.argv[1]), float(sys.argv[2]))
 print(os.environ["CLUSTERTRAIN_FORK_SERVER"], flush=True)
@@ -161,6 +161,6 @@ def test_a_module_that_cannot_be_shared_is_imported_by_each_worker(server, tmp_p
 def test_a_killed_server_costs_imports_and_no_worker(server):
     assert server.worker()["is_fork"]
     for pid in living_descendants():
-        if "clustertrain.driver.fork_server" in living_descendants()[pid]:
+        if "clustertrain.driver.fork.server" in living_descendants()[pid]:
             os.kill(pid, signal.SIGKILL)
     assert not server.worker()["is_fork"]

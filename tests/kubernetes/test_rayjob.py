@@ -10,7 +10,7 @@ import pytest
 
 from clustertrain.errors import EXIT_STOPPED
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
-from kubernetes.rayjob_runs import CLAIM, slow
+from kubernetes.rayjob_runs import CLAIM, FAULTY, slow
 from kubernetes.watched import bind_role
 from whole_run import same_weights
 
@@ -80,6 +80,18 @@ def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make,
     assert len(run.run_dir.attempts()) == 1
     hosts = [{rank["host"] for rank in e["ranks"]} for e in run.events if e["kind"] == "group_started"]
     assert [gone in each for each in hosts] == [True, False]
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+@pytest.mark.faults
+def test_a_rank_that_is_killed_costs_no_step(make, uninterrupted):
+    """It is alone in its pod, which gets the state of the last step from the other pod."""
+    struck = {"fault": "kill", "rank": 1, "at_call": 14, "marker": f"/mnt/{CLAIM}/struck"}
+    run = make("killed", **{**FAULTY, "args": struck, "checkpoint": {"every": {"epochs": 1}}}).submit()
+    run.wait()
+    assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 1)
+    (resumed,) = (event for event in run.events if event["kind"] == "resumed")
+    assert (resumed["in_memory"], resumed["step"], resumed["redone_steps"]) == (True, 11, 0), run.events
     assert same_weights(run.weights(), uninterrupted(2))
 
 

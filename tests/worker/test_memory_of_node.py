@@ -173,7 +173,8 @@ class Group:
 def kept(folder, world_size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(variables.MEMORY_DIR, str(folder))
-        found = [each for each in last_step.kept_states(1) if each.ranks == frozenset(range(world_size))]
+        on_node = last_step.kept_on_node(1)
+    found = [state for state in on_node.states if on_node.serves(state, range(world_size))]
     return max(found, key=lambda each: each.name, default=None)
 
 
@@ -348,6 +349,8 @@ def test_the_memory_of_earlier_starts_is_freed(monkeypatch, folder):
 
 def test_a_folder_that_others_can_enter_is_not_used(monkeypatch, folder):
     monkeypatch.setenv(variables.MEMORY_DIR, str(folder))
+    assert last_step._memory() == folder
+    folder.chmod(0o2700)  # as in a pod, whose volumes have setgid
     assert last_step._memory() == folder
     folder.chmod(0o755)
     assert last_step._memory() is None

@@ -7,8 +7,7 @@ excluded_nodes.py  nodes with a broken GPU, which the next starts do not use
 world_size.py    how many workers have room; why there are fewer or more
 ray_internals.py  Ray's private API: the one file that names it
 ray_node.py      starts Ray on this machine, within a deadline of the site
-fork_starter.py  starts the fork server of a node, together with Ray
-fork_server.py   makes Ray's worker processes: forks of a process that has imported everything
+fork/            the fork server of a node, which makes Ray's worker processes
 connection.py    connects to a Ray that runs
 deadline.py      ends the driver if a call to Ray does not return
 ray_watch.py     notices that Ray has ended or does not answer, and ends the driver
@@ -16,6 +15,7 @@ stock.py         Ray Train with its public API alone
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
 scaling.py       the number of workers of each start of the group
 backend.py       the steps before each start of the worker group
+memory_of_nodes.py  the state in the memory of the nodes from which a start resumes
 cause/           the cause of a failed start of the worker group
 retry_policy.py  whether another start of the worker group can help
 result_of_fit.py  the result of the attempt, from what rank 0 reported or Ray raised

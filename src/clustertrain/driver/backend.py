@@ -25,6 +25,7 @@ from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.elastic_cluster import alive_nodes
+from clustertrain.driver.memory_of_nodes import newest_in_memory
 from clustertrain.driver.ray_internals import ERROR_LOGGER
 from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import resize_text
@@ -38,12 +39,10 @@ from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
-from clustertrain.worker.last_step import KeptState, kept_states, newest_usable
 from clustertrain.worker.machine.storage_probe import read_nonces, remove_nonce, write_nonce
 from clustertrain.worker.process_group import GroupSpec, join_process_group
 from clustertrain.worker.restart_plan import RestartPlan
 
-_KEPT_S = 120.0  # to verify the states in the memory of a node
 _OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
 
 
@@ -259,8 +258,7 @@ def _claim(ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> R
     kept = None
     if before is not None and not config.is_script:
         keeps_best = parse_job(config.job_yaml, JOB_YAML).checkpoint.keep_best is not None
-        states = [s for s in _kept_in_memory(attempt.n, workers) if overtaken_by(s.name, restart) is None]
-        kept = newest_usable(states, len(workers), step, keeps_best=keeps_best)
+        kept = newest_in_memory(restart, workers, committed_step=step, keeps_best=keeps_best)
     if kept is not None:
         name, step, epoch, world_size = str(kept.name), kept.name.step, kept.epoch, kept.world_size
     reached = _reached_before(restart)
@@ -301,21 +299,6 @@ def _claim(ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> R
     if config.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))
     return plan
-
-
-def _kept_in_memory(attempt: int, workers: Sequence[Any]) -> set[KeptState]:
-    """The states in the memory of every node, with the own parts of the ranks that are on the node now."""
-    ranks: dict[int, set[int]] = {}
-    for context in (w.distributed_context for w in workers):
-        ranks.setdefault(context.node_rank, set()).add(context.world_rank)
-    firsts = [w for w in workers if w.distributed_context.local_rank == 0]
-    asked = [w.execute_async(kept_states, attempt) for w in firsts]
-    try:
-        answers: list[list[KeptState]] = ray.get(asked, timeout=_KEPT_S)
-    except ray.exceptions.RayError:  # a worker that has died is noticed below
-        return set()
-    of_nodes = zip((ranks[w.distributed_context.node_rank] for w in firsts), answers, strict=True)
-    return set.intersection(*({state for state in found if state.ranks >= here} for here, found in of_nodes))
 
 
 def _script_line(plan: RestartPlan) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clustertrain import variables
-from clustertrain.driver.fork_starter import SETUP_WORKER
+from clustertrain.driver.fork.starter import SETUP_WORKER
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.ray_internals import (
     DASHBOARD_AGENT_LISTEN_PORT_NAME,

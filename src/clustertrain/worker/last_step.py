@@ -2,7 +2,7 @@
 
 While training, each rank keeps its own part in a file in /dev/shm. When a rank has died, the controller asks
 the others to save the state that they share (`offered`, then `save`), before it ends them; the next start
-resumes from it (`kept_states`, then `restore`). The state is a checkpoint in another folder, in the same
+resumes from it (`kept_on_node`, then `restore`). The state is a checkpoint in another folder, in the same
 format, and the fence is in its name.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +46,7 @@ class KeptState:
         mark: see training's LastStep.
         saved_step: the last step whose save had begun.
         due: whether the work between two steps is due, and whether its evaluation is.
-        ranks: those whose own part of this state is on the node.
+        files: their sizes in bytes.
     """
 
     name: CheckpointName
@@ -55,7 +55,24 @@ class KeptState:
     world_size: int
     saved_step: int
     due: tuple[bool, bool]
-    ranks: frozenset[int] = field(compare=False)
+    files: Mapping[str, int] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class KeptOnNode:
+    """What the memory of a node has of all earlier starts in this attempt.
+
+    Attributes:
+        states: those that verify.
+        own_parts: (restart, mark, rank) of each own part.
+    """
+
+    states: frozenset[KeptState]
+    own_parts: frozenset[tuple[int, int, int]]
+
+    def serves(self, state: KeptState, ranks: Iterable[int]) -> bool:
+        """Whether it has the own parts of these ranks for a state."""
+        return all((state.name.restart, state.mark, rank) in self.own_parts for rank in ranks)
 
 
 class _Kept:
@@ -73,7 +90,7 @@ def _memory() -> Path | None:
     folder = Path(os.environ.get(variables.MEMORY_DIR) or "/nonexistent")
     with suppress(OSError):
         found = folder.lstat()
-        if found.st_uid == os.getuid() and found.st_mode & 0o7777 == 0o700:
+        if found.st_uid == os.getuid() and found.st_mode & 0o777 == 0o700:  # a pod adds the setgid bit
             return folder
     return None
 
@@ -168,21 +185,32 @@ def _room_bytes(limits: Limits) -> float:
 # -- before the next start ---------------------------------------------------------------------------------
 
 
-def kept_states(attempt: int) -> list[KeptState]:
-    """The states in the memory of this node that verify, of all earlier starts in this attempt."""
-    found = []
+def kept_on_node(attempt: int) -> KeptOnNode:
+    states, own_parts = set[KeptState](), set[tuple[int, int, int]]()
     for folder, restart in _starts(attempt):
         shelf = _shelf(folder, attempt, restart)
         for name in names(shelf):
             with suppress(CheckpointDamaged, OSError, ValueError, KeyError):
-                manifest = verify(shelf, name)
-                state = load(Path(shelf.uri(name)))
-                files = Path(str(shelf)).glob("own-*")
-                ranks = {int(f.name.removeprefix("own-")) for f in files if state["mark"] in marks_in(f)}
-                done = manifest.epoch, manifest.world_size, state["saved_step"]
-                due = state["between_due"], state["evaluation_due"]
-                found.append(KeptState(name, state["mark"], *done, due, frozenset(ranks)))
-    return found
+                states.add(_kept_state(shelf, name))
+        for file in Path(str(shelf)).glob("own-*"):
+            rank = int(file.name.removeprefix("own-"))
+            own_parts |= {(restart, mark, rank) for mark in marks_in(file)}
+    return KeptOnNode(frozenset(states), frozenset(own_parts))
+
+
+def _kept_state(shelf: Shelf, name: CheckpointName) -> KeptState:
+    manifest = verify(shelf, name)
+    folder = Path(shelf.uri(name))
+    state = load(folder)
+    return KeptState(
+        name=name,
+        mark=state["mark"],
+        epoch=manifest.epoch,
+        world_size=manifest.world_size,
+        saved_step=state["saved_step"],
+        due=(state["between_due"], state["evaluation_due"]),
+        files={file.name: file.stat().st_size for file in folder.iterdir()},
+    )
 
 
 def newest_usable(
@@ -201,7 +229,38 @@ def newest_usable(
         and state.world_size == world_size
         and not (keeps_best and state.saved_step > committed_step)
     ]
-    return max(usable, key=lambda state: state.name, default=None)
+    return max(usable, key=lambda state: (state.name, state.mark), default=None)
+
+
+# -- to a node on which no rank was alive: the controller calls the first on one node, the others there ----
+
+
+def read_piece(name: CheckpointName, file: str, offset: int, length: int) -> bytes:
+    """A part of a file of a state in the memory of this node."""
+    with _folder_of(name).joinpath(file).open("rb") as stream:
+        stream.seek(offset)
+        return stream.read(length)
+
+
+def make_room(name: CheckpointName, size_bytes: int) -> bool:
+    """Make a folder for a state of another node. Returns whether this node has the memory."""
+    folder = _folder_of(name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return size_bytes <= _room_bytes(read_limits())
+
+
+def write_piece(name: CheckpointName, file: str, piece: bytes) -> None:
+    """Append to a file of a state from another node."""
+    with _folder_of(name).joinpath(file).open("ab") as stream:
+        stream.write(piece)
+
+
+def _folder_of(name: CheckpointName) -> Path:
+    folder = _memory()
+    if folder is None:
+        raise KeyError(name)
+    return Path(_shelf(folder, name.attempt, name.restart).uri(name))
 
 
 def restore(plan: RestartPlan, rank: int, world_size: int) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class LocalRay(RayCluster):
         return Deadline(self.start_s, _KEY)
 
     def prepare(self) -> None:
-        from clustertrain.driver.fork_starter import start_fork_server
+        from clustertrain.driver.fork.starter import start_fork_server
         from clustertrain.driver.ray_internals import is_stock
 
         if not is_stock():
@@ -77,7 +77,7 @@ class LocalRay(RayCluster):
             start()
             return "local"
         from clustertrain.driver import ray_watch
-        from clustertrain.driver.fork_starter import start_fork_server
+        from clustertrain.driver.fork.starter import start_fork_server
         from clustertrain.driver.ray_node import PatientNode, start_ray
 
         start_fork_server(Path(self.folder), self.resources.cpus_per_worker)

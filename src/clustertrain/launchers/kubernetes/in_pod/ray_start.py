@@ -6,15 +6,20 @@ on a busy node a container exceeds them, and is started again, each time later.
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.section import Kubernetes
+
+_MEMORY = Path("/dev/shm/clustertrain")  # a volume of the pod, so it outlives a container of it
 
 
 def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
@@ -28,11 +33,14 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
 
     if is_stock():
         return
-    from clustertrain.driver.fork_starter import start_fork_server
+    from clustertrain.driver.fork.starter import start_fork_server
     from clustertrain.driver.ray_node import WaitingNode, start_ray
 
     job = job_of_pod()
     deadline_s = job.section(Kubernetes).start_deadline_s
+    with suppress(OSError):  # then the workers keep nothing in memory
+        _MEMORY.mkdir(mode=0o700, exist_ok=True)
+    os.environ[variables.MEMORY_DIR] = str(_MEMORY)
     start_fork_server(Path(mkdtemp()), job.resources.cpus_per_worker)
 
     def node(parameters: Any, **options: Any) -> WaitingNode:

@@ -27,7 +27,7 @@ def main(cpus_per_worker: str, nodes_wait_s: str, events: str, parameters_json: 
         events: the file for the events of this node.
         parameters_json: fields of Ray's RayParams as JSON; without `gcs_address` this node is the head.
     """
-    from clustertrain.driver.fork_starter import start_fork_server
+    from clustertrain.driver.fork.starter import start_fork_server
 
     parameters = json.loads(parameters_json)
     start_fork_server(Path(parameters["temp_dir"]).parent, float(cpus_per_worker))  # before the slow imports

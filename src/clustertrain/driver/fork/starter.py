@@ -33,7 +33,7 @@ def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
         listens.bind(str(path))
         listens.listen(_QUEUE)
         subprocess.Popen(
-            [sys.executable, "-m", "clustertrain.driver.fork_server", str(listens.fileno())],
+            [sys.executable, "-m", "clustertrain.driver.fork.server", str(listens.fileno())],
             stdin=subprocess.PIPE,  # its end is the end of this process
             pass_fds=[listens.fileno()],
             env={"OMP_NUM_THREADS": str(threads), **os.environ},

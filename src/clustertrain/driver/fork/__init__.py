@@ -1,0 +1,5 @@
+"""The fork server of a node.
+
+starter.py  starts it together with Ray
+server.py   makes Ray's worker processes: forks of a process that has imported everything
+"""
