@@ -105,8 +105,8 @@ FIGURES = (
         "recovery",
         "Recovery from a SIGKILL",
         "s",
-        "Seconds from the SIGKILL of rank 1 to the end of the first step that had not been made before. Both "
-        "save every 100 steps; stock Ray has a FailureConfig.",
+        "Seconds from a SIGKILL of rank 1 at a random moment of a step to the end of the first step that had "
+        "not been made before. Both save every 100 steps; stock Ray has a FailureConfig.",
         (Goal(KIT, 1.0),),
         picture=True,
     ),

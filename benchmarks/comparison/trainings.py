@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import signal
 import sys
 import time
@@ -27,6 +28,7 @@ from comparison.figures import (
 )
 from comparison.processes import Failed, MemoryWatch, running, wait_for
 
+_STEP_S = 0.015  # about the time of a step
 PEERS = Path(__file__).resolve().parents[1] / "peers"
 Command = Callable[[Path, Settings], list[str]]
 
@@ -162,6 +164,7 @@ def recover(program: Program, folder: Path, save_every: int, kill_at: int) -> Re
     settings = Settings(str(folder), 1_000_000, save_every=save_every)
     with running(program.command(folder, settings), folder) as process:
         wait_for(process, folder, lambda: _last(folder).step >= kill_at, 0.002)
+        time.sleep(random.uniform(0.0, _STEP_S))  # the line of a step is written at its end
         killed_s = time.time()
         os.kill(_last(folder).pid, signal.SIGKILL)
         wait_for(process, folder, lambda: recovered(read_steps(folder, 1), killed_s) is not None, 0.02)
