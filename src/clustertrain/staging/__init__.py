@@ -6,6 +6,7 @@ marker.py         the record of a staged data set
 source.py         the protocol of a source: bytes that can be opened at any offset
 local_file.py     sources: paths and file://
 http.py           sources: http(s)://
+header_values.py  values of the headers of any server, checked
 timed_http.py     connections on which a server has a limited time
 s3.py             sources: s3://
 fetch.py          downloads one file, in several streams where its source has ranges

@@ -29,9 +29,9 @@ from urllib3.exceptions import (
 from urllib3.util import parse_url
 
 from clustertrain.errors import DataError
+from clustertrain.staging.header_values import content_range, length_of, validator_of
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, Stream, masked
 from clustertrain.staging.timed_http import PART_BYTES, timed
-from clustertrain.storage.header_values import content_range, length_of, validator_of
 from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S
 from clustertrain.units import duration_text, shortened, size_text
 

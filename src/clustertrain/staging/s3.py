@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.errors import DataError, StorageError
+from clustertrain.staging.header_values import content_range, validator_of
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, Stream
-from clustertrain.storage.header_values import content_range, validator_of
 from clustertrain.storage.location import Location
 from clustertrain.storage.s3_client import connect, explained, http_status_of, is_transient, value_text
 from clustertrain.units import shortened

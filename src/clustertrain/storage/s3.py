@@ -6,42 +6,36 @@ and conditional requests are used:
 - a tree is its files, then its marker, put last with `If-None-Match: *`: without a marker there is no tree;
 - `.newest` beside the trees names the tree that was committed last, so that a delayed listing cannot hide it;
   every name in a listing is checked by HEAD;
-- a server without conditional writes is detected; there, s3_exclusive_create.py decides which writer was
-  first.
+- a server without conditional writes is detected; there, a contest decides which writer was first
+  (s3_exclusive_create.py).
 """
 
 from __future__ import annotations
 
 import builtins
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 
 from clustertrain.storage.posix_tree import HIDDEN, any_tree
-from clustertrain.storage.s3_exclusive_create import create_by_contest
+from clustertrain.storage.s3_exclusive_create import create_exclusive
 from clustertrain.storage.s3_objects import S3Objects
 from clustertrain.storage.s3_tree import NEWEST, S3Tree
 
 
-@dataclass(frozen=True)
 class S3Store(S3Objects):
     """Keys are below the location's prefix. Names that start with '.' belong to the store."""
 
     def create_exclusive(self, key: str, data: bytes) -> bool:
-        writer = uuid.uuid4().hex
-        if not self._supports_conditions:
-            return create_by_contest(self, key, data, writer)
-        if self.put_if_absent(key, data, writer) == 200:
-            return True
-        # After a lost answer the PUT is repeated, and the second one finds the object of the first.
-        return self.read_with_writer(key) == (data, writer)
+        return create_exclusive(self, key, data)
+
+    def list(self, prefix: str) -> builtins.list[str]:
+        objects, folders = self.directly_below(prefix)
+        return sorted(name for name in {*objects, *folders} if not name.startswith(HIDDEN))
 
     def local_folder(self, key: str) -> None:
         return None
 
     def new_tree(self, key: str) -> S3Tree:
-        return S3Tree(self, key, self.create_exclusive)
+        return S3Tree(self, key)
 
     def join_tree(self, key: str, handle: str) -> S3Tree:
         return self.new_tree(key)  # files have their final names
@@ -52,7 +46,7 @@ class S3Store(S3Objects):
             before = newest
             _, names = self.directly_below(prefix)
             newest = (self.read_or_none(f"{prefix}/{NEWEST}") or b"").decode()
-            whole = {name for name in {*names, newest} if name and self._is_whole(prefix, name, marker)}
+            whole = {name for name in {*names, newest} if name and self.exists(f"{prefix}/{name}/{marker}")}
             if newest in ("", before) or newest in whole:
                 return sorted(whole)
             # It was removed meanwhile, so the listing may lack the one for which it was.
@@ -65,11 +59,8 @@ class S3Store(S3Objects):
         self, prefix: str, marker: str, is_over: Callable[[str], bool] = any_tree
     ) -> builtins.list[str]:
         _, names = self.directly_below(prefix)
-        leftovers = {
-            name
-            for name in names
-            if not name.startswith(HIDDEN) and is_over(name) and not self._is_whole(prefix, name, marker)
-        }
+        over = [name for name in names if not name.startswith(HIDDEN) and is_over(name)]
+        leftovers = {name for name in over if not self.exists(f"{prefix}/{name}/{marker}")}
         for name in leftovers:
             self.remove_below(f"{prefix}/{name}")
         for key, upload_id in self.uploads_below(prefix):
@@ -77,16 +68,3 @@ class S3Store(S3Objects):
                 self.abort_upload(key, upload_id)
                 leftovers.add(name)
         return sorted(leftovers)
-
-    def _is_whole(self, prefix: str, name: str, marker: str) -> bool:
-        return self.size_or_none(f"{prefix}/{name}/{marker}") is not None
-
-    @cached_property
-    def _supports_conditions(self) -> bool:
-        """Whether the server supports `If-None-Match: *`: a second PUT of the same key is refused."""
-        scratch = f"{HIDDEN}condition-{uuid.uuid4().hex}"
-        first = self.put_if_absent(scratch, b"1", "")
-        try:
-            return first != 501 and self.put_if_absent(scratch, b"2", "") == 412
-        finally:
-            self.remove(scratch)

@@ -22,12 +22,15 @@ from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
 from clustertrain.units import shortened
 
 _T = TypeVar("_T")
+Pause = Callable[[float], None]
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 20.0
 CONNECTIONS = 16
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
+
+_LOOKED_IN = f"boto3 looks for credentials in {CREDENTIAL_CHAIN}; never in the job file."
 
 # Transient 4xx. Amazon sends the last two codes to one of two concurrent conditional writes.
 _PASSING_STATUS = {408, 425, 429}
@@ -36,7 +39,6 @@ _PASSING_CODES = {
     *("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"),  # the bytes changed in transfer
     *("ConditionalRequestConflict", "OperationAborted"),
 }
-_LACKING = 501  # not implemented: permanent
 
 _CAUSES = {
     "AccessDenied": "these credentials lack the permission; grant it to their user on the bucket",
@@ -93,7 +95,7 @@ def _client(endpoint: str | None, region: str | None, profile: str | None, addre
         return session.client("s3", endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         where = endpoint or "S3"
-        raise StorageError(f"{where} cannot be reached: {str(error).rstrip('.')}.\n{_looked_in()}") from error
+        raise StorageError(f"{where} cannot be reached: {str(error).rstrip('.')}.\n{_LOOKED_IN}") from error
 
 
 def persistently(
@@ -103,7 +105,7 @@ def persistently(
     request: Callable[[], _T],
     *,
     answers: Collection[int] = (),
-    pause: Callable[[float], None] = time.sleep,
+    pause: Pause | None = None,
 ) -> _T:
     """The answer of a request; transient errors are retried for `retry_s`.
 
@@ -111,7 +113,7 @@ def persistently(
         action: the action for messages: "PUT", "GET", "LIST".
         key: the full key in the bucket.
         answers: HTTP statuses that the caller handles as an answer, not as an error.
-        pause: waits the given number of seconds; an exception of it ends the retries.
+        pause: waits the given number of seconds, by default time.sleep; an exception of it ends the retries.
 
     Raises:
         botocore.exceptions.ClientError: with one of the statuses in `answers`.
@@ -122,15 +124,13 @@ def persistently(
         try:
             return request()
         except Exception as error:
-            if not is_transient(error):
-                if http_status_of(error) in answers and code_of(error) != "NoSuchBucket":
-                    raise
-                raise explained(location, action, key, error) from error
+            if http_status_of(error) in answers and code_of(error) != "NoSuchBucket":
+                raise
             left_s = ends - time.monotonic()
-            if left_s <= 0:
-                raise _given_up(location, action, key, error) from error
+            if left_s <= 0 or not is_transient(error):
+                raise explained(location, action, key, error) from error
             # Jitter, so that a thousand workers do not retry at the same time.
-            pause(min(left_s, pause_s * random.uniform(0.5, 1.0)))
+            (pause or time.sleep)(min(left_s, pause_s * random.uniform(0.5, 1.0)))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
@@ -161,7 +161,7 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, ClientError):
         status, code = http_status_of(error), code_of(error)
         full = code in _CAUSES and status >= 500  # a full disk answers 5xx, and waiting does not free space
-        server_fault = status >= 500 and status != _LACKING
+        server_fault = status >= 500 and status != 501  # not implemented
         return not full and (server_fault or status in _PASSING_STATUS or code in _PASSING_CODES)
     if isinstance(error, SSLError):
         return "CERTIFICATE_VERIFY_FAILED" not in str(error)
@@ -171,8 +171,15 @@ def is_transient(error: BaseException) -> bool:
 
 
 def explained(location: Location, action: str, key: str, error: BaseException) -> StorageError:
-    """The StorageError for a request that failed permanently."""
-    what = _request(location, action, key)
+    """The StorageError for a request that failed permanently, or for which the time of retries is over."""
+    at = f" at {location.endpoint}" if location.endpoint else ""
+    what = f"{action} s3://{location.bucket_and_key[0]}/{key}{at}"
+    if is_transient(error):
+        return StorageError(
+            f"{what} did not succeed in {location.retry_s:g} s of retries; "
+            f"the last error was: {value_text(error)}.\n"
+            "Is the server up and reachable from here? Stored files were not changed; run again to continue."
+        )
     if isinstance(error, ClientError):
         code = code_of(error)
         message = shortened(error.response["Error"].get("Message", ""), 200).rstrip(".")
@@ -188,22 +195,5 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
         )
     if isinstance(error, BotoCoreError):  # no credentials, no token, an incomplete profile
         reason = shortened(str(error), 200).rstrip(".")
-        return StorageError(f"{what} was not sent: {reason}.\n{_looked_in()}")
+        return StorageError(f"{what} was not sent: {reason}.\n{_LOOKED_IN}")
     raise error  # not an error of the storage: a bug
-
-
-def _given_up(location: Location, action: str, key: str, error: BaseException) -> StorageError:
-    return StorageError(
-        f"{_request(location, action, key)} did not succeed in {location.retry_s:g} s of retries; "
-        f"the last error was: {value_text(error)}.\n"
-        "Is the server up and reachable from here? Stored files were not changed; run again to continue."
-    )
-
-
-def _request(location: Location, action: str, key: str) -> str:
-    at = f" at {location.endpoint}" if location.endpoint else ""
-    return f"{action} s3://{location.bucket_and_key[0]}/{key}{at}"
-
-
-def _looked_in() -> str:
-    return f"boto3 looks for credentials in {CREDENTIAL_CHAIN}; never in the job file."

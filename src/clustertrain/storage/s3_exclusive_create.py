@@ -1,4 +1,4 @@
-"""Exclusive creation of an object, on a server without conditional writes.
+"""Exclusive creation of an object: by a conditional PUT or, on a server without those, by a contest.
 
 Each contender puts a candidate object beside the key, then lists the candidates. A contender that finds only
 its own candidate, and the key still free, has won: it writes the key and then deletes its candidate.
@@ -7,69 +7,77 @@ Safety (at most one wins), provided that a listing shows every object that was p
 contenders, the one that put its candidate later also lists later. It sees the candidate of the other one and
 does not win; or the other one deleted its candidate after writing the key, and then the key is taken.
 
-Liveness (one does win): the contender with the smallest name waits while the others withdraw for a random
-time. The candidate of a dead owner is ignored once it is `_DEAD_AFTER_S` older than one's own, both by the
-server's clock. An owner that could not write the key within a quarter of that time starts over. One case
-remains, which only a conditional write excludes: a process that is stopped in the middle of its last request.
+Liveness (one does win): a contender that finds another one withdraws for a random time, which grows. The
+candidate of a dead owner is ignored once it is `_DEAD_AFTER_S` older than one's own, both by the server's
+clock. An owner that could not write the key within a quarter of that time starts over. One case remains,
+which only a conditional write excludes: a process that is stopped in the middle of its last request.
 """
 
 from __future__ import annotations
 
 import random
 import time
+import uuid
+from functools import cache
 
+from clustertrain.storage.posix_tree import HIDDEN
 from clustertrain.storage.s3_objects import S3Objects
 
 _DEAD_AFTER_S = 120.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
-_LOOKS = 20
 
 
-def create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -> bool:
+def create_exclusive(objects: S3Objects, key: str, data: bytes) -> bool:
+    """Write `key` unless it exists. Returns True to exactly one of any number of callers."""
+    writer = uuid.uuid4().hex
+    if not _supports_conditions(objects):
+        return _create_by_contest(objects, key, data, writer)
+    # After a lost answer the PUT is repeated, and the second one finds the object of the first.
+    return objects.put_if_absent(key, data, writer) or objects.read_with_writer(key) == (data, writer)
+
+
+@cache
+def _supports_conditions(objects: S3Objects) -> bool:
+    """Whether the server supports `If-None-Match: *`: of two PUTs of one key it refuses the second."""
+    writer = uuid.uuid4().hex
+    scratch = f"{HIDDEN}condition-{writer}"
+    created = objects.put_if_absent(scratch, b"1", writer)
+    try:
+        return created and not objects.put_if_absent(scratch, b"2", writer)
+    finally:
+        objects.remove(scratch)
+
+
+def _create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -> bool:
     """Write `key` unless it exists. Returns True to at most one of any number of callers."""
     folder, _, name = key.rpartition("/")
     contest = f"{folder}/.contest-{name}".lstrip("/")
     own, pause_s = f"{contest}/{writer}", _FIRST_PAUSE_S
-    while not _exists(objects, key):
+    while not objects.exists(key):
         begun_at = time.monotonic()
         objects.write_atomic(own, b"")
         try:
-            if _is_alone(objects, contest, own) and not _exists(objects, key):
+            if _is_alone(objects, contest, own) and not objects.exists(key):
                 left_s = begun_at + _DEAD_AFTER_S / 4 - time.monotonic()
                 if left_s <= 0:
                     continue
-                S3Objects(objects.location.with_patience(left_s)).write_atomic(key, data)
+                objects.within(left_s).write_atomic(key, data)
                 return True
         finally:
             objects.remove(own)
-        _pause(pause_s)
+        time.sleep(random.uniform(0, pause_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return False
 
 
 def _is_alone(objects: S3Objects, contest: str, own: str) -> bool:
-    """Whether `own` is the only candidate of a live owner; the one with the smallest name waits for that."""
-    for _ in range(_LOOKS):
-        candidates = dict(objects.below(contest))
-        put_at = candidates.pop(own, None)
-        if put_at is None:  # the listing is delayed, so it may also lack the others
-            return False
-        dead = {key for key, at in candidates.items() if (put_at - at).total_seconds() > _DEAD_AFTER_S}
-        for key in dead:
-            objects.remove(key)
-        living = candidates.keys() - dead
-        if not living:
-            return True
-        if own > min(living):
-            return False
-        _pause(_FIRST_PAUSE_S)
-    return False
-
-
-def _exists(objects: S3Objects, key: str) -> bool:
-    return objects.size_or_none(key) is not None
-
-
-def _pause(seconds: float) -> None:
-    time.sleep(random.uniform(0.5, 1.0) * seconds)
+    """Whether `own` is the only candidate of a live owner."""
+    candidates = dict(objects.below(contest))
+    put_at = candidates.pop(own, None)
+    if put_at is None:  # the listing is delayed, so it may also lack the others
+        return False
+    dead = {key for key, at in candidates.items() if (put_at - at).total_seconds() > _DEAD_AFTER_S}
+    for key in dead:
+        objects.remove(key)
+    return candidates.keys() == dead

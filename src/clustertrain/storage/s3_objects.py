@@ -1,4 +1,4 @@
-"""Objects on S3 below the prefix of a location: the requests of a store, one method each.
+"""Objects on S3 below the prefix of a location: the requests of a store.
 
 Transient errors are retried (s3_client.persistently), so a request may reach the server more than once: all
 requests are idempotent.
@@ -7,9 +7,9 @@ requests are idempotent.
 from __future__ import annotations
 
 import base64
-import builtins
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -18,8 +18,7 @@ from botocore.exceptions import ClientError
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.location import Location
-from clustertrain.storage.posix_tree import HIDDEN
-from clustertrain.storage.s3_client import connect, explained, http_status_of, persistently
+from clustertrain.storage.s3_client import Pause, connect, http_status_of, persistently
 
 _T = TypeVar("_T")
 _SHA256, _WRITER = "sha256", "writer"  # of our own objects' metadata
@@ -28,24 +27,32 @@ _SHOWS_NO_UPLOADS = (403, 405, 501)
 
 @dataclass(frozen=True)
 class S3Objects:
-    """All keys are relative to the location's prefix."""
+    """All keys are relative to the location's prefix.
+
+    Attributes:
+        pause: waits between two tries of a request; by default time.sleep. An exception of it ends the tries.
+    """
 
     location: Location
+    pause: Pause | None = None
 
     def uri(self, key: str) -> str:
-        return f"s3://{self._bucket}/{self._full(key)}"
+        return "s3://{Bucket}/{Key}".format(**self._address(key))
+
+    def within(self, retry_s: float) -> S3Objects:
+        """The same objects; transient errors are retried for at most `retry_s` seconds."""
+        return S3Objects(self.location.with_patience(retry_s))
 
     # ------------------------------------------------------------------------------------- one object
 
     def read_or_none(self, key: str) -> bytes | None:
-        found = self.read_with_writer(key)
-        return None if found is None else found[0]
+        return self.read_with_writer(key)[0]
 
-    def read_with_writer(self, key: str) -> tuple[bytes, str] | None:
+    def read_with_writer(self, key: str) -> tuple[bytes | None, str]:
         """The bytes of a small object, checked against the sha256 in its metadata, and its writer."""
 
         def whole() -> tuple[bytes, str]:
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key))
+            answer = self._get(key)
             with answer["Body"] as body:
                 data = body.read()
             metadata = answer["Metadata"]
@@ -53,59 +60,59 @@ class S3Objects:
                 raise ConnectionError("the received bytes do not match the checksum in the metadata")
             return data, metadata.get(_WRITER, "")
 
-        return _unless_absent(lambda: self._request("GET", key, whole, answers=(404,)))
+        return self._ask("GET", key, whole, none_if=(404,)) or (None, "")
 
     def write_atomic(self, key: str, data: bytes) -> None:
-        self._put(key, data)
+        self.call("PUT", "put_object", key, **_body(data))
 
-    def put_if_absent(self, key: str, data: bytes, writer: str) -> int:
-        """Write an object if it does not exist. Returns the HTTP status: 200, 412 if it exists, 501 if the
-        server does not support the condition. A server that ignores the condition always answers 200."""
-        try:
-            self._put(key, data, writer, answers=(412, 501), IfNoneMatch="*")
-        except ClientError as error:
-            return http_status_of(error)
-        return 200
+    def put_if_absent(self, key: str, data: bytes, writer: str) -> bool:
+        """Write an object if it does not exist. Returns False if it exists (412), or if the server does not
+        support the condition (501). A server that ignores the condition always writes the object."""
+        body = _body(data, **{_WRITER: writer})
+        return self.call("PUT", "put_object", key, none_if=(412, 501), IfNoneMatch="*", **body) is not None
 
     def remove(self, key: str) -> None:
-        self._call("DELETE", "delete_object", key)
+        self.call("DELETE", "delete_object", key)
 
     def size_or_none(self, key: str) -> int | None:
-        answer = _unless_absent(lambda: self._call("HEAD", "head_object", key, answers=(404,)))
-        return None if answer is None else int(answer["ContentLength"])
+        found = self.call("HEAD", "head_object", key, none_if=(404,))
+        return None if found is None else int(found["ContentLength"])
+
+    def exists(self, key: str) -> bool:
+        return self.size_or_none(key) is not None
 
     def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
         """The bytes of an object; after a cut it continues, as long as the object is the same."""
-        body: Any = None
-        etag, at, total_bytes = "", 0, 0
+        at = 0
+        whole: dict[str, Any] = {}
+
+        def rest() -> Generator[bytes]:
+            """What follows byte `at`, over one connection."""
+            nonlocal whole
+            same = {"Range": f"bytes={at}-", "IfMatch": whole["ETag"]} if whole else {}
+            answer = self._get(key, **same)
+            with closing(answer["Body"]) as body:
+                whole = whole or answer
+                _check_length(answer["ContentLength"], whole["ContentLength"] - at)
+                while expected_bytes := min(block_bytes, whole["ContentLength"] - at):
+                    block = body.read(expected_bytes)
+                    _check_length(len(block), expected_bytes)
+                    yield block
+
+        stream = rest()
 
         def next_block() -> bytes:
-            """The next block, empty at the end; after an error a call begins at the same byte again."""
-            nonlocal body, etag, total_bytes
+            """The next block, empty at the end; after an error, the next call opens another connection."""
+            nonlocal stream
             try:
-                if body is None:
-                    rest = {"Range": f"bytes={at}-", "IfMatch": etag} if etag else {}
-                    answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key), **rest)
-                    body = answer["Body"]
-                    if rest:
-                        _check_length(answer["ContentLength"], total_bytes - at)
-                    etag, total_bytes = answer["ETag"], at + answer["ContentLength"]
-                expected_bytes = min(block_bytes, total_bytes - at)
-                found: bytes = body.read(expected_bytes)
-                _check_length(len(found), expected_bytes)
+                return next(stream, b"")
             except BaseException:
-                close()
+                stream = rest()
                 raise
-            return found
 
-        def close() -> None:
-            nonlocal body
-            if body is not None:
-                body.close()
-                body = None
-
+        get = "GET", self._address(key)["Key"], next_block
         try:
-            while block := self._request("GET", key, next_block, answers=(404, 412)):
+            while block := persistently(self.location, *get, answers=(404, 412)):
                 at += len(block)
                 yield block
         except ClientError as error:
@@ -116,17 +123,13 @@ class S3Objects:
                 f"(HTTP {http_status_of(error)} at byte {at}).\nRun again to read it again."
             ) from error
         finally:
-            close()
+            stream.close()
 
     # ------------------------------------------------------------------------------------ many objects
 
-    def list(self, prefix: str) -> builtins.list[str]:
-        objects, folders = self.directly_below(prefix)
-        return sorted(name for name in {*objects, *folders} if not name.startswith(HIDDEN))
-
-    def directly_below(self, folder: str) -> tuple[builtins.list[str], builtins.list[str]]:
+    def directly_below(self, folder: str) -> tuple[list[str], list[str]]:
         """Names of the objects and of the folders in a folder."""
-        start, objects, folders = len(self._folder(folder)), [], []
+        start, objects, folders = len(self._prefix(folder)), [], []
         for page in self._pages("list_objects_v2", folder, Delimiter="/"):
             objects += [entry["Key"][start:] for entry in page.get("Contents", [])]
             folders += [entry["Prefix"][start:-1] for entry in page.get("CommonPrefixes", [])]
@@ -134,7 +137,7 @@ class S3Objects:
 
     def below(self, folder: str) -> Iterator[tuple[str, datetime]]:
         """Every key in a folder and in its folders, and the time of its write by the server's clock."""
-        start = len(self._folder(""))
+        start = len(self._prefix(""))
         for page in self._pages("list_objects_v2", folder):
             yield from ((entry["Key"][start:], entry["LastModified"]) for entry in page.get("Contents", []))
 
@@ -143,99 +146,56 @@ class S3Objects:
         for key, _ in self.below(folder):
             self.remove(key)
 
-    # ---------------------------------------------------------------------------------- multipart uploads
-
-    def begin_upload(self, key: str) -> str:
-        """The id of a new multipart upload. After a lost answer there may be two; the first is collected
-        later."""
-        return str(self._call("POST", "create_multipart_upload", key)["UploadId"])
-
-    def upload_part(
-        self, key: str, upload_id: str, number: int, data: bytearray, pause: Callable[[float], None]
-    ) -> dict[str, Any]:
-        """Upload one part; returns its entry for `complete_upload`. `pause` waits between two tries; an
-        exception of it ends them."""
-        where = {"Bucket": self._bucket, "Key": self._full(key), "UploadId": upload_id, "PartNumber": number}
-        body = {"Body": data, "ContentMD5": _md5(data)}
-
-        def etag() -> str:
-            return str(self._client.upload_part(**where, **body)["ETag"])
-
-        action = f"PUT part {number} of"
-        return {"PartNumber": number, "ETag": self._request(action, key, etag, pause=pause)}
-
-    def complete_upload(
-        self, key: str, upload_id: str, parts: builtins.list[dict[str, Any]], size_bytes: int
-    ) -> None:
-        """Create the object from its parts. After a lost answer the upload is gone and the object exists."""
-        whole = {"UploadId": upload_id, "MultipartUpload": {"Parts": parts}}
-        try:
-            self._call("POST", "complete_multipart_upload", key, answers=(404,), **whole)
-        except ClientError as error:
-            if self.size_or_none(key) != size_bytes:
-                raise explained(self.location, "POST", self._full(key), error) from error
-
-    def abort_upload(self, key: str, upload_id: str) -> None:
-        """Remove the parts of an upload that will not be completed; a missing upload is not an error."""
-        abort = "abort_multipart_upload"
-        _unless_absent(lambda: self._call("DELETE", abort, key, answers=(404,), UploadId=upload_id))
-
-    def uploads_below(self, folder: str) -> builtins.list[tuple[str, str]]:
+    def uploads_below(self, folder: str) -> Iterator[tuple[str, str]]:
         """(key, id) of every multipart upload that was neither completed nor aborted.
 
         Empty if the server does not list them: then a lifecycle rule of the bucket has to remove them.
         """
-        start = len(self._folder(""))
-        pages = self._pages("list_multipart_uploads", folder, answers=_SHOWS_NO_UPLOADS)
-        try:
-            uploads = [upload for page in pages for upload in page.get("Uploads", [])]
-        except ClientError:
-            return []
-        return [(upload["Key"][start:], upload["UploadId"]) for upload in uploads]
+        start = len(self._prefix(""))
+        for page in self._pages("list_multipart_uploads", folder, none_if=_SHOWS_NO_UPLOADS):
+            yield from ((upload["Key"][start:], upload["UploadId"]) for upload in page.get("Uploads", []))
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Remove the parts of an upload that will not be completed; a missing upload is not an error."""
+        self.call("DELETE", "abort_multipart_upload", key, none_if=(404,), UploadId=upload_id)
 
     # ------------------------------------------------------------------------------------------ requests
 
-    @property
-    def _client(self) -> Any:
-        return connect(self.location)
+    def call(self, action: str, method: str, key: str, *, none_if: Collection[int] = (), **more: Any) -> Any:
+        """The answer to a method of boto3's client, or None for the HTTP statuses in `none_if`."""
 
-    @property
-    def _bucket(self) -> str:
-        return self.location.bucket_and_key[0]
+        def answer() -> Any:
+            return getattr(connect(self.location), method)(**self._address(key), **more)
 
-    def _full(self, key: str) -> str:
-        return "/".join(part for part in (self.location.bucket_and_key[1], key) if part)
+        return self._ask(action, key, answer, none_if=none_if)
 
-    def _folder(self, key: str) -> str:
-        return f"{full}/" if (full := self._full(key)) else ""
+    def _get(self, key: str, **more: str) -> Any:
+        return connect(self.location).get_object(**self._address(key), **more)
 
-    def _put(self, key: str, data: bytes, writer: str = "", **more: Any) -> None:
-        """The server checks the received bytes against the MD5."""
-        metadata = {_SHA256: _sha256(data)} | ({_WRITER: writer} if writer else {})
-        body: dict[str, Any] = {"Body": data, "ContentMD5": _md5(data), "Metadata": metadata}
-        self._call("PUT", "put_object", key, **body, **more)
-
-    def _call(
-        self, action: str, method: str, key: str, *, answers: Collection[int] = (), **parameters: Any
-    ) -> Any:
-        def call() -> Any:
-            return getattr(self._client, method)(Bucket=self._bucket, Key=self._full(key), **parameters)
-
-        return self._request(action, key, call, answers=answers)
-
-    def _request(self, action: str, key: str, request: Callable[[], _T], **more: Any) -> _T:
-        return persistently(self.location, action, self._full(key), request, **more)
-
-    def _pages(
-        self, method: str, folder: str, *, answers: Collection[int] = (), **parameters: str
-    ) -> builtins.list[Any]:
+    def _pages(self, method: str, folder: str, *, none_if: Collection[int] = (), **more: str) -> list[Any]:
         """The pages of a listing; after a transient error it begins again."""
-        where = {"Bucket": self._bucket, "Prefix": self._folder(folder), **parameters}
+        where = {"Bucket": self._address("")["Bucket"], "Prefix": self._prefix(folder), **more}
 
-        def pages() -> builtins.list[Any]:
-            return list(self._client.get_paginator(method).paginate(**where))
+        def pages() -> list[Any]:
+            return list(connect(self.location).get_paginator(method).paginate(**where))
 
-        return self._request("LIST", folder, pages, answers=answers)
+        return self._ask("LIST", folder, pages, none_if=none_if) or []
+
+    def _ask(
+        self, action: str, key: str, request: Callable[[], _T], *, none_if: Collection[int]
+    ) -> _T | None:
+        full = self._address(key)["Key"]
+        try:
+            return persistently(self.location, action, full, request, answers=none_if, pause=self.pause)
+        except ClientError:
+            return None
+
+    def _address(self, key: str) -> dict[str, str]:
+        bucket, prefix = self.location.bucket_and_key
+        return {"Bucket": bucket, "Key": "/".join(part for part in (prefix, key) if part)}
+
+    def _prefix(self, folder: str) -> str:
+        return f"{full}/" if (full := self._address(folder)["Key"]) else ""
 
 
 def _check_length(received_bytes: int, expected_bytes: int) -> None:
@@ -243,17 +203,16 @@ def _check_length(received_bytes: int, expected_bytes: int) -> None:
         raise ConnectionError(f"received {received_bytes} bytes, expected {expected_bytes}")
 
 
-def _unless_absent(request: Callable[[], _T]) -> _T | None:
-    try:
-        return request()
-    except ClientError:
-        return None
+def md5_of(data: bytes | bytearray) -> str:
+    """The MD5 as S3 expects it: a checksum against transfer errors, not for security."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def _body(data: bytes, **metadata: str) -> dict[str, Any]:
+    """A small object. The server checks it against the MD5, a reader against the sha256."""
+    metadata = {_SHA256: _sha256(data), **metadata}
+    return {"Body": data, "ContentMD5": md5_of(data), "Metadata": metadata}
 
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _md5(data: bytes | bytearray) -> str:
-    """The MD5 as S3 expects it: a checksum against transfer errors, not for security."""
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()

@@ -1,13 +1,15 @@
 """A tree of files on S3: the files are uploaded while they are written; the marker is put last.
 
-boto3's transfers read from an existing file. Here torch.save writes directly into the upload.
+torch.save writes directly into the upload. s3transfer, boto3's own transfers, would upload such a stream in
+parts of one size, of which S3 allows 10,000: 16 MiB would limit a file to 160 GB, and larger parts would
+take too much memory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -15,7 +17,8 @@ from typing import Any
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import WrittenFile
-from clustertrain.storage.s3_objects import S3Objects
+from clustertrain.storage.s3_exclusive_create import create_exclusive
+from clustertrain.storage.s3_objects import S3Objects, md5_of
 
 NEWEST = ".newest"
 PART_BYTES = 16 << 20
@@ -35,9 +38,9 @@ class S3Tree:
 
     handle = "final"
 
-    def __init__(self, objects: S3Objects, key: str, create: Callable[[str, bytes], bool]) -> None:
+    def __init__(self, objects: S3Objects, key: str) -> None:
         self.files: dict[str, WrittenFile] = {}
-        self._objects, self._key, self._create = objects, key, create
+        self._objects, self._key = objects, key
         self._begun: list[str] = []
 
     @contextmanager
@@ -56,10 +59,10 @@ class S3Tree:
     def commit(self, marker: str, data: bytes) -> None:
         """Put the marker, unless the name is taken or a file of the tree no longer exists."""
         for name in self.files:
-            if self._objects.size_or_none(key := f"{self._key}/{name}") is None:
+            if not self._objects.exists(key := f"{self._key}/{name}"):
                 raise FileNotFoundError(f"{key} was removed while the tree was written")
         self._begun.clear()  # from here on there is a tree, ours or another's: `abort` must not remove it
-        if not self._create(f"{self._key}/{marker}", data):
+        if not create_exclusive(self._objects, f"{self._key}/{marker}", data):
             raise FileExistsError(f"{self._objects.uri(self._key)} exists already")
         self.files[marker] = WrittenFile(len(data), hashlib.sha256(data).hexdigest())
         parent, _, name = self._key.rpartition("/")
@@ -69,7 +72,7 @@ class S3Tree:
         """Remove the written files, which were never visible."""
         with suppress(StorageError):
             for key in self._begun:
-                _impatient(self._objects).remove(key)
+                self._objects.within(_ABORT_S).remove(key)
         self._begun.clear()
 
 
@@ -80,7 +83,7 @@ class Upload:
     """
 
     def __init__(self, objects: S3Objects, key: str) -> None:
-        self._objects, self._key = objects, key
+        self._objects, self._key = S3Objects(objects.location, self._pause), key
         self._sha256, self._size_bytes = hashlib.sha256(), 0
         self._part = bytearray()
         self._upload_id = ""
@@ -89,18 +92,17 @@ class Upload:
         self._given_up = threading.Event()
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
-        view = memoryview(data).cast("B")
-        self._sha256.update(view)
-        self._size_bytes += view.nbytes
-        done = 0
-        while done < view.nbytes:
-            size = part_bytes(len(self._parts) + 1)
-            taken = view[done : done + size - len(self._part)]
-            self._part += taken
-            done += taken.nbytes
-            if len(self._part) == size:
+        rest = memoryview(data).cast("B")
+        size_bytes = rest.nbytes
+        self._sha256.update(rest)
+        self._size_bytes += size_bytes
+        while rest:
+            missing = part_bytes(len(self._parts) + 1) - len(self._part)
+            self._part += rest[:missing]
+            if len(rest) >= missing:
                 self._send_part()
-        return view.nbytes
+            rest = rest[missing:]
+        return size_bytes
 
     def flush(self) -> None:
         """Does nothing; for callers that treat it as a file."""
@@ -112,8 +114,7 @@ class Upload:
         else:
             if self._part:
                 self._send_part()
-            parts = [part.result() for part in self._parts]
-            self._objects.complete_upload(self._key, self._upload_id, parts, self._size_bytes)
+            self._complete([part.result() for part in self._parts])
         self._threads.shutdown()
         return WrittenFile(self._size_bytes, self._sha256.hexdigest())
 
@@ -123,21 +124,32 @@ class Upload:
         self._threads.shutdown(cancel_futures=True)
         if self._upload_id:
             with suppress(StorageError):
-                _impatient(self._objects).abort_upload(self._key, self._upload_id)
+                self._objects.within(_ABORT_S).abort_upload(self._key, self._upload_id)
 
     def _send_part(self) -> None:
         if not self._parts:
-            self._upload_id = self._objects.begin_upload(self._key)
+            # After a lost answer there may be two uploads; the first is collected later.
+            self._upload_id = self._objects.call("POST", "create_multipart_upload", self._key)["UploadId"]
         data, self._part = self._part, bytearray()
-        send = partial(self._objects.upload_part, self._key, self._upload_id, pause=self._pause)
-        self._parts.append(self._threads.submit(send, len(self._parts) + 1, data))
+        self._parts.append(self._threads.submit(self._put_part, len(self._parts) + 1, data))
         if len(self._parts) >= PARTS_IN_FLIGHT:
             self._parts[-PARTS_IN_FLIGHT].result()
+
+    def _put_part(self, number: int, data: bytearray) -> dict[str, Any]:
+        """Upload one part; returns its entry in the list of parts."""
+        part = {"PartNumber": number, "Body": data, "ContentMD5": md5_of(data)}
+        answer = self._call(f"PUT part {number} of", "upload_part", **part)
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    def _complete(self, parts: list[dict[str, Any]]) -> None:
+        """Create the object from its parts. After a lost answer the upload is gone and the object exists."""
+        complete = partial(self._call, "POST", "complete_multipart_upload", MultipartUpload={"Parts": parts})
+        if complete(none_if=(404,)) is None and self._objects.size_or_none(self._key) != self._size_bytes:
+            complete()  # raises the refusal
+
+    def _call(self, action: str, method: str, **more: Any) -> Any:
+        return self._objects.call(action, method, self._key, UploadId=self._upload_id, **more)
 
     def _pause(self, seconds: float) -> None:
         if self._given_up.wait(seconds):
             raise InterruptedError("the upload was aborted")
-
-
-def _impatient(objects: S3Objects) -> S3Objects:
-    return S3Objects(objects.location.with_patience(_ABORT_S))
