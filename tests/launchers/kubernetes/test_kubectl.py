@@ -4,6 +4,7 @@ real one, and a real API server.
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +19,8 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import (
     ended_in_pod,
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import error_from_pod
+from clustertrain.launchers.kubernetes.submit import SCHEDULER
+from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
 
 
@@ -226,3 +229,17 @@ def test_ls_lists_the_ray_jobs_of_a_namespace(fake):
     assert " 1/2 " in row
     (listed,) = json.loads(CliRunner().invoke(main, ["ls", "--to", "kubernetes", "--json"]).stdout)
     assert (listed["name"], listed["pods"]) == ("digits", "1/2")
+
+
+def test_a_job_is_asked_for_where_its_handle_says(fake):
+    rayjob = {
+        "metadata": {"name": "digits"},
+        "status": {"jobDeploymentStatus": "Complete", "jobStatus": "FAILED"},
+    }
+    argv = fake(0, stdout=json.dumps({"items": [rayjob]}))
+    there = Handle("digits", namespace="ml", context="prod")
+    answer = SCHEDULER.states([there, replace(there, job_id="other")])
+    assert {job_id: state.text for job_id, state in answer.jobs.items()} == {"digits": "Complete, FAILED"}
+    assert argv.read_text().startswith("--context=prod --namespace=ml get rayjobs.ray.io ")
+    SCHEDULER.states([Handle("digits")])
+    assert argv.read_text().startswith("get rayjobs.ray.io ")

@@ -1,11 +1,13 @@
 """What needs no cluster; tests/slurm/test_watching.py asks a real one."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from clustertrain.launchers.scheduler.status import statuses
+from clustertrain.launchers.scheduler.interface import Handle
+from clustertrain.launchers.scheduler.status import QueuedJob, QueuedStatus, statuses
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.slurm.launcher import LAUNCHER
 from clustertrain.launchers.slurm.queue import (
@@ -16,6 +18,7 @@ from clustertrain.launchers.slurm.queue import (
     query_squeue,
     reason_text,
 )
+from clustertrain.launchers.slurm.times import slurm_time_s
 from clustertrain.run.states import STATES
 
 
@@ -53,7 +56,7 @@ def test_the_reason_is_shown_with_what_it_means():
 
 
 def test_columns_are_told_apart_whatever_the_reason_says(commands):
-    commands(squeue="echo '7|PENDING|2|INVALID|sim|2026-11-21T16:09:55|0||May | be: held, (soon)|'")
+    commands(squeue="echo '7|PENDING|2|INVALID|sim|2026-11-21T16:09:55|N/A|0||May | be: held, (soon)|'")
     assert query_squeue(["7"])["7"] == QueueState(
         "7",
         "PENDING",
@@ -63,6 +66,27 @@ def test_columns_are_told_apart_whatever_the_reason_says(commands):
         submitted_at=query_squeue(["7"])["7"].submitted_at,
     )
     assert query_squeue(["7"])["7"].submitted_at is not None
+
+
+@pytest.mark.parametrize(
+    ("state", "start", "shown"),
+    [
+        ("PENDING", "2026-11-21T16:20:59", "about 16:20"),
+        ("PENDING", "2026-11-23T07:05:00", "about 2026-11-23 07:05"),
+        ("PENDING", "2026-11-21T16:00:00", None),  # an estimate that is over is none
+        ("PENDING", "N/A", None),
+        ("RUNNING", "2026-11-21T16:20:59", None),
+    ],
+)
+def test_status_shows_when_slurm_expects_to_start_a_job_that_waits(
+    commands, monkeypatch, state, start, shown
+):
+    commands(squeue=f"echo '7|{state}|0|INVALID|sim|2026-11-21T16:09:55|{start}|0||Resources|'")
+    job = QueuedJob(Handle("7"), query_squeue(["7"])["7"])
+    now_s = slurm_time_s("2026-11-21T16:10:00")
+    monkeypatch.setattr(time, "time", lambda: now_s)
+    rows = QueuedStatus(None, None, None, "SLURM", job).job_rows
+    assert dict(rows).get("starts") == shown
 
 
 def test_without_squeue_nothing_is_known_and_it_is_said(commands):

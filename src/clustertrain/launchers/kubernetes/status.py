@@ -24,8 +24,8 @@ from clustertrain.launchers.kubernetes.observed.view import (
     view_of_existing,
 )
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, id_of
-from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState
+from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, named
+from clustertrain.launchers.scheduler.interface import Answer, JobState
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
@@ -121,13 +121,12 @@ def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
     notes: list[str] = []
     groups: dict[Kubectl, dict[str, KnownRun]] = {}
     for each in known:
-        job = each.submitted_job
-        groups.setdefault(Kubectl.of(job.section(Kubernetes)), {})[id_of(job)] = each
-    for group in groups.values():
-        answer = SCHEDULER.states([*map(Handle, group)])
+        groups.setdefault(Kubectl.of(each.submitted_job.section(Kubernetes)), {})[each.name] = each
+    for kubectl, group in groups.items():
+        answer = SCHEDULER.states([named(name, kubectl) for name in group])
         if answer.no_answer is not None:
             notes.append(f"{next(iter(group.values())).cluster}: {answer.no_answer}")
-        rows += [_known_row(each, answer, answer.jobs.get(job_id)) for job_id, each in group.items()]
+        rows += [_known_row(each, answer, answer.jobs.get(name)) for name, each in group.items()]
     return rows, notes
 
 

@@ -46,7 +46,8 @@ _APPLY = ("apply", "--server-side", "--filename=-")
 
 
 class KubernetesScheduler(Scheduler):
-    """The clusters of kubectl's configuration. The ID of a job is that of its RayJob: see `id_of`."""
+    """The clusters of kubectl's configuration. The ID of a job is the name of its RayJob, so the jobs of one
+    query have different names."""
 
     name = "kubernetes"
     label = "Kubernetes"
@@ -101,38 +102,32 @@ class KubernetesScheduler(Scheduler):
         return replace(handle, printed=(*printed, f"the run is in {handle.storage}/{job.name}"))
 
     def states(self, jobs: Sequence[Handle]) -> Answer:
-        named = {job.job_id: _of_id(job.job_id) for job in jobs}
         found: dict[str, JobState] = {}
-        for kubectl in {kubectl for _, kubectl in named.values()}:
+        for kubectl in {*map(_kubectl_of, jobs)}:
+            names = {job.job_id for job in jobs if _kubectl_of(job) == kubectl}
             try:
                 there = {name_of(rayjob): rayjob for rayjob in kubectl.list(RAYJOBS, OUR_LABEL)}
             except ClusterError as error:
                 return Answer({}, str(error).splitlines()[0])
-            for job_id, (name, where) in named.items():
-                if where == kubectl and name in there:
-                    found[job_id] = RayJobState.of(job_id, Observed(there[name]))
+            found |= {name: RayJobState.of(name, Observed(there[name])) for name in names & there.keys()}
         return Answer(found)
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
-        name, kubectl = _of_id(job.job_id)
         state = self.states([job]).jobs.get(job.job_id)
         if state is None or state.is_waiting or not only_waiting:
-            delete_run(kubectl, name, _DELETE_S)
+            delete_run(_kubectl_of(job), job.job_id, _DELETE_S)
 
 
 SCHEDULER = KubernetesScheduler()
 
 
-def id_of(job: SiteJob) -> str:
-    """The ID of the RayJob of a job: NAME/NAMESPACE/CONTEXT, without those of kubectl's configuration."""
-    section = job.section(Kubernetes)
-    return f"{job.name}/{section.namespace or ''}/{section.context or ''}".rstrip("/")
+def named(name: str, kubectl: Kubectl) -> Handle:
+    """The RayJob of this name."""
+    return Handle(name, namespace=kubectl.namespace or "", context=kubectl.context or "")
 
 
-def _of_id(job_id: str) -> tuple[str, Kubectl]:
-    name, _, where = job_id.partition("/")
-    namespace, _, context = where.partition("/")
-    return name, Kubectl(namespace or None, context or None)
+def _kubectl_of(job: Handle) -> Kubectl:
+    return Kubectl(job.namespace or None, job.context or None)
 
 
 def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
@@ -140,7 +135,8 @@ def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
     namespace, context = str(rayjob["metadata"]["namespace"]), job.section(Kubernetes).context
     where = f"namespace {namespace}" + (f" of context {context}" if context else "")
     log = f"kubectl -n {namespace} logs -f job/{job.name}"
-    return Handle(id_of(job), where, log, storage=in_pods(job).storage.uri)
+    known = named(job.name, Kubectl(namespace, context))
+    return replace(known, cluster=where, output=log, storage=in_pods(job).storage.uri)
 
 
 def _objects(plan: Plan) -> list[Manifest]:

@@ -52,6 +52,8 @@ class Handle:
         output: the file that the scheduler writes, or the command that prints it; empty if unknown.
         printed: what the scheduler or a plugin of the site printed for the user.
         storage: the storage of the run as the cluster names it; empty if that is its name here.
+        namespace: of the job, in a cluster that has namespaces; empty for the default.
+        context: the entry of the configuration of the cluster's client; empty for the default.
     """
 
     job_id: str
@@ -59,6 +61,8 @@ class Handle:
     output: str = ""
     printed: tuple[str, ...] = ()
     storage: str = ""
+    namespace: str = ""
+    context: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class JobState:
         nodes: the nodes of the job, as the scheduler writes them; empty before it has some.
         time_left: as the scheduler writes it; empty if it does not.
         submitted_at: the time of the submission or the last requeue, in seconds since 1970; None if unknown.
+        start_estimate: the expected start of a job that waits, in seconds since 1970; None if unknown.
         exit_code: the nonzero exit code of the job's script; None if there is none.
         note: what a user should know of this state.
 
@@ -106,6 +111,7 @@ class JobState:
     time_left: str = ""
     cluster: str = ""
     submitted_at: float | None = None
+    start_estimate: float | None = None
     exit_code: int | None = None
     note: str = ""
 

@@ -126,7 +126,10 @@ def _error_text(error: CommandFailed) -> str:
 
 
 _UNKNOWN = "Invalid job id"
-_COLUMNS = ("JobID", "State", "RestartCnt", "TimeLeft", "Cluster", "SubmitTime", "exit_code", "NodeList")
+_COLUMNS = (
+    *("JobID", "State", "RestartCnt", "TimeLeft", "Cluster"),
+    *("SubmitTime", "StartTime", "exit_code", "NodeList"),
+)
 
 
 def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
@@ -150,7 +153,7 @@ def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
 
 def _parsed(line: str) -> QueueState:
     """Parse a line of squeue. The reason is the last column, because only it may contain the separator."""
-    job_id, native, restarts, left, cluster, submitted, status, nodes, reason = line.split("|", 8)
+    job_id, native, restarts, left, cluster, submitted, starts, status, nodes, reason = line.split("|", 9)
     reason = reason.removesuffix("|")
     return QueueState(
         job_id=job_id,
@@ -161,6 +164,7 @@ def _parsed(line: str) -> QueueState:
         time_left=left if left == "UNLIMITED" or re.fullmatch(r"[\d:-]+", left) else "",
         cluster=cluster,
         submitted_at=slurm_time_s(submitted),
+        start_estimate=slurm_time_s(starts),  # of a job that does not wait, the time of its start
         exit_code=_exit_code(status),
     )
 
