@@ -3,8 +3,15 @@ import pytest
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import ResumePoint
 from clustertrain.run.streams.events import EventLog
-from clustertrain.run.streams.history import AttemptFollower, curve, events_of_attempt
+from clustertrain.run.streams.history import (
+    _LIVELY_STREAMS,
+    _STREAMS_PER_LOOK,
+    AttemptFollower,
+    curve,
+    events_of_attempt,
+)
 from clustertrain.run.streams.step_counter import Reached, reached_step
+from clustertrain.run.streams.streams import Tail
 from sample_records import sample_restart_claim
 
 
@@ -63,6 +70,47 @@ def test_a_follower_finds_streams_that_come_later(run):
     assert [r["text"] for r in follower.new()] == ["a"]
     EventLog(a.restart(0).metrics).write("train", step=1)
     assert [r["kind"] for r in follower.new()] == ["train"]
+
+
+def test_a_look_reads_some_streams_of_many_and_loses_none(run, monkeypatch):
+    a = run.attempt(1)
+    for node in range(100):
+        EventLog(a.node_events(f"node{node}")).write("note", number=node)
+    opened = []
+    real = Tail.new
+    monkeypatch.setattr(Tail, "new", lambda tail: opened.append(tail) or real(tail))
+    follower = AttemptFollower(a)
+    found = [record["number"] for _ in range(4) for record in follower.new()]
+    assert sorted(found) == list(range(100))
+    assert len(opened) <= 4 * (_STREAMS_PER_LOOK + _LIVELY_STREAMS)
+    assert len(set(opened)) == 100
+
+
+def test_a_stream_that_grows_is_read_at_every_look(run):
+    a = run.attempt(1)
+    for node in range(100):
+        EventLog(a.node_events(f"node{node}")).write("note", number=node)
+    follower = AttemptFollower(a)
+    follower.new(of_all=True)
+    EventLog(a.events).write("note", text="begins")
+    while not follower.new():
+        pass
+    for number in range(10):
+        EventLog(a.events).write("note", number=number)
+        assert [record["number"] for record in follower.new()] == [number]
+
+
+def test_the_last_look_reads_all_streams(run):
+    a = run.attempt(1)
+    follower = AttemptFollower(a)
+    for node in range(100):
+        EventLog(a.node_events(f"node{node}")).write("note", number=node)
+    follower.new()
+    EventLog(a.node_events("node7")).write("note", number=100)
+    EventLog(a.restart(0).metrics).write("train", step=1)
+    numbers = {record.get("number") for record in follower.new(of_all=True)}
+    assert {100, None} <= numbers
+    assert follower.new(of_all=True) == []
 
 
 def test_the_mapped_step_counts_where_it_is_ahead_of_the_curve(run):

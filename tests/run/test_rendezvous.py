@@ -9,7 +9,7 @@ from clustertrain.record_file import encoded
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Arrival, Rendezvous, SchedulerStart
-from clustertrain.run.rendezvous import arrivals, wait_for_head
+from clustertrain.run.rendezvous import arrivals, failures, report_failure, wait_for_head
 
 
 @pytest.fixture
@@ -62,6 +62,16 @@ def test_who_is_there(run):
     attempt.arrival(1).write(Arrival("n2", error="too small", exit_code=3))
     there = arrivals(attempt)
     assert {rank: (a.host, a.error) for rank, a in there.items()} == {0: ("n1", None), 1: ("n2", "too small")}
+
+
+def test_a_failure_is_found_without_reading_the_nodes_that_arrived(run):
+    attempt = claim_attempt(run, world_size=2)
+    attempt.arrival(0).write(Arrival("n1", address="10.0.0.1", cpus=4))
+    assert failures(attempt) == []
+    report_failure(attempt, 1, Arrival("n2", error="too small", exit_code=3))
+    attempt.arrival(0).store.write_atomic(attempt.arrival(0).key, b"is not read")
+    assert [(each.host, each.error, each.exit_code) for each in failures(attempt)] == [("n2", "too small", 3)]
+    assert attempt.arrival(1).read().error == "too small"
 
 
 def test_fields_of_a_later_version_are_ignored(run):

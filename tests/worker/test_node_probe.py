@@ -1,5 +1,6 @@
 """Every node writes and reads every other: real mount namespaces stand for nodes."""
 
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from clustertrain.errors import StorageError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
 from clustertrain.worker.machine import storage_probe as node_probe
-from clustertrain.worker.machine.storage_probe import read_nonces, remove_nonce, write_nonce
+from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
 from fault_proxy import FaultProxy, put, status
 
 pytestmark = pytest.mark.slow
@@ -40,6 +41,23 @@ def test_two_nodes_that_share_it_leave_nothing(attempt):
         for node_rank in NONCES:
             step(AttemptRef.of(attempt), 0, node_rank, NONCES)
     assert attempt.run.store.list(attempt.restart(0).key) == []
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 7, 8, 100, 1250])
+def test_the_number_of_texts_that_a_node_reads_grows_with_the_logarithm(nodes):
+    for node in range(nodes):
+        read = read_by(node, nodes)
+        assert len(read) == len(set(read) - {node}) == math.ceil(math.log2(nodes))
+
+
+@pytest.mark.parametrize("nodes", range(2, 9))
+def test_a_storage_of_any_part_of_the_nodes_is_found(nodes):
+    """A node with one storage reads from a node with the other, and one with the other from one with it."""
+    for part in range(1, 2**nodes - 1):
+        of = [bool(part >> node & 1) for node in range(nodes)]
+        reads = [(node, other) for node in range(nodes) for other in read_by(node, nodes)]
+        crossings = {of[node] for node, other in reads if of[node] != of[other]}
+        assert crossings == {True, False}
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
-from clustertrain.worker.machine.storage_probe import read_nonces, remove_nonce, write_nonce
+from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
 from clustertrain.worker.process_group import GroupSpec, join_process_group
 from clustertrain.worker.restart_plan import RestartPlan
 
@@ -127,12 +127,17 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
         ranks."""
 
     def _probe(self, worker_group: Any, plan: RestartPlan) -> None:
-        """Every node writes a file, then every node reads the files of all, then each removes its own."""
-        firsts = _first_of_each_node(worker_group)
-        nonces = {w.distributed_context.node_rank: secrets.token_hex(8) for w in firsts}
+        """Every node writes a file, then each reads those of some others, then each removes its own."""
+        firsts = {w.distributed_context.node_rank: w for w in _first_of_each_node(worker_group)}
+        nonces = {node: secrets.token_hex(8) for node in firsts}
+
+        def of(node: int) -> dict[int, str]:
+            """The text of a node, and those that it reads."""
+            return {each: nonces[each] for each in (node, *read_by(node, len(firsts)))}
+
         for step in (write_nonce, read_nonces, remove_nonce):
-            of_nodes = zip(firsts, nonces, strict=True)
-            ray.get([w.execute_async(step, plan.ref, plan.restart, n, nonces) for w, n in of_nodes])
+            tasks = (w.execute_async(step, plan.ref, plan.restart, n, of(n)) for n, w in firsts.items())
+            ray.get(list(tasks))
 
     def _stage(self, worker_group: Any, plan: RestartPlan) -> None:
         firsts = _first_of_each_node(worker_group)

@@ -28,7 +28,9 @@ class Display:
 
     def update(self) -> None:
         """Show what is new. The output comes first: it was written before the event of its end."""
-        records = self._follower.new()
+        self._update(self._follower.new())
+
+    def _update(self, records: list[Record]) -> None:
         if self._output is not None:
             self._output.follow(records)
             lines, unfinished = self._output.new()
@@ -37,7 +39,7 @@ class Display:
 
     def end(self) -> None:
         """Show the rest, when no process of the run is left."""
-        self.update()
+        self._update(self._follower.new(of_all=True))
         if self._output is not None:
             self._screen.output(self._output.rest(), [])
 

@@ -199,9 +199,10 @@ def _newest_host(attempt: Attempt, rank: int) -> str | None:
 
 
 def _records(attempt: Attempt, lives: Lives) -> Iterator[Record]:
-    follower = AttemptFollower(attempt)
-    for _ in _looks(attempt, lives):
-        yield from follower.new()
+    follower, is_first = AttemptFollower(attempt), True
+    for is_last in _looks(attempt, lives):
+        yield from follower.new(of_all=is_first or is_last)
+        is_first = False
 
 
 def _event_line(record: Record) -> str | None:

@@ -10,11 +10,13 @@
           claim.json              its process: host, pid and start of that process, scheduler's job id
           job.yaml, changes.json  the job of this attempt, and its differences from the one before
           rendezvous.json         the address of Ray's head; nodes/<k>.json: a node that found it
+          node-failures/<k>.json  why a node cannot take part, or was lost
           restarts/<r>/           one start of the worker group; only its newest one may write
             claim.json            the process that claimed it; plan.json: what it resumes from
             failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
             reached, resize       the last finished step; a request to change the number of workers
-            stacks/, profile/     which ranks have written their stacks; the ranks' profiles
+            hang.json, stacks/    the first rank that hung; which ranks have written their stacks
+            profile/              the ranks' profiles
             memory/               what the memory of a rank's GPU held when it was exhausted
             nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
           heartbeat.json          a counter that changes while the driver lives
@@ -113,6 +115,11 @@ class Restart:
         """The folder with a file of each rank that has written its stacks."""
         return f"{self.key}/stacks"
 
+    @property
+    def hang(self) -> RecordFile[records.Hang]:
+        """Created by the first rank whose watchdog expires."""
+        return RecordFile(self.attempt.run.store, f"{self.key}/hang.json", records.Hang)
+
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self.attempt.run.store, f"{self.stacks_key}/{rank}", Process)
 
@@ -187,9 +194,23 @@ class Attempt:
     def arrival(self, node_rank: int) -> RecordFile[records.Arrival]:
         return RecordFile(self.run.store, f"{self.key}/nodes/{node_rank}.json", records.Arrival)
 
+    def node_failure(self, node_rank: int) -> RecordFile[records.Arrival]:
+        return RecordFile(self.run.store, f"{self._node_failures_key}/{node_rank}.json", records.Arrival)
+
+    def failed_nodes(self) -> list[int]:
+        """The ranks of the nodes that have reported a failure."""
+        return self._ranks_in(self._node_failures_key)
+
+    @property
+    def _node_failures_key(self) -> str:
+        return f"{self.key}/node-failures"
+
     def arrived(self) -> list[int]:
         """The ranks of the nodes that have arrived."""
-        ranks = (name.removesuffix(".json") for name in self.run.store.list(f"{self.key}/nodes"))
+        return self._ranks_in(f"{self.key}/nodes")
+
+    def _ranks_in(self, key: str) -> list[int]:
+        ranks = (name.removesuffix(".json") for name in self.run.store.list(key))
         return sorted(int(rank) for rank in ranks if _NUMBER.match(rank))
 
     @property

@@ -268,6 +268,13 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Hang:
+    """The first rank of a start of the worker group that made no progress for too long."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The report of rank 0 when a start of the worker group has returned.
 

@@ -1,7 +1,11 @@
 """The rendezvous of the nodes of one start of a job, by files in the attempt's folder.
 
-rendezvous.json    the head writes it as soon as it knows its ports; the other nodes wait for it
-nodes/<k>.json     each node writes that it has found the head, with its resources, or why it cannot take part
+rendezvous.json         the head writes it as soon as it knows its ports; the other nodes wait for it
+nodes/<k>.json          each node writes that it has found the head, with its resources
+node-failures/<k>.json  a node writes why it cannot take part, or was lost, and the same in nodes/<k>.json
+
+The head looks for failures as long as the run lasts. They have a folder of their own, so that a look is one
+listing of an empty folder, and not the files of all nodes.
 """
 
 from __future__ import annotations
@@ -53,6 +57,18 @@ def arrivals(attempt: Attempt) -> dict[int, Arrival]:
     """The nodes that have found the head, by their rank."""
     found = ((rank, attempt.arrival(rank).read()) for rank in attempt.arrived())
     return {rank: arrival for rank, arrival in found if arrival is not None}
+
+
+def report_failure(attempt: Attempt, node_rank: int, failure: Arrival) -> None:
+    """Write why this node cannot take part, or was lost."""
+    attempt.arrival(node_rank).write(failure)
+    attempt.node_failure(node_rank).write(failure)
+
+
+def failures(attempt: Attempt) -> list[Arrival]:
+    """What the nodes have reported that cannot take part, or were lost, by their rank."""
+    found = (attempt.node_failure(rank).read() for rank in attempt.failed_nodes())
+    return [failure for failure in found if failure is not None]
 
 
 def _is_over(attempt: Attempt, start: SchedulerStart) -> bool:

@@ -1,10 +1,13 @@
 """Writes the stacks of every rank if one of them hangs: the stacks of one rank show where it waits, but not
 which rank it waits for.
 
-The first rank whose watchdog expires writes its stacks to its log and creates a mark in the attempt's folder.
-The other ranks look for marks while they make no progress, and do the same. Only then the first rank ends,
-and with it the group: a collective that loses a member raises in every rank, and the stacks before that would
-be lost.
+The first rank whose watchdog expires writes its stacks to its log, and creates hang.json and a mark in the
+folder of the restart. The other ranks look for hang.json while they make no progress, write their stacks and
+their own marks. When all marks are there the first rank ends, and with it the group: a collective that loses
+a member raises in every rank, and the stacks before that would be lost.
+
+Only the first rank lists the marks. In a collective all ranks expire within a second, and if each counted the
+marks of all, a thousand ranks would ask the storage for ten million names a second.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from importlib import import_module
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import this_process
 from clustertrain.run.folder import Restart
+from clustertrain.run.records import Hang
 from clustertrain.waiting import wait_until
 
 _LOOK_EVERY_S = 1.0
@@ -32,7 +36,7 @@ def write_stacks(why: str) -> None:
 
 
 class Stacks:
-    """The part of one rank. A separate thread looks for marks, because the storage may block it."""
+    """The part of one rank. A separate thread looks for a hang, because the storage may block it."""
 
     def __init__(self, restart: Restart, rank: int, world_size: int) -> None:
         run = restart.attempt.run.with_patience(0)
@@ -43,7 +47,7 @@ class Stacks:
         threading.Thread(target=self._look, name="stacks", daemon=True).start()
 
     def look(self, is_quiet: bool) -> None:
-        """Start or stop looking for marks: a rank that makes progress does not look."""
+        """Start or stop looking for a hang: a rank that makes progress does not look."""
         (self._is_quiet.set if is_quiet else self._is_quiet.clear)()
 
     def write(self, why: str) -> None:
@@ -52,25 +56,27 @@ class Stacks:
             write_stacks(why)
 
     def share(self) -> None:
-        """Create this rank's mark, and wait some seconds for the marks of the other ranks."""
+        """Create this rank's mark, and wait some seconds: the first rank for the marks of the others, another
+        one for the end of the group."""
+        is_first = self._restart.hang.create(Hang(self._rank))
         self._mark()
-        wait_until(lambda: len(self._marks()) >= self._world_size, _WAIT_FOR_OTHERS_S, poll_s=0.1)
+        wait_until(lambda: is_first and self._all_are_marked(), _WAIT_FOR_OTHERS_S, poll_s=0.1)
+
+    def _all_are_marked(self) -> bool:
+        return len(self._restart.attempt.run.store.list(self._restart.stacks_key)) >= self._world_size
 
     def _look(self) -> None:
         while True:
             self._is_quiet.wait()
             try:
-                if marks := self._marks():
-                    self.write(f"rank {marks[0]} makes no progress")
+                if (hang := self._restart.hang.read()) is not None:
+                    self.write(f"rank {hang.rank} makes no progress")
                     self._mark()
                     return
             except StorageError as error:
                 print(f"clustertrain: cannot check whether another rank hangs: {error}", file=sys.stderr)
                 time.sleep(_AFTER_ERROR_S)
             time.sleep(_LOOK_EVERY_S)
-
-    def _marks(self) -> list[str]:
-        return self._restart.attempt.run.store.list(self._restart.stacks_key)
 
     def _mark(self) -> None:
         self._write_flight_record()

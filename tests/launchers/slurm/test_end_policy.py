@@ -13,6 +13,7 @@ from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Arrival
+from clustertrain.run.rendezvous import report_failure
 from clustertrain.run.streams.history import events_of_attempt
 
 PREEMPTED = "JobState=RUNNING PreemptTime=2026-11-21T16:09:55 Restarts=0"
@@ -83,7 +84,7 @@ def test_before_the_workers_start_no_save_is_promised(policy, is_training, promi
 def test_a_node_without_ray_is_lost_and_one_with_a_wrong_installation_is_not(policy, code, state):
     ending = policy("")
     arrival = Arrival("node2", error="Ray on node2 ended with code 3.", exit_code=code)
-    ending.attempt.arrival(1).write(arrival)
+    report_failure(ending.attempt, 1, arrival)
     result = ending.end_now(False)
     assert (result.state, "node2" in result.text) == (state, True)
 

@@ -127,12 +127,12 @@ class Group:
             if _is_of_kit(error):
                 return self._of_exception(rank, error)
         dead = self._dead_ranks()
-        first = [rank for rank in sorted(dead) if not died_of_lost_peer(self._tail(rank))]
+        first = next((rank for rank in sorted(dead) if not died_of_lost_peer(self._tail(rank))), None)
         raised = {rank: error for rank, error in sorted(errors.items()) if rank not in dead}
-        if not first and all(map(_is_collateral, raised.values())):
-            first = sorted(dead)
-        if first:
-            return self._of_dead_rank(first[0], dead[first[0]])
+        if first is None and all(map(_is_collateral, raised.values())):
+            first = min(dead, default=None)
+        if first is not None:
+            return self._of_dead_rank(first, dead[first])
         found = [self._of_exception(rank, error) for rank, error in raised.items()]
         return min(found, key=lambda f: (not f.fatal, _is_collateral(errors[f.rank]), f.rank))
 

@@ -10,21 +10,45 @@ from clustertrain.run.streams.events import Follower, read_events
 from clustertrain.run.streams.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run.streams.streams import stream_names
 
+_STREAMS_PER_LOOK = 32
+_LIVELY_STREAMS = 8
+
 
 class AttemptFollower:
-    """Reads the records that were added to an attempt's streams since the last call, also in new streams."""
+    """Reads the records that were added to an attempt's streams since the last call, also in new streams.
+
+    Each node has a stream of its own, and most of them are silent while the run trains. So that a look takes
+    no longer with a thousand nodes, it reads some of the streams: those that grew last, and the next 32 of
+    all in turn. With up to 32 streams these are all of them.
+    """
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._followers: dict[str, Follower] = {}
+        self._due: list[str] = []  # the streams whose turn comes before the next listing
+        self._lively: list[str] = []  # those that grew last, the newest at the end
 
-    def new(self) -> list[dict[str, Any]]:
+    def new(self, *, of_all: bool = False) -> list[dict[str, Any]]:
+        """The new records by time. `of_all`: read every stream, as at the end of a run."""
+        if of_all or not self._due:
+            self._due = self._names()
+        turns = len(self._due) if of_all else _STREAMS_PER_LOOK
+        names = dict.fromkeys([*self._lively, *self._due[:turns]])
+        self._due = self._due[turns:]
+        found = {name: list(self._followers[name].new()) for name in names}
+        grown = [name for name in found if found[name]]
+        quiet = [name for name in self._lively if not found[name]]
+        self._lively = [*quiet, *grown][-_LIVELY_STREAMS:]
+        records = [record for of_stream in found.values() for record in of_stream]
+        return sorted(records, key=lambda record: float(record["time"]))
+
+    def _names(self) -> list[str]:
+        """The streams that there are now, each with its follower."""
         run, key = self._attempt.run, self._attempt.key
         for name in stream_names(run, key):
             if is_stream_of_records(name) and name not in self._followers:
                 self._followers[name] = Follower(run, f"{key}/{name}")
-        records = [record for follower in self._followers.values() for record in follower.new()]
-        return sorted(records, key=lambda record: float(record["time"]))
+        return list(self._followers)
 
 
 def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:

@@ -1,7 +1,11 @@
-"""A test, before training, that every node can write the storage and reads what every other node wrote.
+"""A test, before training, that every node can write the storage and reads what other nodes wrote.
 
 On one node the path may be another file system, the mount read-only, or a credential missing. The test takes
 a second; without it, the first checkpoint would fail after hours. Each function runs on one rank per node.
+
+A node reads the texts of the nodes that are 1, 2, 4, 8, … before it in their circle. That finds what reading
+all of them finds: if the path is two file systems, there is a node with one of them whose predecessor has the
+other, and it does not find that node's text. Of a thousand nodes each reads ten texts, and not a thousand.
 """
 
 from __future__ import annotations
@@ -21,8 +25,13 @@ _PATIENCE_S = 15.0  # NFS caches for some seconds that a file does not exist
 _RETRY_S = 60.0
 
 
+def read_by(node_rank: int, nodes: int) -> list[int]:
+    """The nodes whose texts a node reads: the nearest before it, and those twice as far away each time."""
+    return [(node_rank - (1 << power)) % nodes for power in range((nodes - 1).bit_length())]
+
+
 def write_nonce(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[int, str]) -> None:
-    """Write the random text of this node for the others; `nonces`: those of all nodes, by node rank.
+    """Write the random text of this node for the others; `nonces`: by node rank, with that of this node.
 
     Raises:
         StorageError: this node cannot write; names the host and the error.
@@ -33,7 +42,7 @@ def write_nonce(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[i
 
 
 def read_nonces(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[int, str]) -> None:
-    """Read the texts of all nodes.
+    """Read the texts in `nonces`, by the rank of the node that wrote each.
 
     Raises:
         StorageError: one is missing or differs; names both nodes and the path.

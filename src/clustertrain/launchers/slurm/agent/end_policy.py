@@ -25,7 +25,7 @@ from clustertrain.node.signals import REQUESTS_TO_END, ReceivedSignals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
-from clustertrain.run.rendezvous import arrivals
+from clustertrain.run.rendezvous import failures
 from clustertrain.run.result import ended, failed
 from clustertrain.run.streams.events import EventLog
 from clustertrain.supervise.process import Guarded
@@ -143,11 +143,11 @@ class SlurmEndPolicy:
 
     def _failed_arrival(self, is_training: bool) -> Result | None:
         """The result if a node could not join the run, or was lost; else None."""
-        for arrival in arrivals(self.attempt).values():
-            if arrival.error is not None:
-                if arrival.exit_code is None:
-                    return self._node_lost(arrival.error, is_training)
-                return failed(self.attempt, arrival.error, arrival.exit_code)
+        for failure in failures(self.attempt):
+            if failure.error is not None:
+                if failure.exit_code is None:
+                    return self._node_lost(failure.error, is_training)
+                return failed(self.attempt, failure.error, failure.exit_code)
         return None
 
     def _node_lost(self, text: str, is_training: bool) -> Result:

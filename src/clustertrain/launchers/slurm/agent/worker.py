@@ -22,7 +22,7 @@ from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Arrival, Rendezvous
-from clustertrain.run.rendezvous import wait_for_head
+from clustertrain.run.rendezvous import report_failure, wait_for_head
 from clustertrain.run.streams.stream_upload import StreamUpload
 from clustertrain.supervise.process import Guarded
 from clustertrain.version import __version__
@@ -57,7 +57,7 @@ def run_on_worker_node(start: Start, signals: ReceivedSignals) -> int:
     except ClusterTrainError as error:  # the head reports it as well, because users read the head's log
         code = None if isinstance(error, NodeLost) else error.exit_code
         arrival = Arrival(allocation.host, error=str(error), exit_code=code)
-        attempt.arrival(allocation.node_rank).write(arrival)
+        report_failure(attempt, allocation.node_rank, arrival)
         raise
     return 0
 
