@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import StopRequest
 from clustertrain.run.run_address import run_names
-from clustertrain.storage import open_store
+from clustertrain.storage import PosixStore, open_store
 from sample_records import sample_claim, sample_restart_claim
 
 
@@ -45,6 +46,15 @@ def test_attempts_count_as_numbers(run):
         run.attempt(1).run.store.write_atomic(f"{run.key}/attempts/{odd}/claim.json", b"{}")
     assert [attempt.n for attempt in run.attempts()] == [1, 2, 9, 10]
     assert run.newest_attempt() == run.attempt(10)
+
+
+def test_the_attempt_after_another_is_the_newest_that_was_claimed(run, monkeypatch):
+    for n in (2, 9, 10):
+        run.attempt(n).claim.create(sample_claim())
+    run.attempt(11).stop.write(StopRequest("user"))  # its folder is there, and no claim
+    assert [run.attempt_after(n) for n in (1, 9)] == [run.attempt(10), run.attempt(10)]
+    monkeypatch.setattr(PosixStore, "read_or_none", None)
+    assert run.attempt_after(11) is None
 
 
 def test_restarts_count_from_zero(run):

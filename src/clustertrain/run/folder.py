@@ -419,3 +419,9 @@ class RunDir:
         """The newest attempt that was claimed. A folder is visible before the claim in it, and stays if its
         maker is killed; were it counted, two starts could claim, and a fence look for a claim in the gap."""
         return next((attempt for attempt in reversed(self.attempts()) if attempt.claim.exists()), None)
+
+    def attempt_after(self, n: int) -> Attempt | None:
+        """The newest attempt that was claimed after the `n`-th. While there is none, no claim is read: that
+        of a large job names each of its nodes, and every node looks for a later attempt all the time."""
+        later = (attempt for attempt in reversed(self.attempts()) if attempt.n > n)
+        return next((attempt for attempt in later if attempt.claim.exists()), None)

@@ -62,6 +62,14 @@ class Stacks:
         self._mark()
         wait_until(lambda: is_first and self._all_are_marked(), _WAIT_FOR_OTHERS_S, poll_s=0.1)
 
+    def follow_first(self) -> bool:
+        """Write the stacks of this rank if another one hangs. Returns whether one does."""
+        if (hang := self._restart.hang.read()) is None:
+            return False
+        self.write(f"rank {hang.rank} makes no progress")
+        self._mark()
+        return True
+
     def _all_are_marked(self) -> bool:
         return len(self._restart.attempt.run.store.list(self._restart.stacks_key)) >= self._world_size
 
@@ -69,9 +77,7 @@ class Stacks:
         while True:
             self._is_quiet.wait()
             try:
-                if (hang := self._restart.hang.read()) is not None:
-                    self.write(f"rank {hang.rank} makes no progress")
-                    self._mark()
+                if self.follow_first():
                     return
             except StorageError as error:
                 print(f"clustertrain: cannot check whether another rank hangs: {error}", file=sys.stderr)

@@ -43,6 +43,7 @@ _T = TypeVar("_T")
 _LOG_TAIL_BYTES = 20_000
 _STACKS_BYTES = 2 << 20  # of all threads, which follow the error that ended a process
 _ANSWER_S = 5.0
+_ALIVE_S, _ALIVE_EACH_S = 2.0, 0.001  # for all ranks to say that they live, and more for each of them
 _BEGINNING_S = 300.0  # of a script, whose steps are not known; huggingface_hub tries for a minute
 _OFFERS_S = last_step.SETTLES_S + 1.0
 _STARTS_S = 20.0  # to start a Ray task on a busy node, and to receive its result
@@ -140,11 +141,14 @@ class Group:
 
     def _dead_ranks(self) -> dict[int, ray.exceptions.RayError]:
         """Ray's error for each dead rank. A poll can return a survivor's exception before the death that
-        caused it, so every rank is checked."""
+        caused it, so every rank is asked, all of them at once."""
         dead: dict[int, ray.exceptions.RayError] = {}
-        for rank, w in self._workers.items():
+        answers = {rank: w.actor.get_metadata.remote() for rank, w in self._workers.items()}
+        timeout_s = _ALIVE_S + _ALIVE_EACH_S * len(answers)
+        ray.wait(list(answers.values()), num_returns=len(answers), timeout=timeout_s)
+        for rank, answer in answers.items():
             try:
-                ray.get(w.actor.get_metadata.remote(), timeout=2)
+                ray.get(answer, timeout=0)
             except (RayActorError, ray.exceptions.OutOfMemoryError) as error:
                 dead[rank] = error
             except ray.exceptions.GetTimeoutError:

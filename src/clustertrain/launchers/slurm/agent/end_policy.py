@@ -159,8 +159,8 @@ class SlurmEndPolicy:
 
 
 def _taken_over(attempt: Attempt) -> Result | None:
-    newest = attempt.run.newest_attempt()
-    if newest is None or newest.n == attempt.n:
+    newest = attempt.run.attempt_after(attempt.n)
+    if newest is None:
         return None
     text = f"Attempt {newest.n} has taken over the run; this attempt ends."
     return ended(attempt, "stopped", "terminated", text=text)

@@ -100,7 +100,6 @@ def _is_over_within(start: Start, attempt: Attempt, seconds: float) -> bool:
     """Whether the attempt gets its result, or another attempt begins, within this time."""
 
     def is_over() -> bool:
-        newest = start.run.newest_attempt()
-        return attempt.result.exists() or (newest is not None and newest.n != attempt.n)
+        return attempt.result.exists() or start.run.attempt_after(attempt.n) is not None
 
     return wait_until(is_over, seconds, start.poll_s)
