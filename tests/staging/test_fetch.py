@@ -232,7 +232,7 @@ class TestFiles:
         """It changes after the first of its bytes were written."""
         monkeypatch.setattr(local_file, "CHUNK_BYTES", 1000)
         (tmp_path / "f").write_bytes(BODY)
-        write, offsets = part.Part.write, []
+        write, offsets = part.PartFile.write, []
 
         def changed_after(self, offset, data):
             write(self, offset, data)
@@ -240,7 +240,7 @@ class TestFiles:
             if len(offsets) == 1:
                 (tmp_path / "f").write_bytes(BODY[::-1])
 
-        monkeypatch.setattr(part.Part, "write", changed_after)
+        monkeypatch.setattr(part.PartFile, "write", changed_after)
         assert get(str(tmp_path / "f"), folder) == BODY[::-1]
         assert offsets[:2] == [0, 0]
 
@@ -311,7 +311,7 @@ class TestTakingOver:
     def test_an_unusable_progress_file(self, folder, note):
         (folder / "progress").write_text(note)
         assert read_progress(folder) is None
-        assert part.Part.resume(folder, lambda *_: None) is None
+        assert part.PartFile.resume(folder, lambda *_: None) is None
 
 
 @pytest.fixture(scope="module")

@@ -85,6 +85,8 @@ def test_an_answer_that_nobody_asked_for(folder, status):
         b"HTTP/1.1 206 P\r\n",
         b"HTTP/1.1 416 No\r\nContent-Range: bytes */%b\r\n" % (b"9" * 5000),
         b"HTTP/1.1 416 No\r\n",
+        b"HTTP/1.1 416 No\r\nContent-Range: bytes 100-%d/%d\r\n" % (len(BODY) - 1, len(BODY)),
+        b"HTTP/1.1 206 P\r\nContent-Range: bytes 107-%d/%d\r\n" % (len(BODY) - 1, len(BODY)),
     ],
 )
 def test_a_range_that_is_none_leads_to_the_whole_file(folder, part):

@@ -5,20 +5,23 @@ import itertools
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from contextlib import closing
 
 import pytest
 
 from clustertrain.errors import DataError
 from clustertrain.staging import fetch as fetch_module
-from clustertrain.staging import retries
+from clustertrain.staging import partial_file, retries
 from clustertrain.staging.fetch import open_source
-from clustertrain.staging.partial_file import Part, read_progress
+from clustertrain.staging.partial_file import PartFile, read_progress
 from clustertrain.staging.retries import TRIES
+from clustertrain.staging.source import NotThatRange, Source, Stream
 from clustertrain.staging.stage import StagingInterrupted, stage
 from clustertrain.storage.location import Location
 from fault_proxy import FaultProxy, answered, asked, cut_answer, flip_answer, get, reset, stall, status
@@ -32,12 +35,12 @@ PIECE = 1 << 17
 CHILD = """
 import json, sys
 from pathlib import Path
-from clustertrain.staging import fetch, retries
+from clustertrain.staging import partial_file, retries
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 options = json.loads(sys.argv[1])
 retries.BACKOFF_S = 0.01
-fetch.PART_BYTES = options["piece"]
+partial_file.PART_BYTES = options["piece"]
 path = stage(
     "d", Location(**options["location"]), sha256=None, extract=False, into=Path(options["into"]),
     on_event=lambda event: print(json.dumps(event), flush=True),
@@ -49,7 +52,7 @@ print(json.dumps({"path": str(path)}), flush=True)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """24 pieces, so that eight streams have something to do, in a file that is quickly made."""
-    monkeypatch.setattr(fetch_module, "PART_BYTES", PIECE)
+    monkeypatch.setattr(partial_file, "PART_BYTES", PIECE)
     monkeypatch.setattr(retries, "BACKOFF_S", 0.01)
 
 
@@ -215,6 +218,41 @@ def test_an_object_that_changes_after_its_last_part_was_asked_for_arrives_as_it_
     assert next(answers) == 24 + 1
 
 
+class Changing(Source):
+    """Three parts. The second one of the old version arrives while the new version is fetched, before the
+    second one of that."""
+
+    def __init__(self):
+        self.changed, self.is_fetched_anew, self.old_arrived = (threading.Event() for _ in range(3))
+
+    def read_range(self, offset, end, validator):
+        if validator == '"new"':
+            self.is_fetched_anew.set()
+        if offset == 2 * PIECE:
+            self.changed.set()
+        body, version = (NEW, '"new"') if self.changed.is_set() else (BODY, '"old"')
+        if validator not in (None, version):
+            raise NotThatRange("it changed")
+        total = 3 * PIECE
+        blocks = self.blocks(body[offset:total], version) if offset == PIECE else iter([body[offset:total]])
+        return Stream(blocks, lambda: None, offset, end or total, total, version, splits=True)
+
+    def blocks(self, rest, version):
+        is_old = version == '"old"'
+        assert (self.is_fetched_anew if is_old else self.old_arrived).wait(30)
+        try:
+            yield rest[:PIECE]
+        finally:
+            if is_old:
+                self.old_arrived.set()
+
+
+def test_a_late_stream_of_an_old_version_writes_nothing_to_the_new_one(folder, monkeypatch):
+    monkeypatch.setattr(fetch_module, "_LEAVE_AFTER_S", 0.05)
+    file = fetch_module.fetch(Changing(), folder, uri="x", sha256=None, tick=lambda *_: None)
+    assert file.path.read_bytes() == NEW[: 3 * PIECE]
+
+
 @pytest.mark.parametrize("fault", [stall(), stall(50_000), status(503)], ids=["silent", "stalled", "503"])
 def test_a_stop_takes_effect_within_about_a_second(proxy, moto_s3, into, fault):
     proxy.script([None] * 3, when=get)
@@ -322,7 +360,7 @@ def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(
 ):
     web.accepts_ranges = False
     web.answers = [Answer(ignores_range=not supports_ranges)] * 50
-    with closing(Part(tmp_path, '"one"', len(BODY))) as part:
+    with closing(PartFile(tmp_path, '"one"', len(BODY))) as part:
         for index in (0, 2, 3, 7):
             part.write(index * PIECE, BODY[index * PIECE : (index + 1) * PIECE])
     location = Location(f"{web.url}/f")
@@ -375,7 +413,7 @@ def test_each_cut_on_the_web_is_retried(web, into):
 def test_pieces_in_any_order_become_the_file(tmp_path):
     order = list(range(0, len(BODY), PIECE))
     random.Random(4).shuffle(order)
-    with closing(Part(tmp_path, '"v"', len(BODY))) as part:
+    with closing(PartFile(tmp_path, '"v"', len(BODY))) as part:
         for at in order:
             part.write(at, BODY[at : at + 1000])
             part.write(at + 1000, BODY[at + 1000 : at + PIECE])
@@ -386,36 +424,48 @@ def test_pieces_in_any_order_become_the_file(tmp_path):
 
 def test_gaps_are_what_is_missing(tmp_path):
     end = 3 * PIECE + 5
-    with closing(Part(tmp_path, '"v"', end)) as part:
+    with closing(PartFile(tmp_path, '"v"', end)) as part:
         part.write(0, BODY[:100])
         part.write(PIECE, BODY[PIECE : 2 * PIECE])
         assert part.gaps() == [(100, PIECE), (2 * PIECE, end)]
         part.write(100, BODY[100:PIECE])
         assert part.gaps() == [(2 * PIECE, end)]
         assert part.size_bytes == 2 * PIECE
-    with closing(Part(tmp_path, '"v"')) as part:
-        part.write(5, b"x")
-        assert part.gaps() == [(0, 5), (6, None)]
+    with closing(PartFile(tmp_path, '"v"')) as part:
+        part.write(PIECE, b"x")
+        assert part.gaps() == [(0, PIECE), (PIECE + 1, None)]
 
 
 @pytest.mark.parametrize("torn", [0, 1, 2])
 def test_only_bytes_that_match_their_checksum_are_used(tmp_path, torn):
-    with closing(Part(tmp_path, '"v"', len(BODY))) as part:
+    with closing(PartFile(tmp_path, '"v"', len(BODY))) as part:
         for index in range(3):
             part.write(index * PIECE, BODY[index * PIECE : index * PIECE + 5000])
     data = bytearray((tmp_path / "download").read_bytes())
     data[torn * PIECE + 4000] ^= 1
     (tmp_path / "download").write_bytes(data)
-    with closing(Part.resume(tmp_path, lambda *_: None)) as again:
+    with closing(PartFile.resume(tmp_path, lambda *_: None)) as again:
         assert again.size_bytes == 10_000
         assert again.gaps()[0][0] == (0 if torn == 0 else 5000)
     assert read_progress(tmp_path).size_bytes == 10_000
 
 
+def test_of_the_pieces_of_an_earlier_release_only_those_that_are_parts_are_used(tmp_path):
+    """It recorded pieces of another size, in the order in which they were begun."""
+    (tmp_path / "download").write_bytes(BODY)
+    header = json.dumps({"validator": '"v"', "total_bytes": len(BODY)}).encode().ljust(4095) + b"\n"
+    pieces = [(0, 5000), (PIECE * 3, 5000), (5000, 5000)]
+    entries = [struct.pack("<QQI", at, length, zlib.crc32(BODY[at : at + length])) for at, length in pieces]
+    (tmp_path / "progress").write_bytes(header + b"".join(entries))
+    with closing(PartFile.resume(tmp_path, lambda *_: None)) as again:
+        assert again.gaps() == [(5000, len(BODY))]
+    assert read_progress(tmp_path).size_bytes == 5000
+
+
 def test_a_part_of_another_version_is_another_file(tmp_path):
     """A holder that was stopped may still have the old one open."""
-    old = Part(tmp_path, '"old"', len(BODY))
-    new = Part(tmp_path, '"new"', len(BODY))
+    old = PartFile(tmp_path, '"old"', len(BODY))
+    new = PartFile(tmp_path, '"new"', len(BODY))
     old.write(0, b"x" * 1000)
     new.write(0, BODY[:10])
     assert (tmp_path / "download").read_bytes() == BODY[:10]
@@ -425,7 +475,7 @@ def test_a_part_of_another_version_is_another_file(tmp_path):
 
 
 def test_a_stream_that_was_abandoned_writes_nothing_more(tmp_path):
-    part = Part(tmp_path, '"v"', len(BODY))
+    part = PartFile(tmp_path, '"v"', len(BODY))
     part.write(0, BODY[:10])
     part.close()
     part.write(10, BODY[10:20])

@@ -78,6 +78,13 @@ def test_a_server_without_ranges_sends_the_bytes_again(web, reading):
     assert ids(Shards(f"{web.url}/part-000.tar", index=INDEX)) == list(range(30))
 
 
+def test_a_server_that_sends_another_range_sends_the_bytes_again(web, reading):
+    reading(Location("runs"))
+    web.answers = [Answer(cut_after=5000), Answer(shift=7)]
+    assert ids(Shards(f"{web.url}/part-000.tar", index=INDEX)) == list(range(30))
+    assert web.ranges == [None, "bytes=5000-", None]
+
+
 def test_a_shard_that_always_ends_early_is_an_error_with_its_name_and_byte(web, reading):
     reading(Location("runs"))
     web.answers = [Answer(cut_after=5000), *[Answer(cut_after=0) for _ in range(20)]]

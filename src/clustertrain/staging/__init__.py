@@ -3,7 +3,7 @@
 stage.py          stage(), the entry point: one process fetches the data set, the others wait
 entry.py          paths and keys of staged data sets
 marker.py         the record of a staged data set
-source.py         the protocol of a source: bytes that can be opened at any offset
+source.py         a source: bytes that can be opened at any offset
 local_file.py     sources: paths and file://
 http.py           sources: http(s)://
 header_values.py  values of the headers of any server, checked

@@ -1,8 +1,8 @@
 """Fetches one file from its source to the disk: hashed during the write, resumed after a cut or a kill.
 
-The bytes are collected in a `Part` (partial_file.py). A source that serves any range of one version is read
-by several streams in parallel, any other source by one stream from start to end. The calling thread hashes
-what has no gaps.
+The bytes are collected in a `PartFile` (partial_file.py). A source that serves any range of one version is
+read by several streams in parallel, any other source by one stream from start to end. The calling thread
+hashes what has no gaps.
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ from urllib.parse import urlsplit
 
 from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.staging.local_file import FileSource
-from clustertrain.staging.partial_file import Part, Tick
+from clustertrain.staging.partial_file import PartFile, Tick, part_end
 from clustertrain.staging.retries import Retries
-from clustertrain.staging.source import CutShort, Source, Stream, masked
+from clustertrain.staging.source import CutShort, NotThatRange, Source, Stream, masked
 from clustertrain.storage.location import Location, local_path
+from clustertrain.units import duration_text
 
 STREAMS = 8
-PART_BYTES = 16 << 20  # of one request, at most; large, because every request has a fixed cost
 _TICK_EVERY_S = 0.01  # also how long the hashing pauses at a gap
 _LEAVE_AFTER_S = 1.0
 _KEPT_FREE_BYTES = 1 << 30
-
-
-class SourceChanged(CutShort):
-    """A server that sent ranges sent one of another version, or another range."""
 
 
 def open_source(location: Location) -> Source:
@@ -57,194 +53,191 @@ def open_source(location: Location) -> Source:
     return HttpSource(uri, location.timeout_s)
 
 
-def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: Tick) -> Part:
+def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: Tick) -> PartFile:
     """Fetch a whole source into `folder`, and resume a partial download there.
 
     After a cut the transfer is resumed if the source can prove that its bytes are still the same, and
     restarted otherwise. It fails after `retry_s` of the source without a new byte, or, if `retry_s` is None,
-    after six tries in a row without a new byte.
+    after six tries in a row without a new byte; and after its `timeout_s`.
 
     Raises:
         DataError: it cannot be fetched, or has another checksum; in the latter case nothing of it is kept.
         StorageError: it does not fit on the disk, or cannot be written.
     """
-    fetching = _Fetching(source, folder, uri, tick)
+    download = _Download(source, folder, uri, tick)
     try:
-        in_one_go = fetching.complete()
-        if sha256 is not None and fetching.part.sha256(tick) != sha256 and not in_one_go:
-            fetching.begin(None, None)  # the resumed bytes may be from two different files
-            fetching.complete()
-        received = fetching.part.sha256(tick)
+        download.complete()
+        if sha256 is not None and download.was_cut and download.file.sha256(tick) != sha256:
+            download.begin(None, None)  # the resumed bytes may be from two different files
+            download.complete()
+        received = download.file.sha256(tick)
     finally:
-        fetching.part.close()
+        download.file.close()
     if sha256 is not None and received != sha256:
-        fetching.part.delete_progress()
+        download.file.delete_progress()
         raise DataError(
             f"{masked(uri)} does not have the checksum in the job file "
-            f"({fetching.part.size_bytes} bytes were received).\n"
+            f"({download.file.size_bytes} bytes were received).\n"
             f"expected sha256 {sha256}\n"
             f"received sha256 {received}; correct the job, or find out who changed the file."
         )
-    return fetching.part
+    return download.file
 
 
-class _Fetching:
-    """The transfer of one file. `part` is replaced if the source has another version."""
+class _Download:
+    """The transfer of one file. `file` is replaced if the source has another version."""
 
     def __init__(self, source: Source, folder: Path, uri: str, tick: Tick) -> None:
-        self._source = source
-        self._folder = folder
-        self._uri = uri
-        self._tick = tick
+        self._source, self._folder, self._uri, self._tick = source, folder, uri, tick
+        self._ends_at = time.monotonic() + source.timeout_s
         self._in_order = False
-        self.part = Part.resume(folder, tick) or Part(folder)
+        self.file = PartFile.resume(folder, tick) or PartFile(folder)
+        self.was_cut = self.file.size_bytes > 0
 
     def begin(self, validator: str | None, total_bytes: int | None) -> None:
-        self.part.close()
-        self.part = Part(self._folder, validator, total_bytes)
+        self.file.close()
+        self.file = PartFile(self._folder, validator, total_bytes)
 
-    def complete(self) -> bool:
-        """Transfer until the file is complete. True if a single transfer fetched all of it."""
-        in_one_go = self.part.size_bytes == 0
-        retries = Retries(self._source, self._uri, self.part.size_bytes)
-        while not self.part.is_complete:
-            before_bytes = self.part.size_bytes
+    def complete(self) -> None:
+        """Transfer until the file is complete."""
+        retries = Retries(self._source, self._uri, self.file.size_bytes)
+        while not self.file.is_complete:
+            before_bytes = self.file.size_bytes
             try:
                 self._transfer()
-                if self.part.size_bytes <= before_bytes and not self.part.is_complete:
+                if self.file.size_bytes <= before_bytes and not self.file.is_complete:
                     raise CutShort("no new byte was received")
             except CutShort as cut:
-                in_one_go = False
-                self._pause(retries.pause_s(cut, self.part.size_bytes))
-        self._tick(self.part.size_bytes, self.part.total_bytes)
-        return in_one_go
+                self.was_cut = True
+                self._report()
+                self._pause(retries.pause_s(cut, self.file.size_bytes))
+        self._report()
 
     def _pause(self, seconds: float) -> None:
-        ends = time.monotonic() + seconds
-        self._tick(self.part.size_bytes, None)
-        while (left := ends - time.monotonic()) > 0:
-            time.sleep(min(left, 0.2))
-            self._tick(self.part.size_bytes, None)
+        ends_at = time.monotonic() + seconds
+        while (left_s := ends_at - time.monotonic()) > 0:
+            time.sleep(min(left_s, 0.2))
+            self._report()
+
+    def _report(self) -> None:
+        """
+        Raises:
+            DataError: the time of the download is over.
+        """
+        if time.monotonic() >= self._ends_at:
+            raise DataError(
+                f"{masked(self._uri)} was not complete after {duration_text(self._source.timeout_s)}, "
+                "the limit `timeout` of this data set (data.*.timeout).\n"
+                "Run again to continue from there, or raise the limit."
+            )
+        self._tick(self.file.size_bytes, self.file.total_bytes)
 
     def _transfer(self) -> None:
         """One try: a stream from the first missing byte on; if others may join it, all that is missing."""
-        start, end = self.part.gaps()[0]
-        end = None if end == self.part.total_bytes else end
-        if self._source.supports_ranges:  # the answer for one part contains the total length
-            end = _least(start + PART_BYTES, end)
-        stream = self._source.read_range(start, end, self.part.validator)
+        start, end = self.file.gaps()[0]
+        if self._source.supports_ranges:
+            end = part_end(start)  # the answer contains the total length
+        elif end == self.file.total_bytes:
+            end = None
+        stream = self._source.opened(start, end, self.file.validator)
         try:
             self._use_version_of(stream, start)
             self._check_space()
         except BaseException:
             stream.close()
             raise
-        gaps = self.part.gaps()
-        missing_bytes = (self.part.total_bytes or 0) - self.part.size_bytes
-        if stream.splits and not self._in_order and missing_bytes > PART_BYTES:
-            self._fetch_in_parallel(stream)
+        parts = [] if self._in_order or not stream.splits else self.file.missing_parts()
+        if len(parts) > 1:
+            self._fetch_in_parallel(stream, deque(parts))
             return
-        for _ in self._written(stream.offset, _least(gaps[0][1] if gaps else None, stream.end), stream):
-            self.part.hash_more()
-            self._tick(self.part.size_bytes, self.part.total_bytes)
+        for _ in self._received(self.file, stream, stream.offset, stream.end):
+            self.file.hash_more()
+            self._report()
 
     def _use_version_of(self, stream: Stream, start: int) -> None:
-        """Begin again if a stream is not what was requested, or of another version."""
-        part, now = self.part, (stream.validator, stream.total_bytes)
-        is_same = now == (part.validator, part.total_bytes or stream.total_bytes)
-        if part.size_bytes and stream.offset == start and is_same:
-            part.total_bytes = stream.total_bytes
+        """Begin again if a stream is of another version, or of the whole file."""
+        file, now = self.file, (stream.validator, stream.total_bytes)
+        is_same = now == (file.validator, file.total_bytes or stream.total_bytes)
+        if file.size_bytes and stream.offset == start and is_same:
+            file.total_bytes = stream.total_bytes
         elif stream.offset == 0:
             self.begin(*now)
         else:
             self.begin(None, None)
-            raise CutShort(
-                f"byte {start} of {part.total_bytes} was requested, but the server began at byte "
-                f"{stream.offset} of {stream.total_bytes}"
-            )
+            raise CutShort(f"its length is {stream.total_bytes} bytes, and was {file.total_bytes} before")
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        for start, gap_end in self.part.gaps():
-            end = gap_end or start
-            for at in range(start, end, PART_BYTES):
-                yield at, min(at + PART_BYTES, end)
-
-    def _fetch_in_parallel(self, first: Stream) -> None:
-        """Fetch what is missing of a file of known length in several streams, each with its own retries.
-        `first` is open at the first missing byte.
+    def _fetch_in_parallel(self, first: Stream, parts: deque[tuple[int, int]]) -> None:
+        """Fetch these parts in several streams, each with its own retries. `first` is open at the first one.
 
         The first permanent error, or an exception of `tick`, ends all of them. A stream that waits for a
-        server at that time is abandoned: it writes nothing more, and ends with its timeout. (A
-        ThreadPoolExecutor would wait for it at the exit of Python.)
+        server at that time is abandoned: it writes nothing to a file of another version, and ends with its
+        timeout. (A ThreadPoolExecutor would wait for it at the exit of Python.)
         """
-        spans = deque(self._spans())
-        is_over, errors = threading.Event(), list[Exception]()
+        file, is_over, errors = self.file, threading.Event(), list[Exception]()
 
         def work(stream: Stream | None) -> None:
-            retries = Retries(self._source, self._uri, self.part.size_bytes)
+            retries = Retries(self._source, self._uri, file.size_bytes)
             try:
                 while not is_over.is_set():
-                    at, end = spans.popleft()
+                    at, end = parts.popleft()
                     try:
-                        for reached in self._written(at, end, stream):
+                        stream = stream or self._opened(file, at, end)
+                        for reached in self._received(file, stream, at, end):
                             at = reached
                             if is_over.is_set():
                                 return
-                    except SourceChanged:
+                    except NotThatRange:
                         raise
                     except CutShort as cut:
-                        spans.appendleft((at, end))
-                        is_over.wait(retries.pause_s(cut, self.part.size_bytes))
+                        parts.appendleft((at, end))
+                        is_over.wait(retries.pause_s(cut, file.size_bytes))
                     stream = None
             except IndexError:
-                return  # no span is left
+                return  # no part is left
             except Exception as error:  # noqa: BLE001  the waiting thread raises it
                 errors.append(error)
                 is_over.set()
 
-        streams = [first, *[None] * (min(STREAMS, len(spans)) - 1)]
+        streams = [first, *[None] * (min(STREAMS, len(parts)) - 1)]
         threads = [threading.Thread(target=work, args=(stream,), daemon=True) for stream in streams]
         for thread in threads:
             thread.start()
         try:
             for thread in threads:
                 while thread.is_alive() and not errors:
-                    self._tick(self.part.size_bytes, self.part.total_bytes)
-                    if not self.part.hash_more():
+                    self._report()
+                    if not file.hash_more():
                         thread.join(_TICK_EVERY_S)
         finally:
             is_over.set()
-            ends = time.monotonic() + _LEAVE_AFTER_S
+            ends_at = time.monotonic() + _LEAVE_AFTER_S
             for thread in threads:
-                thread.join(max(0.0, ends - time.monotonic()))
+                thread.join(max(0.0, ends_at - time.monotonic()))
         if errors:
             raise errors[0]
 
-    def _written(self, at: int, end: int | None, stream: Stream | None) -> Iterator[int]:
-        """Reads and writes up to `end`; yields the offset reached after each write. `stream` is open at `at`,
-        or None."""
-        with closing(stream or self._opened(at, end)) as opened:
-            for block in opened.blocks if at != end else ():
+    def _received(self, file: PartFile, stream: Stream, at: int, end: int | None) -> Iterator[int]:
+        """Writes the bytes of a stream that is open at `at`, up to `end`; yields each offset reached."""
+        with closing(stream):
+            while at != end and (block := next(stream.blocks, b"")):
                 data = block if end is None else block[: end - at]
-                self.part.write(at, data)
+                file.write(at, data)
                 at += len(data)
                 yield at
-                if at == end:
-                    return
                 if end is None:
                     self._check_space()
         if end is None:
-            self.part.total_bytes = at
+            file.total_bytes = at
         elif at < end:
-            raise CutShort(f"{at} of {self.part.total_bytes} bytes were received")
+            raise CutShort(f"{at} of {file.total_bytes} bytes were received")
 
-    def _opened(self, at: int, end: int | None) -> Stream:
-        stream = self._source.read_range(at, end, self.part.validator)
-        if stream.offset != at or stream.validator != self.part.validator:
+    def _opened(self, file: PartFile, at: int, end: int) -> Stream:
+        stream = self._source.opened(at, end, file.validator)
+        if stream.offset != at or stream.validator != file.validator:
             stream.close()
-            self._in_order = stream.validator == self.part.validator
+            self._in_order = stream.validator == file.validator
             what = "the server no longer sends ranges" if self._in_order else "it changed during the download"
-            raise SourceChanged(what)
+            raise NotThatRange(what)
         return stream
 
     def _check_space(self) -> None:
@@ -253,22 +246,18 @@ class _Fetching:
         Raises:
             StorageError: it does not fit.
         """
-        part, folder = self.part, self._folder.parent
-        free_bytes, missing_bytes = shutil.disk_usage(folder).free, (part.total_bytes or 0) - part.size_bytes
-        if part.total_bytes is not None and missing_bytes > free_bytes:
+        file, folder = self.file, self._folder.parent
+        free_bytes = shutil.disk_usage(folder).free
+        if file.total_bytes is None:
+            fits = free_bytes >= _KEPT_FREE_BYTES
+            what = f"its server sends no length, {file.size_bytes} bytes were received, and "
+            rule = f"At least {_KEPT_FREE_BYTES} have to stay free. "
+        else:
+            missing_bytes, rule = file.total_bytes - file.size_bytes, ""
+            fits = free_bytes >= missing_bytes
+            what = f"{missing_bytes} bytes are missing, "
+        if not fits:
             raise StorageError(
-                f"{masked(self._uri)} does not fit: {missing_bytes} bytes are missing, "
-                f"{free_bytes} are free at {folder}.\n"
-                "Free space there, or store the data elsewhere."
+                f"{masked(self._uri)} does not fit: {what}{free_bytes} are free at {folder}.\n"
+                f"{rule}Free space there, or store the data elsewhere."
             )
-        if part.total_bytes is None and free_bytes < _KEPT_FREE_BYTES:
-            raise StorageError(
-                f"{masked(self._uri)} does not fit: its server sends no length, {part.size_bytes} bytes were "
-                f"received, and {free_bytes} are free at {folder}.\n"
-                f"At least {_KEPT_FREE_BYTES} have to stay free. "
-                "Free space there, or store the data elsewhere."
-            )
-
-
-def _least(*ends: int | None) -> int | None:
-    return min((end for end in ends if end is not None), default=None)

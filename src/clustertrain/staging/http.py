@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import http.client
 import re
-import time
 import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -30,10 +29,10 @@ from urllib3.util import parse_url
 
 from clustertrain.errors import DataError
 from clustertrain.staging.header_values import content_range, length_of, validator_of
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, Stream, masked
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream, is_strong, masked
 from clustertrain.staging.timed_http import PART_BYTES, timed
 from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S
-from clustertrain.units import duration_text, shortened, size_text
+from clustertrain.units import shortened, size_text
 
 ANSWER_S = 20.0  # for a connection, for the head of an answer, and for each PART_BYTES of its body
 _RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
@@ -48,48 +47,52 @@ _FINAL = "Use the final address as the URI."
 
 
 @dataclass(frozen=True)
-class HttpSource:
-    """A file of a web server; proxies are taken from the environment (`https_proxy`, `no_proxy`).
-
-    `timeout_s` after its creation the download is over, whatever the server does.
-    """
+class HttpSource(Source):
+    """A file of a web server; proxies are taken from the environment (`https_proxy`, `no_proxy`)."""
 
     url: str
     timeout_s: float = DOWNLOAD_TIMEOUT_S
-    began_at: float = field(default_factory=time.monotonic)
-    retry_s: None = None
-    supports_ranges: bool = False
 
     def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
+        request = {}
         if validator and (offset or end):
             last = "" if end is None else end - 1
-            answer = self._get({"Range": f"bytes={offset}-{last}", "If-Range": validator})
+            request = {"Range": f"bytes={offset}-{last}", "If-Range": validator}
+        answer = self._get(request)
+        try:
             if answer.status in (200, 203):
                 return self._whole(answer)
-            if (found := _range_of(answer, offset, end, validator)) is not None:
-                splits = _is_strong(validator)
-                return Stream(self._blocks(answer), answer.close, *found, validator, splits)
-            answer.close()  # not that range, or of another version; request the whole file
-        answer = self._get({})
-        if answer.status in (206, 416):
+            if not request:
+                raise self._refusal(f"HTTP {answer.status} for a request without a range", _YOURSELF)
+            return self._range(answer, offset, end, validator)
+        except BaseException:
             answer.close()
-            raise self._refusal(f"HTTP {answer.status} for a request without a range", _YOURSELF)
-        return self._whole(answer)
+            raise
+
+    def _range(self, answer: Any, offset: int, end: int | None, validator: str | None) -> Stream:
+        """The stream of an answer to a request for a range; it is empty if the file has no byte there."""
+        sent = answer.headers.get("Content-Range", "")
+        found = content_range(sent) if answer.status == 206 else None
+        if answer.status == 416 and sent == f"bytes */{offset}":
+            found = offset, offset - 1, offset
+        first, last, total_bytes = found or (-1, -1, 0)
+        is_that = first == offset and last + 1 == (end or total_bytes)
+        if not is_that or "Content-Encoding" in answer.headers or _validator(answer) not in (None, validator):
+            raise NotThatRange("the server sent another range than the requested one, or of another version")
+        blocks, splits = self._blocks(answer), is_strong(validator)
+        return Stream(blocks, answer.close, offset, last + 1, total_bytes, validator, splits)
 
     def _whole(self, answer: Any) -> Stream:
-        is_chunked = "chunked" in answer.headers.get("Transfer-Encoding", "").lower()
-        length = None if is_chunked else answer.headers.get("Content-Length")
+        length = None if answer.chunked else answer.headers.get("Content-Length")
         total_bytes = None if length is None else length_of(length)
         encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
-        what = None
-        if length is None and not is_chunked:
-            what = "the server sends no length, so a cut could not be detected"
-        elif length is not None and total_bytes is None:
+        if length is None and not answer.chunked:
+            raise self._refusal("the server sends no length, so a cut could not be detected", _YOURSELF)
+        if length is not None and total_bytes is None:
             what = f"its Content-Length is {shortened(length)!r}, not a number of bytes"
-        elif encoding not in ("", "identity", *_DECODED):
+            raise self._refusal(what, _YOURSELF)
+        if encoding not in ("", "identity", *_DECODED):
             what = f"the server sends it in the encoding {shortened(encoding)!r}, although none was requested"
-        if what is not None:
-            answer.close()
             raise self._refusal(what, _YOURSELF)
         blocks = self._blocks(answer)
         if encoding in _DECODED and not _COMPRESSED_NAME.search(urlsplit(self.url).path):
@@ -98,19 +101,16 @@ class HttpSource:
             return Stream(self._decompressed(blocks), answer.close, 0, None, None, None)
         now = _validator(answer)
         ranges = answer.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
-        splits = ranges and total_bytes is not None and _is_strong(now)
+        splits = ranges and total_bytes is not None and is_strong(now)
         return Stream(blocks, answer.close, 0, total_bytes, total_bytes, now, splits)
 
     def _blocks(self, answer: Any) -> Iterator[bytes]:
         """The body of an answer; gives up a server that is too slow."""
-        clock, data = answer.connection.clock, None
+        clock = answer.connection.clock
         clock.renew(PART_BYTES)
-        while data != b"":
-            self._left_s()
-            with self._explained(self.url, f"sent less than {size_text(PART_BYTES)} in {ANSWER_S:g} s"):
-                data = answer.read1(CHUNK_BYTES, decode_content=False) or b""
-            clock.renew(len(data))
-            if data:
+        with self._explained(self.url, f"sent less than {size_text(PART_BYTES)} in {ANSWER_S:g} s"):
+            while data := answer.read1(CHUNK_BYTES, decode_content=False):
+                clock.renew(len(data))
                 yield data
 
     def _decompressed(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -151,7 +151,7 @@ class HttpSource:
         raise self._refusal(f"more than {_MOST_REDIRECTS} redirects, the last one to {masked(url)}", _FINAL)
 
     def _request(self, url: str, headers: dict[str, str]) -> Any:
-        wait_s = min(ANSWER_S, self._left_s())
+        wait_s = min(ANSWER_S, self.timeout_s)
         fixed = {"User-Agent": "clustertrain", "Accept-Encoding": "identity", "Connection": "close"}
         with self._explained(url, f"did not answer within {ANSWER_S:g} s"):
             encoded = parse_url(url)._replace(fragment=None).url
@@ -192,21 +192,6 @@ class HttpSource:
         remedy = "The server requires credentials: download the file yourself, and use its path as the URI."
         raise self._refusal(message, remedy if answer.status in (401, 403) else "Correct the address.")
 
-    def _left_s(self) -> float:
-        """The time until the end of the download.
-
-        Raises:
-            DataError: it is over.
-        """
-        left_s = self.began_at + self.timeout_s - time.monotonic()
-        if left_s <= 0:
-            raise DataError(
-                f"{masked(self.url)} was not complete after {duration_text(self.timeout_s)}, the limit "
-                "`timeout` of this data set (data.*.timeout).\n"
-                "Run again to continue from there, or raise the limit."
-            )
-        return left_s
-
     def _refusal(self, what: str, remedy: str) -> DataError:
         return DataError(f"{masked(self.url)} cannot be fetched: {what}.\n{remedy}")
 
@@ -226,25 +211,11 @@ class HttpSource:
                     f"{masked(url)}: its certificate is not trusted: {shortened(untrusted[1], 200)}.\n"
                     "Correct the address, or set SSL_CERT_FILE to the file with your site's CA certificates."
                 ) from error
-            self._left_s()
             if isinstance(error, ReadTimeoutError):
                 raise CutShort(f"the server {silence}") from error
             original = error.original_error if isinstance(error, ProxyError) else error
             name = "" if isinstance(original, HTTPError) else f"{type(original).__name__}: "
             raise CutShort(shortened(f"{name}{original}", 200)) from error
-
-
-def _range_of(answer: Any, offset: int, end: int | None, validator: str) -> tuple[int, int, int] | None:
-    """(start, end, total) of the range in an answer, if it reaches `end` and is of this version. It is empty
-    if the file has no byte from the offset on."""
-    sent = answer.headers.get("Content-Range", "")
-    if "Content-Encoding" in answer.headers or _validator(answer) not in (None, validator):
-        return None
-    if answer.status == 416 and sent == f"bytes */{offset}":
-        return offset, offset, offset
-    first, last, total_bytes = content_range(sent) or (0, -1, 0)
-    is_whole = answer.status == 206 and last >= 0 and last + 1 == (end or total_bytes)
-    return (first, last + 1, total_bytes) if is_whole else None
 
 
 def _manager(url: str) -> PoolManager:
@@ -257,11 +228,6 @@ def _manager(url: str) -> PoolManager:
         proxy = f"http://{proxy}"
     user = parse_url(proxy).auth
     return ProxyManager(proxy, proxy_headers=make_headers(proxy_basic_auth=unquote(user)) if user else None)
-
-
-def _is_strong(validator: str | None) -> bool:
-    """Whether it is a strong ETag, which identifies the bytes; a date does not change within a second."""
-    return validator is not None and validator.startswith('"')
 
 
 def _validator(answer: Any) -> str | None:

@@ -10,17 +10,15 @@ from pathlib import Path
 
 from clustertrain.errors import DataError
 from clustertrain.regular_file import NotAFile, open_file
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, Stream
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream
 from clustertrain.storage.posix import refused
 
 
 @dataclass(frozen=True)
-class FileSource:
+class FileSource(Source):
     """A file of this machine, or of a file system it mounts."""
 
     path: Path
-    retry_s: None = None
-    supports_ranges: bool = False
 
     def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
         try:
@@ -31,8 +29,7 @@ class FileSource:
             raise missing(self.path, error) from error
         found = os.fstat(file.fileno())
         now = _version(found)
-        offset = offset if now == validator else 0
-        file.seek(offset)
+        offset = file.seek(offset if now == validator else 0)
         return Stream(self._blocks(file, now), file.close, offset, found.st_size, found.st_size, now)
 
     def _blocks(self, file: BufferedReader, version: str) -> Iterator[bytes]:

@@ -3,73 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.header_values import content_range, validator_of
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, Stream
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream, is_strong
 from clustertrain.storage.location import Location
 from clustertrain.storage.s3_client import connect, explained, http_status_of, is_transient, value_text
 from clustertrain.units import shortened
 
 
-@dataclass(frozen=True)
-class S3Source:
+class S3Source(Source):
     """One object. The first answer contains its properties, so no HEAD and no second permission is needed."""
 
-    location: Location
-    supports_ranges: bool = True
+    supports_ranges = True
 
-    def __post_init__(self) -> None:
-        if not self.location.bucket_and_key[1] or self.location.uri.endswith("/"):
+    def __init__(self, location: Location) -> None:
+        if not location.bucket_and_key[1] or location.uri.endswith("/"):
             raise DataError(
-                f"{self.location.uri} is a prefix, not an object; a data set on S3 is one object.\n"
+                f"{location.uri} is a prefix, not an object; a data set on S3 is one object.\n"
                 "Pack them into one archive (tar) and set extract: true, or give the key of one object."
             )
-
-    @property
-    def retry_s(self) -> float:
-        return self.location.retry_s
+        self._location, self.retry_s = location, location.retry_s
 
     def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
         requested = f"{offset}-{'' if end is None else end - 1}"
-        condition = {"IfMatch": validator} if _is_etag(validator) else {}
-        answer = self._get({"Range": f"bytes={requested}", **condition})
-        if answer is None and offset:
-            return self.read_range(0, None, None)
-        answer = answer or self._get({})  # an empty object has no ranges
-        # A date cannot be a condition of a GET, but the caller compares it.
+        request = {"Range": f"bytes={requested}"} if requested != "0-" else {}
+        if is_strong(validator):  # a date cannot be a condition of a GET, but the caller compares it
+            request["IfMatch"] = str(validator)
+        answer = self._get(request)
         version = validator_of(answer.get("ETag")) or str(answer.get("LastModified"))
-        blocks, close = _blocks(answer["Body"]), answer["Body"].close
-        sent = answer.get("ContentRange")
-        if sent is None:  # an empty object, or the server does not support ranges
+        body, sent = answer["Body"], answer.get("ContentRange")
+        if sent is None:
             length = int(answer["ContentLength"])
-            return Stream(blocks, close, 0, length, length, version)
+            splits = not request and answer.get("AcceptRanges") == "bytes" and is_strong(version)
+            return Stream(_blocks(body), body.close, 0, length, length, version, splits)
         first, last, total = content_range(sent) or (-1, -1, 0)
         if first != offset or last + 1 != (total if end is None else min(end, total)):
-            close()
+            body.close()
             raise DataError(
-                f"GET {self.location.uri}: the server sent {shortened(sent)}, "
+                f"GET {self._location.uri}: the server sent {shortened(sent)}, "
                 f"but bytes {requested} were requested.\n"
                 "Correct the endpoint, or find out what answers there in its place."
             )
-        return Stream(blocks, close, offset, last + 1, total, version, splits=_is_etag(version))
+        return Stream(_blocks(body), body.close, offset, last + 1, total, version, is_strong(version))
 
-    def _get(self, request: dict[str, str | None]) -> Any:
-        """The answer, or None if the object has changed (412), or has nothing from the offset on (416)."""
-        bucket, key = self.location.bucket_and_key
+    def _get(self, request: dict[str, str]) -> Any:
+        bucket, key = self._location.bucket_and_key
         try:
-            return connect(self.location).get_object(Bucket=bucket, Key=key, **request)
+            return connect(self._location).get_object(Bucket=bucket, Key=key, **request)
         except StorageError as error:
             raise DataError(str(error)) from error
         except Exception as error:
-            status = http_status_of(error)
             if is_transient(error):
                 raise CutShort(value_text(error)) from error
-            if request and status in (412, 416):
-                return None
-            raise DataError(str(explained(self.location, "GET", key, error))) from error
+            if request and http_status_of(error) in (412, 416):
+                # The object has changed, or has no byte there; an empty one has no ranges.
+                raise NotThatRange("it changed during the download") from error
+            raise DataError(str(explained(self._location, "GET", key, error))) from error
 
 
 def _blocks(body: Any) -> Iterator[bytes]:
@@ -79,7 +70,3 @@ def _blocks(body: Any) -> Iterator[bytes]:
         if not is_transient(error) and not isinstance(error, OSError):
             raise
         raise CutShort(value_text(error)) from error
-
-
-def _is_etag(validator: str | None) -> bool:
-    return validator is not None and validator.startswith('"')

@@ -1,10 +1,11 @@
-"""The protocol of a source of bytes: it opens at any byte of a known version, and a transfer may be cut."""
+"""A source of bytes: it opens at any byte of a known version, and a transfer may be cut."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from clustertrain.units import shortened
@@ -18,6 +19,10 @@ class CutShort(Exception):
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class NotThatRange(CutShort):
+    """The server sent another range, or has none, or has another version: the file has to be read anew."""
 
 
 @dataclass(frozen=True)
@@ -41,28 +46,41 @@ class Stream:
     splits: bool = False
 
 
-class Source(Protocol):
-    """The source of a file."""
+class Source(ABC):
+    """The source of a file.
 
-    @property
-    def retry_s(self) -> float | None:
-        """How long transient errors are retried; None: a fixed number of tries without a new byte."""
-        ...
+    Attributes:
+        retry_s: how long transient errors are retried; None: a fixed number of tries without a new byte.
+        timeout_s: how long a download may take in all.
+        supports_ranges: whether ranges are known to be supported before the first answer.
+    """
 
-    @property
-    def supports_ranges(self) -> bool:
-        """Whether ranges are known to be supported before the first answer."""
-        ...
+    retry_s: float | None = None
+    timeout_s: float = math.inf
+    supports_ranges: bool = False
 
+    @abstractmethod
     def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
-        """A stream from `offset` on if the version is still `validator`, from 0 otherwise. `end` is the
-        offset at which the caller will stop reading; the stream may end before or after it.
+        """A stream from `offset` on if the version is still `validator`, otherwise one of the whole file.
+        `end` is where the caller will stop reading; the stream may end before or after it.
 
         Raises:
+            NotThatRange: the server cannot continue at `offset`.
             CutShort: a transient error.
             DataError: a permanent error: the file does not exist or access is refused.
         """
-        ...
+
+    def opened(self, offset: int, end: int | None, validator: str | None) -> Stream:
+        """The same; one of the whole file if the server cannot continue at `offset`."""
+        try:
+            return self.read_range(offset, end, validator)
+        except NotThatRange:
+            return self.read_range(0, None, None)
+
+
+def is_strong(validator: str | None) -> bool:
+    """Whether it is a strong ETag, which identifies the bytes; a date does not change within a second."""
+    return validator is not None and validator.startswith('"')
 
 
 def masked(uri: str) -> str:

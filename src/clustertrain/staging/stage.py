@@ -23,7 +23,7 @@ from clustertrain.staging.entry import MARKER, Entry, local_folder
 from clustertrain.staging.fetch import fetch, open_source
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
 from clustertrain.staging.marker import Marker
-from clustertrain.staging.partial_file import Part, Tick, copy_part, read_progress
+from clustertrain.staging.partial_file import PartFile, Tick, copy_part, read_progress
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused
@@ -164,7 +164,7 @@ def _adopt(entry: Entry, lease: Lease, work: Path, tick: Tick) -> None:
             shutil.rmtree(path.rename(doomed), ignore_errors=True)
 
 
-def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
+def _arrange(entry: Entry, part: PartFile, whole: Path, tick: Tick) -> None:
     """Create the folder in its final form: the content, then the marker."""
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()

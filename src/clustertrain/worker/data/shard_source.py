@@ -95,7 +95,7 @@ class _Remote(io.RawIOBase):
         return data
 
     def _opened(self) -> Stream:
-        stream = self._source.read_range(self._at, None, self._validator)
+        stream = self._source.opened(self._at, None, self._validator)
         known = (self._validator, self._total_bytes)
         if self._at == 0:
             self._validator, self._total_bytes = stream.validator, stream.total_bytes
