@@ -235,7 +235,7 @@ class Changing(Source):
             raise NotThatRange("it changed")
         total = 3 * PIECE
         blocks = self.blocks(body[offset:total], version) if offset == PIECE else iter([body[offset:total]])
-        return Stream(blocks, lambda: None, offset, end or total, total, version, splits=True)
+        return Stream(blocks, lambda: None, offset, end or total, total, version, has_ranges=True)
 
     def blocks(self, rest, version):
         is_old = version == '"old"'

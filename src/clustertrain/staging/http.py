@@ -29,7 +29,7 @@ from urllib3.util import parse_url
 
 from clustertrain.errors import DataError
 from clustertrain.staging.header_values import content_range, length_of, validator_of
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream, is_strong, masked
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream, masked
 from clustertrain.staging.timed_http import PART_BYTES, timed
 from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S
 from clustertrain.units import shortened, size_text
@@ -79,8 +79,8 @@ class HttpSource(Source):
         is_that = first == offset and last + 1 == (end or total_bytes)
         if not is_that or "Content-Encoding" in answer.headers or _validator(answer) not in (None, validator):
             raise NotThatRange("the server sent another range than the requested one, or of another version")
-        blocks, splits = self._blocks(answer), is_strong(validator)
-        return Stream(blocks, answer.close, offset, last + 1, total_bytes, validator, splits)
+        blocks = self._blocks(answer)
+        return Stream(blocks, answer.close, offset, last + 1, total_bytes, validator, has_ranges=True)
 
     def _whole(self, answer: Any) -> Stream:
         length = None if answer.chunked else answer.headers.get("Content-Length")
@@ -99,10 +99,8 @@ class HttpSource(Source):
             # its length is that of the encoded bytes, which the caller cannot count
             answer.enforce_content_length = True
             return Stream(self._decompressed(blocks), answer.close, 0, None, None, None)
-        now = _validator(answer)
-        ranges = answer.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
-        splits = ranges and total_bytes is not None and is_strong(now)
-        return Stream(blocks, answer.close, 0, total_bytes, total_bytes, now, splits)
+        has_ranges = answer.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
+        return Stream(blocks, answer.close, 0, total_bytes, total_bytes, _validator(answer), has_ranges)
 
     def _blocks(self, answer: Any) -> Iterator[bytes]:
         """The body of an answer; gives up a server that is too slow."""

@@ -139,8 +139,9 @@ class PartFile:
         with ExitStack() as unusable, suppress(OSError):  # unreadable: restart with new files
             unusable.callback(resumed.close)
             for number, (offset, length, crc) in enumerate(found.parts):
-                # Versions before this one recorded pieces of another size.
-                matches = offset == number * PART_BYTES and resumed._matches(offset, length, crc, tick)
+                # Earlier releases recorded pieces of another size.
+                is_part = offset == number * PART_BYTES and length <= PART_BYTES
+                matches = is_part and resumed._crc32(offset, offset + length, tick) == crc
                 resumed._record(number, length if matches else 0, crc if matches else 0)
             ends = [number * PART_BYTES + length for number, (length, _) in resumed._present.items()]
             resumed._file.truncate(max(ends))  # off what was not recorded
@@ -149,14 +150,13 @@ class PartFile:
                 return resumed
         return None
 
-    def _matches(self, at: int, length: int, crc: int, tick: Tick) -> bool:
-        end, found = at + length, 0
-        if length > PART_BYTES or (self.total_bytes is not None and end > self.total_bytes):
-            return False
+    def _crc32(self, at: int, end: int, tick: Tick) -> int | None:
+        """The crc32 of these bytes, if they are all there."""
+        crc = 0
         while at < end and (data := self._read(at, end)):
-            found, at = zlib.crc32(data, found), at + len(data)
+            crc, at = zlib.crc32(data, crc), at + len(data)
             tick(self.size_bytes, self.total_bytes)
-        return (at, found) == (end, crc)
+        return crc if at == end else None
 
     def _read(self, at: int, end: int) -> bytes:
         return os.pread(self._file.fileno(), min(_CHUNK_BYTES, end - at), at)

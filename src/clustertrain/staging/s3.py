@@ -36,8 +36,8 @@ class S3Source(Source):
         body, sent = answer["Body"], answer.get("ContentRange")
         if sent is None:
             length = int(answer["ContentLength"])
-            splits = not request and answer.get("AcceptRanges") == "bytes" and is_strong(version)
-            return Stream(_blocks(body), body.close, 0, length, length, version, splits)
+            has_ranges = not request and answer.get("AcceptRanges") == "bytes"
+            return Stream(_blocks(body), body.close, 0, length, length, version, has_ranges)
         first, last, total = content_range(sent) or (-1, -1, 0)
         if first != offset or last + 1 != (total if end is None else min(end, total)):
             body.close()
@@ -46,7 +46,7 @@ class S3Source(Source):
                 f"but bytes {requested} were requested.\n"
                 "Correct the endpoint, or find out what answers there in its place."
             )
-        return Stream(_blocks(body), body.close, offset, last + 1, total, version, is_strong(version))
+        return Stream(_blocks(body), body.close, offset, last + 1, total, version, has_ranges=True)
 
     def _get(self, request: dict[str, str]) -> Any:
         bucket, key = self._location.bucket_and_key

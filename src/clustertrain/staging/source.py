@@ -34,7 +34,7 @@ class Stream:
             timed out; a source that ends early may also only stop.
         validator: identifies the version of the bytes. It is None if the source has no versions; then a cut
             transfer restarts.
-        splits: the source serves any range of this version, so that several streams may read it in parallel.
+        has_ranges: the source serves any range of this file.
     """
 
     blocks: Iterator[bytes]
@@ -43,7 +43,12 @@ class Stream:
     end: int | None
     total_bytes: int | None
     validator: str | None
-    splits: bool = False
+    has_ranges: bool = False
+
+    @property
+    def splits(self) -> bool:
+        """Whether several streams may read it in parallel: each proves that it is of the same version."""
+        return self.has_ranges and self.total_bytes is not None and is_strong(self.validator)
 
 
 class Source(ABC):
