@@ -6,6 +6,6 @@ from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-for name in ("bench", "comparison", "peers"):
+for name in ("bench", "comparison", "peers", "scale", "scaling"):
     import_module(name)
 del sys.path[0]

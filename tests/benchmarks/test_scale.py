@@ -1,0 +1,270 @@
+"""The counts of the control path, the laws that they follow, and the simulations."""
+
+import argparse
+import itertools
+import math
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+import scale
+from scaling import control_path, page, report
+from scaling.chart import Panel, chart
+from scaling.control_path import ControlPath, claim_start
+from scaling.counting_store import Counts
+from scaling.growth import growth
+from scaling.report import Report, rows_of
+from scaling.simulation import (
+    DAY_S,
+    Storage,
+    Training,
+    first_order_ettr,
+    phase_s,
+    renewal_ettr,
+    simulated_ettr,
+    stage_s,
+)
+
+from clustertrain.checkpoints.write import Writer
+from clustertrain.job.file import dump_job
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.streams.step_counter import Reached
+from clustertrain.training.ranks.host import SaveProgress
+
+
+@pytest.fixture(scope="module")
+def counts():
+    """What a run of 8 ranks on 4 nodes did."""
+    return scale.counted(8, 2)[0]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return rows_of({ranks: scale.counted(ranks, 2)[0] for ranks in (8, 32, 128)})
+
+
+@pytest.mark.parametrize(
+    ("phase", "actor", "members", "operations"),
+    [
+        ("start", "rank", 7, {"append": 1}),  # the first line of its log
+        ("start", "rank 0", 1, {"append": 1, "read": 2, "list": 1}),  # stop, save; leftovers of checkpoints
+        ("start", "node", 3, {"list": 1, "read": 2, "write": 1}),  # the newest attempt, its claim, the head
+        ("start", "node, probe", 4, {"write": 1, "read": 3, "remove": 1}),  # its own text, and log2(4) others
+        ("a minute", "driver", 1, {"write": 30}),  # the heartbeat
+        ("a minute", "rank 0", 1, {"read": 600}),
+        ("a minute", "node", 3, {"list": 200, "read": 200}),
+        ("hang", "rank", 5, {"read": 1, "write": 1}),
+        ("hang", "rank that expires, too", 2, {"create": 1, "write": 1}),
+        ("restart", "rank", 7, {"append": 1}),
+    ],
+)
+def test_what_an_actor_does_is_what_is_documented(counts, phase, actor, members, operations):
+    use = counts.uses[phase, actor]
+    assert len(use.members) == members
+    assert dict(use.operations) == {kind: members * number for kind, number in operations.items()}
+
+
+def test_between_its_start_and_its_end_a_rank_does_nothing_on_the_storage(counts):
+    assert {phase for phase, actor in counts.uses if actor == "rank"} == {"start", "hang", "restart"}
+
+
+def test_only_status_grows_with_the_number_of_ranks(rows):
+    by_law = {(row.phase, row.actor): row.growth.law for row in rows}
+    assert [key for key, law in by_law.items() if law == "N"] == [("status", "command")]
+    assert {key for key, law in by_law.items() if law == "log N"} == {
+        ("start", "node, probe"),
+        ("restart", "node, probe"),
+    }
+    assert by_law["start", "rank"] == by_law["a minute", "node"] == "constant"
+
+
+def test_what_a_node_reads_while_it_trains_does_not_name_the_other_nodes(rows):
+    (row,) = [row for row in rows if (row.phase, row.actor) == ("a minute", "node")]
+    assert growth(row.moved_bytes).law == "constant"
+
+
+def test_nothing_is_counted_twice_or_outside_an_actor(tmp_path):
+    counts = Counts()
+    path = ControlPath(tmp_path, 4, 2, counts)
+    with counts.of_this_process():
+        path.run.store.trees("a", "m")
+        with counts.acting("phase", "actor"):
+            path.run.store.trees("a", "m")
+    path.run.store.list("a")
+    assert counts.uses["phase", "actor"].operations == {"list": 1}
+
+
+def test_the_driver_claims_a_start_as_it_is_counted(tmp_path, monkeypatch):
+    """The module of the driver imports Ray and torch, so the benchmark repeats its calls."""
+    backend = pytest.importorskip("clustertrain.driver.backend")
+    monkeypatch.setattr(backend, "_kept_in_memory", lambda attempt, workers: set())
+    worker = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
+
+    def real(attempt, job):
+        config = backend.KitTorchConfig(watch=None, job_yaml=dump_job(job))
+        backend._claim(AttemptRef.of(attempt), config, [worker])
+
+    found = []
+    for side, claim in (("real", real), ("counted", lambda attempt, job: claim_start(attempt, ("node1",)))):
+        counts = Counts()
+        path = ControlPath(tmp_path / side, 1, 1, counts)
+        attempt = claim_attempt(path.run)
+        with counts.of_this_process():
+            for number in range(3):
+                with counts.acting(str(number), "driver"):
+                    claim(attempt, path.job)
+                restart = attempt.restart(number)
+                reached = Reached(restart.reached)
+                reached.set(number)
+                reached.close()
+                shelf = attempt.run.checkpoints
+                writer = Writer(shelf, 1, number, "0" * 64, {}, control_path.Retention(), lambda: True)
+                progress = SaveProgress(
+                    number + 1, 0, samples_seen=0, world_size=1, metrics={}, reason="steps"
+                )
+                writer.commit({"model.pt": lambda file: file.write(b"0")}, progress)
+        found.append({key: use.operations for key, use in counts.uses.items()})
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("law", "values"),
+    [
+        ("constant", {64: 5.0, 256: 5.0, 1024: 5.0}),
+        ("log N", {64: 6.0, 256: 8.0, 1024: 10.0}),
+        ("N", {64: 64.0, 256: 256.0, 1024: 1024.0}),
+        ("N", {64: 26.0, 256: 50.0, 1024: 146.0}),
+        ("levels off", {64: 6690.0, 256: 21090.0, 1024: 24090.0}),
+    ],
+)
+def test_the_law_of_three_values(law, values):
+    found = growth(values)
+    assert found.law == law
+    assert found.at(1024) == pytest.approx(values[1024])
+    assert found.at(256) == pytest.approx(values[256]) or law == "levels off"
+
+
+def test_a_stage_takes_the_work_of_all_by_what_the_storage_does_at_a_time():
+    storage = Storage(0.001, 10)
+    assert stage_s(storage, 2000, 5, random.Random(1)) == pytest.approx(1.0, rel=0.05)
+    alone = phase_s(storage, [(1, 1000), (0, 5), (1, 1000)], random.Random(1))
+    assert alone == pytest.approx(2.0, rel=0.1)
+
+
+SIMPLE = Training(1000, 0.0065, save_every_s=600.0, save_s=2.0, restart_s=120.0, spares=0, replace_s=0.0)
+
+
+@pytest.mark.parametrize("nodes", [100, 1000, 4000])
+def test_the_simulation_agrees_with_the_closed_form(nodes):
+    training = replace(SIMPLE, nodes=nodes, kills=0.5, replace_s=60.0)
+    days = 200_000 / nodes
+    found = [simulated_ettr(training, days * DAY_S, random.Random(seed)) for seed in range(4)]
+    assert sum(found) / 4 == pytest.approx(renewal_ettr(training), abs=0.004)
+
+
+def test_the_closed_form_is_that_of_young_and_daly_to_first_order():
+    """The difference is of second order: a tenth of the failures, a hundredth of the difference."""
+    differences = []
+    for nodes in (100, 10):
+        training = replace(SIMPLE, nodes=nodes, save_s=0.0)
+        differences.append(abs(renewal_ettr(training) - first_order_ettr(training)))
+        assert simulated_ettr(training, 4000 * DAY_S, random.Random(7)) == pytest.approx(
+            first_order_ettr(training), abs=0.001
+        )
+    assert differences[1] == pytest.approx(differences[0] / 100, rel=0.1)
+
+
+def test_a_simulation_is_that_of_its_seed():
+    first, again, other = (simulated_ettr(SIMPLE, 30 * DAY_S, random.Random(seed)) for seed in (3, 3, 4))
+    assert first == again != other
+    times = [report.simulated_times([], report.Parameters({}), seed) for seed in (3, 3, 4)]
+    assert times[0] == times[1] != times[2]
+
+
+def test_what_is_kept_costs_less_than_what_is_lost():
+    training = replace(SIMPLE, kills=0.3, replace_s=1800.0)
+    ratios = {
+        name: simulated_ettr(case, 60 * DAY_S, random.Random(5))
+        for name, case in report.cases(report.Parameters({}), training).items()
+    }
+    order = [
+        "saves only",
+        "memory tier",
+        "spares, saves only",
+        "spares, memory tier",
+        "spares, memory survives a node",
+    ]
+    assert sorted(ratios, key=ratios.get) == order
+
+
+def test_without_spares_left_the_run_waits():
+    few = replace(SIMPLE, nodes=2000, spares=1, replace_s=3600.0, repair_s=30 * DAY_S)
+    many = replace(few, spares=400)
+    none = replace(few, spares=0)
+    found = [simulated_ettr(each, 20 * DAY_S, random.Random(2)) for each in (none, few, many)]
+    assert found[0] <= found[1] < found[2]
+    assert found[2] == pytest.approx(renewal_ettr(replace(many, replace_s=0.0)), abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The page and the pictures of a small report, by the names of their files."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "pictures").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (report, page):
+            patch.setattr(module, "SIMULATED", (8, 128))
+        patch.setattr(scale, "foreign_load", lambda: 0.1)
+        options = argparse.Namespace(ranks=[32, 8, 128], per_node=2, folder=folder, seed=1)
+        scale.measured(options).write(folder / "scale.json")
+        arguments = ["scale.py", "--json", str(folder / "scale.json"), "--page", str(folder / "scale.md")]
+        patch.setattr("sys.argv", arguments)
+        scale.main()
+    return {path.name: path.read_text() for path in (*folder.glob("*.md"), *folder.glob("pictures/*"))}
+
+
+def test_the_page_has_what_was_counted_and_with_which_command(written):
+    text = written["scale.md"]
+    assert "| command | `python benchmarks/scale.py --ranks 8 32 128 --per-node 2 --seed 1` |" in text
+    assert "| processors used by others | 0.1 |" in text
+    assert "| rank | 1 | 1 | 1 | constant |" in text
+    assert "| node, probe | 5 | 7 | 9 | log N |" in text
+    assert "| this disk |" in text and "(assumed)" in text
+
+
+def test_each_picture_is_svg_and_on_the_page(written):
+    pictures = {name: text for name, text in written.items() if name.endswith(".svg")}
+    assert len(pictures) == 3
+    for name, text in pictures.items():
+        assert ElementTree.fromstring(text).attrib["aria-label"]
+        assert f"](pictures/{name})" in written["scale.md"]
+
+
+def test_a_report_is_read_as_it_was_written(written, tmp_path):
+    found = Report(
+        "2026-11-25",
+        "c",
+        1,
+        {},
+        {},
+        0.1,
+        [],
+        {},
+        {},
+        report.Parameters({"a": Storage(1.0, 2)}),
+        {},
+        {},
+    )
+    found.write(tmp_path / "r.json")
+    assert Report.read(tmp_path / "r.json") == found
+
+
+def test_the_names_of_lines_that_end_at_one_place_do_not_cover_each_other():
+    lines = {name: [(1.0, 0.5), (10.0, 0.5)] for name in "abc"}
+    root = ElementTree.fromstring(chart("three lines", [Panel("t", "u", lines)]))
+    places = [float(text.attrib["y"]) for text in root.iter() if text.text in lines]
+    assert len(places) == 3
+    assert all(math.isclose(after - before, -18.0) for before, after in itertools.pairwise(places))
