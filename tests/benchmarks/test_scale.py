@@ -100,7 +100,7 @@ def test_nothing_is_counted_twice_or_outside_an_actor(tmp_path):
 def test_the_driver_claims_a_start_as_it_is_counted(tmp_path, monkeypatch):
     """The module of the driver imports Ray and torch, so the benchmark repeats its calls."""
     backend = pytest.importorskip("clustertrain.driver.backend")
-    monkeypatch.setattr(backend, "_kept_in_memory", lambda attempt, workers: set())
+    monkeypatch.setattr(backend, "newest_in_memory", lambda *args, **options: None)
     worker = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
 
     def real(attempt, job):

@@ -117,17 +117,25 @@ def test_an_interrupted_copy_is_made_again(nodes, restart):
     train(nodes[0], 0, 3, is_alive=True)
     train(nodes[1], 1, 3, is_alive=False)
     name = CheckpointName(3, 1, 0)
-    nodes[1].call(last_step.make_room, name, 1)
-    nodes[1].call(last_step.write_piece, name, "model.pt", b"half")
+    file = f"1.0/{name}/model.pt"
+    nodes[1].call(last_step.make_room, {file: 4})
+    nodes[1].call(last_step.write_piece, file, b"half")
     state = newest(restart, nodes)
     assert state is not None and nodes[1].states() == {state}
 
 
-def test_the_own_part_of_a_rank_has_to_be_where_it_starts(nodes, restart):
+def test_a_rank_that_starts_on_another_node_gets_its_own_part(nodes, restart):
     for rank, node in enumerate(nodes):
-        train(node, rank, 3, is_alive=True)
-    assert newest(restart, list(reversed(nodes))) is None
-    assert newest(restart, nodes) is not None
+        train(node, rank, 3, is_alive=rank == 0)
+    state = newest(restart, list(reversed(nodes)))
+    plan = RestartPlan(SimpleNamespace(attempt=1), 1, "", {}, str(state.name), False, in_memory=True)
+    for rank, node in enumerate(reversed(nodes)):
+        assert node.call(last_step.restore, plan, rank, 2)["mark"] == 6
+
+
+def test_a_state_without_the_own_part_of_a_rank_is_not_used(nodes, restart):
+    train(nodes[0], 0, 3, is_alive=True)
+    assert newest(restart, nodes) is None
 
 
 def test_a_node_without_room_is_not_filled(nodes, restart, monkeypatch):

@@ -174,7 +174,8 @@ def kept(folder, world_size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(variables.MEMORY_DIR, str(folder))
         on_node = last_step.kept_on_node(1)
-    found = [state for state in on_node.states if on_node.serves(state, range(world_size))]
+    ranks = range(world_size)
+    found = [s for s in on_node.states if s.needed_by(ranks) <= on_node.files_of(s).keys()]
     return max(found, key=lambda each: each.name, default=None)
 
 

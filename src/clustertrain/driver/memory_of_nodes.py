@@ -1,7 +1,8 @@
 """The state in the memory of the nodes from which a start of the workers resumes.
 
-The ranks that were alive have written it, each on its node (worker/last_step.py). A node on which no rank was
-alive gets a copy; of the dead ranks it has the own parts, without which the state is of no use.
+The ranks that were alive have written it, each on its node (worker/last_step.py). The own part of a rank is
+on the node where that rank was. A node gets a copy of what it lacks: of the state, if no rank was alive on
+it, and of the own part of a rank that was elsewhere, because Ray Train numbers the ranks anew at each start.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ def newest_in_memory(
         states = [
             state
             for state in frozenset[KeptState]().union(*(node.kept.states for node in nodes))
-            if all(node.kept.serves(state, node.ranks) for node in nodes)
-            and overtaken_by(state.name, restart) is None
+            if _is_whole(state, nodes) and overtaken_by(state.name, restart) is None
         ]
         newest = newest_usable(states, len(workers), committed_step, keeps_best=keeps_best)
         return newest if newest is not None and _is_on_each(newest, nodes) else None
     except RayError as error:
-        text = f"the last step in the memory of the nodes is not used: {error}"
+        why = str(error).strip().rpartition("\n")[2]  # of a traceback the last line
+        text = f"the last step in the memory of the nodes is not used: {why}"
         EventLog(restart.attempt.events).write("warning", text=text)
         return None
 
@@ -77,20 +78,33 @@ def _nodes(attempt: int, workers: Sequence[Any]) -> list[_Node]:
     ]
 
 
+def _is_whole(state: KeptState, nodes: Sequence[_Node]) -> bool:
+    """Whether the nodes together have all that the ranks need."""
+    has = set[str]().union(*(node.kept.files_of(state) for node in nodes))
+    return state.needed_by(rank for node in nodes for rank in node.ranks) <= has
+
+
 def _is_on_each(state: KeptState, nodes: Sequence[_Node]) -> bool:
-    """Copy a state to the nodes that lack it. Returns whether each has it now."""
-    source = next(node.worker for node in nodes if state in node.kept.states)
-    targets = [node.worker for node in nodes if state not in node.kept.states]
-    if not all(_asked(targets, make_room, state.name, sum(state.files.values()))):
-        return False
-    for file, size_bytes in state.files.items():
-        for offset in range(0, size_bytes, _PIECE_BYTES):
-            piece = source.execute_async(read_piece, state.name, file, offset, _PIECE_BYTES)
-            _asked(targets, write_piece, state.name, file, piece)
-    return all(state in kept.states for kept in _asked(targets, kept_on_node, state.name.attempt))
+    """Copy to each node what its ranks lack. Returns whether each has all of it then."""
+    sources = {file: node.worker for node in nodes for file in node.kept.files_of(state)}
+    sizes_bytes = {file: size for node in nodes for file, size in node.kept.files_of(state).items()}
+    for node in nodes:
+        needed = state.needed_by(node.ranks)
+        lacking = {file: sizes_bytes[file] for file in sorted(needed - node.kept.files_of(state).keys())}
+        if not lacking:
+            continue
+        if not _asked(node.worker, make_room, lacking):
+            return False
+        for file, size_bytes in lacking.items():
+            for offset in range(0, size_bytes, _PIECE_BYTES):
+                piece = sources[file].execute_async(read_piece, file, offset, _PIECE_BYTES)
+                _asked(node.worker, write_piece, file, piece)
+        kept: KeptOnNode = _asked(node.worker, kept_on_node, state.name.attempt)
+        if not needed <= kept.files_of(state).keys():
+            return False
+    return True
 
 
-def _asked(workers: Sequence[Any], function: Any, *args: Any) -> list[Any]:
-    """What each worker answers; Ray passes the result of another call as an argument."""
-    answers: list[Any] = ray.get([w.execute_async(function, *args) for w in workers], timeout=_ANSWER_S)
-    return answers
+def _asked(worker: Any, function: Any, *args: Any) -> Any:
+    """What a worker answers; Ray passes the result of another call as an argument."""
+    return ray.get(worker.execute_async(function, *args), timeout=_ANSWER_S)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from clustertrain.training.ranks.host import KeptStep
 from clustertrain.worker.restart_plan import RestartPlan
 
 SETTLES_S = 2.0  # a rank completes its step, if it can
+BUSY_S = 8.0  # and more on a busy node; a restart waits so long only for a rank that is stuck
 _POLL_S = 0.002
 _SHARE = 4  # of the available memory: a state that needs more than 1 / 4 of it is not written
 
@@ -57,6 +59,19 @@ class KeptState:
     due: tuple[bool, bool]
     files: Mapping[str, int] = field(compare=False)
 
+    def needed_by(self, ranks: Iterable[int]) -> set[str]:
+        """The files in the memory of a node from which these ranks resume."""
+        return {*self.paths(), *(f"{self.start}/own-{rank}" for rank in ranks)}
+
+    def paths(self) -> dict[str, int]:
+        """Its files in the memory of a node, with their sizes in bytes."""
+        return {f"{self.start}/{self.name}/{file}": size_bytes for file, size_bytes in self.files.items()}
+
+    @property
+    def start(self) -> str:
+        """The folder of the start of the group that it is of."""
+        return f"{self.name.attempt}.{self.name.restart}"
+
 
 @dataclass(frozen=True)
 class KeptOnNode:
@@ -64,15 +79,20 @@ class KeptOnNode:
 
     Attributes:
         states: those that verify.
-        own_parts: (restart, mark, rank) of each own part.
+        own_parts: the bytes of the file of each own part, by (restart, mark, rank).
     """
 
     states: frozenset[KeptState]
-    own_parts: frozenset[tuple[int, int, int]]
+    own_parts: Mapping[tuple[int, int, int], int]
 
-    def serves(self, state: KeptState, ranks: Iterable[int]) -> bool:
-        """Whether it has the own parts of these ranks for a state."""
-        return all((state.name.restart, state.mark, rank) in self.own_parts for rank in ranks)
+    def files_of(self, state: KeptState) -> dict[str, int]:
+        """What this node has of a state and of its own parts: files and their sizes in bytes."""
+        own_parts = {
+            f"{state.start}/own-{rank}": size_bytes
+            for (restart, mark, rank), size_bytes in self.own_parts.items()
+            if (restart, mark) == (state.name.restart, state.mark)
+        }
+        return own_parts | (state.paths() if state in self.states else {})
 
 
 class _Kept:
@@ -140,7 +160,7 @@ def offered() -> tuple[int, float] | None:
     size_bytes = sum(leaf.nbytes for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor))
     if size_bytes > _room_bytes(read_limits()):
         return None
-    return mark, SETTLES_S + size_bytes / 5e8
+    return mark, SETTLES_S + BUSY_S + size_bytes / 5e8
 
 
 def _settled() -> tuple[int, Any, dict[str, Any]] | None:
@@ -186,7 +206,7 @@ def _room_bytes(limits: Limits) -> float:
 
 
 def kept_on_node(attempt: int) -> KeptOnNode:
-    states, own_parts = set[KeptState](), set[tuple[int, int, int]]()
+    states, own_parts = set[KeptState](), dict[tuple[int, int, int], int]()
     for folder, restart in _starts(attempt):
         shelf = _shelf(folder, attempt, restart)
         for name in names(shelf):
@@ -194,8 +214,16 @@ def kept_on_node(attempt: int) -> KeptOnNode:
                 states.add(_kept_state(shelf, name))
         for file in Path(str(shelf)).glob("own-*"):
             rank = int(file.name.removeprefix("own-"))
-            own_parts |= {(restart, mark, rank) for mark in marks_in(file)}
-    return KeptOnNode(frozenset(states), frozenset(own_parts))
+            own_parts |= {(restart, mark, rank): file.stat().st_size for mark in _readable_marks(file)}
+    return KeptOnNode(frozenset(states), own_parts)
+
+
+def _readable_marks(file: Path) -> set[int]:
+    """The marks in a file of own parts; none if a copy of it was cut."""
+    try:
+        return marks_in(file)
+    except (RuntimeError, OSError, EOFError, UnpicklingError):
+        return set()
 
 
 def _kept_state(shelf: Shelf, name: CheckpointName) -> KeptState:
@@ -232,35 +260,36 @@ def newest_usable(
     return max(usable, key=lambda state: (state.name, state.mark), default=None)
 
 
-# -- to a node on which no rank was alive: the controller calls the first on one node, the others there ----
+# -- to a node that lacks a state or an own part: the controller asks another node and this one -----------
 
 
-def read_piece(name: CheckpointName, file: str, offset: int, length: int) -> bytes:
-    """A part of a file of a state in the memory of this node."""
-    with _folder_of(name).joinpath(file).open("rb") as stream:
+def read_piece(file: str, offset: int, length: int) -> bytes:
+    """A part of a file in the memory of this node."""
+    with _in_memory(file).open("rb") as stream:
         stream.seek(offset)
         return stream.read(length)
 
 
-def make_room(name: CheckpointName, size_bytes: int) -> bool:
-    """Make a folder for a state of another node. Returns whether this node has the memory."""
-    folder = _folder_of(name)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    return size_bytes <= _room_bytes(read_limits())
+def make_room(sizes_bytes: Mapping[str, int]) -> bool:
+    """Prepare to receive files. Returns whether this node has the memory."""
+    for file in sizes_bytes:
+        path = _in_memory(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+    return sum(sizes_bytes.values()) <= _room_bytes(read_limits())
 
 
-def write_piece(name: CheckpointName, file: str, piece: bytes) -> None:
-    """Append to a file of a state from another node."""
-    with _folder_of(name).joinpath(file).open("ab") as stream:
+def write_piece(file: str, piece: bytes) -> None:
+    """Append to a file in the memory of this node."""
+    with _in_memory(file).open("ab") as stream:
         stream.write(piece)
 
 
-def _folder_of(name: CheckpointName) -> Path:
+def _in_memory(file: str) -> Path:
     folder = _memory()
     if folder is None:
-        raise KeyError(name)
-    return Path(_shelf(folder, name.attempt, name.restart).uri(name))
+        raise FileNotFoundError(file)
+    return folder / file
 
 
 def restore(plan: RestartPlan, rank: int, world_size: int) -> dict[str, Any]:
