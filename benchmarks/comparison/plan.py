@@ -34,7 +34,7 @@ class Amounts:
 
 FULL = Amounts(rounds=5, steps=600, warm=100, memory_steps=200, save_rounds=3, tries=3, waits_s=60)
 QUICK = Amounts(
-    rounds=1, steps=150, warm=50, memory_steps=0, save_rounds=1, tries=1, waits_s=10, everything=False
+    rounds=1, steps=250, warm=150, memory_steps=0, save_rounds=1, tries=1, waits_s=10, everything=False
 )
 
 
