@@ -23,9 +23,8 @@ import json, os, sys, threading
 from clustertrain.driver import __main__ as driver, ray_watch
 from clustertrain.job.sections import Resources
 from clustertrain.launchers.local.ray import LocalRay, _processes
-from clustertrain.run.folder import RunDir
 
-runs, kills_gcs_when_up = sys.argv[1], sys.argv[2] == "yes"
+kills_gcs_when_up = sys.argv[1] == "yes"
 ray_watch._ANSWERS_WITHIN_S = 3.0
 if kills_gcs_when_up:
     end_with = ray_watch.end_with
@@ -37,7 +36,7 @@ if kills_gcs_when_up:
     ray_watch.end_with = watched
 driver.end_by_sigterm()
 cluster = LocalRay(os.environ["CLUSTERTRAIN_RAY_DIR"], Resources(), 120.0)
-cluster.connect(RunDir.newest(runs, "a").attempt(1), (1,))
+cluster.start(1, print)
 pids = {kind: process.pid for kind, process in _processes().items()}
 print(json.dumps(pids | {"driver": os.getpid()}), flush=True)
 threading.Event().wait()
@@ -51,7 +50,7 @@ def start(tmp_path):
 
     def start_one(kills_gcs_when_up="no"):
         folder = private_folder()
-        command = [sys.executable, "-c", DRIVER, str(tmp_path / "runs"), kills_gcs_when_up]
+        command = [sys.executable, "-c", DRIVER, kills_gcs_when_up]
         environment = driver_environment(Job(name="a", function="m:f"), folder)
         started.append(Guarded(command, tmp_path / "log", folder, environment))
         return started[0]

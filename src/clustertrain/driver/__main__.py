@@ -10,15 +10,19 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from clustertrain import variables
-from clustertrain.driver.deadline import ending_after
+from clustertrain.driver.claimed_attempt import ClaimedAttempt
+from clustertrain.driver.deadline import ending_after, no_answer
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
 from clustertrain.driver.ray_internals import end_by_sigterm, is_stock, tested
 from clustertrain.driver.result_of_fit import of_error, of_outcome
@@ -34,7 +38,6 @@ from clustertrain.job.model import Job
 from clustertrain.job.start_environment import driver_environment, start_environment
 from clustertrain.node.ray_settings import NCCL_HANG_DETECTOR, RAY_ENVIRONMENT
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.records import Result
@@ -45,7 +48,7 @@ from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
 from clustertrain.worker.step_limit import UPPER_S
 
-_MARGIN_S = 10.0  # a connection that reports its own failure at the deadline has the better message
+_MARGIN_S = 10.0
 _SHUTDOWN_WITHIN_S = 60.0
 
 
@@ -56,23 +59,22 @@ def _import_all(job: Job) -> None:
     import_module(f"clustertrain.driver.{'stock' if is_stock() else 'trainer'}")
 
 
-def main(ref_text: str) -> int:
-    """Run the attempt that an AttemptRef names; returns the exit code of its result."""
-    ref = AttemptRef.from_text(ref_text)
-    attempt = ref.open()
-    job_yaml = (attempt.run.store.read_or_none(attempt.job_key) or b"").decode()
-    job = parse_job(job_yaml, attempt.run.store.uri(attempt.job_key))
+def main(where: str) -> int:
+    """Run the attempt that `where` names, as in ClaimedAttempt; returns the exit code of its result."""
+    claimed = ClaimedAttempt(where)
+    to_come = claimed.to_come
+    job = parse_job(to_come.job_yaml, JOB_YAML)
     job = job.model_copy(update={"env": json.loads(os.environ.pop(variables.ENV))})
-    claim = claim_of(attempt)
-    cluster = ray_cluster_of(claim.launcher, job)
-    with Heartbeat(attempt):
-        is_elastic = cluster.is_elastic and not is_stock()
-        sizes = _possible(job, claim.world_size) if is_elastic else (claim.world_size,)
-        code = _run(_Run(ref, attempt, job, job_yaml, cluster, sizes))
+    cluster = ray_cluster_of(to_come.launcher, job)
+    is_elastic = cluster.is_elastic and not is_stock()
+    sizes = _possible(job, to_come.world_size) if is_elastic else (to_come.world_size,)
+    code = _run(_Run(claimed, job, cluster, sizes))
+    claimed.end()
     if cluster.outlives_run:
         import ray
 
-        with ending_after(_SHUTDOWN_WITHIN_S, attempt, "Ray does not answer."):  # it has its result already
+        # The attempt has its result already.
+        with ending_after(_SHUTDOWN_WITHIN_S, claimed.attempt, no_answer("Ray does not answer.")):
             ray.shutdown()  # gives the run's CPUs and GPUs back at once
     return code
 
@@ -86,15 +88,43 @@ def _possible(job: Job, most: int) -> tuple[int, ...]:
 class _Run:
     """`world_sizes`: the numbers of workers that a start of the group may have, ascending."""
 
-    ref: AttemptRef
-    attempt: Attempt
+    claimed: ClaimedAttempt
     job: Job
-    job_yaml: str
     cluster: RayCluster
     world_sizes: tuple[int, ...]
 
-    def late_ray(self, text: str) -> Result:
-        return self.cluster.result_of_late_ray(self.job, self.attempt, text)
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt; waits until it is claimed."""
+        return self.claimed.attempt()
+
+    @property
+    def ref(self) -> AttemptRef:
+        return AttemptRef.of(self.attempt)
+
+    @property
+    def job_yaml(self) -> str:
+        return self.claimed.to_come.job_yaml
+
+    def warn(self, text: str) -> None:
+        """Show a warning as soon as the attempt is claimed, without a wait for that."""
+        write = partial(self._write_event, "warning", text=text)
+        threading.Thread(target=write, name="warning", daemon=True).start()
+
+    def _write_event(self, kind: str, **fields: Any) -> None:
+        EventLog(self.attempt.events).write(kind, **fields)
+
+    def ending_without_answer(self) -> AbstractContextManager[None]:
+        """End this process and its attempt if Ray does not answer within its deadline."""
+        # A connection that reports its own failure at the deadline has the better message.
+        within_s = self.cluster.deadline.seconds + _MARGIN_S
+        return ending_after(within_s, self.claimed.attempt, self._without_answer)
+
+    def _without_answer(self, attempt: Attempt) -> Result:
+        logs = command_on(attempt.uri, "logs", "--driver")
+        what = f"a call to it did not return within {self.cluster.deadline}"
+        text = f"{self.cluster.name} does not answer: {what}.\n`{logs}` shows which one."
+        return self.cluster.result_of_late_ray(self.job, attempt, text)
 
 
 def _run(run: _Run) -> int:
@@ -106,7 +136,8 @@ def _run(run: _Run) -> int:
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
             return EXIT_RAY_ENDED  # the launcher determines how Ray ended
         is_late = isinstance(error, RayNotUp)
-        result = run.late_ray(str(error)) if is_late else of_error(run.attempt, error)
+        late = partial(run.cluster.result_of_late_ray, run.job, run.attempt)
+        result = late(str(error)) if is_late else of_error(run.attempt, error)
     return write_result(run.attempt, result).exit_code
 
 
@@ -162,18 +193,20 @@ def _ended_for_resize(attempt: Attempt) -> bool:
 
 
 def _connect(run: _Run, imports: Future[None]) -> None:
-    started = time.monotonic()
     if run.cluster.is_this_machine and run.job.resources.gpus_per_worker:
         imports.result()  # of torch
         check_gpus(run.world_sizes[-1], run.job.resources.gpus_per_worker)
-    deadline, logs = run.cluster.deadline, command_on(run.attempt.uri, "logs", "--driver")
-    silent = f"{run.cluster.name} does not answer: a call to it did not return within {deadline}."
-    silent += f"\n`{logs}` shows which one."
-    with ending_after(deadline.seconds + _MARGIN_S, run.attempt, silent, run.late_ray):
-        address = run.cluster.connect(run.attempt, run.world_sizes)
+    started = time.monotonic()
+    with run.ending_without_answer():
+        run.cluster.start(run.world_sizes[-1], run.warn)
+    started_s = time.monotonic() - started
+    attempt, started = run.attempt, time.monotonic()
+    with run.ending_without_answer():
+        address = run.cluster.connect(attempt, run.world_sizes)
     if is_stock():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # see end_by_sigterm
-    EventLog(run.attempt.events).write("ray_started", seconds=time.monotonic() - started, address=address)
+    seconds = started_s + time.monotonic() - started
+    EventLog(attempt.events).write("ray_started", seconds=seconds, address=address)
 
 
 def _trainer(run: _Run) -> Any:

@@ -20,11 +20,13 @@ from clustertrain.run.result import failed, write_result
 
 @contextmanager
 def ending_after(
-    seconds: float, attempt: Attempt, text: str, result_of: Callable[[str], Result] | None = None
+    seconds: float, attempt_of: Callable[[], Attempt], result_of: Callable[[Attempt], Result]
 ) -> Iterator[None]:
-    """End this process and its attempt with the error `text`, or the result that is made of it, if the block
-    takes longer than this."""
-    timer = threading.Timer(seconds, _end, (attempt, text, result_of))
+    """End this process, and its attempt with this result, if the block takes longer.
+
+    `attempt_of` may wait for the claim of the attempt.
+    """
+    timer = threading.Timer(seconds, _end, (attempt_of, result_of))
     timer.daemon = True
     timer.start()
     try:
@@ -33,9 +35,15 @@ def ending_after(
         timer.cancel()
 
 
-def _end(attempt: Attempt, text: str, result_of: Callable[[str], Result] | None) -> None:
+def no_answer(text: str) -> Callable[[Attempt], Result]:
+    """The result of an attempt that Ray has not answered."""
+    return lambda attempt: failed(attempt, text, EXIT_CLUSTER)
+
+
+def _end(attempt_of: Callable[[], Attempt], result_of: Callable[[Attempt], Result]) -> None:
     try:
         faulthandler.dump_traceback()  # into the driver's log: the call that does not return
-        write_result(attempt, result_of(text) if result_of else failed(attempt, text, EXIT_CLUSTER))
+        attempt = attempt_of()
+        write_result(attempt, result_of(attempt))
     finally:
         os._exit(EXIT_CLUSTER)

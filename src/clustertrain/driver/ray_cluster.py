@@ -58,11 +58,22 @@ class RayCluster(ABC):
         """How long `connect` may take."""
 
     def prepare(self) -> None:  # noqa: B027  most have nothing to prepare
-        """Start what can start before this process imports Ray; `connect` follows."""
+        """Start what can start before this process imports Ray; `start` follows."""
+
+    def start(self, world_size: int, warn: Callable[[str], None]) -> None:  # noqa: B027  most have nothing to start
+        """Start Ray, if the driver does; `connect` follows. The attempt may not be claimed yet.
+
+        Args:
+            world_size: the number of workers.
+            warn: gets a line for each start of Ray that failed and is repeated.
+
+        Raises:
+            ClusterError: Ray did not start.
+        """
 
     @abstractmethod
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
-        """Connect this process to Ray, or start Ray, and wait for the nodes. Returns the address.
+        """Connect this process to Ray, and wait for the nodes. Returns the address.
 
         Args:
             world_sizes: the allowed numbers of workers, ascending; one if the cluster is not elastic.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import EXIT_RAY_ENDED
+from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
 from clustertrain.job.start_environment import start_environment, without_gpus
 from clustertrain.node.limits import Limits, read_limits
@@ -37,11 +38,16 @@ def start_driver(
     ended."""
     job = job_of(attempt)
     if job is not None:
-        job = job.model_copy(update={"env": with_values(job.env, environment)})
-        environment = {**environment, **start_environment(job), **without_gpus(job)}
-        environment[variables.ENV] = json.dumps(job.env)
+        environment = environment_of_start(job, environment)
     command = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
     return Guarded(command, attempt.driver_log, folder, environment, shielded=shielded)
+
+
+def environment_of_start(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a driver of this job: `environment`, and what the job sets for a start."""
+    job = job.model_copy(update={"env": with_values(job.env, environment)})
+    of_job = {**start_environment(job), **without_gpus(job), variables.ENV: json.dumps(job.env)}
+    return {**environment, **of_job}
 
 
 _RAY_EXIT = 1

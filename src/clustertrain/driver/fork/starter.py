@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from clustertrain import variables
@@ -32,10 +33,21 @@ def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listens:
         listens.bind(str(path))
         listens.listen(_QUEUE)
-        subprocess.Popen(
+        server = subprocess.Popen(
             [sys.executable, "-m", "clustertrain.driver.fork.server", str(listens.fileno())],
             stdin=subprocess.PIPE,  # its end is the end of this process
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             pass_fds=[listens.fileno()],
             env={"OMP_NUM_THREADS": str(threads), **os.environ},
+            text=True,
+            errors="replace",
         )
+    threading.Thread(target=_print_lines, args=(server,), name="fork-server", daemon=True).start()
     os.environ[variables.FORK_SERVER] = str(path)
+
+
+def _print_lines(server: subprocess.Popen[str]) -> None:
+    """Print what the server prints: this process may continue its output in another file."""
+    for line in server.stdout or ():
+        print(line, end="", flush=True)

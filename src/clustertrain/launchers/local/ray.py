@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from clustertrain.launchers.one_host import ray_address
 from clustertrain.node.network import LOOPBACK
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES
 from clustertrain.run.folder import Attempt
-from clustertrain.run.streams.events import EventLog
 
 _KEY = "failures.ray_start"
 
@@ -54,18 +53,16 @@ class LocalRay(RayCluster):
         if not is_stock():
             start_fork_server(Path(self.folder), self.resources.cpus_per_worker)
 
-    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
+    def start(self, world_size: int, warn: Callable[[str], None]) -> None:
         import ray
 
         from clustertrain.driver.ray_internals import is_stock, keep_loopback, make_nodes_with
 
-        workers = world_sizes[-1]
-
         def start() -> None:
             ray.init(
                 address="local",
-                num_cpus=max(1, round(workers * self.resources.cpus_per_worker + 0.5)),
-                num_gpus=workers * self.resources.gpus_per_worker,
+                num_cpus=max(1, round(world_size * self.resources.cpus_per_worker + 0.5)),
+                num_gpus=world_size * self.resources.gpus_per_worker,
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 log_to_driver=False,
@@ -75,16 +72,15 @@ class LocalRay(RayCluster):
 
         if is_stock():
             start()
-            return "local"
+            return
         from clustertrain.driver import ray_watch
-        from clustertrain.driver.fork.starter import start_fork_server
         from clustertrain.driver.ray_node import PatientNode, start_ray
 
-        start_fork_server(Path(self.folder), self.resources.cpus_per_worker)
         keep_loopback()
         make_nodes_with(PatientNode)
-        events = EventLog(attempt.events)
-        start_ray(start, self.deadline, lambda text: events.write("warning", text=text), ray_watch.end_with)
+        start_ray(start, self.deadline, warn, ray_watch.end_with)
+
+    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         return "local"
 
     def is_gone(self) -> bool:

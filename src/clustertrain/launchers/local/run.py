@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 from functools import partial
 
 from clustertrain.errors import EXIT_FAILED
@@ -19,6 +20,7 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
+from clustertrain.supervise.early_driver import EarlyDriver
 from clustertrain.supervise.stop_on_signal import run_driver
 
 _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
@@ -43,41 +45,42 @@ def run_local(
         RunStopped: a signal arrived during the check of the code.
     """
 
-    def check(world_size: int) -> None:
-        if not options.no_check:
-            check_code(
-                job,
-                screen.echo,
-                command=options.command,
-                world_size=world_size,
-                elsewhere=bool(ray_address()),
-            )
-
     for note in allocation_notes(options.command):
         screen.echo(f"note: {note}")
-    with placing(options.command):
-        run, begun = claim_next_attempt(
-            job,
-            options,
-            lambda: world_sizes_here(job),
-            screen.echo,
-            launcher="local",
-            before_claim=check,
-        )
-    if isinstance(begun, Result):
-        return run, begun
-    known = KnownRun.of(job, options.command.job_file, "local")
-    if (problem := record_known_run(known)) is not None:
-        screen.echo(f"note: {problem}")
-    try:
-        send_leftovers(run, screen.echo)
-        with StreamUpload(begun, screen.echo):
-            command = by_name(options.command, known)
-            return run, _supervise(begun, job, command, screen, owns_process=owns_process)
-    except BaseException as error:
-        if not owns_process:
-            write_result(begun, failed(begun, f"{type(error).__name__}: {error}", EXIT_FAILED))
-        raise
+    early: list[EarlyDriver] = []
+    with ExitStack() as at_end:
+
+        def check(world_size: int) -> None:
+            """Check the code while the driver prepares itself and starts Ray."""
+            early.append(EarlyDriver(job, "local", world_size, partial(driver_environment, job)))
+            at_end.callback(early[0].discard)
+            if not options.no_check:
+                elsewhere, command = bool(ray_address()), options.command
+                check_code(job, screen.echo, command=command, world_size=world_size, elsewhere=elsewhere)
+
+        with placing(options.command):
+            run, begun = claim_next_attempt(
+                job,
+                options,
+                lambda: world_sizes_here(job),
+                screen.echo,
+                launcher="local",
+                before_claim=check,
+            )
+        if isinstance(begun, Result):
+            return run, begun
+        known = KnownRun.of(job, options.command.job_file, "local")
+        if (problem := record_known_run(known)) is not None:
+            screen.echo(f"note: {problem}")
+        try:
+            send_leftovers(run, screen.echo)
+            with StreamUpload(begun, screen.echo):
+                command = by_name(options.command, known)
+                return run, _supervise(begun, job, command, screen, early[0], owns_process=owns_process)
+        except BaseException as error:
+            if not owns_process:
+                write_result(begun, failed(begun, f"{type(error).__name__}: {error}", EXIT_FAILED))
+            raise
 
 
 def allocation_notes(command: CommandLine) -> list[str]:
@@ -95,12 +98,24 @@ def allocation_notes(command: CommandLine) -> list[str]:
 
 
 def _supervise(
-    attempt: Attempt, job: Job, command: CommandLine, screen: Screen, *, owns_process: bool
+    attempt: Attempt,
+    job: Job,
+    command: CommandLine,
+    screen: Screen,
+    early: EarlyDriver,
+    *,
+    owns_process: bool,
 ) -> Result:
     screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's output goes to {attempt.driver_log}"
     )
     environment = partial(driver_environment, job)
     return run_driver(
-        attempt, environment, _STATES_OF_SIGNALS, screen, command=command, owns_process=owns_process
+        attempt,
+        environment,
+        _STATES_OF_SIGNALS,
+        screen,
+        command=command,
+        owns_process=owns_process,
+        early=early,
     )

@@ -1,0 +1,79 @@
+"""A driver that starts before its attempt is claimed: it imports, and starts Ray, while the code is checked.
+
+It is told what the attempt will be, and gets the attempt itself when that is claimed. If the start is
+refused, the driver and its Ray end, and nothing of them is seen. Both messages are files in its folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clustertrain.job.file import record_of
+from clustertrain.job.model import Job
+from clustertrain.record_file import RecordFile
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.folder import Attempt
+from clustertrain.storage import Location, open_store
+from clustertrain.supervise.driver_process import environment_of_start
+from clustertrain.supervise.orphans import end_processes_of
+from clustertrain.supervise.private_folder import private_folder, remove
+from clustertrain.supervise.process import Guarded
+
+
+@dataclass(frozen=True)
+class AttemptToCome:
+    """What is known of an attempt before it is claimed. `job_yaml`: as the attempt will record it."""
+
+    job_yaml: str
+    launcher: str
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The attempt that was claimed, as the text of an AttemptRef."""
+
+    attempt: str
+
+
+class StartFolder:
+    """The two messages to an early driver, and its log until the attempt is claimed."""
+
+    def __init__(self, path: Path) -> None:
+        store = open_store(Location(str(path)))
+        self.to_come = RecordFile(store, "to_come", AttemptToCome)
+        self.claimed = RecordFile(store, "claimed", Claimed)
+        self.log = path / "log"
+
+
+class EarlyDriver:
+    """The driver of an attempt that is not claimed yet."""
+
+    def __init__(
+        self,
+        job: Job,
+        launcher: str,
+        world_size: int,
+        environment_in: Callable[[Path], Mapping[str, str]],
+    ) -> None:
+        self.folder = private_folder()
+        start = StartFolder(self.folder)
+        start.to_come.write(AttemptToCome(record_of(job), launcher, world_size))
+        command = [sys.executable, "-m", "clustertrain.driver", str(self.folder)]
+        environment = environment_of_start(job, environment_in(self.folder))
+        self._process = Guarded(command, start.log, self.folder, environment)
+
+    def run(self, attempt: Attempt) -> Guarded:
+        """Have it run this attempt."""
+        self._process.log = attempt.driver_log
+        StartFolder(self.folder).claimed.write(Claimed(AttemptRef.of(attempt).to_text()))
+        return self._process
+
+    def discard(self) -> None:
+        """End it and its Ray."""
+        self._process.end()
+        end_processes_of(self.folder)  # for the case that both guardians were killed
+        remove(self.folder)
