@@ -157,6 +157,23 @@ def test_every_package_is_compiled(image):
     assert inside(image, "python", "-c", script).split() == ["True"] * 3
 
 
+def test_a_change_of_the_code_moves_less_than_5_mb(image):
+    """What a registry sends of the layers above that of the packages: they are compressed."""
+    history = json.loads(podman("image", "history", "--format=json", image).stdout)
+    newer = [layer["size"] for layer in history[: next(n for n, it in enumerate(history) if packages(it))]]
+    kit = "-C /opt/venv lib/python3.11/site-packages/clustertrain bin/clustertrain"
+    rest = "-C /usr/share clustertrain"
+    raw, compressed = (
+        int(inside(image, "sh", "-c", f"tar -c {kit} {rest} {how} | wc -c")) for how in ("", "| gzip")
+    )
+    assert sum(newer) < 1.2 * raw, "they have nothing else"
+    assert compressed < 5e6
+
+
+def packages(layer):
+    return "uv pip install" in layer["CreatedBy"] and layer["size"] > 1e9
+
+
 def test_the_project_image_of_the_docs_is_three_lines_and_is_built(image, tmp_path):
     lines = project_image_of_the_docs().splitlines()
     assert len(lines) == 3
