@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from example_modules import clustertrain
-from whole_run import FAULTY
+from whole_run import FAULTY, ONE_WORKER
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "job.yaml"
 # Each process of the run imports it: none of them finds anything of Ray's private API.
@@ -56,7 +56,8 @@ def test_a_killed_worker_is_named_and_the_group_starts_again(make_run, stock, tm
 
 @pytest.mark.nightly
 def test_the_same_error_twice_ends_the_run(make_run, stock):
-    run = make_run("twofold", **FAULTY, args={"fault": "raise", "rank": 0, "at_call": 5})
+    fault = {"fault": "raise", "rank": 0, "at_call": 5}
+    run = make_run("twofold", **FAULTY, args=fault, **ONE_WORKER)  # several go on after the step that failed
     assert "twice at step" in run.start(**stock).end(1)
     assert (run.result.cause, run.result.restarts) == ("same_error_twice", 1)
 
