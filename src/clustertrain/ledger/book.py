@@ -99,11 +99,13 @@ class Ledger:
     Attributes:
         phases: without gaps, from the first submission or claim to the end of the run or now.
         device: "GPU" or "CPU": what a rank holds.
+        devices_per_rank: 1 for a rank without GPUs.
         notes: what could not be measured, and what was corrected.
     """
 
     phases: tuple[Phase, ...]
-    device: str = "GPU"
+    device: str = "CPU"
+    devices_per_rank: int = 1
     notes: tuple[str, ...] = ()
 
     @property
@@ -112,8 +114,8 @@ class Ledger:
 
     @property
     def device_hours(self) -> float:
-        """GPU-hours: one for each hour of each rank. Of a run without GPUs: hours of ranks."""
-        return sum(phase.ranks * phase.wall_s for phase in self.phases) / 3600
+        """GPU-hours that the ranks held. Of a run without GPUs: CPU-hours, with one CPU for each rank."""
+        return sum(phase.ranks * phase.wall_s for phase in self.phases) * self.devices_per_rank / 3600
 
     @property
     def ettr(self) -> float | None:

@@ -74,6 +74,9 @@ class Group:
         self._gpus: dict[int, RankGpus] = dict(
             zip(self._workers, worker_group.execute(gpus_of_rank), strict=True)
         )
+        asked = time.time()
+        answered = worker_group.execute_single(0, time.time)
+        self._clock_ahead_s = answered - (asked + time.time()) / 2
 
     def as_event(self) -> dict[str, Any]:
         """The fields of the event `group_started`."""
@@ -90,6 +93,7 @@ class Group:
         return {
             "restart": self._restart.number,
             "world_size": len(ranks),
+            "clock_ahead_s": self._clock_ahead_s,
             "ranks": ranks,
             "cuda": of_first.cuda,
             "nccl": of_first.nccl,

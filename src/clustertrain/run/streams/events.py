@@ -36,8 +36,8 @@ KINDS = {
     "ray_started": Kind("Ray runs at `address`.", "seconds, address"),
     "group_started": Kind(
         "The workers started. `ranks` are objects with rank, host, pid and gpus (uuid, pci, name, driver, "
-        "capability).",
-        "restart, world_size, cuda, nccl, ranks",
+        "capability). The clock of rank 0's node was `clock_ahead_s` ahead of the driver's.",
+        "restart, world_size, clock_ahead_s, cuda, nccl, ranks",
     ),
     "resized": Kind("The run continues with `world_size` workers of at most `of`.", "world_size, of, text"),
     "resumed": Kind(
