@@ -176,7 +176,7 @@ def test_ls_shows_runs_of_all_launchers_in_one_table(job, tmp_path):
     submitted(other, "slurm", cluster="SLURM cluster sim", job_id="7", host="login1")
     submitted(load_job("job.yaml", ["name=pods"]), "kubernetes", cluster="Kubernetes namespace ml")
     header, *rows = list_runs().lines()
-    assert header.split() == ["NAME", "STATE", "STEP", "ATTEMPT", "WHERE", "FIGURES"]
+    assert header.split() == ["NAME", "STATE", "STEP", "ATTEMPT", "ETTR", "HOURS", "WHERE", "FIGURES"]
     digits, far, pods, note = rows
     assert digits.split()[:3] == ["digits", "waiting", "0"]
     assert far.split()[:2] == ["far", "unknown"]

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from clustertrain.errors import ClusterTrainError
+from clustertrain.ledger.prometheus import MetricsFile
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.folder import Attempt
@@ -49,12 +50,13 @@ class ClaimedAttempt:
         return self._attempt
 
     def end(self) -> None:
-        """End the heartbeat."""
+        """End the heartbeat, and the ledger's metrics."""
         self._at_end.close()
 
     def _begin(self, ref: AttemptRef) -> None:
         self._attempt = ref.open()
         self._at_end.enter_context(Heartbeat(self._attempt))
+        self._at_end.enter_context(MetricsFile(self._attempt.run))
         self._is_there.set()
 
     def _wait_for_claim(self, folder: StartFolder) -> None:

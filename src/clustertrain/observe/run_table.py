@@ -56,6 +56,8 @@ class RunRow:
         state: one of the table of states, or unknown.
         step: the newest one; null before the first, and for a script.
         attempt: the newest one, or null if there is none.
+        ettr: productive seconds / all since the first submission or start; null if it is unknown.
+        device_hours: GPU-hours that the ranks held, or CPU-hours; null if they are unknown.
         where: the machine, or the scheduler's job.
         text: the metrics, or the reason of the state.
         job_yaml: the job as this user started it, if this machine does not see the run.
@@ -66,6 +68,8 @@ class RunRow:
     state: str
     step: int | None = None
     attempt: int | None = None
+    ettr: float | None = None
+    device_hours: float | None = None
     where: str = "this machine"
     text: str = ""
     job_yaml: str | None = None
@@ -120,6 +124,8 @@ def _row_of(status: Status) -> RunRow:
         status.state,
         step=status.step,
         attempt=status.attempt.n if status.attempt else None,
+        ettr=round(ettr, 3) if (ettr := status.ledger.ettr) is not None else None,
+        device_hours=round(status.ledger.device_hours, 3),
         where=status.where or "this machine",
         text=figures or status.standing.text,
         run=status.run,
@@ -127,8 +133,9 @@ def _row_of(status: Status) -> RunRow:
 
 
 _BEFORE = {"name": "NAME", "state": "STATE", "step": "STEP", "attempt": "ATTEMPT"}
+_USED = {"ettr": "ETTR", "device_hours": "HOURS"}
 _AFTER = {"where": "WHERE", "text": "FIGURES"}
-PRINTED = (*_BEFORE, *_AFTER)
+PRINTED = (*_BEFORE, *_USED, *_AFTER)
 """The fields of a RunRow that every row of the table has."""
 
 
@@ -146,7 +153,7 @@ def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> 
     cells = [{key: getattr(row, key) for key in PRINTED} for row in rows]
     for cell, more in zip(cells, values, strict=True):
         cell.update(more)
-    return Table(_BEFORE | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(values)])
+    return Table(_BEFORE | _USED | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(values)])
 
 
 def _job_of(row: RunRow) -> Job | None:

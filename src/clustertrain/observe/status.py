@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.model import Job
+from clustertrain.ledger.book import Ledger
+from clustertrain.ledger.of_run import ledger_of
 from clustertrain.observe.run_state import RunState, alive, of_result
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import UNKNOWN, typed
@@ -21,6 +24,7 @@ from clustertrain.run.job_diff import standing_attempt
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Claim, Result, SchedulerJob
 from clustertrain.run.run_address import RunAddress, addresses_of, run_names
+from clustertrain.run.states import STATES
 from clustertrain.run.streams.history import curve, events_of_attempt
 from clustertrain.storage import Location, open_store
 
@@ -89,6 +93,11 @@ class Status:
     def exit_code(self) -> int | None:
         """The exit code for the current state, or None if the run has not ended."""
         return self.standing.exit_code if self.result is None else self.result.exit_code
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger of the run; reads its events and metrics. It ends now unless the run has ended."""
+        return ledger_of(self.run, alive=not STATES[self.state].final)
 
     @property
     def where(self) -> str:

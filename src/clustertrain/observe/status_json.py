@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from clustertrain.observe.as_json import as_json
@@ -30,6 +30,9 @@ class StoredStatus:
         of_result: the state is that of the newest attempt's result.
         exit_code: null while the run has not ended.
         step: the newest step that is known; null before the first, and for a script.
+        ettr: productive seconds / all since the first submission or start; null before that.
+        device_hours: GPU-hours that the ranks held, or CPU-hours.
+        seconds: wall seconds of each category of the ledger, by its name.
         rows: the table that `status` prints.
         ranks: rank, host, pid and gpus of each worker that was started last, as in the event `group_started`.
     """
@@ -43,6 +46,9 @@ class StoredStatus:
     of_result: bool = False
     exit_code: int | None = None
     step: int | None = None
+    ettr: float | None = None
+    device_hours: float = 0.0
+    seconds: Mapping[str, float] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     ranks: tuple[Mapping[str, Any], ...] = ()
 
@@ -75,6 +81,9 @@ class StoredStatus:
             of_result=standing.of_result,
             exit_code=status.exit_code,
             step=status.step,
+            ettr=status.ledger.ettr,
+            device_hours=status.ledger.device_hours,
+            seconds=status.ledger.by_category(),
             rows=tuple(status_rows(status)),
             ranks=ranks_of(newest_group(attempt)) if attempt is not None else (),
         )

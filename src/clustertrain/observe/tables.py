@@ -106,6 +106,7 @@ def status_rows(status: Status) -> list[Row]:
         attempt = ("attempt", _attempt_text(status))
         rows[-1:-1] = [
             attempt,
+            *_used_rows(status),
             *_worker_rows(status),
             *_change_rows(status),
             *status.job_rows,
@@ -119,7 +120,7 @@ def status_rows(status: Status) -> list[Row]:
         ("state", standing.line),
         ("attempt", _attempt_text(status)),
     ]
-    rows += [*_worker_rows(status), *_change_rows(status)]
+    rows += [*_used_rows(status), *_worker_rows(status), *_change_rows(status)]
     rows += status.job_rows
     if not status.where or status.runner is None:
         rows.append(("runs as", status.runner or _why_no_runner(status)))
@@ -146,6 +147,14 @@ def _attempt_text(status: Status) -> str:
     if status.ended is None or status.result is not None:
         return str(status.attempt.n)
     return f"{status.attempt.n}, which ended as {status.ended.state} ({status.ended.cause})"
+
+
+def _used_rows(status: Status) -> list[Row]:
+    """The share of the time that was productive, and the device hours; the ledger has all categories."""
+    ledger = status.ledger
+    if status.attempt is None or ledger.ettr is None:
+        return []
+    return [("used", f"ettr {ledger.ettr:.2f}, {ledger.device_hours:.3g} {ledger.device}-hours")]
 
 
 def _worker_rows(status: Status) -> list[Row]:

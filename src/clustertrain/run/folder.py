@@ -26,6 +26,7 @@
           logs/                   driver.log, <host>/rank-<k>.log, <host>/ray.log
           result.json             its result, written once
         checkpoints/<step>-<n>.<r>/   files, MANIFEST.json
+        metrics.prom              the ledger for Prometheus, written again every few seconds
         tensorboard/              the curve, a file from each start of the worker group
         wandb/                    files of W&B, which names them itself
       data/                       data sets that are staged once for the whole cluster
@@ -388,6 +389,11 @@ class RunDir:
     @property
     def checkpoints(self) -> Shelf:
         return Shelf(self.store, f"{self.key}/checkpoints")
+
+    @property
+    def prometheus_key(self) -> str:
+        """The ledger in the text format of Prometheus."""
+        return f"{self.key}/metrics.prom"
 
     @property
     def tensorboard_key(self) -> str:

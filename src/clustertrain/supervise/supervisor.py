@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from clustertrain.errors import EXIT_STORAGE, ClusterTrainError, StorageError
+from clustertrain.ledger.prometheus import write_metrics
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import UNKNOWN, CommandLine
@@ -75,7 +76,9 @@ def supervise(
             kill_descendants()  # finds processes only if both guardians were killed
     if display is not None:
         display.end()
-    return write_result(attempt, result)
+    result = write_result(attempt, result)
+    write_metrics(attempt.run, alive=False)
+    return result
 
 
 def _supervise_once(
