@@ -16,6 +16,8 @@ import yaml
 
 from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.job.file import load_job
+from clustertrain.ledger.book import Ledger
+from clustertrain.ledger.of_run import ledger_of
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
@@ -208,3 +210,14 @@ def uninterrupted(tmp_path_factory):
         return run.weights()
 
     return weights
+
+
+def books_add_up(run: Run) -> Ledger:
+    """The ledger of a run that has ended; it books the time from the first claim to the result once."""
+    ledger = ledger_of(run.run_dir)
+    wall_s = run.result.ended_at - run.run_dir.attempt(1).claim.read().time
+    booked = [booking for phase in ledger.phases for booking in phase.booked]
+    assert all(booking.seconds > 0 for booking in booked), booked
+    assert sum(booking.seconds for booking in booked) == pytest.approx(wall_s, rel=0.01), ledger
+    assert all(loss.cause for loss in ledger.losses()), ledger.losses()
+    return ledger

@@ -85,6 +85,8 @@ def test_the_same_in_json(ls):
         "metrics.accuracy.best": 0.9,
         "metrics.loss.last": 1 / 3,
         "metrics.loss.best": None,
+        "ettr": 0.0,
+        "device_hours": 0.0,
         "where": "this machine",
         "text": "",
         "format_version": 1,

@@ -125,7 +125,7 @@ def test_ls_shows_state_step_and_figures(run, tmp_path):
     other = RunDir.newest(str(tmp_path), "other")
     claim_attempt(other)
     header, first, second = list_runs(str(tmp_path)).lines()
-    assert first.split() == ["digits", "done", "40", "1", "this", "machine", "accuracy", "0.98"]
+    assert first.split() == ["digits", "done", "40", "1", "0", "0", "this", "machine", "accuracy", "0.98"]
     assert second.split()[:2] == ["other", "waiting"]
     assert header.index("STATE") == first.index("done")
 

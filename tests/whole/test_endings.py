@@ -13,7 +13,7 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import verify
 from clustertrain.supervise.private_folder import private_folder, remove
 from leftovers import children, kill_together
-from whole_run import ONE_WORKER
+from whole_run import ONE_WORKER, books_add_up
 
 SECTIONS = {
     "task": "faulty:Faulty",
@@ -113,6 +113,13 @@ def test_a_run_goes_on_without_a_process_that_was_killed(make_run, victims):
         assert re.search(rf"{VICTIMS[victim][1]}.*\n.*{again}", output), output
     assert (run.result.state, run.result.restarts) == ("done", len(victims))
     assert checkpoints_of(run)
+    ledger = books_add_up(run)
+    restarts_s = [loss.seconds for loss in ledger.losses() if loss.category == "restart"]
+    assert len(restarts_s) == len(victims) and min(restarts_s) > 0.5, ledger.losses()
+    printed = run.run_dir.local_path(run.run_dir.prometheus_key).read_text()
+    assert f'clustertrain_run_ettr{{run="bereft",generation="1"}} {ledger.ettr:.6f}' in printed
+    (repository,) = run.attempt.provenance.read().source.repositories
+    assert repository.commit is not None or repository.note
 
 
 @pytest.mark.nightly  # in CI: driver/test_failure_watch.py
@@ -154,6 +161,7 @@ def test_a_hang_is_named_within_30_s_with_the_defaults(make_run, tmp_path):
     times_s = {e["kind"]: e["time"] - stopped_at_s for e in reversed(run.events)}
     assert times_s["watchdog"] < times_s["restarting"] <= 30, times_s
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 27, 1)
+    assert 18 < books_add_up(run).by_category()["hang"] < 32
 
 
 def test_a_stopped_worker_is_found_by_the_watchdog_and_named(make_run):

@@ -12,7 +12,7 @@ import pytest
 
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.read import verify
-from whole_run import of_one_process, same_weights
+from whole_run import books_add_up, of_one_process, same_weights
 
 FAULTS = Path(__file__).parent / "faults"
 EVERY_STEPS, STEPS_PER_EPOCH, EPOCHS = 2, 7, 3
@@ -55,6 +55,8 @@ def test_a_rank_killed_in_every_phase_costs_nothing_but_time(make_run, uninterru
     assert run.result.restarts == len(PHASES)
     every_death_is_named(run, victim)
     at_most_one_save_is_lost(run, tmp_path / "marks")
+    seconds = books_add_up(run).by_category()
+    assert {"steps", "restart", "lost", "prepare", "staging", "save"} <= seconds.keys()
     shelf = run.run_dir.checkpoints
     assert all(verify(shelf, name) for name in names(shelf))
     left = sorted(folder.name for folder in run.checkpoints.iterdir())

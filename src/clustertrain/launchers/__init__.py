@@ -8,6 +8,7 @@ listing.py       `clustertrain ls`: the runs of all launchers in one table
 storages.py      the storage that the argument of `ls` names
 model.py         the model of a checkpoint, wherever its storage is
 scheduler/       what a scheduler implements, and what is the same for all of them
+source_state.py  the commit of a job's code, and what differs from it
 shell.py         runs the commands of a scheduler, and starts runs in the background
 one_host.py      a run whose driver starts Ray on this host
 gpu_slices.py    slices of GPUs (MIG), as several schedulers name them

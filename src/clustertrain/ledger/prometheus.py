@@ -14,7 +14,7 @@ from clustertrain.ledger.of_run import ledger_of
 from clustertrain.run.folder import RunDir
 
 _EVERY_S = 15.0
-_SHARE = 20  # of the time at most 1/20 is spent on the ledger, whatever a long run's records take
+_SHARE = 100  # of the time at most 1/100 is spent on the ledger, whatever a long run's records take
 
 
 class Metric(NamedTuple):

@@ -24,6 +24,12 @@ def launcher_names() -> list[str]:
     return sorted(set(entry_points(group=LAUNCHER_GROUP).names))
 
 
+def installed_packages() -> tuple[str, ...]:
+    """The packages of this Python with their versions: `torch==2.12.0`."""
+    found = {f"{each.name}=={each.version}" for each in distributions() if each.metadata["Name"]}
+    return tuple(sorted(found, key=str.lower))
+
+
 def missing_for_training() -> list[str]:
     """The names of those of torch and ray that are not installed; imports neither."""
     return [name for name in ("torch", "ray") if find_spec(name) is None]

@@ -133,9 +133,8 @@ def _row_of(status: Status) -> RunRow:
 
 
 _BEFORE = {"name": "NAME", "state": "STATE", "step": "STEP", "attempt": "ATTEMPT"}
-_USED = {"ettr": "ETTR", "device_hours": "HOURS"}
-_AFTER = {"where": "WHERE", "text": "FIGURES"}
-PRINTED = (*_BEFORE, *_USED, *_AFTER)
+_AFTER = {"ettr": "ETTR", "device_hours": "HOURS", "where": "WHERE", "text": "FIGURES"}
+PRINTED = (*_BEFORE, *_AFTER)
 """The fields of a RunRow that every row of the table has."""
 
 
@@ -153,7 +152,7 @@ def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> 
     cells = [{key: getattr(row, key) for key in PRINTED} for row in rows]
     for cell, more in zip(cells, values, strict=True):
         cell.update(more)
-    return Table(_BEFORE | _USED | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(values)])
+    return Table(_BEFORE | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(values)])
 
 
 def _job_of(row: RunRow) -> Job | None:

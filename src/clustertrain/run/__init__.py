@@ -10,6 +10,7 @@ run_address.py   the run that a folder belongs to
 admission.py     whether a job may start, and as which attempt
 job_diff.py      the changes in a job since the last attempt, and whether its run continues with them
 claims.py        which process runs an attempt, and whether it is alive
+provenance.py    from what an attempt was started: code, packages, machine
 result.py        the result of an attempt
 retry_budget.py  the failures in a row after which a run ends
 best.py          the best checkpoint of a run

@@ -18,8 +18,9 @@ from clustertrain.run.claims import claim_attempt, progress_of, who_runs
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import echo_changes, job_changes, standing_attempt, was_refused
+from clustertrain.run.provenance import record_provenance
 from clustertrain.run.recorded_job import last_job, record_job
-from clustertrain.run.records import JobChanges, Result, SchedulerStart, StopRequest
+from clustertrain.run.records import JobChanges, Result, SchedulerStart, Source, StopRequest
 from clustertrain.storage import Location, open_store, probe
 
 _PROBE_RETRY_S = 30.0
@@ -31,6 +32,7 @@ class Options:
 
     Attributes:
         no_check: start without the check of the code.
+        snapshot: the digest of the submission's snapshot, or empty for a start from the job file.
         command: the command line itself, for messages that advise one of the options.
     """
 
@@ -40,6 +42,7 @@ class Options:
     allow_world_size_change: bool = False
     accept_changes: bool = False
     retry: bool = False
+    snapshot: str = ""
     command: CommandLine = UNKNOWN
 
 
@@ -68,6 +71,7 @@ def claim_next_attempt(
     run: RunDir | None = None,
     allocation: SchedulerStart | None = None,
     before_claim: Callable[[int], object] | None = None,
+    read_source: Callable[[Sequence[str]], Source] | None = None,
 ) -> tuple[RunDir, Attempt | Result]:
     """Claim the next attempt of the job's run. If the run is already finished, returns its result instead.
 
@@ -76,6 +80,7 @@ def claim_next_attempt(
             used. Called only if training is left to do.
         before_claim: called with the world size after all other checks. It may refuse the start, and it may
             take seconds: of two starts at the same time, the first to claim runs.
+        read_source: reads the state of the code's repositories, where the start sees them.
         run: the generation to continue, if it was chosen before. Default: the newest.
         allocation: the scheduler's names for this start, for the claim. An earlier start of the same job of
             the scheduler is known to be over.
@@ -119,6 +124,11 @@ def claim_next_attempt(
     if continued.changes is not None:
         attempt.changes.write(continued.changes)
     record_job(attempt, job)
+    if options.snapshot:
+        source = run.snapshot_source(options.snapshot).read()
+    else:
+        source = read_source(job.code) if read_source is not None else None
+    record_provenance(attempt, source or Source())
     return run, attempt
 
 

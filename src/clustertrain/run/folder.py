@@ -4,10 +4,11 @@
       g<k>/                       a generation: `--fresh` starts the next one and keeps the old one
         job.yaml                  the job as the newest attempt runs it
         submissions/              the jobs that were submitted to schedulers
-          <digest>/               a snapshot: job.yaml and code.tar.gz
+          <digest>/               a snapshot: job.yaml, code.tar.gz and source.json
           slurm-<id>.json         a job of a scheduler; slurm-<id>.ended.json if `stop` cancelled it
         attempts/<n>/             one start of the run, claimed by creating claim.json
           claim.json              its process: host, pid and start of that process, scheduler's job id
+          provenance.json, diff.patch  commit, packages and machine; the changes since the commit
           job.yaml, changes.json  the job of this attempt, and its differences from the one before
           rendezvous.json         the address of Ray's head; nodes/<k>.json: a node that found it
           node-failures/<k>.json  why a node cannot take part, or was lost
@@ -171,6 +172,15 @@ class Attempt:
     @property
     def changes(self) -> RecordFile[records.JobChanges]:
         return RecordFile(self.run.store, f"{self.key}/changes.json", records.JobChanges)
+
+    @property
+    def provenance(self) -> RecordFile[records.Provenance]:
+        return RecordFile(self.run.store, f"{self.key}/provenance.json", records.Provenance)
+
+    @property
+    def diff_key(self) -> str:
+        """The changes since the commit of the code."""
+        return f"{self.key}/diff.patch"
 
     @property
     def heartbeat(self) -> RecordFile[records.Beat]:
@@ -360,6 +370,10 @@ class RunDir:
     def snapshot_code_key(self, digest: str) -> str:
         """The code of a snapshot."""
         return f"{self._submissions_key}/{digest}/code.tar.gz"
+
+    def snapshot_source(self, digest: str) -> RecordFile[records.Source]:
+        """The state of the code's repositories when it was submitted last."""
+        return RecordFile(self.store, f"{self._submissions_key}/{digest}/source.json", records.Source)
 
     def submission(self, scheduler: str, job_id: str) -> RecordFile[records.SchedulerJob]:
         """The record of a job that was submitted to a scheduler for this run."""

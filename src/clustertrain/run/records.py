@@ -100,6 +100,54 @@ class JobChanges:
 
 
 @dataclass(frozen=True)
+class Repository:
+    """A git repository with code of the job.
+
+    Attributes:
+        folder: its top, or the folder of the code if it is in none.
+        commit: None if there is none.
+        note: what git could not tell, or why the diff is left out.
+        untracked: names of files that are neither in the commit nor ignored.
+        changed: tracked files differ from the commit.
+        diff: how they differ; in a submission only, an attempt has it as a file.
+    """
+
+    folder: str
+    commit: str | None = None
+    note: str = ""
+    untracked: tuple[str, ...] = ()
+    changed: bool = False
+    diff: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The repositories of the job's code; none if the start did not see them, as in a pod."""
+
+    repositories: tuple[Repository, ...] = ()
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """From what an attempt was started.
+
+    Attributes:
+        source: the code. Of a submitted job, as it was at the submission.
+        packages: those of the Python that claimed the attempt, as `name==version`.
+        host: where that was; the event `group_started` has the hosts and GPUs of the ranks.
+    """
+
+    source: Source
+    packages: tuple[str, ...]
+    python: str
+    platform: str
+    host: str
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    version: str = __version__
+
+
+@dataclass(frozen=True)
 class Beat(Process):
     """The heartbeat of a driver: a reader checks whether `counter` changes, and compares no clocks."""
 

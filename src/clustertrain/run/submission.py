@@ -75,6 +75,7 @@ class Submission:
             allow_world_size_change=self.allow_world_size_change,
             accept_changes=self.accept_changes,
             retry=self.retry and not restart,
+            snapshot=self.digest,
             command=replace(self.command, run=self.run.uri),
         )
 

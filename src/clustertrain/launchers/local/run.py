@@ -13,6 +13,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
 from clustertrain.launchers.one_host import driver_environment, ray_address, world_sizes_here
+from clustertrain.launchers.source_state import read_source
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
@@ -66,6 +67,7 @@ def run_local(
                 screen.echo,
                 launcher="local",
                 before_claim=check,
+                read_source=read_source,
             )
         if isinstance(begun, Result):
             return run, begun

@@ -31,6 +31,7 @@ from clustertrain.launchers.one_host import (
     ray_address,
     world_sizes_here,
 )
+from clustertrain.launchers.source_state import read_source
 from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines
@@ -102,6 +103,7 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
         launcher=arguments.launcher,
         run=run,
         allocation=start,
+        read_source=read_source,
     )
     if isinstance(begun, Result):
         return begun

@@ -17,6 +17,7 @@ from clustertrain.job.site import SiteJob
 from clustertrain.launchers.check import check_code
 from clustertrain.launchers.scheduler.interface import Handle, Plan, Scheduler
 from clustertrain.launchers.scheduler.status import status_of
+from clustertrain.launchers.source_state import read_source
 from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
@@ -83,6 +84,7 @@ def _unset_variables(scheduler: Scheduler, job: Job) -> list[str]:
 def _snapshot(run: RunDir, job: Job, plan: Plan, options: Options) -> Submission:
     snapshot = take_snapshot(job, left_out=re.compile(plan.own_output) if plan.own_output else None)
     upload(run, snapshot)
+    run.snapshot_source(snapshot.digest).write(read_source(job.code))
     return submission_of(run, snapshot.digest, options)
 
 

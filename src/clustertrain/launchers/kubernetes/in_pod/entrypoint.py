@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 
 from clustertrain import variables
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
@@ -82,7 +83,7 @@ def this_start() -> SchedulerStart:
 
 
 def _options(job: Job, arguments: Sequence[str]) -> Options:
-    given = {option: flag_of(option) in arguments for option in START_OPTIONS}
+    given: dict[str, Any] = {option: flag_of(option) in arguments for option in START_OPTIONS}
     return Options(**given, command=CommandLine("submit --to kubernetes", run=job.name))
 
 

@@ -14,6 +14,7 @@ from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import Node, Start, prepare_node, record_arrival, start_ray
 from clustertrain.launchers.slurm.section import Slurm
+from clustertrain.launchers.source_state import read_source
 from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
@@ -56,6 +57,7 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
         launcher="slurm",
         run=start.run,
         allocation=start.allocation.record,
+        read_source=read_source,
     )
     if isinstance(begun, Result):
         return begun

@@ -1,0 +1,43 @@
+"""The commit of a job's code and what differs from it, asked of git."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from clustertrain.errors import ClusterError
+from clustertrain.launchers.shell import CommandFailed, run
+from clustertrain.run.records import Repository, Source
+
+MOST_DIFF_BYTES = 1_000_000
+_MOST_UNTRACKED = 100
+_GIT_S = 20.0
+
+
+def read_source(folders: Sequence[str]) -> Source:
+    """The state of the repository of each folder of the code. What git does not tell is a note in it, and
+    never an error: the run does not need it."""
+    found = {each.folder: each for each in map(_repository, folders)}
+    return Source(tuple(found.values()))
+
+
+def _repository(folder: str) -> Repository:
+    try:
+        top = _git(folder, "rev-parse", "--show-toplevel").strip()
+        commit = _git(folder, "rev-parse", "HEAD").strip()
+        listed = _git(folder, "status", "--porcelain", "-z", "--untracked-files=normal").split("\0")
+        diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color")
+    except CommandFailed as error:  # no repository, or one without a commit
+        printed = error.stderr.strip().splitlines() or [error.how]
+        return Repository(folder, note=printed[-1])
+    except ClusterError as error:
+        return Repository(folder, note=str(error).splitlines()[0])
+    untracked = tuple(entry[3:] for entry in listed if entry.startswith("?? "))
+    size = len(diff.encode())
+    note = "" if size <= MOST_DIFF_BYTES else f"the diff has {size:,} bytes and is left out"
+    return Repository(top, commit, note, untracked[:_MOST_UNTRACKED], bool(diff), "" if note else diff)
+
+
+def _git(folder: str, *arguments: str) -> str:
+    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}  # not even the index is changed
+    return run(["git", "-C", folder, *arguments], environ=environ, timeout_s=_GIT_S).stdout
