@@ -601,7 +601,7 @@ SHARED = some(
 def checkpoint(**every):
     return some(
         checkpoint=some(
-            every=either(steps=COUNTS, minutes=SECONDS, **every),
+            every=st.just("auto") | either(steps=COUNTS, minutes=SECONDS, **every),
             keep_last=COUNTS,
             keep_best=st.fixed_dictionaries({"metric": PRINTABLE, "mode": st.sampled_from(["min", "max"])}),
             **{"async": st.booleans()},

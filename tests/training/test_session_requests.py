@@ -35,13 +35,14 @@ def seen(rank_info, asked, slow_step_s):
 
 
 SAVE, STOP = (False, True), (True, False)
+TIMER = (False, False, True)  # the launcher's clock: `checkpoint.every: auto`
 
 
 @pytest.mark.parametrize(
-    ("slow_step_s", "expected"), [(1000.0, {4: SAVE, 6: STOP}), (0.0, {3: SAVE, 5: STOP})]
+    ("slow_step_s", "expected"), [(1000.0, {2: SAVE, 4: SAVE, 6: STOP}), (0.0, {2: SAVE, 3: SAVE, 5: STOP})]
 )
 def test_a_request_counts_one_step_later_or_at_once_after_slow_steps(ranks, slow_step_s, expected):
-    assert ranks(2).results(seen, {3: SAVE, 5: STOP}, slow_step_s) == [expected] * 2
+    assert ranks(2).results(seen, {1: TIMER, 3: SAVE, 5: STOP}, slow_step_s) == [expected] * 2
 
 
 def timeouts(rank_info):

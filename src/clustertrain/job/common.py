@@ -237,7 +237,7 @@ def _check_entry_point(job: CommonJob) -> None:
             "put its values under args",
             "train",
         )
-    if entry_point == "function" and job.checkpoint.every.epochs is not None:
+    if entry_point == "function" and job.checkpoint.periods.epochs is not None:
         raise Refused(
             "the key epochs is given together with function\nonly the function's own loop knows its epochs\n"
             "save by steps or minutes instead, for example every: {minutes: 10}",

@@ -7,6 +7,7 @@ tables.py       the tables of `status` and the end of a run, and hints for the n
 run_table.py    the table of `ls`, as lines or as JSON
 columns.py      the columns of `ls --args` and `ls --metric`
 checkpoints.py  the checkpoints of a run, and the one that a user names
+save_cost.py    what saves and failures are expected to cost a run
 as_json.py      the output of every `--json`
 logs.py         `clustertrain logs`
 event_lines.py  the line of text for each event

@@ -14,6 +14,7 @@ provenance.py    from what an attempt was started: code, packages, machine
 result.py        the result of an attempt
 retry_budget.py  the failures in a row after which a run ends
 best.py          the best checkpoint of a run
+save_interval.py  how often to save, and what saves and failures cost
 submission.py    a job that is submitted to a scheduler, and how a node finds its snapshot
 snapshot.py      the code of a job at its submission
 rendezvous.py    the files by which the nodes of one start find each other

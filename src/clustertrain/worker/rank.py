@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -22,12 +23,14 @@ from clustertrain.job.loggers import loggers_of
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
 from clustertrain.run.best import retention_of
+from clustertrain.run.save_interval import mtbf_s
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.step_counter import Reached
 from clustertrain.training.ranks.host import KeptStep, Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
 from clustertrain.worker import last_step
+from clustertrain.worker.auto_save import AutoSave
 from clustertrain.worker.fork.preload import preload_for_restart
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
@@ -58,6 +61,7 @@ class WorkerRun:
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
         self._curve = self._make_curve(job) if rank == 0 else None
         self._reached = Reached(restart.reached) if rank == 0 else None
+        self._auto_save = self._make_auto_save(job) if rank == 0 and job.checkpoint.every == "auto" else None
         self._saver = self._make_saver(job)
         watch = job.failures.watchdog
         limits_s = {
@@ -83,6 +87,10 @@ class WorkerRun:
             warn=lambda text: self._note("warning", text=text),
             note=lambda text: self._note("note", text=text),
         )
+
+    def _make_auto_save(self, job: Job) -> AutoSave:
+        nodes = math.ceil(self.world_size / int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return AutoSave(mtbf_s(job.failures, nodes))
 
     def _make_saver(self, job: Job) -> Saver | None:
         """Rank 0's; with FSDP one for each rank, because each has a part of the state."""
@@ -119,9 +127,14 @@ class WorkerRun:
         return saver(
             writer,
             background=job.checkpoint.async_,
-            on_saved=lambda **fields: self._note("checkpoint", **fields),
+            on_saved=self._saved,
             on_failed=lambda text: self._note("warning", text=text),
         )
+
+    def _saved(self, **fields: Any) -> None:
+        if self._auto_save:
+            self._auto_save.saved(fields["blocking_s"], fields["write_s"])
+        self._note("checkpoint", **fields)
 
     def __enter__(self) -> WorkerRun:
         self._watchdog.__enter__()
@@ -158,7 +171,8 @@ class WorkerRun:
         """The requests, on rank 0, and on each rank of a script; a request for a save is returned once."""
         if self._saver:
             self._saver.check()
-        return self._requests.take() if self._requests else Requests()
+        requests = self._requests.take() if self._requests else Requests()
+        return requests._replace(save_timer=self._auto_save is not None and self._auto_save.is_due())
 
     def stop_exists(self) -> bool:
         """Whether a stop was requested, from the storage itself: the poller may be behind it."""
@@ -199,6 +213,8 @@ class WorkerRun:
             progress = replace(progress, reason="resize")
         if self._saver:
             self._saver.start(state, progress)
+        if self._auto_save:
+            self._auto_save.started()
 
     def wait_for_write(self, timeout_s: float) -> int | None:
         return self._saver.wait(timeout_s) if self._saver else None

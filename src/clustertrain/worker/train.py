@@ -130,7 +130,7 @@ def settings_of(job: Job) -> TrainSettings:
     keep_best = job.checkpoint.keep_best
     return TrainSettings(
         **{each.name: getattr(job.train, each.name) for each in fields(Train)},
-        save_every=job.checkpoint.every,
+        save_every=job.checkpoint.periods,
         keep_best=keep_best.metric if keep_best else None,
         cpus=job.resources.cpus_per_worker,
         job_sha256=job_hash(job),
@@ -154,7 +154,7 @@ def call_function(job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, 
         rank_info=rank_info,
         data=dict(data),
         args=args,
-        save_every=job.checkpoint.every,
+        save_every=job.checkpoint.periods,
     )
     session.start_session(rank_session)
     host.phase("first_step", 0)

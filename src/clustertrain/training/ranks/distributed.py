@@ -195,8 +195,9 @@ class StopLine:
             self._step_began_s = time.monotonic()
 
     def _requests(self) -> Requests:
+        requests = self._requests_of_launcher()
         is_due = time.monotonic() - self._saved_at_s >= self._save_every_s
-        return self._requests_of_launcher()._replace(save_timer=is_due)
+        return requests._replace(save_timer=requests.save_timer or is_due)
 
     def _flags(self) -> torch.Tensor:
         """int32: this rank's requests, and whether its last step was slow. Only rank 0's count."""

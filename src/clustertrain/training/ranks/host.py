@@ -16,7 +16,7 @@ class Requests(NamedTuple):
 
     stop: bool = False
     save: bool = False
-    save_timer: bool = False  # the time between two saves has passed
+    save_timer: bool = False  # the time between two saves has passed, by the loop's clock or the launcher's
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,61 @@
+"""The interval of `checkpoint.every: auto`, and its cost, against a simulation of failures."""
+
+import math
+import random
+
+import pytest
+
+from clustertrain.job.sections import Failures
+from clustertrain.run.save_interval import best_interval_s, cost, first_interval_s, mtbf_s
+
+DAY_S = 86_400.0
+
+
+def simulated(interval_s, stall_s, behind_s, restart_s, mtbf_s, *, failures=40_000):
+    """The parts of the time in stalls of saves that counted, and lost, by events alone: no formula."""
+    draw = random.Random(7).expovariate
+    total_s = useful_s = stalled_s = 0.0
+    for _ in range(failures):
+        life_s = draw(1 / mtbf_s)
+        total_s += life_s
+        trained_s = life_s - restart_s - behind_s  # a save counts if it was complete before the failure
+        saves = max(0, math.floor(trained_s / (interval_s + stall_s)))
+        useful_s += saves * interval_s
+        stalled_s += saves * stall_s
+    stall = stalled_s / total_s
+    return stall, 1 - useful_s / total_s - stall
+
+
+@pytest.mark.parametrize(
+    ("stall_s", "behind_s", "restart_s", "mtbf_s"),
+    [
+        (5, 0, 60, 4 * 3600),
+        (7, 40, 30, 14 * 3600),
+        (0.2, 3, 20, 600),
+        (60, 0, 300, 3 * 3600),
+        (30, 0, 0, 300),
+    ],
+)
+def test_the_cost_is_that_of_a_simulation_and_no_other_interval_costs_less(
+    stall_s, behind_s, restart_s, mtbf_s
+):
+    best_s = best_interval_s(stall_s, mtbf_s)
+    expected = cost(best_s, stall_s, behind_s, restart_s, mtbf_s)
+    assert (expected.stall, expected.lost) == pytest.approx(
+        simulated(best_s, stall_s, behind_s, restart_s, mtbf_s), abs=0.005
+    )
+    whole = expected.stall + expected.lost
+    for factor in (0.7, 1.4):
+        other = cost(best_s * factor, stall_s, behind_s, restart_s, mtbf_s)
+        assert other.stall + other.lost > whole - 1e-4
+
+
+def test_intervals_of_the_papers_and_of_extremes():
+    assert best_interval_s(5, 1e9) == pytest.approx(math.sqrt(2 * 5 * 1e9), rel=1e-3)  # Young's
+    assert best_interval_s(10, 4) == 4  # Daly: a save takes longer than two failures are apart
+    assert mtbf_s(Failures(), 1) * 6.5 == pytest.approx(1000 * DAY_S)
+    assert mtbf_s(Failures(mtbf="80h"), 8) == 10 * 3600
+    assert (first_interval_s(1e7), first_interval_s(0.5)) == (300, 0.5)
+    hopeless = cost(300, 1, 0, 60, 0.05)
+    assert hopeless.lost == pytest.approx(1)
+    assert cost(840, 7, 0, 60, 50_000).text == "save every 14 min: 0.82 % stall + 0.96 % lost = 1.78 %"
