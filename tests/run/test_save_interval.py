@@ -30,7 +30,7 @@ def simulated(interval_s, stall_s, behind_s, restart_s, mtbf_s, *, failures=40_0
     ("stall_s", "behind_s", "restart_s", "mtbf_s"),
     [
         (5, 0, 60, 4 * 3600),
-        (7, 40, 30, 14 * 3600),
+        (7, 300, 30, 4 * 3600),
         (0.2, 3, 20, 600),
         (60, 0, 300, 3 * 3600),
         (30, 0, 0, 300),

@@ -309,7 +309,7 @@ def _is_expanded_later(path: Keys) -> bool:
     """Whether the process that starts the driver, the shell on the node, the worker or the script itself
     replaces ${…}."""
     match path:
-        case ("env", _) | ("args" | "resume_args", int()):
+        case ("notify",) | ("env", _) | ("args" | "resume_args", int()):
             return True
         case (str(name), str(key), *_) if key in _section(name).shell_keys:
             return True
@@ -351,8 +351,8 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
         refuse(
             position,
             f"{dotted(path)}: {shown(value)} is not accepted",
-            "${NAME} is replaced only in storage, scratch, data.*.uri, env, code, interpreter, image and the "
-            f"paths of {_names_with_paths()}, and ${{{variables.PREFIX}…}} in the args of a script",
+            "${NAME} is replaced only in storage, scratch, data.*.uri, env, code, interpreter, image, notify "
+            f"and the paths of {_names_with_paths()}, and ${{{variables.PREFIX}…}} in the args of a script",
             "set another key on the command line: --set KEY=VALUE",
         )
     return value

@@ -4,7 +4,7 @@ ${CLUSTERTRAIN_DATA_TRAIN} and the like, in `args`, `resume_args` and `env`: onl
 because it stages the data. So a run has the same identity on every machine. Any other ${…} of `args` is the
 script's own, and passes through.
 
-${NAME} in `env`: the process that starts the driver has the values, which may be secrets.
+${NAME} in `env` and `notify`: the process that starts the driver has the values, which may be secrets.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def check_dollars(text: str) -> None:
         raise Refused("a '$' that does not start ${NAME} or ${NAME:-default}\nwrite $$ for a '$'")
 
 
-def names_of(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables without which `env` has no value, each with a key that refers to it."""
+def names_of(texts: Mapping[str, str]) -> dict[str, str]:
+    """The variables without which these texts have no value, each with a key that refers to it."""
     return {
         match[1]: key
-        for key, text in env.items()
+        for key, text in texts.items()
         for match in _OF_ENV.finditer(text)
         if match[1] and match[2] is None and not match[1].startswith(variables.PREFIX)
     }
@@ -90,15 +90,25 @@ def with_values(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
             return match[0]
         return environ.get(name) or default or ""
 
-    for name, key in names_of(env).items():
+    check_set({f"env.{key}": text for key, text in env.items()}, environ)
+    return {key: _OF_ENV.sub(value, text) for key, text in env.items()}
+
+
+def check_set(texts: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """
+    Args:
+        texts: by their keys in the job file, such as `env.KEY` and `notify`.
+
+    Raises:
+        JobError: a variable is not set, and the reference has no default.
+    """
+    for name, key in names_of(texts).items():
         if name not in environ:
             raise JobError(
-                f"env.{key}: needs the environment variable {name}, which is not set on "
-                f"{socket.gethostname()}\n"
+                f"{key}: needs the environment variable {name}, which is not set on {socket.gethostname()}\n"
                 f"set it where the job starts, or give a default: ${{{name}:-default}}",
-                ("env", key),
+                tuple(key.split(".", 1)),
             )
-    return {key: _OF_ENV.sub(value, text) for key, text in env.items()}
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

@@ -5,6 +5,8 @@ The output of a task is not shown: its loop has a line of progress.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from clustertrain.observe.event_lines import Record
 from clustertrain.observe.rank_output import RankOutput
 from clustertrain.observe.screen import Screen
@@ -15,10 +17,21 @@ from clustertrain.run.streams.history import AttemptFollower
 
 
 class Display:
-    """Shows one attempt on a screen. `command`: the command that started the run, for messages."""
+    """Shows one attempt on a screen.
 
-    def __init__(self, attempt: Attempt, screen: Screen, command: CommandLine) -> None:
-        self._screen, self._command = screen, command
+    Args:
+        command: the command that started the run, for messages.
+        also: called with the records that are shown.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        screen: Screen,
+        command: CommandLine,
+        also: Callable[[list[Record]], None] = lambda records: None,
+    ) -> None:
+        self._screen, self._command, self._also = screen, command, also
         self._follower = AttemptFollower(attempt.run.on_this_node.attempt(attempt.n))
         job = job_of(attempt)
         is_shown = job is not None and job.entry_point != "task"
@@ -45,6 +58,7 @@ class Display:
 
     def _show(self, records: list[Record]) -> None:
         self._screen.show(records)
+        self._also(records)
         started = [record for record in records if record["kind"] == "group_started"]
         self.is_training |= bool(started)
         if self._output is None or self._others_are_named or not started:

@@ -13,7 +13,7 @@ from clustertrain.checkpoints.manifest import CheckpointDamaged, names, read_man
 from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
-from clustertrain.job.references import with_values
+from clustertrain.job.references import check_set
 from clustertrain.run.claims import claim_attempt, progress_of, who_runs
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt, RunDir
@@ -92,7 +92,7 @@ def claim_next_attempt(
         ClusterError: another process runs it, or the resources suffice for too few workers.
         StorageError: the storage is not writable.
     """
-    with_values(job.env, os.environ)
+    check_set(job.start_texts, os.environ)
     check_storage(job.storage.location)
     run = run or RunDir.newest(job.storage.location, job.name)
     previous, continued = run.newest_attempt(), Continuation()

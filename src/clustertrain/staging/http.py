@@ -153,7 +153,7 @@ class HttpSource(Source):
         fixed = {"User-Agent": "clustertrain", "Accept-Encoding": "identity", "Connection": "close"}
         with self._explained(url, f"did not answer within {ANSWER_S:g} s"):
             encoded = parse_url(url)._replace(fragment=None).url
-            return timed(_manager(encoded), encoded).request(
+            return timed(connections_to(encoded), encoded).request(
                 "GET",
                 encoded,
                 headers={**fixed, **headers},
@@ -216,7 +216,7 @@ class HttpSource(Source):
             raise CutShort(shortened(f"{name}{original}", 200)) from error
 
 
-def _manager(url: str) -> PoolManager:
+def connections_to(url: str) -> PoolManager:
     """A manager of connections to the server of a URL, or to the proxy that the environment gives for it."""
     target = parse_url(url)
     proxy = urllib.request.getproxies().get(target.scheme or "")

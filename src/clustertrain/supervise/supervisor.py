@@ -13,10 +13,12 @@ from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt
+from clustertrain.run.recorded_job import job_of
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.result import failed, write_result
 from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
+from clustertrain.supervise.notices import Notices
 from clustertrain.supervise.process import Guarded
 
 _POLL_S = 0.1
@@ -61,8 +63,9 @@ def supervise(
     if owns_process:
         become_subreaper()
     starts, display, result = DriverStarts(attempt, start_driver), None, None
+    notices = Notices(attempt, job_of(attempt))
     try:
-        display = Display(attempt, screen, command)
+        display = Display(attempt, screen, command, notices.restarts)
         while result is None:
             result = _supervise_once(starts, policy, display, is_alone=owns_process and not beside)
     except ClusterTrainError as error:
@@ -74,10 +77,11 @@ def supervise(
             process.end()
         if owns_process:
             kill_descendants()  # finds processes only if both guardians were killed
-    if display is not None:
-        display.end()
     result = write_result(attempt, result)
     write_metrics(attempt.run, alive=False)
+    notices.ended(result)
+    if display is not None:
+        display.end()  # a notice that was not delivered is an event
     return result
 
 

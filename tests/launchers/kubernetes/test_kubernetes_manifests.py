@@ -216,7 +216,7 @@ def test_storage_on_s3_needs_no_volume(make, storage):
     assert [each.claim for each in volumes(make(storage=storage, kubernetes=data))] == ["d"]
 
 
-def test_flows_to_s3_and_to_loggers_are_allowed_only_where_they_are_used(make):
+def test_flows_to_s3_loggers_and_notices_are_allowed_only_where_they_are_used(make):
     def outgoing(job):
         policies = of_kind(manifests(job), "NetworkPolicy")
         head = next(each for each in policies if each["metadata"]["name"].endswith("-head"))
@@ -230,6 +230,8 @@ def test_flows_to_s3_and_to_loggers_are_allowed_only_where_they_are_used(make):
         env={"MLFLOW_TRACKING_URI": "http://mlflow:5000"},
     )
     assert outgoing(logged) == [[{"protocol": "TCP", "port": port} for port in (443, 5000)]]
+    for url, port in (("${HOOK}", 443), ("http://hooks:8065/${KEY}", 8065)):
+        assert outgoing(make(notify=url)) == [[{"protocol": "TCP", "port": port}]]
 
 
 def test_no_value_of_this_machine_is_in_the_objects(make, monkeypatch):

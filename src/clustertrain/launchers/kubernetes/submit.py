@@ -70,9 +70,9 @@ class KubernetesScheduler(Scheduler):
     def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterator[str]:
         kubectl, objects = Kubectl.of(job.section(Kubernetes)), _objects(plan)
         yield from _plain(check_cluster(job, kubectl))
-        for name, key in names_of(job.env).items():
+        for name, key in names_of(job.start_texts).items():
             if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
-                yield f"env.{key}: {name} is not sent from here; the image has to set it, or a Secret"
+                yield f"{key}: {name} is not sent from here; the image has to set it, or a Secret"
         is_replaced = rayjob_of(kubectl, job.name) is not None
         yield from _plain(check_admission(objects, kubectl, replaced=is_replaced))
         yield from _plain(check_pods(objects, kubectl))

@@ -19,7 +19,7 @@ from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
-from clustertrain.job.references import with_values
+from clustertrain.job.references import check_set
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.check import check_training_installed, placing
 from clustertrain.launchers.known_runs import KnownRun, state_file
@@ -70,7 +70,7 @@ class LocalScheduler(Scheduler):
     def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Sequence[str]:
         check_training_installed("submit --to local")
         with placing(command):
-            with_values(job.env, os.environ)
+            check_set(job.start_texts, os.environ)
         world_sizes_here(job)
         return allocation_notes(replace(command, start="run"))
 

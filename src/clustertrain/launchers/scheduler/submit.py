@@ -75,8 +75,8 @@ def submit(
 
 def _unset_variables(scheduler: Scheduler, job: Job) -> list[str]:
     return [
-        f"env.{key}: {name} is not set here; if no node sets it, the job ends at its start"
-        for name, key in names_of(job.env).items()
+        f"{key}: {name} is not set here; if no node sets it, the job ends at its start"
+        for name, key in names_of(job.start_texts).items()
         if scheduler.is_elsewhere and name not in os.environ
     ]
 

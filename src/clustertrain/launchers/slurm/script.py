@@ -113,7 +113,7 @@ def passed_variables(job: Job) -> tuple[str, ...]:
 def _named_variables(job: Job) -> tuple[str, ...]:
     """Those that the job names, in slurm.environment or in a reference of `env`. The folders of a machine are
     its own: a container has others."""
-    needed = (name for name in names_of(job.env) if name not in (*_PASSED_VARIABLES, *_FOLDERS))
+    needed = (name for name in names_of(job.start_texts) if name not in (*_PASSED_VARIABLES, *_FOLDERS))
     return tuple(dict.fromkeys((*job.section(Slurm).environment, *needed)))
 
 
