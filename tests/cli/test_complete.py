@@ -89,7 +89,7 @@ def shell(tmp_path, monkeypatch):
         ("clustertrain data fetch job.yaml ", ["images", "labels"]),
         ("clustertrain data ls job.yaml im", ["images"]),
         ("clustertrain run jobs", ["option -o default", ""]),  # bash itself completes the folder
-        ("clustertrain chec", ["check"]),
+        ("clustertrain chec", ["check", "checkpoint"]),
         ("clustertrain submit --to s", ["slurm"]),
     ],
 )

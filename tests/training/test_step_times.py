@@ -286,21 +286,23 @@ def test_the_peak_depends_on_the_gpu_and_the_number_format(gpu, precision, tf32,
     assert peak_flops_per_s(gpu, precision, tf32=tf32) == peak
 
 
-def _profiled(rank_info, folder):
+def _profiled(rank_info, folder, requested):
+    """Steps 3 and 4 are named by the job, or requested after the first step."""
     run = MemoryRun(rank_info.rank)
     run.trace = folder / f"{rank_info.rank}.gz"
-    settings = TrainSettings(
-        steps=6, batch_size=2, eval_every=EvalEvery(steps=2), profile=Profile(steps=(3, 4))
-    )
+    run.asked = lambda call: (False, False, False, 2 if requested and call == 1 else 0)
+    wanted = None if requested else Profile(steps=(3, 4))
+    settings = TrainSettings(steps=6, batch_size=2, eval_every=EvalEvery(steps=2), profile=wanted)
     train(Classify(), settings, rank_info, run, {})
     return run.logs
 
 
-def test_each_rank_writes_a_profile_of_the_steps(ranks, tmp_path):
-    logs, _ = ranks(2).results(_profiled, tmp_path)
+@pytest.mark.parametrize("requested", [False, True])
+def test_each_rank_writes_a_profile_of_the_steps(ranks, tmp_path, requested):
+    logs, _ = ranks(2).results(_profiled, tmp_path, requested)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.gz", "1.gz"]
     (note,) = [log for log in logs if "profile" in log.get("text", "")]
-    assert note["step"] == 4
+    assert (note["step"], note["profile"]) == (4, f"{tmp_path}/0.gz")
     assert f"the profile of steps 3 to 4 is {tmp_path}/0.gz; those of the other ranks" in note["text"]
     with gzip.open(tmp_path / "1.gz") as file:
         events = json.load(file)["traceEvents"]

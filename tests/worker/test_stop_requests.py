@@ -6,8 +6,9 @@ import pytest
 
 from clustertrain.record_file import encoded
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import ResizeRequest, SaveRequest, StopRequest
+from clustertrain.run.records import ProfileRequest, ResizeRequest, SaveRequest, StopRequest
 from clustertrain.training.ranks.host import Requests
+from clustertrain.waiting import wait_until
 from clustertrain.worker import stop_requests as requests
 from clustertrain.worker.stop_requests import RequestPoller, wait_for_all_s
 from fault_proxy import FaultProxy, stall
@@ -17,7 +18,7 @@ def taken_within(poller, seconds=20.0):
     """What `take` gives until it gives something."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
-        stop, save, _ = poller.take()
+        stop, save, *_ = poller.take()
         if stop or save:
             return stop, save
         time.sleep(0.02)
@@ -40,6 +41,14 @@ def test_each_save_request_is_returned_once(attempt):
         assert poller.take() == Requests()
         attempt.save.write(SaveRequest(time=2.0))
         assert taken_within(poller) == (False, True)
+
+
+def test_a_profile_is_requested_once(attempt):
+    with RequestPoller(attempt) as poller:
+        attempt.profile.write(ProfileRequest(7))
+        found = wait_until(lambda: next(filter(any, [poller.take()]), None), 20, 0.02)
+        assert found == Requests(profile=7)
+        assert poller.take() == Requests()
 
 
 def test_one_start_of_the_workers_is_asked_to_return_for_a_larger_one(attempt):

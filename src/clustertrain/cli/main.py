@@ -14,6 +14,7 @@ from clustertrain.cli.options import (
     DATA_NAME,
     JOB_FILE,
     JSON,
+    NOW,
     SETS,
     STORAGE,
     TARGET,
@@ -318,6 +319,31 @@ def stop(target: str, sets: tuple[str, ...], to: str | None, no_wait: bool) -> N
     from clustertrain.api import Run
 
     Run(target, sets, to, note).stop(wait=not no_wait, echo=click.echo)
+
+
+@main.command()
+@TARGET
+@SETS
+@WHERE
+@NOW
+def checkpoint(target: str, sets: tuple[str, ...], to: str | None) -> None:
+    """Save now, wait until the checkpoint is complete, and print its name; the run continues."""
+    from clustertrain.cli.now import checkpoint_now
+
+    about_run(target, sets, to, "checkpoint --now", checkpoint_now)
+
+
+@main.command()
+@TARGET
+@SETS
+@WHERE
+@NOW
+@click.option("--steps", type=click.IntRange(1, 100), default=5, show_default=True, help="How many.")
+def profile(target: str, sets: tuple[str, ...], to: str | None, steps: int) -> None:
+    """Record the next steps of a task as traces for Perfetto, and print where they are."""
+    from clustertrain.cli.now import profile_now
+
+    about_run(target, sets, to, "profile --now", lambda run: profile_now(run, steps), f"--steps={steps}")
 
 
 @main.group()

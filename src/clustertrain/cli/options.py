@@ -41,6 +41,7 @@ TARGET = _may_name_a_job(
 )
 TO = click.option("--to", "to", type=click.Choice(launcher_names()), required=True, help="The launcher.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+NOW = click.option("--now", is_flag=True, expose_value=False, help="At the next step: the only moment.")
 WHERE = click.option(
     "--to",
     "to",

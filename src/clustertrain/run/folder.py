@@ -21,7 +21,7 @@
             memory/               what the memory of a rank's GPU held when it was exhausted
             nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
           heartbeat.json          a counter that changes while the driver lives
-          stop, save              requests; the file exists if the request was made
+          stop, save, profile     requests; the file exists if the request was made
           events*.jsonl           events; one writing process per file
           metrics-<r>.jsonl       metrics, by rank 0 of restart r
           logs/                   driver.log, <host>/rank-<k>.log, <host>/ray.log
@@ -193,6 +193,10 @@ class Attempt:
     @property
     def save(self) -> RequestFile[records.SaveRequest]:
         return RequestFile(self.run.store, f"{self.key}/save", records.SaveRequest, self.run.spool)
+
+    @property
+    def profile(self) -> RequestFile[records.ProfileRequest]:
+        return RequestFile(self.run.store, f"{self.key}/profile", records.ProfileRequest, self.run.spool)
 
     @property
     def result(self) -> RecordFile[records.Result]:

@@ -292,6 +292,9 @@ class _Loop:
             self.between_due = True
             self.last_step.completed(self.mark)
         requests, step = self.line.read(), self.position.step
+        if requests.profile and not ended:
+            self.is_regular = False
+            self.watch.profile_next(requests.profile)
         if ended or step % self.settings.log_every == 0:
             self._log_training()
         measured: dict[str, float] = {}

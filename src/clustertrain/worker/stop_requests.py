@@ -1,5 +1,5 @@
-"""Requests to a running training, which are files: `stop` and `save` in the attempt's folder, and `resize` in
-that of one start of the workers, which then save and return as for a stop."""
+"""Requests to a running training, which are files: `stop`, `save` and `profile` in the attempt's folder, and
+`resize` in that of one start of the workers, which then save and return as for a stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import time
 from contextlib import suppress
 
 from clustertrain.errors import StorageError
+from clustertrain.record_file import decoded
 from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.records import ProfileRequest
 from clustertrain.storage import Store
 from clustertrain.training.ranks.host import Requests
 
@@ -41,16 +43,17 @@ class RequestPoller:
 
     def __init__(self, attempt: Attempt, resizable: Restart | None = None) -> None:
         run = attempt.run
-        self._keys = {"stop": attempt.stop.key, "save": attempt.save.key}
+        self._keys = {"stop": attempt.stop.key, "save": attempt.save.key, "profile": attempt.profile.key}
         if resizable is not None:
             self._keys["resize"] = resizable.resize.key
         self._local = run.spool
         self._remote = run.with_patience(0).store if run.is_spooled else None
         self._polled_remote_s = float("-inf")
         self._ends: set[str] = set()  # the requests to end that were found
-        self._served: set[bytes] = set()  # the requests for a save
+        self._served: set[bytes] = set()  # the requests for a save or a profile
+        self._save, self._profile_steps = False, 0
         self._poll_all()
-        self._save = False  # what was requested before this start was for an earlier one
+        self._save, self._profile_steps = False, 0  # those before this start were for an earlier one
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="requests", daemon=True)
 
@@ -63,10 +66,11 @@ class RequestPoller:
         self._thread.join()
 
     def take(self) -> Requests:
-        """Whether a stop of this start of the workers was requested, and whether a save was
+        """Whether a stop of this start of the workers was requested, and whether a save or a profile was
         requested since the last call. Reads no file."""
         save, self._save = self._save, False
-        return Requests(bool(self._ends), save)
+        steps, self._profile_steps = self._profile_steps, 0
+        return Requests(bool(self._ends), save, profile=steps)
 
     @property
     def is_resize(self) -> bool:
@@ -92,5 +96,8 @@ class RequestPoller:
                 if name == "save":
                     self._served.add(request)
                     self._save = True
+                elif name == "profile":
+                    self._served.add(request)
+                    self._profile_steps = decoded(ProfileRequest, request, self._keys[name]).steps
                 else:
                     self._ends.add(name)

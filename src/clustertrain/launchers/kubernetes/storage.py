@@ -20,7 +20,10 @@ from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, rayjo
 from clustertrain.launchers.launcher import Echo, Target, known_run
 from clustertrain.observe.run_table import RunRow
 
-_READING = (["ckpt", "ls"], ["ckpt", "verify"], ["data", "ls"], ["data", "verify"])
+_IN_CLUSTER = (
+    *(["ckpt", "ls"], ["ckpt", "verify"], ["data", "ls"], ["data", "verify"]),
+    *(["checkpoint", "--now"], ["profile", "--now"]),
+)
 
 
 class KubernetesReach:
@@ -28,7 +31,7 @@ class KubernetesReach:
 
     def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
         job = job_of(target)
-        if [*command[:2]] not in _READING:
+        if [*command[:2]] not in _IN_CLUSTER:
             where = in_pods(job).storage
             raise JobError(
                 f"`{' '.join(command[:2])}` writes files, and the storage of {job.name} is in the cluster: "

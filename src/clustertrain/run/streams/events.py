@@ -57,7 +57,10 @@ KINDS = {
     ),
     "stop_requested": Kind("The run is asked to save and end.", "cause, of_script"),
     "warning": Kind("Something is wrong, and the run continues.", "text"),
-    "note": Kind("A remark; one of the training loop has its position.", "text, step, epoch"),
+    "note": Kind(
+        "A remark; one of the training loop has its position. `profile` is where the one of rank 0 is.",
+        "text, step, epoch, profile",
+    ),
     "watchdog": Kind("A rank made no step for too long, and is ended.", "text, rank"),
     "transport": Kind(
         "How NCCL connects the GPUs of a node.",

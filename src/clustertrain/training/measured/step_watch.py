@@ -90,6 +90,10 @@ class StepWatch:
         self._times.step_done()
         self._profile.step_done(step)
 
+    def profile_next(self, steps: int) -> None:
+        """Profile the next steps, on every rank."""
+        self._profile.begin_at_next(steps)
+
     def figures(self, samples_per_s: float) -> dict[str, float]:
         """The figures of the steps since the last line of the log, the same on every rank; see
         docs/metrics.md.

@@ -186,7 +186,8 @@ class StopLine:
         if flags[-1]:
             now = self._exchange.exchange(self._flags())
             flags = torch.maximum(flags, now)
-        return Requests(*map(bool, flags[:-1].tolist()))
+        stop, save, timer, profile, _ = flags.tolist()
+        return Requests(bool(stop), bool(save), bool(timer), profile)
 
     def broadcast(self) -> None:
         """Distribute rank 0's requests, for the `read` after the next step."""

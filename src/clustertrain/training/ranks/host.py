@@ -17,6 +17,7 @@ class Requests(NamedTuple):
     stop: bool = False
     save: bool = False
     save_timer: bool = False  # the time between two saves has passed, by the loop's clock or the launcher's
+    profile: int = 0  # how many of the next steps to profile
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Host(Protocol):
     saves_in_background: bool  # False: training waits until a checkpoint is written; the same on every rank
 
     def requests(self) -> Requests:
-        """The stop and save requested since the last call; called on rank 0, once a step."""
+        """What was requested since the last call; called on rank 0, once a step."""
 
     def restore(self) -> dict[str, Any] | None:
         """The state passed to `save`, tensors on the CPU, on all ranks, or None on a fresh start.

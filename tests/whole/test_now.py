@@ -1,0 +1,51 @@
+"""`checkpoint --now` and `profile --now`: a run that trains saves and profiles at once, and goes on."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clustertrain.checkpoints.manifest import names
+from clustertrain.cli.now import checkpoint_now, profile_now
+from clustertrain.errors import JobError
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+from sample_records import sample_claim
+from small_job import job
+from whole_run import ONE_WORKER
+
+__all__ = ["job"]
+
+SLOW = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_every": 1}, **ONE_WORKER}
+
+
+def test_a_run_saves_and_profiles_on_request_and_continues(make_run):
+    run = make_run("asked", args={"step_s": 0.2}, checkpoint={"every": {"epochs": 500}}, **SLOW).start()
+
+    def asked(*command: str) -> str:
+        argv = [sys.executable, "-m", "clustertrain.cli", *command, str(run.job_file)]
+        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+
+    run.wait_for_step(1)
+    assert [asked("checkpoint", "--now")] == [str(name) for name in names(run.run_dir.checkpoints)]
+    printed = asked("profile", "--steps", "2")
+    trace = Path(printed.partition(" is ")[2].partition(";")[0])
+    assert printed.startswith("the profile of steps ") and trace.stat().st_size > 1000
+    second = asked("checkpoint")
+    assert len(names(run.run_dir.checkpoints)) == 2 and str(names(run.run_dir.checkpoints)[-1]) == second
+    run.process.send_signal(signal.SIGTERM)
+    run.end(75)
+    with pytest.raises(JobError, match="asked does not train now"):
+        next(checkpoint_now(run.run_dir))
+
+
+def test_an_entry_point_with_its_own_loop_is_refused(tmp_path, job):
+    attempt = RunDir.newest(str(tmp_path / "runs"), "own").attempt(1)
+    attempt.claim.create(sample_claim(world_size=1))
+    record_job(attempt, job(task=None, train=None, script="train.py"))
+    with pytest.raises(JobError, match="own is a script, which saves its own checkpoints"):
+        next(checkpoint_now(attempt.run))
+    with pytest.raises(JobError, match="own is a script, which has a training loop of its own"):
+        next(profile_now(attempt.run, 5))
