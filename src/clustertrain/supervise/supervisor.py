@@ -62,9 +62,9 @@ def supervise(
     """
     if owns_process:
         become_subreaper()
-    starts, display, result = DriverStarts(attempt, start_driver), None, None
-    notices = Notices(attempt, job_of(attempt))
+    starts, display, notices, result = DriverStarts(attempt, start_driver), None, None, None
     try:
+        notices = Notices(attempt, job_of(attempt))
         display = Display(attempt, screen, command, notices.restarts)
         while result is None:
             result = _supervise_once(starts, policy, display, is_alone=owns_process and not beside)
@@ -79,7 +79,8 @@ def supervise(
             kill_descendants()  # finds processes only if both guardians were killed
     result = write_result(attempt, result)
     write_metrics(attempt.run, alive=False)
-    notices.ended(result)
+    if notices is not None:
+        notices.ended(result)
     if display is not None:
         display.end()  # a notice that was not delivered is an event
     return result
