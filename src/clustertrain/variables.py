@@ -33,6 +33,7 @@ CODE = "CLUSTERTRAIN_CODE"
 RAY_DIR = "CLUSTERTRAIN_RAY_DIR"
 MEMORY_DIR = "CLUSTERTRAIN_MEMORY_DIR"
 FORK_SERVER = "CLUSTERTRAIN_FORK_SERVER"
+PID = "CLUSTERTRAIN_PID"
 ENV = "CLUSTERTRAIN_ENV"
 JOB = "CLUSTERTRAIN_JOB"
 RAYJOB = "CLUSTERTRAIN_RAYJOB"
@@ -153,6 +154,12 @@ VARIABLES: tuple[Variable, ...] = (
         "the path of the socket of a node's fork server",
         "the process that starts Ray",
         "Ray's workers",
+    ),
+    Variable(
+        PID,
+        "the pid of a rank on its node",
+        "`clustertrain exec`",
+        "your command",
     ),
     Variable(
         ENV,

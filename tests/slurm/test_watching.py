@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.errors import ClusterError
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.launchers.resolve_run import status_of
 from clustertrain.launchers.scheduler import stop
+from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.slurm import queue as slurm_queue
 from clustertrain.launchers.slurm.launcher import LAUNCHER
@@ -25,7 +26,7 @@ from sample_records import sample_submission
 from waiting import wait_until
 
 AGENT = """
-import os, sys, time
+import os, socket, sys, time
 from clustertrain.run.claims import Heartbeat, claim_attempt
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.records import Result, SchedulerStart
@@ -37,7 +38,8 @@ attempt = claim_attempt(RunDir.newest(storage, name), launcher="slurm", allocati
     "slurm", os.environ["SLURM_CLUSTER_NAME"], os.environ["SLURM_JOB_ID"],
     int(os.environ.get("SLURM_RESTART_COUNT", 0)), (os.environ["SLURMD_NODENAME"],)))
 with Heartbeat(attempt):
-    EventLog(attempt.events).write("group_started", world_size=1, restart=0)
+    ranks = [{"rank": 0, "host": socket.gethostname(), "pid": os.getpid(), "gpus": []}]
+    EventLog(attempt.events).write("group_started", world_size=1, restart=0, ranks=ranks)
     while obeys == "deaf" or attempt.stop.read() is None:
         time.sleep(0.1)
     write_result(attempt, Result("stopped", "user", 75, step=7))
@@ -130,6 +132,15 @@ def test_one_that_runs_shows_its_job_its_nodes_and_its_time(runs):
     assert rows["job"] == f"SLURM {job_id}: RUNNING"
     assert (rows["nodes"], rows["attempt"]) == ("node2", "1")
     assert re.fullmatch(r"10:00|\d:\d\d", rows["time left"])
+
+
+def test_a_command_runs_beside_a_rank_on_its_node(runs, capfd):
+    runs.start("--nodelist=node2", "--time=10")
+    command = ["sh", "-c", 'kill -0 $CLUSTERTRAIN_PID && echo "rank $RANK on $SLURMD_NODENAME"; exit 7']
+    assert exec_on_rank(LAUNCHER.scheduler, runs.run(), 0, command) == 7
+    assert "rank 0 on node2" in capfd.readouterr().out
+    with pytest.raises(JobError, match="digits has no rank 4: its ranks are 0 to 0"):
+        exec_on_rank(LAUNCHER.scheduler, runs.run(), 4, command)
 
 
 def test_who_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):

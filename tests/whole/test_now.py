@@ -1,4 +1,4 @@
-"""`checkpoint --now` and `profile --now`: a run that trains saves and profiles at once, and goes on."""
+"""`checkpoint`, `profile` and `exec` on a run that trains: it saves and profiles at once, and goes on."""
 
 import signal
 import subprocess
@@ -33,6 +33,10 @@ def test_a_run_saves_and_profiles_on_request_and_continues(make_run):
     printed = asked("profile", "--steps", "2")
     trace = Path(printed.partition(" is ")[2].partition(";")[0])
     assert printed.startswith("the profile of steps ") and trace.stat().st_size > 1000
+    beside = ["sh", "-c", "kill -0 $CLUSTERTRAIN_PID && echo rank $RANK; exit 7"]
+    argv = [sys.executable, "-m", "clustertrain.cli", "exec", str(run.job_file), "--rank", "0", "--", *beside]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (7, "rank 0\n")
     second = asked("checkpoint")
     assert len(names(run.run_dir.checkpoints)) == 2 and str(names(run.run_dir.checkpoints)[-1]) == second
     run.process.send_signal(signal.SIGTERM)

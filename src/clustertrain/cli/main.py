@@ -346,6 +346,24 @@ def profile(target: str, sets: tuple[str, ...], to: str | None, steps: int) -> N
     about_run(target, sets, to, "profile --now", lambda run: profile_now(run, steps), f"--steps={steps}")
 
 
+@main.command("exec")
+@TARGET
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
+@SETS
+@WHERE
+@click.option("--rank", type=click.IntRange(0), required=True, help="On the node of this rank.")
+def exec_(target: str, command: tuple[str, ...], sets: tuple[str, ...], to: str | None, rank: int) -> None:
+    """Run a command on the node of a rank, such as `-- nvidia-smi`; exit with its code.
+
+    RANK and CLUSTERTRAIN_PID, the pid of the rank, are set. On SLURM it is a step of the job, on Kubernetes a
+    process in the rank's pod.
+    """
+    from clustertrain.launchers.resolve_run import find
+
+    launcher, run = find(target, sets, to, note)
+    sys.exit(launcher.exec(run, rank, command))
+
+
 @main.group()
 def ckpt() -> None:
     """List, verify and export the checkpoints of a run."""

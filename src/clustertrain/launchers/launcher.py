@@ -16,6 +16,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.launchers.scheduler.interface import Handle, Scheduler
+from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import submit, what_next
@@ -205,6 +206,10 @@ class Launcher:
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         """Request that the run saves and ends; cancel its job if that waits in a queue."""
         stop_run(self.scheduler, target.visible_run(), echo, wait=wait)
+
+    def exec(self, target: Target, rank: int, command: Sequence[str]) -> int:
+        """Run a command on the node of a rank, with this terminal. Returns its exit code."""
+        return exec_on_rank(self.scheduler, target.visible_run(), rank, command)
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         """The statuses of runs in a storage that this machine reads."""

@@ -129,6 +129,19 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
             raise CommandFailed(argv, process.returncode, "", _text(errors.read()), how)
 
 
+def attached(argv: Sequence[str]) -> int:
+    """Run a command with the input, output and terminal of this process. Returns its exit code.
+
+    Raises:
+        CommandMissing: it is not on PATH.
+    """
+    try:
+        code = subprocess.run(list(argv), check=False).returncode
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise _missing(argv[0], error) from None
+    return code if code >= 0 else 128 - code  # as a shell says that a signal ended it
+
+
 def start_in_background(argv: Sequence[str], output: Path, *, environ: Mapping[str, str]) -> int:
     """Start a command in a session of its own, which outlives this process and its terminal. Returns its pid.
 

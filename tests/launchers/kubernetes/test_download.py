@@ -23,6 +23,7 @@ from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
+from clustertrain.run.streams.events import EventLog
 from clustertrain.training.ranks.host import SaveProgress
 
 pytestmark = pytest.mark.slow
@@ -40,6 +41,8 @@ if argv[0] == "get":
     print(json.dumps(answers[argv[1]]))
 elif argv[0] == "exec":
     command = [FOLDER + "/pod.yaml" if word == JOB_FILE else word for word in argv[argv.index("--") + 1 :]]
+    if command[0] == "env":
+        sys.exit(3)  # of a command on a rank's node
     done = subprocess.run([sys.executable, *command[1:]], stdout=subprocess.PIPE)
     cut = json.load(open(FOLDER + "/cut"))
     sys.stdout.buffer.write(done.stdout[:cut])
@@ -57,6 +60,13 @@ HEAD = {
     "metadata": {
         "name": "digits-head",
         "labels": {"clustertrain.io/role": "head", "ray.io/cluster": "digits-x"},
+    },
+    "status": {"containerStatuses": [{"state": {"running": {}}}]},
+}
+WORKER = {
+    "metadata": {
+        "name": "digits-worker-b",
+        "labels": {"clustertrain.io/role": "worker", "ray.io/cluster": "digits-x"},
     },
     "status": {"containerStatuses": [{"state": {"running": {}}}]},
 }
@@ -139,6 +149,25 @@ def test_a_stream_that_was_cut_is_not_exported(cluster, cut):
     result = cluster(**WHILE_IT_RUNS)
     assert result.exit_code == 4, result.output
     assert not list(cluster.folder.glob("out.*"))
+
+
+def test_a_command_runs_in_the_pod_of_a_rank(cluster):
+    ranks = [{"rank": rank, "host": f"digits-worker-{'ab'[rank]}", "pid": 70 + rank} for rank in (0, 1)]
+    attempt = RunDir.newest(str(cluster.folder / "volume"), "digits").attempt(1)
+    EventLog(attempt.events).write("group_started", restart=0, world_size=2, ranks=ranks)
+    answers = {**WHILE_IT_RUNS, "pods": {"items": [HEAD, WORKER]}}
+    (cluster.folder / "answers.json").write_text(json.dumps(answers))
+
+    def on_rank(rank):
+        return CliRunner().invoke(main, ["exec", "job.yaml", "--rank", str(rank), "--", "nvidia-smi", "-q"])
+
+    assert on_rank(1).exit_code == 3
+    assert calls(cluster)[-1] == [
+        *("exec", "--stdin", "digits-worker-b", "--container=ray-worker", "--"),
+        *("env", "RANK=1", "CLUSTERTRAIN_PID=71", "nvidia-smi", "-q"),
+    ]
+    assert "No pod of digits that runs has the host digits-worker-a" in on_rank(0).stderr
+    assert "digits has no rank 2: its ranks are 0 to 1" in on_rank(2).stderr
 
 
 def test_an_existing_file_is_refused_before_anything_is_sent(cluster):

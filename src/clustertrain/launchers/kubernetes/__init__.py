@@ -10,6 +10,7 @@ cluster/      asks the cluster: kubectl, its nodes, and what it would refuse
 observed/     the state of a run, and its logs
 status.py     `status`, `ls` and `submit --wait`
 stop.py       `stop`
+exec_in_pod.py  `exec`: a command in the pod of a rank
 storage.py    the way to a run's storage in the cluster: commands that read it there
 ray.py        how the driver connects to the Ray of its pods
 in_pod/       the programs that run in pods

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clustertrain.errors import JobError
@@ -10,6 +10,7 @@ from clustertrain.job.site import SiteJob
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes import status, stop
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.exec_in_pod import exec_in_pod
 from clustertrain.launchers.kubernetes.observed import logs
 from clustertrain.launchers.kubernetes.observed.first_word import first_word
 from clustertrain.launchers.kubernetes.observed.view import kubectl_for
@@ -46,6 +47,9 @@ class KubernetesLauncher(Launcher):
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         stop.stop(job_of(target), echo, wait=wait)
+
+    def exec(self, target: Target, rank: int, command: Sequence[str]) -> int:
+        return exec_in_pod(job_of(target), rank, command)
 
     def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
         if columns.headers:

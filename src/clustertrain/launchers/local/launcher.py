@@ -31,6 +31,7 @@ from clustertrain.launchers.shell import start_in_background
 from clustertrain.node.processes import Process, process_of, this_host
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
+from clustertrain.run.records import SchedulerStart
 from clustertrain.storage.posix import refused
 from clustertrain.waiting import wait_until
 
@@ -88,6 +89,11 @@ class LocalScheduler(Scheduler):
         running = (job.job_id for job in jobs if _pid(job) is not None)
         found = {each: ProcessState(each, "RUNNING", nodes=host, cluster=host) for each in running}
         return Answer(found, cluster=host)
+
+    def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
+        if host != socket.gethostname():
+            raise ClusterError(f"The rank is on {host}, and this is {socket.gethostname()}.\nLog in there.")
+        return command
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
         """Request that the run saves and ends; what is left of it after 30 s is killed."""

@@ -6,5 +6,6 @@ lead_time.py  how long before its end a job has to be warned
 status.py     the status of runs, from their files and the states of their jobs
 run_state.py  the state of a run, derived from its files and its job
 stop.py       stops a run, and keeps the scheduler from starting it again
+on_rank.py    `exec`: a command on the node of a rank
 start.py      the program of a job on one host
 """

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clustertrain.errors import ClusterError
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, Unanswered
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
+from clustertrain.run.records import SchedulerStart
 from clustertrain.run.states import STATES
 
 
@@ -263,6 +264,19 @@ class Scheduler(ABC):
     @abstractmethod
     def states(self, jobs: Sequence[Handle]) -> Answer:
         """The states of jobs, with one query for all. Raises no error: `Answer.no_answer` contains it."""
+
+    def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
+        """What runs a command on a node of a running job; its exit code is that of the command.
+
+        Args:
+            start: the start of the job, as its run recorded it; None for a run that no job started.
+            host: the name of the node as its ranks know it.
+
+        Raises:
+            JobError: the scheduler has no such way.
+            ClusterError: this machine cannot reach the node.
+        """
+        raise JobError(f"exec: the launcher {self.name} has no way to the nodes of a job.\nLog in to {host}.")
 
     @abstractmethod
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:

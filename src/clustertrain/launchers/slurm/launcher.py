@@ -10,6 +10,7 @@ from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Sch
 from clustertrain.launchers.slurm import queue, submit
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
+from clustertrain.run.records import SchedulerStart
 
 
 class SlurmScheduler(Scheduler):
@@ -32,6 +33,15 @@ class SlurmScheduler(Scheduler):
 
     def states(self, jobs: Sequence[Handle]) -> Answer:
         return queue.query_queue([job.job_id for job in jobs])
+
+    def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
+        """A step beside the run's own, which shares its CPUs and GPUs."""
+        if start is None:
+            return super().argv_on(start, host, command)
+        names = {node.partition(".")[0]: node for node in start.nodes}
+        node = names.get(host.partition(".")[0], host)
+        step = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", f"--jobid={start.job_id}")
+        return ["srun", *step, *command]
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
         queue.cancel(job.job_id, only_waiting=only_waiting)

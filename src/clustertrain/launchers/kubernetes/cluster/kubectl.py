@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.shell import CommandFailed, Done, lines, run
+from clustertrain.launchers.shell import CommandFailed, Done, attached, lines, run
 from clustertrain.waiting import wait_until
 
 ANSWER_S = 30.0
@@ -121,6 +121,10 @@ class Kubectl:
         if done.code and not ended_in_pod(done.stderr):
             raise self._error(done)
         return done
+
+    def attached(self, *arguments: str) -> int:
+        """Run kubectl with the terminal of this process. Returns its exit code: with exec, the command's."""
+        return attached(self._argv(*arguments))
 
     def delete(self, kind: str, name: str, timeout_s: float) -> None:
         """Delete an object if it exists, and wait until it is gone.

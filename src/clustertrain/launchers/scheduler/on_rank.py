@@ -1,0 +1,58 @@
+"""`exec`: runs a command on the node of a rank, with the rank and its pid in the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clustertrain import variables
+from clustertrain.errors import JobError
+from clustertrain.launchers.scheduler.interface import Scheduler
+from clustertrain.launchers.shell import attached
+from clustertrain.observe.gpus import newest_group, ranks_of
+from clustertrain.run.claims import claim_of, who_runs
+from clustertrain.run.command_line import command_on
+from clustertrain.run.folder import RunDir
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """Where a rank runs: the name of its host, and its process there."""
+
+    rank: int
+    host: str
+    pid: int
+
+    @classmethod
+    def of(cls, group: Mapping[str, Any] | None, rank: int, run: str) -> RankPlace:
+        """The place by the event of the newest start of the workers.
+
+        Raises:
+            JobError: there is no such rank.
+        """
+        found = {each.get("rank"): each for each in ranks_of(group)}
+        if rank not in found:
+            known = f"its ranks are 0 to {len(found) - 1}" if found else "its workers have not started"
+            raise JobError(f"{run} has no rank {rank}: {known}.\nName a rank that runs.")
+        return cls(rank, str(found[rank].get("host")), int(found[rank].get("pid") or 0))
+
+    def argv(self, command: Sequence[str]) -> list[str]:
+        """The command, with the variables of the rank."""
+        return ["env", f"RANK={self.rank}", f"{variables.PID}={self.pid}", *command]
+
+
+def exec_on_rank(scheduler: Scheduler, run: RunDir, rank: int, command: Sequence[str]) -> int:
+    """Run a command on the node of a rank, with this terminal. Returns its exit code.
+
+    Raises:
+        JobError: the run is not running, or has no such rank; the scheduler cannot do it.
+        ClusterError: the node is another machine, which only a shell of its own reaches.
+    """
+    attempt = run.newest_attempt()
+    if attempt is None or who_runs(attempt) is None:
+        shows = command_on(run.uri, "status")
+        raise JobError(f"{run.name} is not running, so no node has its ranks.\n`{shows}` shows its state.")
+    place = RankPlace.of(newest_group(attempt), rank, run.name)
+    argv = place.argv(command)
+    return attached(scheduler.argv_on(claim_of(attempt).allocation, place.host, argv))
