@@ -43,9 +43,18 @@ def kept(old, new):
     """Whether each field is there, with the same type; null says nothing about the type."""
     if isinstance(old, dict) and isinstance(new, dict):
         return all(key in new and kept(value, new[key]) for key, value in old.items())
+    if is_table(old) and is_table(new):
+        return kept(dict(old), dict(new))  # a table may get rows
     if isinstance(old, list) and isinstance(new, list):
         return len(old) == len(new) and all(map(kept, old, new))
     return old is None or type(old) is type(new)
+
+
+def is_table(value):
+    """Whether it is the rows of a table, each a name and a text."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(row, list) and [type(cell) for cell in row] == [str, str] for row in value)
 
 
 def objects(printed):

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from clustertrain.ledger.book import CATEGORIES, Booking, Ledger, Phase
-from clustertrain.ledger.prometheus import METRICS, MetricsFile, prometheus_text, write_metrics
+from clustertrain.ledger.prometheus import METRICS, metrics_written, prometheus_text, write_metrics
 from clustertrain.run.folder import RunDir
 from sample_records import sample_claim
 from waiting import wait_until
@@ -35,7 +35,7 @@ def test_the_file_is_written_while_the_block_runs_and_again_at_the_end(tmp_path,
     run = RunDir.newest(str(tmp_path), "digits")
     run.attempt(1).claim.create(sample_claim(time=1000.0))
     path = run.local_path(run.prometheus_key)
-    with MetricsFile(run):
+    with metrics_written(run):
         wait_until(path.exists, 30)
     assert 'category="start"' in path.read_text()
     path.unlink()

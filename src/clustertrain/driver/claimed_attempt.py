@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from clustertrain.errors import ClusterTrainError
-from clustertrain.ledger.prometheus import MetricsFile
+from clustertrain.ledger.prometheus import metrics_written
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.folder import Attempt
@@ -56,7 +56,7 @@ class ClaimedAttempt:
     def _begin(self, ref: AttemptRef) -> None:
         self._attempt = ref.open()
         self._at_end.enter_context(Heartbeat(self._attempt))
-        self._at_end.enter_context(MetricsFile(self._attempt.run))
+        self._at_end.enter_context(metrics_written(self._attempt.run))
         self._is_there.set()
 
     def _wait_for_claim(self, folder: StartFolder) -> None:

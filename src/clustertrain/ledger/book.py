@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,41 +21,24 @@ class Category(NamedTuple):
     goodput: str
 
 
+_WASTED, _RECOVERY = "WASTED_PROGRESS_FROM_DISRUPTION", "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"
 CATEGORIES = {
-    "steps": Category("Training steps: forward, backward, exchange, update.", True, "TOTAL"),
-    "evaluation": Category("Evaluations.", True, "TOTAL"),
-    "queue": Category("Waiting in the queue of a scheduler, or for its nodes.", False, ""),
-    "start": Category("Starting Ray, the workers and their process group.", False, "TPU_INITIALIZATION"),
-    "staging": Category("Fetching data sets.", False, "TRAINING_PREP"),
-    "prepare": Category(
-        "Building the model, opening the data, reading a checkpoint.", False, "TRAINING_PREP"
-    ),
-    "compile": Category(
-        "What the first step took longer than the others, such as compiling.", False, "PROGRAM_STARTUP"
-    ),
-    "data_wait": Category("Steps that waited for their batch.", False, "DATA_LOADING_SYNC"),
-    "save": Category("Training that stood still for a save.", False, "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME"),
-    "redone": Category(
-        "Steps that an earlier start had done already.", False, "WASTED_PROGRESS_FROM_DISRUPTION"
-    ),
-    "lost": Category(
-        "Steps of which nothing is left: broken off, or never saved.",
-        False,
-        "WASTED_PROGRESS_FROM_DISRUPTION",
-    ),
-    "hang": Category(
-        "No progress until a watchdog ended it.", False, "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"
-    ),
-    "restart": Category(
-        "From a failure to the next start of the workers.", False, "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"
-    ),
-    "lost_node": Category(
-        "As `restart`, after the loss of a node.", False, "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"
-    ),
-    "idle": Category("Between two attempts: nobody had started the run again.", False, ""),
-    "end": Category(
-        "From the last step to the result: the last save, the end of the processes.", False, "OTHER"
-    ),
+    "steps": Category("training steps: forward, backward, exchange, update", True, "TOTAL"),
+    "evaluation": Category("evaluations", True, "TOTAL"),
+    "queue": Category("waiting in the queue of a scheduler", False, ""),
+    "start": Category("Ray, the processes of the workers, their process group", False, "TPU_INITIALIZATION"),
+    "staging": Category("fetching data sets", False, "TRAINING_PREP"),
+    "prepare": Category("building the model, opening the data, reading a checkpoint", False, "TRAINING_PREP"),
+    "compile": Category("what the first step took longer than the others", False, "PROGRAM_STARTUP"),
+    "data_wait": Category("steps that waited for their batch", False, "DATA_LOADING_SYNC"),
+    "save": Category("training that stood still for a save", False, "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME"),
+    "redone": Category("steps that an earlier start had finished", False, _WASTED),
+    "lost": Category("steps of which nothing is left: broken off, never saved, replaced", False, _WASTED),
+    "hang": Category("no progress until a watchdog ended it", False, _RECOVERY),
+    "restart": Category("from a failure to the workers of the next start", False, _RECOVERY),
+    "lost_node": Category("as restart, or as queue, after the loss of a node", False, _RECOVERY),
+    "idle": Category("between two attempts: nobody had started the run again", False, ""),
+    "end": Category("from the last save to the result", False, "OTHER"),
 }
 """The categories by their names, the productive ones first."""
 
@@ -68,13 +52,21 @@ class Booking:
     cause: str = ""
 
 
+def summed(bookings: Iterable[Booking]) -> tuple[Booking, ...]:
+    """One booking for each category and cause."""
+    sums: dict[tuple[str, str], float] = defaultdict(float)
+    for each in bookings:
+        sums[each.category, each.cause] += each.seconds
+    return tuple(Booking(category, seconds, cause) for (category, cause), seconds in sums.items())
+
+
 @dataclass(frozen=True)
 class Phase:
     """A part of a run's time with one number of ranks.
 
     Attributes:
         start, end: in seconds since 1970, on one clock.
-        attempt: 0 before the first one.
+        attempt: 0 before an attempt.
         restart: the start of the worker group, or None if the workers had not started.
         ranks: that were held; 0 in a queue and between two attempts.
         booked: their sum is `end - start`.
@@ -128,18 +120,14 @@ class Ledger:
     def by_category(self) -> dict[str, float]:
         """The wall seconds of each category that occurs, in the order of CATEGORIES."""
         sums: dict[str, float] = defaultdict(float)
-        for booking in self._bookings():
+        for booking in self._summed():
             sums[booking.category] += booking.seconds
         return {name: sums[name] for name in CATEGORIES if name in sums}
 
     def losses(self) -> tuple[Booking, ...]:
         """What was not productive, summed by category and cause, the largest first."""
-        sums: dict[tuple[str, str], float] = defaultdict(float)
-        for booking in self._bookings():
-            if not CATEGORIES[booking.category].productive:
-                sums[booking.category, booking.cause] += booking.seconds
-        summed = (Booking(category, seconds, cause) for (category, cause), seconds in sums.items())
-        return tuple(sorted(summed, key=lambda booking: -booking.seconds))
+        losses = (each for each in self._summed() if not CATEGORIES[each.category].productive)
+        return tuple(sorted(losses, key=lambda booking: -booking.seconds))
 
-    def _bookings(self) -> list[Booking]:
-        return [booking for phase in self.phases for booking in phase.booked]
+    def _summed(self) -> tuple[Booking, ...]:
+        return summed(booking for phase in self.phases for booking in phase.booked)

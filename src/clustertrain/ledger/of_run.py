@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clustertrain.checkpoints.manifest import names
-from clustertrain.errors import JobError, StorageError
-from clustertrain.ledger.attempt_files import AttemptFiles, GroupFiles, read_attempt
+from clustertrain.ledger.attempt_files import AttemptFiles, Group, gpus_per_rank, read_attempt
 from clustertrain.ledger.book import CATEGORIES, Booking, Ledger, Phase
-from clustertrain.ledger.start import Record, Start, Stretch, booked, number, step_s
+from clustertrain.ledger.start import Start, Stretch, booked, step_s
 from clustertrain.run.folder import RunDir
 from clustertrain.run.job_diff import was_refused
-from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import SchedulerJob
 
 _SCRIPT = "a script counts its own steps: all its time from its start to its end is booked as steps"
@@ -28,24 +26,21 @@ def ledger_of(run: RunDir, *, alive: bool = False, now: float | None = None) -> 
             result of the newest attempt, or with its last sign of life.
         now: in seconds since 1970; by default the time of this machine.
     """
+    now = time.time() if now is None else now
     notes: dict[str, None] = {}
     attempts = [found for each in run.attempts() if (found := read_attempt(each, notes)) is not None]
     books = _Books(notes, run.submissions())
-    for n, files in enumerate(attempts):
-        books.add_wait(files, attempts[n - 1] if n else None)
-        later = attempts[n + 1].claim.time if n + 1 < len(attempts) else None
-        ends = files.result.ended_at if files.result is not None else files.last_sign
-        if later is not None:
-            ends = min(ends, later)
-        elif alive and files.result is None:
-            ends = time.time() if now is None else now
-        books.add_attempt(files, ends, is_alive=alive and later is None and files.result is None)
+    for before, files, later in zip([None, *attempts], attempts, [*attempts[1:], None], strict=False):
+        books.add_wait(before, files)
+        is_alive = alive and later is None and files.result is None
+        ends = files.result.ended_at if files.result is not None else now if is_alive else files.last_sign
+        books.add_attempt(files, min(ends, later.claim.time) if later else ends, is_alive=is_alive)
     last = attempts[-1] if attempts else None
     if alive and (last is None or last.result is not None):
-        books.add_queue(last, time.time() if now is None else now)
+        books.add_queue(last, now)
     elif not alive and last is not None:
         books.lose_unsaved(last)
-    gpus = max((files.gpus_per_rank for files in attempts), default=0)
+    gpus = gpus_per_rank([group for files in attempts for group in files.groups])
     return Ledger(tuple(books.phases), "GPU" if gpus else "CPU", max(1, gpus), tuple(notes))
 
 
@@ -56,7 +51,7 @@ class _Books:
         self.phases: list[Phase] = []
         self._notes, self._submissions = notes, submissions
         self._usual_step_s: float | None = None
-        self._reached, self._broken_off = 0, ""  # the last finished step of all starts, and why it is redone
+        self._reached, self._redone_for = 0, ""  # the last finished step of all starts; why it was lost
 
     def _end(self, default: float) -> float:
         return self.phases[-1].end if self.phases else default
@@ -65,119 +60,99 @@ class _Books:
         if phase.end > phase.start:
             self.phases.append(phase)
 
-    def _add_waiting(self, start: float, end: float, category: str, cause: str) -> float:
-        """Time without ranks; returns its end, which is no earlier than its start."""
-        held = Stretch(end - start).rest(category, cause)
-        self._add(Phase(start, max(start, end), 0, None, 0, tuple(held)))
-        return max(start, end)
+    def _wait(self, until: float, category: str, cause: str) -> None:
+        """Time without ranks, from the end of the books."""
+        start = self._end(until)
+        self._add(Phase(start, until, 0, None, 0, tuple(Stretch(until - start).rest(category, cause))))
 
-    def add_wait(self, files: AttemptFiles, before: AttemptFiles | None) -> None:
+    def add_wait(self, before: AttemptFiles | None, files: AttemptFiles) -> None:
         """The time before an attempt: nobody had started it, then its job was in the queue."""
         allocation, claimed = files.claim.allocation, files.claim.time
-        if allocation is None:
-            self._add_waiting(self._end(claimed), claimed, "idle", _ended_as(before))
-            return
         earlier = before.claim.allocation if before is not None else None
-        job = f"{allocation.scheduler} job {allocation.job_id}"
-        if earlier is not None and earlier.is_same_job(allocation):
-            ended = before.result if before is not None else None
-            category = "lost_node" if ended is not None and ended.cause == "node_fail" else "queue"
-            self._add_waiting(self._end(claimed), claimed, category, f"{job} again: {_ended_as(before)}")
-            return
-        submitted = [each.time for each in self._submissions if each.job_id == allocation.job_id]
-        if not submitted:
-            self._notes[_NO_QUEUE] = None
-        queued = min([*submitted, claimed])
-        at = self._add_waiting(self._end(queued), queued, "idle", _ended_as(before))
-        self._add_waiting(at, claimed, "queue", job)
+        if allocation is None:
+            self._wait(claimed, "idle", before.end if before is not None else "")
+        elif before is not None and earlier is not None and earlier.is_same_job(allocation):
+            lost_node = before.result is not None and before.result.cause == "node_fail"
+            self._wait(claimed, "lost_node" if lost_node else "queue", f"again, because {before.end}")
+        else:
+            times = [each.time for each in self._submissions if each.job_id == allocation.job_id]
+            if not times:
+                self._notes[_NO_QUEUE] = None
+            job = f"{allocation.scheduler} job {allocation.job_id}"
+            self._queue(before, min([*times, claimed]), claimed, job)
 
     def add_queue(self, last: AttemptFiles | None, now: float) -> None:
         """A job that waits for its first or next start."""
         waiting = [each for each in self._submissions if each.time > self._end(0.0)]
         if waiting:
-            job = waiting[0]
-            at = self._add_waiting(self._end(job.time), job.time, "idle", _ended_as(last))
-            self._add_waiting(at, now, "queue", f"{job.scheduler} job {job.job_id}")
+            self._queue(last, waiting[0].time, now, f"{waiting[0].scheduler} job {waiting[0].job_id}")
         elif last is not None:
-            self._add_waiting(self._end(now), now, "queue", f"again: {_ended_as(last)}")
+            self._wait(now, "queue", f"again, because {last.end}")
+
+    def _queue(self, before: AttemptFiles | None, submitted: float, until: float, job: str) -> None:
+        if before is not None:
+            self._wait(submitted, "idle", before.end)
+        start = max(submitted, self._end(submitted))
+        self._add(Phase(start, until, 0, None, 0, tuple(Stretch(until - start).rest("queue", job))))
 
     def add_attempt(self, files: AttemptFiles, ends: float, *, is_alive: bool) -> None:
         """An attempt from its claim, or from the end of the phase before, to its end."""
-        changes, n = files.changes, files.attempt.n
-        if changes is not None and changes.starts_over and not was_refused(files.attempt):
+        n, claimed, groups = files.attempt.n, files.claim.time, files.groups
+        if files.changes is not None and files.changes.starts_over and not was_refused(files.attempt):
             self._lose(float("inf"), "the run started over with a changed job")
             self._reached = 0
-        begins = max(files.claim.time, self._end(files.claim.time))
-        ends = max(begins, ends)
-        if begins > files.claim.time + 1:
+        begins = max(claimed, self._end(claimed))
+        if begins > claimed + 1:
             self._notes[f"attempt {n} was claimed before the one before it ended, or clocks differ"] = None
-        bounds = _ascending([begins, *(group.claimed for group in files.groups)], ends)
+        if files.of_script:
+            self._notes[_SCRIPT] = None
+        bounds = _ascending([begins, *(group.claimed for group in groups)], max(begins, ends))
         workers = Stretch(bounds[1] - begins)
         workers.take("start", (bounds[1] if files.ray_started is None else files.ray_started) - begins, "Ray")
         held = tuple(workers.rest("start", "processes of the workers"))
         self._add(Phase(begins, bounds[1], n, None, files.claim.world_size, held))
-        of_script = _is_of_script(files)
-        if of_script:
-            self._notes[_SCRIPT] = None
-        again = ("", "")
-        for m, group in enumerate(files.groups):
-            later = files.groups[m + 1] if m + 1 < len(files.groups) else None
-            times = bounds[m + 1], bounds[m + 2]
-            start = self._start(files, group, later, times, again, is_alive=is_alive, of_script=of_script)
+        again = ("start", "process group")
+        for group, later, until in zip(groups, [*groups[1:], None], bounds[2:], strict=True):
+            start = self._start(files, group, later, until, again, is_alive=is_alive)
             ranks = (group.plan.world_size if group.plan is not None else None) or files.claim.world_size
             held = booked(start, self._usual_step_s)
-            self._add(Phase(start.claimed, start.until, n, group.number, ranks, held))
-            self._usual_step_s = step_s(start.records) or self._usual_step_s
-            self._reached = max(self._reached, start.reached)
-            self._broken_off = start.why if later is not None else _ended_as(files)
-            again = (start.after, start.why)
+            self._add(Phase(start.claimed, until, n, group.number, ranks, held))
+            self._usual_step_s = step_s(group.records) or self._usual_step_s
+            self._reached = max(self._reached, group.reached)
+            self._redone_for, again = start.why, (start.after, start.why)
 
     def _start(
         self,
         files: AttemptFiles,
-        group: GroupFiles,
-        later: GroupFiles | None,
-        bounds: tuple[float, float],
+        group: Group,
+        later: Group | None,
+        until: float,
         again: tuple[str, str],
         *,
         is_alive: bool,
-        of_script: bool,
     ) -> Start:
-        claimed, until = bounds
         failure, outcome = group.failure, group.outcome
-        stopped = outcome.train_ended if outcome is not None else until
-        why = _ended_as(files)
+        stops, why = outcome.train_ended if outcome is not None else until, files.end
         if failure is not None:
-            stopped, why = min(stopped, failure["time"]), _first_line(failure)
+            stops, why = min(stops, failure["time"]), str(failure.get("text") or "a failure").splitlines()[0]
         elif later is not None:
-            why = "a start with another number of workers" if outcome is not None else "the driver was killed"
+            why = "the driver was killed" if outcome is None else "a start with another number of workers"
+        trains = group.started["time"] if group.started is not None else stops
+        claimed, trains, stops, _ = _ascending([self._end(group.claimed), trains, stops], until)
         has_failed = outcome is None and (failure is not None or later is not None or not is_alive)
-        after = "end" if later is None else "lost_node" if _lost_a_node(group, later) else "restart"
-        started = group.started["time"] if group.started is not None else stopped
-        _, trains, stops, _ = _ascending([claimed, started, stopped], until)
-        resumes = group.plan.step if group.plan is not None else 0
-        reached = max(group.reached, outcome.step or 0 if outcome is not None else 0)
-        logged = [r for r in group.records if r["kind"] in ("train", "eval")]
-        reached = max([reached, *(r["step"] for r in logged)])
         return Start(
+            group,
             claimed,
             trains,
             stops,
             until,
             again=again,
-            staging_s=_staging_s(group.stages),
-            resumes=resumes,
-            reached=max(resumes, reached),
             redoes_to=self._reached,
-            redone_for=self._broken_off,
-            records=logged,
-            saves=group.saves,
-            returned=outcome is not None,
+            redone_for=self._redone_for,
             failed=why if has_failed else "",
-            hung=failure is not None and failure.get("error") == "watchdog",
-            after=after,
+            after="end" if later is None else "lost_node" if _lost_a_node(group, later) else "restart",
             why=why,
-            of_script=of_script,
+            of_script=files.of_script,
         )
 
     def lose_unsaved(self, last: AttemptFiles) -> None:
@@ -185,18 +160,17 @@ class _Books:
         if self._usual_step_s is None or (last.result is not None and last.result.state == "done"):
             return
         saved = max((name.step for name in names(last.attempt.run.checkpoints)), default=0)
-        self._lose((self._reached - saved) * self._usual_step_s, f"not saved: {_ended_as(last)}")
+        self._lose((self._reached - saved) * self._usual_step_s, f"not saved: {last.end}")
 
     def _lose(self, seconds: float, cause: str) -> None:
         """Book productive seconds as lost, the newest first."""
         for n in reversed(range(len(self.phases))):
             kept: list[Booking] = []
-            for each in reversed(self.phases[n].booked):
+            for each in self.phases[n].booked:
                 lost_s = max(0.0, min(seconds, each.seconds)) if CATEGORIES[each.category].productive else 0.0
                 seconds -= lost_s
-                parts = (Booking("lost", lost_s, cause), replace(each, seconds=each.seconds - lost_s))
-                kept += [part for part in parts if part.seconds > 0]
-            self.phases[n] = replace(self.phases[n], booked=tuple(reversed(kept)))
+                kept += [Booking("lost", lost_s, cause), replace(each, seconds=each.seconds - lost_s)]
+            self.phases[n] = replace(self.phases[n], booked=tuple(each for each in kept if each.seconds > 0))
 
 
 def _ascending(times: Sequence[float], end: float) -> list[float]:
@@ -207,33 +181,7 @@ def _ascending(times: Sequence[float], end: float) -> list[float]:
     return [*found, end]
 
 
-def _ended_as(files: AttemptFiles | None) -> str:
-    if files is None:
-        return ""
-    result = files.result
-    how = f"ended as {result.state} ({result.cause})" if result is not None else "left no result"
-    return f"attempt {files.attempt.n} {how}"
-
-
-def _first_line(failure: Record) -> str:
-    return str(failure.get("text") or "a failure without a text").splitlines()[0]
-
-
-def _lost_a_node(group: GroupFiles, later: GroupFiles) -> bool:
+def _lost_a_node(group: Group, later: Group) -> bool:
     """Whether the node of the rank that failed has no rank in the next start."""
     host = group.failure.get("host") if group.failure is not None else None
     return bool(host) and later.plan is not None and bool(later.plan.hosts) and host not in later.plan.hosts
-
-
-def _staging_s(stages: Sequence[Record]) -> float:
-    """Rank 0 fetches one data set after the other; each event has the seconds of its own."""
-    return sum({str(event.get("name")): number(event, "seconds") for event in stages}.values())
-
-
-def _is_of_script(files: AttemptFiles) -> bool:
-    if any(group.records for group in files.groups):
-        return False  # what a script measures is its own
-    try:
-        return is_of_script(files.attempt)
-    except (JobError, StorageError):  # of a later version, say: then its steps are not known either
-        return True

@@ -1,21 +1,20 @@
-"""One start of the worker group, as its records show it, and what its seconds are booked on. Without I/O.
+"""What the seconds of one start of the worker group are booked on. Without I/O.
 
 claimed ─▶ [staging] ─▶ trains ─▶ [prepare, compile, steps, evaluations, saves] ─▶ stops ─▶ until
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
-from clustertrain.ledger.book import Booking
+from clustertrain.ledger.attempt_files import Group, Record, number
+from clustertrain.ledger.book import Booking, summed
 
-Record = Mapping[str, Any]
 _OF_STEP = ("data_wait_s", "compute_s", "communication_s")
+_PREPARED = "model, data and checkpoint"
 
 
 class Stretch:
@@ -35,50 +34,38 @@ class Stretch:
         self.take(category, self.left_s, cause)
         return self.booked
 
-    def cut(self, seconds: float) -> Stretch:
-        """The next seconds, to be booked as a stretch of their own."""
-        part = Stretch(min(seconds, self.left_s))
-        self.left_s -= part.left_s
-        return part
-
 
 @dataclass(frozen=True)
 class Start:
-    """All times are in seconds since 1970, on the clock of the driver, and ascend.
+    """A start of the workers; its times ascend, on the clock of the driver.
 
     Attributes:
-        again: category and cause of a start that follows another; empty for the first of an attempt.
         trains: when the workers were ready; `stops` if they never were.
         stops: when the training returned or its failure was noticed; `until` if it did neither.
         until: when the next start was claimed, or the attempt ended.
-        staging_s: of rank 0 and its node.
-        resumes, reached: the last finished step at its beginning and at its end.
+        again: category and cause of a start that follows another; of the first one, that of a start.
         redoes_to: the last step that an earlier start had finished; `redone_for`: why it is repeated.
-        records: `train` and `eval`, by time.
-        saves: the events `checkpoint`.
-        failed: why it ended, or empty if it returned or still trains; `hung`: a watchdog ended it.
+        failed: why it ended, or empty if it returned or still trains.
         after, why: the category and cause of the seconds between `stops` and `until`.
         of_script: its steps are not known.
     """
 
+    group: Group
     claimed: float
     trains: float
     stops: float
     until: float
-    again: tuple[str, str] = ("", "")
-    staging_s: float = 0.0
-    resumes: int = 0
-    reached: int = 0
-    redoes_to: int = 0
-    redone_for: str = ""
-    records: Sequence[Record] = ()
-    saves: Sequence[Record] = ()
-    returned: bool = False
-    failed: str = ""
-    hung: bool = False
-    after: str = "end"
-    why: str = ""
-    of_script: bool = False
+    again: tuple[str, str]
+    redoes_to: int
+    redone_for: str
+    failed: str
+    after: str
+    why: str
+    of_script: bool
+
+    @property
+    def hung(self) -> bool:
+        return self.group.failure is not None and self.group.failure.get("error") == "watchdog"
 
 
 def booked(start: Start, usual_step_s: float | None) -> tuple[Booking, ...]:
@@ -88,112 +75,86 @@ def booked(start: Start, usual_step_s: float | None) -> tuple[Booking, ...]:
         usual_step_s: of the earlier starts, or None; for a start that has logged too little.
     """
     ready = Stretch(start.trains - start.claimed)
-    ready.take("staging", start.staging_s, "data sets")
-    bookings = ready.rest(*(start.again if start.again[0] else ("start", "process group")))
-    bookings += _trained(start, step_s(start.records) or usual_step_s)
-    bookings += Stretch(start.until - start.stops).rest(start.after, start.why)
-    sums: dict[tuple[str, str], float] = defaultdict(float)
-    for each in bookings:
-        sums[each.category, each.cause] += each.seconds
-    return tuple(Booking(category, seconds, cause) for (category, cause), seconds in sums.items())
-
-
-def number(record: Record, name: str) -> float:
-    """A field that other programs may have written: 0 if it is no number."""
-    value = record.get(name)
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e12 else 0.0
+    ready.take("staging", start.group.staging_s, "data sets")
+    trained = Stretch(start.stops - start.trains)
+    if start.of_script:
+        trained.rest("steps")
+    else:
+        _book_training(start, trained, step_s(start.group.records) or usual_step_s)
+    after = Stretch(start.until - start.stops).rest(start.after, start.why)
+    return summed([*ready.rest(*start.again), *trained.booked, *after])
 
 
 def step_s(records: Sequence[Record]) -> float | None:
     """How long a usual step takes: the median over the records, without the first one if there are more."""
     lines = [record for record in records if record["kind"] == "train"]
     measured = [sum(number(line, name) for name in _OF_STEP) for line in lines if "compute_s" in line]
-    if not measured:
-        pairs = [(a, b) for a, b in pairwise(lines) if b["step"] > a["step"]]
-        measured = [(b["time"] - a["time"]) / (b["step"] - a["step"]) for a, b in pairs]
-        return median(measured) if measured else None
-    return median(measured[1:] or measured)
+    if measured:
+        return median(measured[1:] or measured)
+    pairs = [(a, b) for a, b in pairwise(lines) if b["step"] > a["step"]]
+    return median((b["time"] - a["time"]) / (b["step"] - a["step"]) for a, b in pairs) if pairs else None
 
 
-def _trained(start: Start, usual_s: float | None) -> list[Booking]:
-    """The bookings from `trains` to `stops`."""
-    if start.of_script:
-        return Stretch(start.stops - start.trains).rest("steps")
-    bookings: list[Booking] = []
-    at, step, is_first = start.trains, start.resumes, True
-    lines = [r for r in start.records if r["kind"] == "train" and r["step"] > start.resumes]
-    for line in lines:
-        ends = min(max(at, line["time"]), start.stops)
+def _book_training(start: Start, trained: Stretch, usual_s: float | None) -> None:
+    """Line after line of the log: what was measured apart from steps, then the steps; then the tail."""
+    at, step = start.trains, start.group.resumes
+    for line in (record for record in start.group.records if record["kind"] == "train"):
         if line["step"] <= step:
             continue
-        bookings += _of_interval(start, (at, ends), (step, line["step"]), line, usual_s, is_first=is_first)
-        at, step, is_first = ends, line["step"], False
-    return bookings + _of_tail(start, at, step, usual_s, is_first=is_first)
+        ends, count = min(max(at, line["time"]), start.stops), line["step"] - step
+        part = Stretch(ends - at)
+        _take_saves(start, part, at, ends)
+        measured_s = count * sum(number(line, name) for name in _OF_STEP)
+        in_steps_s = measured_s or (count * usual_s if usual_s else part.left_s)
+        if step == start.group.resumes:
+            part.take("prepare", part.left_s - in_steps_s, _PREPARED)
+            part.take("compile", in_steps_s - (count * usual_s if usual_s else in_steps_s), "the first step")
+        elif _evaluations(start, at, ends):
+            part.take("evaluation", part.left_s - in_steps_s)
+        _take_steps(start, part, step, line["step"], count * number(line, "data_wait_s"))
+        trained.booked += part.booked
+        at, step = ends, line["step"]
+    trained.booked += _tail(start, at, step, usual_s)
 
 
-def _of_interval(
-    start: Start,
-    times: tuple[float, float],
-    steps: tuple[int, int],
-    line: Record,
-    usual_s: float | None,
-    *,
-    is_first: bool,
-) -> list[Booking]:
-    """Between two lines of the log: first what was measured apart from steps, then the steps."""
-    stretch, count = Stretch(times[1] - times[0]), steps[1] - steps[0]
-    _take_saves(start, stretch, times)
-    measured_s = count * sum(number(line, name) for name in _OF_STEP)
-    in_steps_s = measured_s or count * (usual_s or stretch.left_s / count)
-    if is_first:
-        stretch.take("prepare", stretch.left_s - in_steps_s, "model, data and checkpoint")
-        stretch.take("compile", in_steps_s - count * (usual_s or in_steps_s / count), "the first step")
-    elif _evaluated(start.records, times):
-        stretch.take("evaluation", stretch.left_s - in_steps_s)
-    _take_steps(start, stretch, steps, count * number(line, "data_wait_s"))
-    return stretch.booked
-
-
-def _of_tail(start: Start, at: float, step: int, usual_s: float | None, *, is_first: bool) -> list[Booking]:
+def _tail(start: Start, at: float, step: int, usual_s: float | None) -> list[Booking]:
     """From the last line of the log to the end of the training, or to now."""
-    stretch, count = Stretch(start.stops - at), max(0, start.reached - step)
-    is_training = not start.failed and not start.returned
-    evals = [r["time"] for r in start.records if r["kind"] == "eval" and at <= r["time"] <= start.stops]
-    _take_saves(start, stretch, (at, start.stops))
-    in_steps_s = count * usual_s if usual_s else stretch.left_s * (count > 0)
+    tail, count = Stretch(start.stops - at), max(0, start.group.reached - step)
+    evaluations = _evaluations(start, at, start.stops)
+    _take_saves(start, tail, at, start.stops)
+    in_steps_s = count * usual_s if usual_s else tail.left_s * (count > 0)
     unfinished_s = usual_s or 0.0 if start.failed else 0.0
-    if is_first and not start.hung:
-        stretch.take("prepare", stretch.left_s - in_steps_s - unfinished_s, "model, data and checkpoint")
-    elif evals:
-        stretch.take("evaluation", min(max(evals) - at, stretch.left_s) - in_steps_s)
-    part = stretch.cut(stretch.left_s if is_training else in_steps_s)
-    _take_steps(start, part, (step, step + count), 0.0)
-    stretch.booked += part.booked
+    if step == start.group.resumes and not start.hung:
+        tail.take("prepare", tail.left_s - in_steps_s - unfinished_s, _PREPARED)
+    elif evaluations:
+        tail.take("evaluation", min(max(evaluations) - at, tail.left_s) - in_steps_s)
+    trains_on = not start.failed and start.group.outcome is None
+    part = Stretch(tail.left_s if trains_on else min(in_steps_s, tail.left_s))
+    tail.left_s -= part.left_s
+    _take_steps(start, part, step, step + count, 0.0)
+    tail.booked += part.booked
     if start.hung:
-        return stretch.rest("hang", start.failed)
-    if start.failed:
-        stretch.take("lost", unfinished_s, start.failed)
-        return stretch.rest(start.after, start.failed)
-    return stretch.rest("save", "the last save")
+        return tail.rest("hang", start.failed)
+    tail.take("lost", unfinished_s, start.failed)
+    return tail.rest(start.after, start.failed) if start.failed else tail.rest("save", "the last save")
 
 
-def _take_steps(start: Start, stretch: Stretch, steps: tuple[int, int], data_wait_s: float) -> None:
+def _take_steps(start: Start, part: Stretch, first: int, last: int, data_wait_s: float) -> None:
     """All that is left: `redone` for the share of the steps that an earlier start had done."""
-    first, last = steps
-    again = min(last, start.redoes_to) - first
-    if again > 0:
-        stretch.take("redone", stretch.left_s * again / (last - first), start.redone_for)
-        data_wait_s *= 1 - again / (last - first)
-    stretch.take("data_wait", data_wait_s, "the data came later than the steps needed it")
-    stretch.rest("steps")
+    again = (min(last, start.redoes_to) - first) / (last - first) if last > first else 0.0
+    part.take("redone", part.left_s * again, start.redone_for)
+    part.take("data_wait", data_wait_s * (1 - max(0.0, again)), "the steps were faster than the data")
+    part.rest("steps")
 
 
-def _take_saves(start: Start, stretch: Stretch, times: tuple[float, float]) -> None:
+def _take_saves(start: Start, part: Stretch, begins: float, ends: float) -> None:
     """The waits for the saves that began between two times."""
-    for event in start.saves:
-        if times[0] <= event["time"] - number(event, "write_s") < times[1]:
-            stretch.take("save", number(event, "blocking_s"), str(event.get("reason") or "steps"))
+    for event in start.group.saves:
+        if begins <= event["time"] - number(event, "write_s") < ends:
+            part.take("save", number(event, "blocking_s"), str(event.get("reason") or "steps"))
 
 
-def _evaluated(records: Iterable[Record], times: tuple[float, float]) -> bool:
-    return any(r["kind"] == "eval" and times[0] <= r["time"] <= times[1] for r in records)
+def _evaluations(start: Start, begins: float, ends: float) -> list[float]:
+    """When the evaluations between two times ended."""
+    times = (record["time"] for record in start.group.records if record["kind"] == "eval")
+    return [time for time in times if begins <= time <= ends]
