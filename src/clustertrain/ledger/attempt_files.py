@@ -116,7 +116,7 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
     of_nodes = [e for host in sorted(hosts) for e in stream(attempt.key_of(attempt.node_events(host)))]
     groups = []
     ends = [*(time for _, time in claims[1:]), float("inf")]
-    for (restart, claimed), plan, until in zip(claims, plans, ends, strict=True):
+    for (restart, claimed), plan, until in zip(claims, plans, ends, strict=False):
         own = [e for e in events if claimed <= e["time"] < until]
         failure = next((e for e in own if e["kind"] in ("worker_died", "restarting")), None)
         group = Group(

@@ -112,7 +112,7 @@ class _Books:
         held = tuple(workers.rest("start", "processes of the workers"))
         self._add(Phase(begins, bounds[1], n, None, files.claim.world_size, held))
         again = ("start", "process group")
-        for group, later, until in zip(groups, [*groups[1:], None], bounds[2:], strict=True):
+        for group, later, until in zip(groups, [*groups[1:], None], bounds[2:], strict=False):
             start = self._start(files, group, later, until, again, is_alive=is_alive)
             ranks = (group.plan.world_size if group.plan is not None else None) or files.claim.world_size
             held = booked(start, self._usual_step_s)
