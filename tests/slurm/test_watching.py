@@ -106,7 +106,8 @@ def test_one_that_waits_says_why(runs):
     assert (status.state, status.standing.cause, status.note) == ("queued", "scheduler", None)
     shown = runs.cli("status")
     assert f"SLURM {job_id}: PENDING (BeginTime: its start time has not been reached" in shown
-    assert re.search(r"^starts +about (\S+ )?\d\d:\d\d$", shown, re.MULTILINE)
+    starts = r"^starts +about (\S+ )?\d\d:\d\d, 1st in its partition's queue$"
+    assert re.search(starts, shown, re.MULTILINE)
     assert runs.cli("logs").startswith("queued (scheduler): PENDING (BeginTime")
 
 

@@ -17,7 +17,7 @@ from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.launchers.scheduler.interface import Handle, Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
-from clustertrain.launchers.scheduler.status import status_of, statuses
+from clustertrain.launchers.scheduler.status import located, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import submit, what_next
 from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
@@ -197,7 +197,7 @@ class Launcher:
     def status(self, target: Target) -> StoredStatus:
         """The status of the run, with the table of `status`."""
         files = target.files or read_files(target.visible_run())
-        return StoredStatus.of(self.statuses([files])[0])
+        return StoredStatus.of(located(self.scheduler, self.statuses([files])[0]))
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """The lines of `logs`, oldest first."""

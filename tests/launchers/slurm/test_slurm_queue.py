@@ -14,6 +14,7 @@ from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
     QueueState,
     cluster_name,
+    position,
     query_queue,
     query_squeue,
     reason_text,
@@ -104,6 +105,29 @@ def test_a_controller_that_is_down_is_no_error(commands):
         query_squeue(["7"])
     said = "SLURM does not answer: slurm_load_jobs error: Unable to contact slurm controller"
     assert query_queue(["7"]).no_answer == said
+
+
+@pytest.mark.parametrize(
+    ("job_id", "where"),
+    [
+        ("9", "1st"),
+        ("7", "3rd"),
+        ("8", "1st"),
+        ("6_[1-3]", "2nd"),
+        ("19", "12th"),
+        ("21", "14th"),
+        ("40", ""),
+    ],
+)
+def test_the_position_is_counted_in_the_partition_by_priority(commands, job_id, where):
+    rest = "".join(f"gpu|{n}\\n" for n in range(11, 30))
+    commands(squeue=f"printf 'gpu|9\\ncpu|8\\ngpu|6_[1-3]\\ngpu|7\\n{rest}'", scontrol="exit 1")
+    assert position(job_id) == (where and f"{where} in its partition's queue")
+
+
+def test_jobs_that_slurm_hides_give_no_position(commands):
+    commands(squeue="echo 'gpu|9'", scontrol="echo 'PrivateData = jobs,usage'")
+    assert position("9") == ""
 
 
 def test_the_users_own_filters_do_not_reach_squeue(commands, monkeypatch):

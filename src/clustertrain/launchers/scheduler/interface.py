@@ -7,6 +7,7 @@ The commands of clustertrain (launcher.py) are shared code over these operations
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,16 @@ class Meaning:
     phase: str = ""
 
 
+def start_text(estimate: float | None) -> str:
+    """The time of an expected start, in local time; empty if it is unknown, or over."""
+    now = time.time()
+    if estimate is None or estimate <= now:
+        return ""
+    starts = time.localtime(estimate)
+    is_today = starts[:3] == time.localtime(now)[:3]
+    return time.strftime("about %H:%M" if is_today else "about %Y-%m-%d %H:%M", starts)
+
+
 @dataclass(frozen=True)
 class JobState:
     """The state of one job in a scheduler.
@@ -92,6 +103,7 @@ class JobState:
         time_left: as the scheduler writes it; empty if it does not.
         submitted_at: the time of the submission or the last requeue, in seconds since 1970; None if unknown.
         start_estimate: the expected start of a job that waits, in seconds since 1970; None if unknown.
+        position: of a job that waits, in words: "3rd in its partition's queue"; empty if unknown.
         exit_code: the nonzero exit code of the job's script; None if there is none.
         note: what a user should know of this state.
 
@@ -113,6 +125,7 @@ class JobState:
     cluster: str = ""
     submitted_at: float | None = None
     start_estimate: float | None = None
+    position: str = ""
     exit_code: int | None = None
     note: str = ""
 
@@ -148,6 +161,12 @@ class JobState:
     def explained_reason(self) -> str:
         """The reason and its meaning."""
         return self.reason
+
+    @property
+    def starts(self) -> str:
+        """When a waiting job is expected to start, in local time, and its position; empty if unknown."""
+        expected = start_text(self.start_estimate) if self.is_waiting else ""
+        return ", ".join(filter(None, [expected, self.position]))
 
     @property
     def why_it_waits(self) -> str:
@@ -264,6 +283,10 @@ class Scheduler(ABC):
     @abstractmethod
     def states(self, jobs: Sequence[Handle]) -> Answer:
         """The states of jobs, with one query for all. Raises no error: `Answer.no_answer` contains it."""
+
+    def located(self, job: JobState) -> JobState:
+        """The state of a job that waits, with its position in the queue, if the scheduler can tell."""
+        return job
 
     def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
         """What runs a command on a node of a running job; its exit code is that of the command.

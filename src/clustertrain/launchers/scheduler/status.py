@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -81,8 +80,8 @@ class QueuedStatus(Status):
     def job_rows(self) -> list[Row]:
         job, queue = self.job, self.job.queue
         rows = [("job", f"{self.scheduler} {job.job_id}" + (f": {queue.text}" if queue is not None else ""))]
-        if queue is not None and (estimate := _start_text(queue)):
-            rows.append(("starts", estimate))
+        if queue is not None and queue.starts:
+            rows.append(("starts", queue.starts))
         if queue is not None and queue.nodes:
             rows.append(("nodes", queue.nodes))
         if queue is not None and queue.has_nodes and queue.time_left:
@@ -100,14 +99,12 @@ class QueuedStatus(Status):
         return rows
 
 
-def _start_text(queue: JobState) -> str:
-    """When a waiting job is expected to start, in local time; empty if that is unknown, or over."""
-    estimate, now = queue.start_estimate, time.time()
-    if not queue.is_waiting or estimate is None or estimate <= now:
-        return ""
-    starts = time.localtime(estimate)
-    is_today = starts[:3] == time.localtime(now)[:3]
-    return time.strftime("about %H:%M" if is_today else "about %Y-%m-%d %H:%M", starts)
+def located(scheduler: Scheduler, status: Status) -> Status:
+    """The status, with the position of a job that waits."""
+    queue = status.job.queue if isinstance(status, QueuedStatus) else None
+    if queue is None or not queue.is_waiting or not isinstance(status, QueuedStatus):
+        return status
+    return replace(status, job=replace(status.job, queue=scheduler.located(queue)))
 
 
 def status_of(scheduler: Scheduler, run: RunDir) -> Status:

@@ -28,10 +28,16 @@ from clustertrain.run.submission import Submission, record, submission_of, uploa
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job that a scheduler has accepted. `state`: its state in the queue, as text; "" without an answer."""
+    """A job that a scheduler has accepted.
+
+    Attributes:
+        state: its state in the queue, as text; "" without an answer.
+        starts: when it is expected to start, and its position; "" if it does not wait, or that is unknown.
+    """
 
     handle: Handle
     state: str
+    starts: str
 
 
 def submit(
@@ -70,7 +76,9 @@ def submit(
     if submission is not None:
         _record(scheduler, submission, handle, echo)
     found = scheduler.states([handle]).jobs.get(handle.job_id)
-    return Submitted(handle, found.text if found else "")
+    if found is None:
+        return Submitted(handle, "", "")
+    return Submitted(handle, found.text, scheduler.located(found).starts if found.is_waiting else "")
 
 
 def _unset_variables(scheduler: Scheduler, job: Job) -> list[str]:
@@ -144,9 +152,10 @@ def _record(
 def what_next(scheduler: Scheduler, name: str, submitted: Submitted, command: CommandLine) -> str:
     """A message with the next commands; `command` submitted the run."""
     state = f": {submitted.state}" if submitted.state else ""
+    starts = f"\nstarts: {submitted.starts}" if submitted.starts else ""
     output = submitted.handle.output
     return (
-        f"submitted {name} as {scheduler.label} job {submitted.handle.job_id}{state}\n"
+        f"submitted {name} as {scheduler.label} job {submitted.handle.job_id}{state}{starts}\n"
         f"status: {command.of('status')}\n"
         f"logs:   {command.of('logs', '--follow')}\n"
         f"stop:   {command.of('stop')}" + (f"\n{scheduler.label}'s own output: {output}" if output else "")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clustertrain.job.model import Job
 from clustertrain.launchers.launcher import Launcher
-from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
+from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Plan, Scheduler
 from clustertrain.launchers.slurm import queue, submit
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
@@ -33,6 +34,9 @@ class SlurmScheduler(Scheduler):
 
     def states(self, jobs: Sequence[Handle]) -> Answer:
         return queue.query_queue([job.job_id for job in jobs])
+
+    def located(self, job: JobState) -> JobState:
+        return replace(job, position=queue.position(job.job_id))
 
     def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
         """A step beside the run's own, which shares its CPUs and GPUs."""

@@ -9,6 +9,7 @@ the training starts.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from shlex import quote
 
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
-from clustertrain.launchers.scheduler.interface import Plan
+from clustertrain.launchers.scheduler.interface import Plan, start_text
 from clustertrain.launchers.shell import Unanswered, run
 from clustertrain.launchers.slurm.partitions import (
     ANSWER_S,
@@ -28,6 +29,7 @@ from clustertrain.launchers.slurm.partitions import (
 from clustertrain.launchers.slurm.sbatch_errors import GENERAL, reason_of_the_plan, refusal
 from clustertrain.launchers.slurm.script import is_image_file
 from clustertrain.launchers.slurm.section import Slurm
+from clustertrain.launchers.slurm.times import slurm_time_s
 from clustertrain.run.command_line import CommandLine
 from clustertrain.storage.posix import refused
 from clustertrain.units import duration_text
@@ -157,15 +159,17 @@ def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
 def test_only(
     job: Job, plan: Plan, environ: Mapping[str, str], command: CommandLine, partition: Partition | None
 ) -> str | None:
-    """Let SLURM check the exact script that will be submitted. Returns its reason if it plans no start of a
-    job that it would queue: it plans with the nodes that it can use now.
+    """Let SLURM check the exact script that will be submitted. Returns when a job that has to wait would
+    start, or SLURM's reason if it plans no start: it plans with the nodes that it can use now.
 
     Raises:
         ClusterError: SLURM refuses it.
     """
     done = run(["sbatch", "--test-only"], input=plan.script, environ=environ, timeout_s=TEST_S, check=False)
     if done.code == 0:
-        return None
+        planned = re.search(r" to start at (\S+)", done.stderr)
+        starts = start_text((planned and slurm_time_s(planned[1])) or None)
+        return f"SLURM would start the job {starts} if it came now" if starts else None
     reason = reason_of_the_plan(done.stderr)
     away = not_usable_now(partition, environ) if reason is not None and partition is not None else []
     if reason is None or (reason == GENERAL and not away):

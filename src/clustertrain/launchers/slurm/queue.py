@@ -151,6 +151,27 @@ def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
     return {state.job_id: state for state in found}
 
 
+def position(job_id: str) -> str:
+    """The position of a waiting job among those of its partition, by priority; empty if SLURM hides jobs of
+    other users, or does not answer."""
+    if "jobs" in site_settings().get("PrivateData", ""):
+        return ""
+    argv = ["squeue", "--noheader", "--states=PENDING", "--sort=-p", "--format=%P|%i"]
+    try:
+        printed = run(argv, environ=_environment(), timeout_s=ANSWER_S).stdout
+    except ClusterError:
+        return ""
+    jobs = [line.strip().partition("|") for line in printed.splitlines()]
+    own = next((partition for partition, _, each in jobs if each == job_id), None)
+    before = [each for partition, _, each in jobs if partition == own]
+    return f"{_ordinal(before.index(job_id) + 1)} in its partition's queue" if own is not None else ""
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}th" if number % 100 in (11, 12, 13) else f"{number}{ending}"
+
+
 def _parsed(line: str) -> QueueState:
     """Parse a line of squeue. The reason is the last column, because only it may contain the separator."""
     job_id, native, restarts, left, cluster, submitted, starts, status, nodes, reason = line.split("|", 9)
