@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from clustertrain.checkpoints.manifest import CheckpointName
@@ -50,6 +51,16 @@ class Group:
         of_outcome = self.outcome.step if self.outcome is not None else None
         logged: list[int] = [record["step"] for record in self.records]
         return max([self.resumes, self.counted, of_outcome or 0, *logged])
+
+    @cached_property
+    def evaluations(self) -> list[float]:
+        """When they ended, ascending."""
+        return sorted(record["time"] for record in self.records if record["kind"] == "eval")
+
+    @cached_property
+    def saves_by_begin(self) -> list[tuple[float, Record]]:
+        """The events of the saves, each with the time at which it began, ascending."""
+        return sorted(((e["time"] - number(e, "write_s"), e) for e in self.saves), key=lambda save: save[0])
 
     @property
     def staging_s(self) -> float:

@@ -5,6 +5,7 @@ claimed ─▶ [staging] ─▶ trains ─▶ [prepare, compile, steps, evaluati
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -149,12 +150,17 @@ def _take_steps(start: Start, part: Stretch, first: int, last: int, data_wait_s:
 
 def _take_saves(start: Start, part: Stretch, begins: float, ends: float) -> None:
     """The waits for the saves that began between two times."""
-    for event in start.group.saves:
-        if begins <= event["time"] - number(event, "write_s") < ends:
-            part.take("save", number(event, "blocking_s"), str(event.get("reason") or "steps"))
+    saves = start.group.saves_by_begin
+    for n in range(bisect_left(saves, begins, key=_first), bisect_left(saves, ends, key=_first)):
+        event = saves[n][1]
+        part.take("save", number(event, "blocking_s"), str(event.get("reason") or "steps"))
+
+
+def _first(save: tuple[float, Record]) -> float:
+    return save[0]
 
 
 def _evaluations(start: Start, begins: float, ends: float) -> list[float]:
     """When the evaluations between two times ended."""
-    times = (record["time"] for record in start.group.records if record["kind"] == "eval")
-    return [time for time in times if begins <= time <= ends]
+    times = start.group.evaluations
+    return times[bisect_left(times, begins) : bisect_right(times, ends)]
