@@ -17,7 +17,7 @@ from clustertrain.training.measured import step_times, step_watch
 from clustertrain.training.measured.flops import count_flops, peak_flops_per_s
 from clustertrain.training.measured.step_times import StepTimes, Times
 from clustertrain.training.measured.step_watch import StepWatch
-from clustertrain.training.measured.stragglers import Stragglers, straggler_text
+from clustertrain.training.measured.stragglers import Stragglers, by_rank, straggler_text
 from clustertrain.training.model.building import make_model, settle_buckets, shard
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import EvalEvery, Fsdp, Profile, TrainSettings
@@ -117,6 +117,7 @@ def test_a_slow_rank_is_named_once_and_the_others_wait_in_the_exchange(ranks):
     assert last["compute_s"] > 0.05  # the mean of both ranks
     assert last["communication_s"] > 0.02  # rank 0 waits 100 ms for rank 1
     assert last["data_wait_s"] > 0
+    assert last["rank_s"][1] > last["rank_s"][0] + 0.05 and len(last["rank_s"]) == 2
     assert last["tokens_per_s"] == 8 * last["samples_per_s"]
     assert last["flops_per_s"] == 1e6 * last["samples_per_s"] and "mfu" not in last
 
@@ -314,3 +315,8 @@ def test_a_profile_beyond_the_last_step_is_refused():
     settings = TrainSettings(steps=9, batch_size=2, profile=Profile(steps=(8, 10)))
     with pytest.raises(JobError, match=r"train.profile.steps is \[8, 10\], but the run has 9 steps"):
         run_task(RankInfo(0, 0, 1, CPU), Plain(), settings)
+
+
+def test_a_record_has_the_times_of_64_ranks_and_of_more_the_slowest_one():
+    assert by_rank([0.1, 0.30000004, 0.2]) == {"rank_s": [0.1, 0.3, 0.2]}
+    assert by_rank([0.1] * 64 + [0.5]) == {"slowest_rank": 64, "slowest_rank_s": 0.5}

@@ -19,7 +19,7 @@ from clustertrain.training.data.sampling import MicroBatch, TrainOrder
 from clustertrain.training.measured.flops import count_flops, peak_of
 from clustertrain.training.measured.profiling import Profile
 from clustertrain.training.measured.step_times import StepTimes, Times
-from clustertrain.training.measured.stragglers import Stragglers, straggler_text
+from clustertrain.training.measured.stragglers import Stragglers, by_rank, straggler_text
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import Precision
@@ -94,7 +94,7 @@ class StepWatch:
         """Profile the next steps, on every rank."""
         self._profile.begin_at_next(steps)
 
-    def figures(self, samples_per_s: float) -> dict[str, float]:
+    def figures(self, samples_per_s: float) -> dict[str, float | list[float]]:
         """The figures of the steps since the last line of the log, the same on every rank; see
         docs/metrics.md.
 
@@ -104,14 +104,16 @@ class StepWatch:
         of_ranks = self._gathered()
         times = [Times(int(steps), *seconds) for steps, *seconds in of_ranks[:, :4].tolist()]
         # In a pass with FSDP a rank waits for the parts of the others: only the data are its own.
-        self._warn_of_stragglers([replace(t, compute_s=0.0) for t in times] if self._is_sharded else times)
-        figures = {
+        own = [replace(t, compute_s=0.0) for t in times] if self._is_sharded else times
+        self._warn_of_stragglers(own)
+        figures: dict[str, float | list[float]] = {
             "samples_per_s": samples_per_s,
             "data_wait_s": fmean(t.data_wait_s for t in times),
             "compute_s": fmean(t.compute_s for t in times),
         }
         if len(times) > 1:
             figures["communication_s"] = fmean(t.communication_s for t in times)
+            figures |= by_rank([t.own_s for t in own])
         if self._task.tokens_per_sample is not None:
             figures["tokens_per_s"] = samples_per_s * self._task.tokens_per_sample
         if self._rank_info.device.type == "cuda":

@@ -9,6 +9,7 @@ from clustertrain.training.measured.step_times import Times
 
 TIMES_OF_OTHERS = 1.5
 AT_LEAST_S = 0.01  # slower per step: short steps vary more than this on a busy machine
+_MOST_RANKS = 64  # whose times are in each record: more would make its lines long
 LINES = 2  # of the log in a row, so that one slow interval is not named
 
 
@@ -37,6 +38,15 @@ def _is_slow(rank: int, of_ranks: Sequence[Times]) -> bool:
         return False
     own_s, others_s = of_ranks[rank].own_s, _others_s(rank, of_ranks)
     return own_s > TIMES_OF_OTHERS * others_s and own_s - others_s > AT_LEAST_S
+
+
+def by_rank(own_s: Sequence[float]) -> dict[str, float | list[float]]:
+    """What a record of the metrics has of each rank: its seconds per step without waiting for others; of many
+    ranks only the slowest one."""
+    if len(own_s) <= _MOST_RANKS:
+        return {"rank_s": [round(seconds, 6) for seconds in own_s]}
+    slowest = max(range(len(own_s)), key=own_s.__getitem__)
+    return {"slowest_rank": slowest, "slowest_rank_s": own_s[slowest]}
 
 
 def straggler_text(rank: int, host: str, of_ranks: Sequence[Times]) -> str:
