@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "clustertrain"
 SUBMIT_SIDE = ["cli", "job", "launchers", "migrate", "node", "observe", "run", "staging", "storage"]
-SUBMIT_SIDE += ["supervise"]
+SUBMIT_SIDE += ["report", "supervise"]
 
 
 def modules_after(code: str) -> set[str]:

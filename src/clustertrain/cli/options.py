@@ -39,6 +39,7 @@ DATA_NAME = click.argument("name", required=False, shell_complete=data_names)
 TARGET = _may_name_a_job(
     "target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets
 )
+TARGETS = _may_name_a_job("targets", nargs=-1, metavar="[JOBFILE|FOLDER|NAME]…", shell_complete=targets)
 TO = click.option("--to", "to", type=click.Choice(launcher_names()), required=True, help="The launcher.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 NOW = click.option("--now", is_flag=True, expose_value=False, help="At the next step: the only moment.")

@@ -53,8 +53,12 @@ def identity(job: Job) -> dict[str, Any]:
 def hyperparameters(job: Job) -> dict[str, str | int | float]:
     """The args and the keys of `train`, by the names that `--set` takes, such as `args.lr`. Lists and
     booleans are JSON; keys without a value are left out, and a secret is shown as `***`."""
-    dumped = job.model_dump(mode="json", by_alias=True)
-    flat = _flat({key: _masked(dumped[key]) for key in ("args", "train") if isinstance(dumped[key], dict)})
+    return {key: value for key, value in settings(job).items() if key.startswith(("args.", "train."))}
+
+
+def settings(job: Job) -> dict[str, str | int | float]:
+    """All keys of a job, in the same form."""
+    flat = _flat(_masked(job.model_dump(mode="json", by_alias=True)))
     return {
         key: value if isinstance(value, str | int | float) and not isinstance(value, bool) else as_json(value)
         for key, value in flat

@@ -1,0 +1,83 @@
+"""The curves of a run: each measured value over the steps, thinned out to what a chart can show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from clustertrain.report.svg import COLOURS, Point
+
+MOST_POINTS = 800
+RANKS = "rank_s"
+"""The value with a number for each rank."""
+_NO_VALUES = {"step", "epoch", "time", "total_steps", "epoch_progress", "samples_seen", "slowest_rank_s"}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A value over the steps.
+
+    Attributes:
+        name: of the value, such as `loss`.
+        kind: "train" or "eval", or whose it is, such as `rank 3`.
+    """
+
+    name: str
+    kind: str
+    points: tuple[Point, ...]
+
+
+def curves_of(records: Sequence[dict[str, Any]], most: int) -> tuple[tuple[Curve, ...], int]:
+    """The curves of the records `train` and `eval`. Values that are not finite are left out, and counted."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    left_out = 0
+    for record in records:
+        for name, kind, value in _values(record):
+            if math.isfinite(value):
+                found.setdefault((name, kind), []).append((record["step"], value))
+            else:
+                left_out += 1
+    return tuple(Curve(*key, tuple(thinned(points, most))) for key, points in found.items()), left_out
+
+
+def _values(record: dict[str, Any]) -> Iterable[tuple[str, str, float]]:
+    """(name, kind, value) of each number of a record."""
+    for name, value in record.items():
+        if name == RANKS:
+            yield from _of_ranks(value)
+        elif name not in _NO_VALUES and isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, "rank" if name == "slowest_rank" else record["kind"], float(value)
+
+
+def _of_ranks(value: Any) -> Iterable[tuple[str, str, float]]:
+    """The steps per second of each rank without waiting for others: of many ranks the least, the median and
+    the most. Then the slowest rank."""
+    if not isinstance(value, list) or not value or not all(isinstance(each, int | float) for each in value):
+        return
+    speeds = [1 / each if each > 0 else math.inf for each in value]
+    if len(speeds) <= COLOURS:
+        yield from ((RANKS, f"rank {rank}", speed) for rank, speed in enumerate(speeds))
+    else:
+        named = (("slowest", min(speeds)), ("median", median(speeds)), ("fastest", max(speeds)))
+        yield from ((RANKS, name, speed) for name, speed in named)
+    yield "slowest_rank", "rank", float(speeds.index(min(speeds)))
+
+
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """At most `most` of the points: of each stretch the lowest and the highest, and the last of all."""
+    if len(points) <= most:
+        return list(points)
+    kept: list[Point] = []
+    count = most // 2 - 1
+    for n in range(count):
+        stretch = points[n * len(points) // count : (n + 1) * len(points) // count]
+        extremes = {min(stretch, key=_value), max(stretch, key=_value)}
+        kept += sorted(extremes)
+    return [*kept, points[-1]] if kept[-1] != points[-1] else kept
+
+
+def _value(point: Point) -> float:
+    return point[1]

@@ -1,0 +1,187 @@
+"""What a report shows of a run. It is read where the storage is, and may be sent as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from clustertrain.errors import JobError, StorageError
+from clustertrain.job.identity import settings
+from clustertrain.ledger.book import Ledger
+from clustertrain.ledger.of_run import ledger_of
+from clustertrain.observe.as_json import as_json
+from clustertrain.observe.event_lines import line_of
+from clustertrain.record_file import typed
+from clustertrain.report.curves import Curve, curves_of
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.job_diff import change_lines
+from clustertrain.run.recorded_job import newest_job
+from clustertrain.run.streams.history import curve, events_of_attempt
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_MOST_EVENTS = 300
+_FAULTS = ("worker_died", "watchdog", "restarting")
+
+
+@dataclass(frozen=True)
+class Happened:
+    """An event: its kind, and its line of text."""
+
+    time: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """A node or an attempt, by its name, from `start` to `end` in seconds since 1970."""
+
+    name: str
+    start: float
+    end: float
+    text: str
+    is_attempt: bool = False
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run, as far as its files can be read.
+
+    Attributes:
+        rows: the table of `status`, with the state; set by `with_status`.
+        settings: the keys of the job and their values.
+        changes: of the job between two attempts.
+        machines: the ranks of the newest start, and their GPUs.
+        missing: what could not be read, or was not measured.
+    """
+
+    name: str
+    uri: str
+    state: str = "unknown"
+    text: str = ""
+    over: bool = True
+    rows: tuple[tuple[str, str], ...] = ()
+    curves: tuple[Curve, ...] = ()
+    ledger: Ledger | None = None
+    held: tuple[Held, ...] = ()
+    events: tuple[Happened, ...] = ()
+    events_left_out: int = 0
+    settings: Mapping[str, str | int | float] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def parsed(cls, printed: str) -> RunFacts:
+        """Parse the last line that is of `sent`. A library may print other lines.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for line in reversed(printed.splitlines()):
+            if line.startswith('{"name":'):
+                return typed(cls, json.loads(line))
+        raise ValueError("it printed no report")
+
+    def sent(self) -> str:
+        """One line, which `parsed` finds."""
+        return as_json(self)
+
+
+def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
+    """Read the files of a run. What cannot be read is missing from the facts, and named there.
+
+    Args:
+        alive: the run has not ended.
+    """
+    missing: dict[str, None] = {}
+
+    def part(what: str, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
+        try:
+            return read(*args, **options)
+        except (JobError, StorageError) as error:
+            missing[f"{what}: {str(error).splitlines()[0]}"] = None
+            return None
+
+    records = part("metrics", curve, run) or []
+    curves, not_finite = curves_of(records, most_points)
+    if not records:
+        missing["metrics: none were written, so there are no curves and no times of ranks"] = None
+    if not_finite:
+        missing[f"metrics: {not_finite} values are not finite and are left out of the curves"] = None
+    events: list[dict[str, Any]] = []
+    held: list[Held] = []
+    for attempt in part("attempts", run.attempts) or []:
+        of_attempt = part("events", events_of_attempt, attempt) or []
+        events += of_attempt
+        held += part("timeline", _held, attempt, of_attempt, alive=alive) or []
+    happened = [Happened(e["time"], e["kind"], line) for e in events if (line := _line(e))]
+    job = part("configuration", newest_job, run)
+    if job is None:
+        missing["configuration: there is no job that can be read"] = None
+    return RunFacts(
+        run.name,
+        run.uri,
+        curves=curves,
+        ledger=part("ledger", ledger_of, run, alive=alive),
+        held=tuple(held),
+        events=tuple(_shown(happened)),
+        events_left_out=max(0, len(happened) - _MOST_EVENTS),
+        settings=settings(job) if job is not None else {},
+        changes=tuple(part("changes", change_lines, run) or ()),
+        machines=tuple(_machines(events)),
+        missing=tuple(missing),
+    )
+
+
+def _line(event: Mapping[str, Any]) -> str | None:
+    return (
+        str(event.get("text") or "a worker failed")
+        if event["kind"] == "worker_died"
+        else line_of(dict(event))
+    )
+
+
+def _shown(happened: Sequence[Happened]) -> list[Happened]:
+    """All events if they are not too many; otherwise the faults, and the newest of the others."""
+    faults = [each for each in happened if each.kind in _FAULTS][-_MOST_EVENTS // 2 :]
+    others = [each for each in happened if each.kind not in _FAULTS][-(_MOST_EVENTS - len(faults)) :]
+    return sorted([*faults, *others], key=lambda each: each.time)
+
+
+def _held(attempt: Attempt, events: Sequence[Mapping[str, Any]], *, alive: bool) -> list[Held]:
+    """The attempt, then the nodes of each start of its workers."""
+    if (claim := attempt.claim.read()) is None:
+        return []
+    result = attempt.result.read()
+    last = max([claim.time, *(event["time"] for event in events)])
+    end = result.ended_at if result is not None else time.time() if alive else last
+    end = max(claim.time, end)
+    ended = f"{result.state} ({result.cause})" if result is not None else "no result"
+    held = [Held(f"attempt {attempt.n}", claim.time, end, f"attempt {attempt.n}: {ended}", is_attempt=True)]
+    claims = [(each, one.time) for each in attempt.restarts() if (one := each.claim.read()) is not None]
+    for n, (restart, start) in enumerate(claims):
+        until = claims[n + 1][1] if n + 1 < len(claims) else end
+        deaths = (e["time"] for e in events if e["kind"] in _FAULTS and start <= e["time"] < until)
+        stop = max(start, next(deaths, until))
+        plan = restart.plan.read()
+        for host in dict.fromkeys(plan.hosts if plan is not None and plan.hosts else ("workers",)):
+            text = f"{host}: start {restart.number} of attempt {attempt.n}"
+            held.append(Held(host, start, stop, text))
+    return held
+
+
+def _machines(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each rank of the newest start; other programs may have written something else there."""
+    groups = [event for event in events if event["kind"] == "group_started"]
+    ranks = groups[-1].get("ranks") if groups else None
+    lines = []
+    for each in ranks if isinstance(ranks, list) else ():
+        if isinstance(each, dict):
+            gpus = [str(gpu.get("name")) for gpu in each.get("gpus") or () if isinstance(gpu, dict)]
+            lines.append(f"rank {each.get('rank')}: {each.get('host')}, {', '.join(gpus) or 'CPU'}")
+    return lines

@@ -1,0 +1,162 @@
+"""The sections about one run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+
+from clustertrain.ledger.book import CATEGORIES, Ledger
+from clustertrain.report.curves import RANKS, Curve
+from clustertrain.report.facts import Happened, Held, RunFacts
+from clustertrain.report.parts import Html, code, details, notes, scrolled, section, table
+from clustertrain.report.svg import Line, Sign, Span, bar, chart, key, timeline
+from clustertrain.units import time_text
+
+_TITLES = {
+    "lr": "learning rate",
+    "samples_per_s": "throughput, samples per second",
+    "tokens_per_s": "throughput, tokens per second",
+    RANKS: "throughput of each rank alone, steps per second",
+    "slowest_rank": "slowest rank",
+    "times": "time of a step, seconds",
+}
+_OF_STEP = ("data_wait_s", "compute_s", "communication_s")
+_FIRST = ("loss", "accuracy", "lr", "samples_per_s", "times", RANKS, "slowest_rank")
+_SYMBOLS = {
+    "worker_died": "✕",
+    "watchdog": "✕",
+    "restarting": "↻",
+    "checkpoint": "▾",
+    "stop_requested": "■",
+    "resized": "↔",
+    "fallback": "!",
+}
+_MOST_SIGNS, _MOST_LANES = 80, 24
+
+
+def sections(run: RunFacts, key_of: str) -> str:
+    """All sections; `key_of` makes their ids unique on the page."""
+    error = (
+        f'<p class="note error">{escape(run.text)}</p>'
+        if run.text and run.state in ("failed", "lost")
+        else ""
+    )
+    summary = table((), [row for row in run.rows if row[1] != run.text], "summary") if run.rows else ""
+    return "".join(
+        [
+            section(f"{key_of}summary", "Summary", error, notes(run.missing), summary),
+            section(f"{key_of}curves", "Curves", curves(run.curves)),
+            section(f"{key_of}ledger", "Where the time went", ledger(run.ledger)),
+            section(f"{key_of}timeline", "Timeline", timeline_of(run), events(run)),
+            section(f"{key_of}job", "Configuration", configuration(run)),
+            section(f"{key_of}origin", "How to reproduce it", origin(run)),
+        ]
+    )
+
+
+def curves(found: Sequence[Curve]) -> str:
+    """A chart for each value; the parts of a step's time share one."""
+    if not found:
+        return '<p class="soft">No metrics were written.</p>'
+    groups: dict[str, list[Line]] = {}
+    for each in found:
+        if each.name in _OF_STEP:
+            groups.setdefault("times", []).append(Line(each.name.removesuffix("_s"), each.points))
+        else:
+            groups.setdefault(each.name, []).append(
+                Line(each.kind, each.points, dots=each.name == "slowest_rank")
+            )
+    ranking = {name: n for n, name in enumerate(_FIRST)}
+    names = sorted(groups, key=lambda name: ranking.get(name, len(ranking)))
+    charts = (chart(_TITLES.get(name, name), groups[name]) for name in names)
+    return f'<div class="charts">{"".join(charts)}</div>'
+
+
+def ledger(book: Ledger | None) -> str:
+    """The bar of all seconds, what each category is, and the largest losses with their causes."""
+    if book is None or not book.phases:
+        return '<p class="soft">There is no ledger of this run.</p>'
+    parts = book.by_category()
+    ettr = "" if book.ettr is None else f", ETTR {book.ettr:.3f}"
+    total = f"{time_text(book.wall_s)} of wall time, {book.device_hours:.3g} {book.device}-hours{ettr}"
+    order = list(CATEGORIES)
+    desc = "; ".join(f"{name} {_share(seconds, book)}" for name, seconds in parts.items())
+    bars = bar("Where the time went", [(n, parts.get(n, 0.0)) for n in order], desc)
+    rows = [
+        (Html(key(order.index(name)) + name), _seconds_text(s), _share(s, book), CATEGORIES[name].meaning)
+        for name, s in parts.items()
+    ]
+    losses = [(each.category, _seconds_text(each.seconds), each.cause or "-") for each in book.losses()[:20]]
+    causes = table(("lost to", "time", "cause"), losses, "losses and their causes") if losses else ""
+    shares = table(("category", "time", "share", "meaning"), rows, "the ledger")
+    return f'<div class="book"><p>{total}</p>{bars}{shares}{causes}</div>{notes(book.notes)}'
+
+
+def _seconds_text(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else time_text(seconds)
+
+
+def _share(seconds: float, book: Ledger) -> str:
+    return f"{100 * seconds / (book.wall_s or 1.0):.1f} %"
+
+
+def timeline_of(run: RunFacts) -> str:
+    """Attempts and nodes as lanes, with faults, checkpoints and requests above them."""
+    if not run.held:
+        return '<p class="soft">The run has not started.</p>'
+    nodes = list(dict.fromkeys(each.name for each in run.held if not each.is_attempt))
+    drawn = {*nodes[:_MOST_LANES]}
+    spans = [_span(each) for each in run.held if each.is_attempt or each.name in drawn]
+    happened = _signs(run.events)
+    signs = [Sign(each.time, _SYMBOLS[each.kind], each.text) for each in happened]
+    more = f" {len(nodes) - _MOST_LANES} more nodes are not drawn." if len(nodes) > _MOST_LANES else ""
+    desc = f"{len(spans) - len(nodes)} lanes of attempts and starts, {len(signs)} marks; the events below."
+    used = {_SYMBOLS[each.kind]: each.kind.replace("_", " ") for each in happened}
+    legend = "".join(f"<li>{symbol} {escape(name)}</li>" for symbol, name in used.items())
+    image = scrolled(timeline("Timeline", spans, signs, desc), "timeline")
+    return f'{image}<ul class="legend">{legend}</ul><p class="soft">{more}</p>'
+
+
+def _span(held: Held) -> Span:
+    length = time_text(held.end - held.start)
+    return Span(held.name, held.start, held.end, f"{held.text}, {length}", 0 if held.is_attempt else 2)
+
+
+def _signs(events: Sequence[Happened]) -> list[Happened]:
+    """Of the checkpoints and of the other events only some, if they are many. A restart after a fault has no
+    sign, because the fault has one."""
+    often = [each for each in events if each.kind == "checkpoint"]
+    others: list[Happened] = []
+    for each in events:
+        after_fault = each.kind == "restarting" and others and others[-1].kind == "worker_died"
+        if each.kind in _SYMBOLS and each.kind != "checkpoint" and not after_fault:
+            others.append(each)
+    return [*often[:: len(often) // _MOST_SIGNS + 1], *others[-_MOST_SIGNS:]]
+
+
+def events(run: RunFacts) -> str:
+    if not run.events:
+        return ""
+    rows = []
+    for _, same in groupby(run.events, key=lambda each: each.text):
+        first, *others = same
+        again = f" (and {len(others)} times more)" if others else ""
+        rows.append((time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.time)), first.text + again))
+    left = f", without {run.events_left_out} older ones" if run.events_left_out else ""
+    return details(f"{len(run.events)} events{left}", table(("time", "event"), rows, "events"))
+
+
+def configuration(run: RunFacts) -> str:
+    changed = "".join(f"<li>{escape(line)}</li>" for line in run.changes)
+    changed = f"<p>The job was changed between attempts:</p><ul>{changed}</ul>" if changed else ""
+    rows = [(name, str(value)) for name, value in run.settings.items() if value not in ("{}", "[]", "")]
+    return changed + details(f"{len(rows)} keys of the job", table(("key", "value"), rows, "configuration"))
+
+
+def origin(run: RunFacts) -> str:
+    """The commands to run it again, and what it ran on."""
+    commands = f"clustertrain run {run.uri}/job.yaml --set name={run.name}-again"
+    machines = details(f"{len(run.machines)} ranks", code("\n".join(run.machines))) if run.machines else ""
+    return code(commands) + machines
