@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import clustertrain
 from clustertrain.cli.main import main
+from clustertrain.explain.catalogue import BEGIN, END, markdown
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.run.states import states_markdown
@@ -76,6 +77,12 @@ def test_the_table_of_states_is_that_of_the_code():
     page = (ROOT / "docs" / "failures.md").read_text()
     shown = re.search(r"<!-- states: .*?-->\n(.*)<!-- end of states -->", page, re.DOTALL)[1]
     assert shown == states_markdown(), "put what states_markdown() returns between the marks"
+
+
+def test_the_table_of_what_explain_knows_is_that_of_its_catalogue():
+    page = (ROOT / "docs" / "failures.md").read_text()
+    shown = page.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
+    assert shown == markdown(), "python -m clustertrain.explain.catalogue docs/failures.md"
 
 
 def index_of_messages(page: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_type_hints
 from pydantic import Field, create_model
 
 from clustertrain.cli.data import DataState
+from clustertrain.explain.explanation import Explanation
 from clustertrain.job.reference import MARK
 from clustertrain.launchers.check import Checked
 from clustertrain.observe.as_json import JSON_VERSION
@@ -54,6 +55,7 @@ OUTPUTS = {
     "ckpt ls": Output(Checkpoint, is_array=True),
     "data ls": Output(DataState, is_array=True),
     "check": Output(Checked),
+    "explain": Output(Explanation),
 }
 
 

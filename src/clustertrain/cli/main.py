@@ -314,6 +314,39 @@ def logs(target: str, sets: tuple[str, ...], to: str | None, **wanted: Any) -> N
 @TARGET
 @SETS
 @WHERE
+@click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
+@JSON
+def explain(target: str, sets: tuple[str, ...], to: str | None, attempt: int | None, as_json: bool) -> None:
+    """Show the first cause of a failure over all ranks, what proves it, and what to change.
+
+    Of a running run: where each rank is now.
+    """
+    from clustertrain.cli.explain import explain_lines
+
+    options = [*(["--attempt", str(attempt)] if attempt else []), *(["--json"] if as_json else [])]
+    about_run(target, sets, to, "explain", lambda run: explain_lines(run, attempt, as_json=as_json), *options)
+
+
+@main.command()
+@TARGET
+@SETS
+@WHERE
+@click.option("--all", "whole", is_flag=True, help="All threads of one rank of each group.")
+def stacks(target: str, sets: tuple[str, ...], to: str | None, whole: bool) -> None:
+    """Show where each rank of a running run is, the outlier first.
+
+    A script needs py-spy on its nodes.
+    """
+    from clustertrain.cli.explain import stacks_lines
+
+    options = ["--all"] if whole else []
+    about_run(target, sets, to, "stacks", lambda run: stacks_lines(run, whole=whole), *options)
+
+
+@main.command()
+@TARGET
+@SETS
+@WHERE
 @click.option("--no-wait", is_flag=True, help="Return without waiting for the end.")
 def stop(target: str, sets: tuple[str, ...], to: str | None, no_wait: bool) -> None:
     """Stop a run after a last save; a queued run is cancelled."""

@@ -7,11 +7,13 @@ import sys
 import time
 from collections.abc import Sequence
 
-from clustertrain.errors import EXIT_STOPPED
+from clustertrain.errors import EXIT_STOPPED, ClusterTrainError
+from clustertrain.explain.explanation import summary
 from clustertrain.observe.gpus import gpu_rows, newest_group
 from clustertrain.observe.status import Row, Status
+from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import CommandLine, to_type
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines, standing_attempt, was_refused
 from clustertrain.run.records import Result
 from clustertrain.units import aligned, time_text
@@ -113,7 +115,7 @@ def status_rows(status: Status) -> list[Row]:
             *_gpu_rows(status),
             *_notes(status),
         ]
-        return _cause_first(rows, status.state, status.result.text)
+        return [*_cause_first(rows, status.state, status.result.text), *_explanation_rows(status)]
     standing = status.standing
     rows = [
         ("run", f"{status.run.name}, generation {status.run.generation}"),
@@ -131,6 +133,11 @@ def status_rows(status: Status) -> list[Row]:
         rows.append(("", f"{time_text(time.time() - status.last['time'])} ago"))
     rows.append(("folder", status.run.uri))
     return _cause_first(rows, status.state, standing.text)
+
+
+def _explanation_rows(status: Status) -> list[Row]:
+    lines = _explained(status.attempt) if status.attempt is not None else []
+    return [(name, text.strip()) for name, _, text in (line.partition(":") for line in lines)]
 
 
 def _cause_first(rows: list[Row], state: str, text: str) -> list[Row]:
@@ -195,7 +202,23 @@ def finish(run: RunDir, result: Result, command: CommandLine) -> int:
     """Print the result of a run and the hint for the next command; returns its exit code."""
     print_ending(run, result)
     print(next_step(run, result, command))
+    _print_explanation(run)
     return result.exit_code
+
+
+def _print_explanation(run: RunDir) -> None:
+    """Print the first lines of `explain`, if they add to the message of a failure."""
+    attempt = run.newest_attempt()
+    for line in _explained(attempt) if attempt is not None else ():
+        print(line)
+
+
+def _explained(attempt: Attempt) -> list[str]:
+    """The first lines of `explain`, or none: a log that cannot be read must not hide the result."""
+    try:
+        return [plain(line) for line in summary(attempt)]
+    except ClusterTrainError:
+        return []
 
 
 def print_ending(run: RunDir, result: Result) -> None:

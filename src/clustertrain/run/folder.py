@@ -17,6 +17,7 @@
             failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
             reached, resize       the last finished step; a request to change the number of workers
             hang.json, stacks/    the first rank that hung; which ranks have written their stacks
+            stacks-now/           a request for the stacks of all ranks, and their answers
             profile/              the ranks' profiles
             memory/               what the memory of a rank's GPU held when it was exhausted
             nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
@@ -124,6 +125,21 @@ class Restart:
 
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self.attempt.run.store, f"{self.stacks_key}/{rank}", Process)
+
+    @property
+    def stacks_request(self) -> RequestFile[records.StacksRequest]:
+        """The newest request for the stacks of all ranks."""
+        run = self.attempt.run
+        key = f"{self.key}/stacks-now/request.json"
+        return RequestFile(run.store, key, records.StacksRequest, run.spool)
+
+    def stacks_answer(self, request: str, rank: int) -> RecordFile[records.RankStacks]:
+        """The stacks of a rank, in answer to the request with this id."""
+        key = f"{self.stacks_answers_key(request)}/{rank}.json"
+        return RecordFile(self.attempt.run.store, key, records.RankStacks)
+
+    def stacks_answers_key(self, request: str) -> str:
+        return f"{self.key}/stacks-now/{request}"
 
     def profile_key(self, rank: int) -> str:
         return f"{self.key}/profile/rank-{rank}.pt.trace.json.gz"  # TensorBoard looks for such names

@@ -331,6 +331,32 @@ class Hang:
 
 
 @dataclass(frozen=True)
+class StacksRequest:
+    """A request for the stacks of all ranks of one start of the worker group. `id` names the answers."""
+
+    id: str
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class RankStacks:
+    """The answer of a rank.
+
+    Attributes:
+        frames: where its training is, the innermost first: "task.py:28 in forward". Of a script, where its
+            process is.
+        text: the stacks of all threads; of a script, what py-spy printed.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    frames: tuple[str, ...]
+    text: str
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The report of rank 0 when a start of the worker group has returned.
 

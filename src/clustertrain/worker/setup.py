@@ -28,6 +28,7 @@ from clustertrain.worker.machine.gpu_affinity import place_worker
 from clustertrain.worker.machine.gpus import check_gpus
 from clustertrain.worker.machine.raylet_watch import end_with_raylet
 from clustertrain.worker.restart_plan import RestartPlan
+from clustertrain.worker.stacks_on_demand import StacksOnDemand
 from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.watchdog import WatchdogThread
 
@@ -66,6 +67,12 @@ def set_up_process(plan: RestartPlan, error_logger: str) -> None:
         os.dup2(file.fileno(), 2)
     logging.getLogger(error_logger).setLevel(logging.CRITICAL)
     print(start_line(plan.restart), flush=True)
+    StacksOnDemand(
+        attempt.restart(plan.restart),
+        rank,
+        asks_storage=ray.train.get_context().get_local_rank() == 0,
+        of_script=plan.job.is_script,
+    )
     _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
     enter_code(plan.job)

@@ -223,3 +223,14 @@ def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+def printed(argv: Sequence[str], limit_s: float) -> str:
+    """What a program prints to both of its outputs, or why it did not run."""
+    try:
+        ended = subprocess.run(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{argv[0]} failed: {error}"
+    return ended.stdout.decode(errors="replace")

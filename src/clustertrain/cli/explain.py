@@ -1,0 +1,24 @@
+"""`clustertrain explain` and `clustertrain stacks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clustertrain.explain.evidence import Start
+from clustertrain.explain.explanation import claimed_attempt, explain
+from clustertrain.explain.stacks import stacks_now
+from clustertrain.observe.as_json import as_json as json_of
+from clustertrain.observe.terminal_text import plain
+from clustertrain.run.folder import RunDir
+
+
+def explain_lines(run: RunDir, attempt: int | None, *, as_json: bool) -> Iterator[str]:
+    """The lines of `explain`, or its object."""
+    found = explain(run, attempt)
+    yield from [json_of(found)] if as_json else map(plain, found.lines())
+
+
+def stacks_lines(run: RunDir, *, whole: bool) -> Iterator[str]:
+    """The lines of `stacks`."""
+    stacks = stacks_now(Start.newest(claimed_attempt(run, None)))
+    yield from map(plain, stacks.lines(whole=whole))

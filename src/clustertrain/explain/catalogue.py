@@ -1,0 +1,90 @@
+"""The failures that `explain` knows, and their table in docs/failures.md. To refresh it:
+
+python -m clustertrain.explain.catalogue docs/failures.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+from clustertrain.job.yaml_reader import JobLoader
+
+BEGIN = "<!-- catalogue: the table below is clustertrain.explain.catalogue.markdown() -->"
+END = "<!-- end of catalogue -->"
+_LEVELS = {"cause": 0, "symptom": 1, "consequence": 2}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A failure: an object of catalogue.yaml, which describes the fields."""
+
+    name: str
+    lines: tuple[str, ...]
+    cause: str
+    change: str
+    kind: str = "cause"
+    told: bool = False
+    source: str = ""
+    group: str = ""
+
+    @property
+    def level(self) -> int:
+        """Causes come before symptoms, and these before the consequences of another rank's failure."""
+        return _LEVELS[self.kind]
+
+    @property
+    def patterns(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(map(_compiled, self.lines))
+
+
+UNKNOWN = Entry(
+    "unknown",
+    (),
+    "an exception that the catalogue does not know",
+    "Read the lines around it: the code that raised it is in the traceback.",
+    kind="symptom",
+)
+
+
+@cache
+def catalogue() -> tuple[Entry, ...]:
+    """All entries. Where two fit the same line, the first one counts."""
+    groups = yaml.load(files(__package__).joinpath("catalogue.yaml").read_text("utf-8"), JobLoader)
+    return tuple(
+        Entry(**{**row, "lines": tuple(row["lines"]), "group": group})
+        for group, rows in groups.items()
+        for row in rows
+    )
+
+
+def markdown() -> str:
+    """The table of docs/failures.md."""
+    rows = ["| failure | cause | what to change | seen here |", "|---|---|---|---|"]
+    for entry in catalogue():
+        cause = entry.cause if entry.kind == "cause" else f"{entry.cause} ({entry.kind})"
+        seen = f"no: {entry.source}" if entry.source else "yes"
+        cells = (f"`{entry.name}`", cause, entry.change, seen)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def write_table(page: Path) -> None:
+    """Replace the table of a page between its marks."""
+    before, _, rest = page.read_text("utf-8").partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{rest.partition(END)[2]}", "utf-8")
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)
+
+
+if __name__ == "__main__":
+    write_table(Path(sys.argv[1]))

@@ -1,0 +1,115 @@
+"""The texts that may show why a start of the workers failed: its records and events, the end of the log of
+each rank on each node, and the logs of the driver and of Ray."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clustertrain.explain.first_cause import Source
+from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.records import Failure, Result
+from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.run.streams.rank_log import start_line
+from clustertrain.run.streams.stream_names import rank_of_log
+from clustertrain.run.streams.streams import Tail, stream_names
+
+_OF_RECORD, _OF_RUN, _OF_RANK, _OF_DRIVER = range(4)  # Source.order
+_RANK_BYTES, _ALL_BYTES, _LEAST_BYTES = 1 << 16, 1 << 24, 1 << 13  # of the end of each log
+_WITH_TEXT = ("warning", "watchdog")
+_COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of the workers, or an attempt that had none: what is known of its end."""
+
+    attempt: Attempt
+    restart: Restart | None
+    failure: Failure | None
+    result: Result | None
+    hosts: dict[int, str]
+    pids: dict[int, int]
+
+    @classmethod
+    def newest(cls, attempt: Attempt) -> Start:
+        """The newest start of the workers of an attempt."""
+        restart = attempt.newest_restart()
+        failure = restart.failure.read() if restart is not None else None
+        plan = restart.plan.read() if restart is not None else None
+        hosts, pids = dict(enumerate(plan.hosts if plan is not None else ())), {}
+        for event in events_of_attempt(attempt):
+            if event["kind"] == "group_started" and restart and event.get("restart") == restart.number:
+                hosts |= {int(each["rank"]): str(each["host"]) for each in event["ranks"]}
+                pids = {int(each["rank"]): int(each["pid"]) for each in event["ranks"]}
+        return cls(attempt, restart, failure, attempt.result.read(), hosts, pids)
+
+    def records(self) -> Iterator[Source]:
+        """The failure of the start, the result of the attempt, and the scheduler's word on its job."""
+        if (failure := self.failure) is not None and self.restart is not None:
+            name = self._name(self.restart.failure.key)
+            yield Source(name, failure.text, failure.rank, failure.host, _OF_RECORD)
+        if (result := self.result) is not None and (failure is None or failure.text not in result.text):
+            text = f"{result.state} ({result.cause}): {result.text}"
+            yield Source(self._name(self.attempt.result.key), text, order=_OF_RUN, time=result.ended_at)
+        run = self.attempt.run
+        claim = self.attempt.claim.read()
+        if claim is not None and (job := claim.allocation) is not None:
+            end = run.scheduler_end(job.scheduler, job.job_id).read()
+            if end is not None and end.restarts in (None, job.restart):
+                yield Source(f"{job.scheduler} job {job.job_id}", f"{end.native} {end.nodes}", order=_OF_RUN)
+        for node in self.attempt.failed_nodes():
+            if (arrival := self.attempt.node_failure(node).read()) is not None and arrival.error:
+                name = self._name(self.attempt.node_failure(node).key)
+                yield Source(name, arrival.error, host=arrival.host, order=_OF_RUN, time=arrival.time)
+
+    def events(self) -> Iterator[Source]:
+        """The warnings since this start."""
+        began = self.restart.claim.read() if self.restart is not None else None
+        for event in events_of_attempt(self.attempt):
+            if event["kind"] in _WITH_TEXT and (began is None or event["time"] >= began.time):
+                name = f"event {event['kind']}"
+                yield Source(name, event["text"], event.get("rank"), "", _OF_RANK, time=event["time"])
+
+    def rank_log(self, rank: int) -> Source:
+        """The end of a rank's log, as far as it is of this start."""
+        number, most_bytes = self.restart.number if self.restart is not None else 0, self._most_bytes
+        key = self.attempt.rank_log_key(self.hosts[rank], rank)
+        text, first_line = _end_of(self.attempt, key, most_bytes)
+        before, mark, of_start = text.rpartition(start_line(number))
+        first_line += before.count("\n") if mark else 0
+        return Source(self._name(key), of_start, rank, self.hosts[rank], _OF_RANK, first_line)
+
+    def other_logs(self) -> Iterator[Source]:
+        """The ends of the driver's log and of Ray's log on each node."""
+        keys = [self.attempt.driver_log_key]
+        for host in sorted(set(self.hosts.values())):
+            folder = self.attempt.node_logs_key(host)
+            keys += [
+                f"{folder}/{name}"
+                for name in stream_names(self.attempt.run, folder)
+                if rank_of_log(name) is None
+            ]
+        for key in keys:
+            text, first_line = _end_of(self.attempt, key, self._most_bytes)
+            yield Source(self._name(key), text, order=_OF_DRIVER, first_line=first_line)
+
+    @property
+    def _most_bytes(self) -> int:
+        return max(_LEAST_BYTES, min(_RANK_BYTES, _ALL_BYTES // max(1, len(self.hosts))))
+
+    def _name(self, key: str) -> str:
+        return key.removeprefix(f"{self.attempt.key}/")
+
+
+def _end_of(attempt: Attempt, key: str, most_bytes: int) -> tuple[str, int]:
+    """The end of a log, without colors and the states that a progress bar has overwritten, and the number of
+    its first line. Empty if there is no such log."""
+    end, lines = b"", 0
+    for block in Tail(attempt.run, key).new():
+        lines += block.count(b"\n")
+        end = (end + block)[-most_bytes:]
+    text = _COLORS.sub("", end.decode(errors="replace")).replace("\r\n", "\n")
+    shown = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
+    return shown, 1 + lines - shown.count("\n")

@@ -1,0 +1,214 @@
+"""The answer of `explain`: the first cause of a failure, what proves it, and what to change."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from clustertrain.errors import JobError
+from clustertrain.explain.catalogue import UNKNOWN
+from clustertrain.explain.evidence import Start
+from clustertrain.explain.first_cause import Hit, first_cause, hits_of
+from clustertrain.explain.stacks import Stacks, ranks_text, stacks_now
+from clustertrain.run.claims import who_runs
+from clustertrain.run.command_line import command_on
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.job_diff import standing_attempt
+
+_EVIDENCE, _OF_CAUSE = 10, 7  # lines in all, and of the cause itself
+_REQUESTED = ("user", "interrupt", "terminated", "interrupted_twice")  # causes of the state "stopped"
+_UNEXPLAINED = ("error", "same_error_twice", "retries_used_up", "driver_died")  # of the state "failed"
+_SUMMARY_RANKS = 32  # whose logs a command reads that only adds three lines
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A line of a log, an event or a record; `time` is the time of day on its node, or empty."""
+
+    where: str
+    rank: int | None
+    time: str
+    text: str
+
+    @property
+    def shown(self) -> str:
+        rank = f"rank {self.rank}" if self.rank is not None else ""
+        return "  ".join(part for part in (self.where, rank, self.time, self.text) if part)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a run failed, or where a running one is.
+
+    Attributes:
+        failure: the name in the table of docs/failures.md, "unknown" if it is not there, or empty if the run
+            has not failed.
+        cause: the first cause in one sentence.
+        proof: the line that shows it, and where it is.
+        change: what to change.
+        rank, host: where it happened, or null and empty.
+        evidence: at most ten lines: where, rank, time and text of each.
+        followed: the ranks whose errors only follow from it.
+        earlier: the failures of earlier starts of the workers in this attempt.
+        stacks: of a running run: the ranks and frames of each group, the outlier first.
+    """
+
+    failure: str
+    cause: str
+    proof: str = ""
+    change: str = ""
+    rank: int | None = None
+    host: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    followed: tuple[int, ...] = ()
+    earlier: tuple[str, ...] = ()
+    stacks: Stacks | None = None
+
+    def first_lines(self) -> list[str]:
+        """The cause, what proves it, and what to change."""
+        rows = (("cause", self.cause), ("proof", self.proof), ("change", self.change))
+        return [f"{name + ':':<8}{text}" for name, text in rows if text]
+
+    def lines(self) -> Iterator[str]:
+        """All of it, for people."""
+        yield from self.first_lines()
+        if self.followed:
+            yield f"{'after:':<8}only followed from it: the errors of {ranks_text(self.followed)}"
+        yield from (f"{'before:':<8}{text}" for text in self.earlier)
+        if self.evidence:
+            yield "evidence:"
+            yield from (f"  {line.shown}" for line in self.evidence)
+        if self.stacks is not None:
+            yield from self.stacks.lines()
+
+
+def explain(run: RunDir, number: int | None = None) -> Explanation:
+    """Explain the newest attempt of a run, or the one of this number. A running one shows its stacks.
+
+    Raises:
+        JobError: there is no such attempt.
+    """
+    attempt = claimed_attempt(run, number)
+    start = Start.newest(attempt)
+    if start.result is None and start.failure is None and who_runs(attempt) is not None:
+        return _of_running(start)
+    if start.result is not None and start.result.state == "done":
+        return Explanation("", f"none: {run.name} is done")
+    if start.result is not None and start.result.cause in _REQUESTED:
+        return Explanation("", f"none: {run.name} was stopped on request ({start.result.cause})")
+    return replace(_of_ended(start, len(start.hosts)), earlier=_earlier(attempt, start))
+
+
+def claimed_attempt(run: RunDir, number: int | None) -> Attempt:
+    """The attempt of this number, or the newest one that was not refused.
+
+    Raises:
+        JobError: there is none.
+    """
+    attempt = standing_attempt(run) if number is None else run.attempt(number)
+    if attempt is None or not attempt.claim.exists():
+        which = "attempt yet" if number is None else f"attempt {number}"
+        state = command_on(run.uri, "status")
+        raise JobError(f"{run.uri} has no {which}.\n`{state}` shows what the run waits for.")
+    return attempt
+
+
+def summary(attempt: Attempt) -> list[str]:
+    """The first three lines for an attempt that failed, or none if its message says the same: the kit's own
+    messages have a remedy."""
+    result = attempt.result.read()
+    if result is None or result.state != "failed" or result.cause not in _UNEXPLAINED:
+        return []
+    start = Start.newest(attempt)
+    hits = _hits(start, _SUMMARY_RANKS)
+    hit = _decisive(start, hits)
+    if hit is None or hit.entry.told or (hit.entry is UNKNOWN and hit.source.order == 0):
+        return []
+    if hit.entry is UNKNOWN and hit.line.rpartition("]: ")[2] in result.text:
+        return []
+    return _explained(start, hit, hits).first_lines()
+
+
+def _hits(start: Start, most_ranks: int) -> list[Hit]:
+    """The known lines of everything that may have the first cause. Of many ranks the one that the failure
+    names is read first."""
+    ranks = sorted(start.hosts, key=lambda rank: (start.failure is None or rank != start.failure.rank, rank))
+    logs = map(start.rank_log, ranks[:most_ranks])
+    sources = (*start.records(), *start.events(), *logs, *start.other_logs())
+    return [hit for source in sources for hit in hits_of(source)]
+
+
+def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
+    """The first cause. If a rank raised by itself, only its own lines count; if no entry knows them, the text
+    of the failure."""
+    failure = start.failure
+    if failure is None or failure.error in ("signal", "watchdog"):
+        return first_cause(hits)
+    own = [hit for hit in hits if hit.source.rank == failure.rank]
+    said = first_cause(hit for hit in own if hit.source.order == 0)
+    if said is not None and said.entry.kind == "consequence":
+        return first_cause(hits)
+    return first_cause(own) or Hit(UNKNOWN, next(start.records()), 0)
+
+
+def _of_ended(start: Start, most_ranks: int) -> Explanation:
+    hits = _hits(start, most_ranks)
+    hit = _decisive(start, hits)
+    if hit is None:
+        records = [*start.records()]
+        proof = f"{records[0].name}: {records[0].text.partition(chr(10))[0]}" if records else ""
+        return Explanation(
+            "unknown",
+            "unknown: no line of its records and logs looks like an error",
+            proof,
+            f"Read the logs: `{command_on(start.attempt.uri, 'logs', '--driver')}`, and `--rank K`.",
+        )
+    return _explained(start, hit, hits)
+
+
+def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
+    rank, host = hit.source.rank, hit.source.host
+    who = "" if rank is None else f"rank {rank}{f' on {host}' if host else ''}: "
+    log = next((each for each in hits if _is_same_in_log(each, hit)), hit)
+    others = {each.source.rank: each for each in hits if each.entry.kind == "consequence"}
+    followed = tuple(sorted(each for each in others if each is not None and each != rank))
+    lines = [Evidence(f"{log.source.name}:{n}", rank, "", text) for n, text in log.around()][:_OF_CAUSE]
+    lines += [_evidence(others[each]) for each in followed]
+    return Explanation(
+        hit.entry.name,
+        f"{who}{hit.entry.cause} ({hit.entry.name})"
+        if hit.entry is not UNKNOWN
+        else f"{who}{hit.entry.cause}",
+        _evidence(log).shown,
+        hit.entry.change.replace(" RUN", f" {shlex.quote(start.attempt.uri)}"),
+        rank,
+        host,
+        tuple(lines[:_EVIDENCE]),
+        followed,
+    )
+
+
+def _is_same_in_log(found: Hit, hit: Hit) -> bool:
+    """Whether it is the same error where the rank printed it."""
+    same = found.entry is hit.entry and found.source.rank == hit.source.rank
+    return same and found.source.name.endswith(".log")
+
+
+def _evidence(hit: Hit) -> Evidence:
+    return Evidence(hit.where, hit.source.rank, hit.at, hit.line)
+
+
+def _earlier(attempt: Attempt, start: Start) -> tuple[str, ...]:
+    """The first line of each failure before the newest start."""
+    failures = [
+        r.failure.read() for r in attempt.restarts() if start.restart and r.number < start.restart.number
+    ]
+    lines = [f"start {f.restart}: {f.text.partition(chr(10))[0]}" for f in failures if f is not None]
+    return tuple(dict.fromkeys(lines))[:3]
+
+
+def _of_running(start: Start) -> Explanation:
+    """Where the ranks of a running attempt are now."""
+    stacks = stacks_now(start)
+    return Explanation("", stacks.summary, change=stacks.advice, stacks=stacks)

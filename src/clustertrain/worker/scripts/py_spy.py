@@ -1,0 +1,40 @@
+"""The stacks of a script, a process of its own: only py-spy can read them from outside, where it is installed
+and the kernel allows it. faulthandler would have to be registered by the script itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from clustertrain.worker.scripts.script import printed
+
+_FRAME = re.compile(r"^ {4}(?P<function>.+) \((?P<place>[^()]+:\d+)\)$")
+_LIMIT_S = 8.0
+
+
+def child_of_session() -> int | None:
+    """The process of the script that this process runs: the child that leads a session."""
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that has ended
+            for pid in map(int, (task / "children").read_text().split()):
+                if os.getsid(pid) == pid:
+                    return pid
+    return None
+
+
+def printed_stacks(pid: int) -> str:
+    """What `py-spy dump` prints of a process, or why there is nothing."""
+    if (program := shutil.which("py-spy")) is None:
+        return "py-spy is not installed on the node, so the frames of the script are unknown"
+    return printed([program, "dump", "--pid", str(pid)], _LIMIT_S)
+
+
+def python_frames(text: str) -> tuple[str, ...]:
+    """The frames of the main thread in what py-spy printed, the innermost first."""
+    threads = [part for part in text.split("\n\n") if "Thread" in part]
+    main = next((part for part in threads if '"MainThread"' in part), "")
+    found = filter(None, map(_FRAME.match, main.splitlines()))
+    return tuple(f"{match['place']} in {match['function']}" for match in found)

@@ -1,0 +1,1 @@
+"""Causes failures for real: `python tests/explain/causes NAME` in an empty folder."""

@@ -1,0 +1,75 @@
+"""The catalogue: each entry recognises the output of a process that failed in its way, and no other does."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from clustertrain.explain.catalogue import catalogue
+from clustertrain.explain.first_cause import Source, first_cause, hits_of
+
+HERE = Path(__file__).parent
+PAGE = (HERE.parents[1] / "docs" / "job-file.md").read_text()
+NAMES = [entry.name for entry in catalogue()]
+
+
+def _causes():
+    spec = importlib.util.spec_from_file_location("causes_of_failures", HERE / "causes" / "__main__.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+CAUSES = _causes()
+
+
+def found_in(text):
+    hit = first_cause(hits_of(Source("rank-1.log", text)))
+    return hit.entry.name if hit is not None else None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_recognises_its_failure_and_no_other_takes_it(name):
+    assert found_in((HERE / "fixtures" / f"{name}.log").read_text()) == name
+
+
+def test_every_fixture_has_an_entry_that_says_whether_it_was_caused_here():
+    assert len(NAMES) == len(set(NAMES)) >= 40
+    assert {path.stem for path in (HERE / "fixtures").iterdir()} == set(NAMES)
+    assert {entry.name for entry in catalogue() if not entry.source} == set(CAUSES.names())
+
+
+def test_the_keys_that_the_remedies_name_are_keys_of_the_job_file():
+    sections = re.findall(r"^### `([a-z_.*]+)`$", PAGE, re.MULTILINE)
+    keys = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    named = [key for e in catalogue() for key in re.findall(r"`([a-z_]+(?:\.[a-zA-Z_]+)+)(?=[`:])", e.change)]
+    assert len(named) > 60
+    for key in named:
+        section, _, last = key.replace("data.NAME", "data.*").rpartition(".")
+        assert section in (*sections, "torch.multiprocessing", "model") and last in keys, key
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", CAUSES.names())
+def test_a_failure_is_recognised_when_it_is_caused_again(name):
+    assert found_in(CAUSES.output_of(name)) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["no_such_file", "disk_full", "io_error", "no_library", "exec_format", "crlf"]
+)
+def test_a_failure_that_takes_no_time_is_caused_again(name):
+    assert found_in(CAUSES.output_of(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Epoch 3: loss 0.1\nsaved a checkpoint\n", None),
+        ("Traceback (most recent call last):\n  File 'a.py'\nValueError: upside down\n", "unknown"),
+        ("ValueError: upside down\n", None),  # printed, without a traceback
+    ],
+)
+def test_an_unknown_failure_is_known_to_be_unknown(text, name):
+    assert found_in(text) == name

@@ -1,0 +1,170 @@
+"""Which line is the first cause: of records and logs as a run leaves them."""
+
+import os
+import socket
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from clustertrain.cli.main import main
+from clustertrain.errors import JobError
+from clustertrain.explain.evidence import Start
+from clustertrain.explain.explanation import explain, summary
+from clustertrain.explain.stacks import grouped, ranks_text, stacks_now
+from clustertrain.node.processes import this_process
+from clustertrain.run.folder import RunDir
+from clustertrain.run.records import RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.rank_log import start_line
+from sample_records import sample_claim, sample_failure, sample_restart_claim
+
+PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.5]:41713"
+RAISED = "Traceback (most recent call last):\n  File 'a.py', line 3\n{}\n"
+FAILED = Result("failed", "error", 1, "it failed")
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    """One with a start of four ranks on two nodes, which has ended."""
+    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    attempt.claim.create(sample_claim())
+    restart = attempt.restart(0)
+    restart.claim.create(sample_restart_claim())
+    restart.plan.write(ResumePoint(None, 0, 4, ("node1", "node1", "node2", "node2")))
+    attempt.result.write(FAILED)
+    return attempt
+
+
+def log(attempt, rank, text):
+    path = attempt.rank_log("node1" if rank < 2 else "node2", rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"a line of an earlier start: CUDA out of memory\n{start_line(0)}\n{text}\n")
+
+
+def fail(attempt, text, **fields):
+    attempt.restart(0).failure.write(sample_failure(text=text, **fields))
+
+
+def test_a_rank_that_raised_comes_before_those_that_lost_it(attempt):
+    fail(attempt, f"rank 0, a.py:3: {PEER}", rank=0, error="RuntimeError")
+    for rank in (0, 1, 2):
+        log(attempt, rank, RAISED.format(PEER))
+    log(attempt, 3, RAISED.format("IndexError: Target 10 is out of bounds."))
+    found = explain(attempt.run)
+    assert (found.failure, found.rank, found.host, found.followed) == (
+        "label_out_of_range",
+        3,
+        "node2",
+        (0, 1, 2),
+    )
+    assert found.proof == "logs/node2/rank-3.log:5  rank 3  IndexError: Target 10 is out of bounds."
+    assert found.evidence[-1].rank == 2
+    assert len(found.evidence) <= 10
+    assert [line[:8] for line in summary(attempt)] == ["cause:  ", "proof:  ", "change: "]
+    assert "after:  only followed from it: the errors of ranks 0-2" in found.lines()
+
+
+def test_what_a_rank_raised_by_itself_comes_before_what_others_printed(attempt):
+    fail(attempt, "rank 2, a.py:3: ValueError: upside down", rank=2, error="ValueError")
+    log(attempt, 0, "warning: [Errno 28] No space left on device")
+    found = explain(attempt.run)
+    assert (found.failure, found.rank) == ("unknown", 2)
+    assert "upside down" in found.proof
+    assert summary(attempt) == []
+
+
+def test_behind_a_kill_is_what_the_rank_printed_before_it(attempt):
+    fail(attempt, "rank 1 (pid 7 on node1) died of signal 9 (SIGKILL)", rank=1, error="signal")
+    assert explain(attempt.run).failure == "killed"
+    log(attempt, 1, "Out of memory: Killed process 7 (python)")
+    assert explain(attempt.run).failure == "memory_limit"
+
+
+def test_the_message_that_has_its_remedy_is_not_repeated(attempt):
+    text = "rank 1 (pid 7): out of GPU memory, 20.00 GiB were requested."
+    fail(attempt, text, error="OutOfMemoryError")
+    assert explain(attempt.run).failure == "cuda_out_of_memory"
+    attempt.result.write(replace(FAILED, cause="out_of_memory", text=text))
+    assert summary(attempt) == []
+
+
+def test_the_earlier_failures_of_an_attempt_are_named(attempt):
+    fail(attempt, "rank 1: OSError: [Errno 5] Input/output error", error="OSError")
+    later = attempt.restart(1)
+    later.claim.create(sample_restart_claim())
+    later.failure.write(
+        sample_failure(text="rank 1: OSError: [Errno 28] No space", error="OSError", restart=1)
+    )
+    found = explain(attempt.run)
+    assert found.failure == "disk_full"
+    assert found.earlier == ("start 0: rank 1: OSError: [Errno 5] Input/output error",)
+
+
+def test_without_workers_the_log_of_the_driver_and_the_word_of_the_scheduler_decide(tmp_path):
+    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    attempt.claim.create(sample_claim(allocation=SchedulerStart("slurm", None, "12")))
+    attempt.result.write(Result("failed", "driver_died", 1, "The driver ended with code 71."))
+    assert explain(attempt.run).failure == "unknown"
+    attempt.driver_log.parent.mkdir(parents=True)
+    attempt.driver_log.write_text("ModuleNotFoundError: No module named 'ray'\n")
+    assert explain(attempt.run).failure == "no_module"
+    attempt.run.scheduler_end("slurm", "12").write(SchedulerEnd("NODE_FAIL", nodes="node7"))
+    assert explain(attempt.run).failure == "node_failure"
+
+
+@pytest.mark.parametrize(("state", "cause", "code"), [("done", "finished", 0), ("stopped", "user", 75)])
+def test_without_a_failure_there_is_nothing_to_explain(attempt, state, cause, code):
+    attempt.result.write(Result(state, cause, code))
+    assert explain(attempt.run).cause.startswith("none: ")
+    assert summary(attempt) == []
+
+
+def test_what_is_not_there_is_refused(attempt, tmp_path):
+    with pytest.raises(JobError, match="attempt 7"):
+        explain(attempt.run, 7)
+    result = CliRunner().invoke(main, ["stacks", str(tmp_path / "digits")])
+    assert (result.exit_code, "No workers" in result.output) == (2, True)
+
+
+def test_a_log_is_printed_without_what_changes_a_terminal(attempt, tmp_path):
+    fail(attempt, "rank 1: OSError: [Errno 28] \x1b]0;title\x07 No space left on device", error="OSError")
+    shown = CliRunner().invoke(main, ["explain", str(tmp_path / "digits")]).output
+    assert "disk_full" in shown
+    assert "\x1b" not in shown
+
+
+# ------------------------------------------------------------------------------------------------ stacks
+
+
+@pytest.fixture
+def running(tmp_path):
+    """Four ranks, of which the last is this process."""
+    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    attempt.claim.create(sample_claim(this_process()))
+    restart = attempt.restart(0)
+    restart.claim.create(sample_restart_claim())
+    ranks = [{"rank": r, "host": socket.gethostname(), "pid": os.getpid()} for r in range(4)]
+    EventLog(attempt.events).write("group_started", restart=0, world_size=4, ranks=ranks)
+    return attempt
+
+
+def test_ranks_that_do_not_answer_come_first_then_the_smallest_group(running, monkeypatch):
+    start = Start.newest(running)
+    waits = ("distributed/distributed_c10d.py:3252 in all_reduce", "task.py:9 in loss")
+    answers = [RankStacks(0, "a", 1, waits, ""), RankStacks(1, "a", 2, ("task.py:7 in read",), "all threads")]
+    stacks = grouped(start, [*answers, RankStacks(2, "a", 3, waits, "")])
+    assert [group.ranks for group in stacks.groups] == [(3,), (1,), (0, 2)]
+    shown = [*stacks.lines(whole=True)]
+    assert shown[0].startswith("rank 3 did not answer")
+    assert f"(pid {os.getpid()} on {socket.gethostname()}: in state " in shown[0]
+    assert "    task.py:7 in read" in shown
+    assert "all threads" in shown
+    assert stacks.summary.startswith("the run is running; rank 3 did not answer")
+    monkeypatch.setattr("clustertrain.explain.stacks._WAIT_S", 0.1)
+    assert len(stacks_now(start).groups) == 4
+
+
+def test_ranks_as_text():
+    assert ranks_text((3,)) == "rank 3"
+    assert ranks_text((0, 2, 3, 4, 9)) == "ranks 0, 2-4, 9"
