@@ -68,5 +68,5 @@ def test_of_a_run_that_hangs_the_outlier_comes_first(hanging):
     assert any("in wait_for_the_disk" in line for line in shown[: shown.index("rank 0")])
     assert any("in all_reduce" in line for line in shown[shown.index("rank 0") :])
     found = json.loads(told("explain", hanging.job_file, "--json"))
-    assert [group["ranks"] for group in found["stacks"]["groups"]] == [[1], [0]]
+    assert [group["ranks"] for group in found["stacks"]] == [[1], [0]]
     assert "loop.py:4 in wait_for_the_disk" in found["cause"]

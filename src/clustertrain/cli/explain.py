@@ -18,7 +18,10 @@ def explain_lines(run: RunDir, attempt: int | None, *, as_json: bool) -> Iterato
     yield from [json_of(found)] if as_json else map(plain, found.lines())
 
 
-def stacks_lines(run: RunDir, *, whole: bool) -> Iterator[str]:
+def stacks_lines(run: RunDir) -> Iterator[str]:
     """The lines of `stacks`."""
-    stacks = stacks_now(Start.newest(claimed_attempt(run, None)))
-    yield from map(plain, stacks.lines(whole=whole))
+    start = Start.newest(claimed_attempt(run, None))
+    for group in stacks_now(start):
+        yield from map(plain, group.lines())
+    if start.restart is not None and (request := start.restart.stacks_request.read()) is not None:
+        yield f"all threads: {run.store.uri(start.restart.stacks_answers_key(request.id))}"

@@ -331,16 +331,14 @@ def explain(target: str, sets: tuple[str, ...], to: str | None, attempt: int | N
 @TARGET
 @SETS
 @WHERE
-@click.option("--all", "whole", is_flag=True, help="All threads of one rank of each group.")
-def stacks(target: str, sets: tuple[str, ...], to: str | None, whole: bool) -> None:
+def stacks(target: str, sets: tuple[str, ...], to: str | None) -> None:
     """Show where each rank of a running run is, the outlier first.
 
     A script needs py-spy on its nodes.
     """
     from clustertrain.cli.explain import stacks_lines
 
-    options = ["--all"] if whole else []
-    about_run(target, sets, to, "stacks", lambda run: stacks_lines(run, whole=whole), *options)
+    about_run(target, sets, to, "stacks", stacks_lines)
 
 
 @main.command()

@@ -32,7 +32,6 @@ class Entry:
     kind: str = "cause"
     told: bool = False
     source: str = ""
-    group: str = ""
 
     @property
     def level(self) -> int:
@@ -57,11 +56,8 @@ UNKNOWN = Entry(
 def catalogue() -> tuple[Entry, ...]:
     """All entries. Where two fit the same line, the first one counts."""
     groups = yaml.load(files(__package__).joinpath("catalogue.yaml").read_text("utf-8"), JobLoader)
-    return tuple(
-        Entry(**{**row, "lines": tuple(row["lines"]), "group": group})
-        for group, rows in groups.items()
-        for row in rows
-    )
+    rows = [row for group in groups.values() for row in group]
+    return tuple(Entry(**{**row, "lines": tuple(row["lines"])}) for row in rows)
 
 
 def markdown() -> str:

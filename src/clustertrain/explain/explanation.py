@@ -10,31 +10,17 @@ from clustertrain.errors import JobError
 from clustertrain.explain.catalogue import UNKNOWN
 from clustertrain.explain.evidence import Start
 from clustertrain.explain.first_cause import Hit, first_cause, hits_of
-from clustertrain.explain.stacks import Stacks, ranks_text, stacks_now
+from clustertrain.explain.stacks import Group, ranks_text, stacks_now, where_all_are
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import standing_attempt
 
+_ADVICE = "If it makes no step, look at the first group: the others wait for it. Ask again to compare."
 _EVIDENCE, _OF_CAUSE = 10, 7  # lines in all, and of the cause itself
 _REQUESTED = ("user", "interrupt", "terminated", "interrupted_twice")  # causes of the state "stopped"
 _UNEXPLAINED = ("error", "same_error_twice", "retries_used_up", "driver_died")  # of the state "failed"
 _SUMMARY_RANKS = 32  # whose logs a command reads that only adds three lines
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """A line of a log, an event or a record; `time` is the time of day on its node, or empty."""
-
-    where: str
-    rank: int | None
-    time: str
-    text: str
-
-    @property
-    def shown(self) -> str:
-        rank = f"rank {self.rank}" if self.rank is not None else ""
-        return "  ".join(part for part in (self.where, rank, self.time, self.text) if part)
 
 
 @dataclass(frozen=True)
@@ -48,10 +34,11 @@ class Explanation:
         proof: the line that shows it, and where it is.
         change: what to change.
         rank, host: where it happened, or null and empty.
-        evidence: at most ten lines: where, rank, time and text of each.
+        evidence: at most ten lines: the file, the rank, the time of day on its node and the text of each.
         followed: the ranks whose errors only follow from it.
         earlier: the failures of earlier starts of the workers in this attempt.
-        stacks: of a running run: the ranks and frames of each group, the outlier first.
+        stacks: of a running run: the groups of ranks at one place, the outlier first; without frames those
+            that did not answer.
     """
 
     failure: str
@@ -60,10 +47,10 @@ class Explanation:
     change: str = ""
     rank: int | None = None
     host: str = ""
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[str, ...] = ()
     followed: tuple[int, ...] = ()
     earlier: tuple[str, ...] = ()
-    stacks: Stacks | None = None
+    stacks: tuple[Group, ...] = ()
 
     def first_lines(self) -> list[str]:
         """The cause, what proves it, and what to change."""
@@ -78,9 +65,9 @@ class Explanation:
         yield from (f"{'before:':<8}{text}" for text in self.earlier)
         if self.evidence:
             yield "evidence:"
-            yield from (f"  {line.shown}" for line in self.evidence)
-        if self.stacks is not None:
-            yield from self.stacks.lines()
+            yield from (f"  {line}" for line in self.evidence)
+        for group in self.stacks:
+            yield from group.lines()
 
 
 def explain(run: RunDir, number: int | None = None) -> Explanation:
@@ -173,14 +160,13 @@ def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
     log = next((each for each in hits if _is_same_in_log(each, hit)), hit)
     others = {each.source.rank: each for each in hits if each.entry.kind == "consequence"}
     followed = tuple(sorted(each for each in others if each is not None and each != rank))
-    lines = [Evidence(f"{log.source.name}:{n}", rank, "", text) for n, text in log.around()][:_OF_CAUSE]
-    lines += [_evidence(others[each]) for each in followed]
+    lines = [*log.around[:_OF_CAUSE], *(others[each].shown for each in followed)]
     return Explanation(
         hit.entry.name,
         f"{who}{hit.entry.cause} ({hit.entry.name})"
         if hit.entry is not UNKNOWN
         else f"{who}{hit.entry.cause}",
-        _evidence(log).shown,
+        log.shown,
         hit.entry.change.replace(" RUN", f" {shlex.quote(start.attempt.uri)}"),
         rank,
         host,
@@ -195,10 +181,6 @@ def _is_same_in_log(found: Hit, hit: Hit) -> bool:
     return same and found.source.name.endswith(".log")
 
 
-def _evidence(hit: Hit) -> Evidence:
-    return Evidence(hit.where, hit.source.rank, hit.at, hit.line)
-
-
 def _earlier(attempt: Attempt, start: Start) -> tuple[str, ...]:
     """The first line of each failure before the newest start."""
     failures = [
@@ -210,5 +192,5 @@ def _earlier(attempt: Attempt, start: Start) -> tuple[str, ...]:
 
 def _of_running(start: Start) -> Explanation:
     """Where the ranks of a running attempt are now."""
-    stacks = stacks_now(start)
-    return Explanation("", stacks.summary, change=stacks.advice, stacks=stacks)
+    groups = stacks_now(start)
+    return Explanation("", where_all_are(groups), change=_ADVICE, stacks=groups)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clustertrain.explain.catalogue import UNKNOWN, Entry, catalogue
@@ -64,10 +64,6 @@ class Hit:
         return self.lines[self.index].strip()
 
     @property
-    def where(self) -> str:
-        return f"{self.source.name}:{self.source.first_line + self.index}"
-
-    @property
     def at(self) -> str:
         """Its time of day on its node, or empty if unknown."""
         for line in reversed(self.lines[: self.index + 1]):
@@ -82,12 +78,24 @@ class Hit:
         rank = -1 if source.rank is None else source.rank
         return self.entry.level, source.order, self.at or "~", rank, self.index
 
-    def around(self) -> Iterator[tuple[int, str]]:
-        """The lines around it with their numbers: those of one error."""
+    @property
+    def shown(self) -> str:
+        """Where it is, its rank, its time and its text."""
+        return self._shown(self.index)
+
+    @property
+    def around(self) -> list[str]:
+        """It and the lines around it: those of one error."""
         lines = self.lines
-        for n in range(max(0, self.index - _BEFORE), min(len(lines), self.index + _AFTER + 1)):
-            if lines[n].strip():
-                yield self.source.first_line + n, lines[n].rstrip()
+        places = range(max(0, self.index - _BEFORE), min(len(lines), self.index + _AFTER + 1))
+        return [self._shown(n) for n in places if lines[n].strip()]
+
+    def _shown(self, n: int) -> str:
+        source = self.source
+        rank = "" if source.rank is None else f"rank {source.rank}"
+        at = self.at if n == self.index else ""
+        parts = (f"{source.name}:{source.first_line + n}", rank, at, self.lines[n].strip())
+        return "  ".join(part for part in parts if part)
 
 
 def hits_of(source: Source) -> list[Hit]:

@@ -6,11 +6,10 @@ import secrets
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from clustertrain.errors import JobError
 from clustertrain.explain.evidence import Start
-from clustertrain.node.limits import process_state
+from clustertrain.node.limits import process_place
 from clustertrain.run.command_line import command_on
 from clustertrain.run.records import RankStacks, StacksRequest
 from clustertrain.waiting import wait_until
@@ -36,44 +35,18 @@ class Group:
             yield f"    … {len(self.frames) - _SHOWN_FRAMES} more"
 
 
-@dataclass(frozen=True)
-class Stacks:
-    """Where all ranks are, the smallest group first.
-
-    Attributes:
-        groups: the ranks of each place with its frames, the innermost first; no frames: they did not answer.
-        texts: the stacks of all threads of one rank of each group.
-    """
-
-    groups: tuple[Group, ...]
-    texts: tuple[str, ...] = ()
-
-    @property
-    def summary(self) -> str:
-        """In one sentence."""
-        first = self.groups[0]
-        if len(self.groups) == 1 and first.frames:
-            return f"the run is running; all ranks are in {first.frames[0]}"
-        verb = "is" if len(first.ranks) == 1 else "are"
-        where = f"{verb} in {first.frames[0]}" if first.frames else f"did not answer{first.note}"
-        others = sum(len(group.ranks) for group in self.groups[1:])
-        return f"the run is running; {ranks_text(first.ranks)} {where}, and {others} elsewhere"
-
-    @property
-    def advice(self) -> str:
-        """How to tell a hang."""
-        return "If it makes no step, look at the first group: the others wait for it. Ask again to compare."
-
-    def lines(self, *, whole: bool = False) -> Iterator[str]:
-        """The groups; `whole`: also the stacks of all threads of one rank of each."""
-        for group in self.groups:
-            yield from group.lines()
-        if whole:
-            for text in self.texts:
-                yield from ("", *text.splitlines())
+def where_all_are(groups: tuple[Group, ...]) -> str:
+    """Where the ranks are, in one sentence."""
+    first, *others = groups
+    if not others and first.frames:
+        return f"the run is running; all ranks are in {first.frames[0]}"
+    verb = "is" if len(first.ranks) == 1 else "are"
+    where = f"{verb} in {first.frames[0]}" if first.frames else f"did not answer{first.note}"
+    elsewhere = sum(len(group.ranks) for group in others)
+    return f"the run is running; {ranks_text(first.ranks)} {where}, and {elsewhere} elsewhere"
 
 
-def stacks_now(start: Start) -> Stacks:
+def stacks_now(start: Start) -> tuple[Group, ...]:
     """Ask all ranks of a start of the workers for their stacks, and wait some seconds for the answers.
 
     Raises:
@@ -94,7 +67,7 @@ def stacks_now(start: Start) -> Stacks:
     return grouped(start, [answer for answer in read if answer is not None])
 
 
-def grouped(start: Start, answers: list[RankStacks]) -> Stacks:
+def grouped(start: Start, answers: list[RankStacks]) -> tuple[Group, ...]:
     """Group the answers by place: first the ranks that have not answered, then the smallest group; of equal
     ones the one that does not wait in a collective."""
     by_frames: dict[tuple[str, ...], list[RankStacks]] = {}
@@ -103,9 +76,7 @@ def grouped(start: Start, answers: list[RankStacks]) -> Stacks:
     of_places = sorted(by_frames.items(), key=lambda item: (len(item[1]), _waits(item[0]), item[1][0].rank))
     answered = {answer.rank for answer in answers}
     silent = [Group((rank,), (), _state(start, rank)) for rank in sorted(start.pids) if rank not in answered]
-    groups = [Group(tuple(a.rank for a in of_place), frames) for frames, of_place in of_places]
-    texts = tuple(f"rank {a.rank} (pid {a.pid} on {a.host}):\n{a.text}" for _, (a, *_) in of_places)
-    return Stacks((*silent, *groups), texts)
+    return (*silent, *(Group(tuple(a.rank for a in of_place), frames) for frames, of_place in of_places))
 
 
 def ranks_text(ranks: tuple[int, ...]) -> str:
@@ -128,9 +99,4 @@ def _waits(frames: tuple[str, ...]) -> bool:
 def _state(start: Start, rank: int) -> str:
     """The process of a rank, with what the kernel knows of it if it is on this machine."""
     pid, host = start.pids[rank], start.hosts[rank]
-    if host != socket.gethostname():
-        return f" (pid {pid} on {host})"
-    state = process_state(pid)
-    waits = Path(f"/proc/{pid}/wchan")
-    at = f", waits in {waits.read_text()}" if state is not None and waits.exists() else ""
-    return f" (pid {pid} on {host}: {f'in state {state}{at}' if state else 'has ended'})"
+    return f" (pid {pid} on {host}{': ' + process_place(pid) if host == socket.gethostname() else ''})"

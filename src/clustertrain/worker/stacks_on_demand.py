@@ -15,11 +15,12 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from clustertrain.errors import StorageError
-from clustertrain.node.limits import process_state
+from clustertrain.node.limits import process_place
 from clustertrain.record_file import RecordFile
 from clustertrain.run.folder import Restart
 from clustertrain.run.records import RankStacks, StacksRequest
@@ -42,8 +43,9 @@ class StacksOnDemand:
         run = restart.attempt.run.with_patience(0)
         self._restart = run.attempt(restart.attempt.n).restart(restart.number)
         self._rank, self._of_script = rank, of_script
-        self._request = self._restart.stacks_request
-        self._here = RecordFile(run.spool, self._request.key, StacksRequest)
+        key = self._restart.stacks_request.key
+        self._here = RecordFile(run.spool, key, StacksRequest)
+        self._in_storage = RecordFile(run.store, key, StacksRequest)
         self._asks_storage = asks_storage and run.is_spooled
         self._answered = ""
         self._asked_s = float("-inf")
@@ -52,28 +54,18 @@ class StacksOnDemand:
     def _watch(self) -> None:
         while True:
             time.sleep(_POLL_S)
-            try:
+            with suppress(OSError, StorageError):  # the command names the ranks that did not answer
                 self._look()
-            except (OSError, StorageError) as error:  # the command names the ranks that did not answer
-                print(f"clustertrain: cannot answer a request for stacks: {error}", file=sys.stderr)
-                time.sleep(_POLL_S_ON_S3)
 
     def _look(self) -> None:
+        if self._asks_storage and time.monotonic() - self._asked_s >= _POLL_S_ON_S3:
+            self._asked_s = time.monotonic()
+            if (found := self._in_storage.read()) is not None:
+                self._here.write(found)
         request = self._here.read()
-        if request is None or request.id == self._answered:
-            request = self._from_storage()
         if request is not None and request.id != self._answered:
             self._answered = request.id
             self._restart.stacks_answer(request.id, self._rank).write(self._stacks())
-
-    def _from_storage(self) -> StacksRequest | None:
-        if not self._asks_storage or time.monotonic() - self._asked_s < _POLL_S_ON_S3:
-            return None
-        self._asked_s = time.monotonic()
-        found = RecordFile(self._restart.attempt.run.store, self._request.key, StacksRequest).read()
-        if found is not None and found.id != self._answered:
-            self._here.write(found)
-        return found
 
     def _stacks(self) -> RankStacks:
         child = child_of_session() if self._of_script else None
@@ -92,9 +84,7 @@ def stacks_of_process(rank: int) -> RankStacks:
 def stacks_of_script(rank: int, child: int) -> RankStacks:
     """The stacks of a script's process, or what the kernel knows of it."""
     text = printed_stacks(child)
-    waits_in = Path(f"/proc/{child}/wchan")
-    state = f"the script's process is in state {process_state(child)}, waits in {_text(waits_in)}"
-    frames = python_frames(text) or (state, text.strip().partition("\n")[0])
+    frames = python_frames(text, child) or (f"the script is {process_place(child)}", text.partition("\n")[0])
     return RankStacks(rank, socket.gethostname(), child, frames, text)
 
 
@@ -120,10 +110,3 @@ def _stack(frame: FrameType | None) -> list[FrameType]:
 def _shown(frame: FrameType) -> str:
     path = Path(frame.f_code.co_filename)
     return f"{'/'.join(path.parts[-2:])}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip() or "nothing"
-    except OSError:
-        return "an unknown place"

@@ -32,9 +32,9 @@ def printed_stacks(pid: int) -> str:
     return printed([program, "dump", "--pid", str(pid)], _LIMIT_S)
 
 
-def python_frames(text: str) -> tuple[str, ...]:
-    """The frames of the main thread in what py-spy printed, the innermost first."""
-    threads = [part for part in text.split("\n\n") if "Thread" in part]
-    main = next((part for part in threads if '"MainThread"' in part), "")
+def python_frames(text: str, pid: int) -> tuple[str, ...]:
+    """The frames of the main thread, whose id is that of its process, in what py-spy printed of it; the
+    innermost first."""
+    main = text.partition(f"\nThread {pid} ")[2].partition("\n\n")[0]
     found = filter(None, map(_FRAME.match, main.splitlines()))
     return tuple(f"{match['place']} in {match['function']}" for match in found)
