@@ -13,6 +13,8 @@ from clustertrain.explain.evidence import Start
 from clustertrain.explain.explanation import explain, summary
 from clustertrain.explain.stacks import grouped, ranks_text, stacks_now, where_all_are
 from clustertrain.node.processes import this_process
+from clustertrain.observe.tables import finish
+from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
 from clustertrain.run.streams.events import EventLog
@@ -87,6 +89,17 @@ def test_the_message_that_has_its_remedy_is_not_repeated(attempt):
     assert explain(attempt.run).failure == "cuda_out_of_memory"
     attempt.result.write(replace(FAILED, cause="out_of_memory", text=text))
     assert summary(attempt) == []
+
+
+def test_a_failed_run_and_status_end_with_the_first_three_lines(attempt, capsys, tmp_path):
+    text = "rank 3, a.py:3: IndexError: Target 10 is out of bounds."
+    fail(attempt, text, rank=3, error="IndexError")
+    log(attempt, 3, RAISED.format("IndexError: Target 10 is out of bounds."))
+    assert finish(attempt.run, replace(FAILED, text=text), UNKNOWN) == 1
+    last = capsys.readouterr().out.splitlines()[-3:]
+    assert last == summary(attempt)
+    rows = CliRunner().invoke(main, ["status", str(tmp_path / "digits")]).output.splitlines()
+    assert [row.split()[0] for row in rows[-3:]] == ["cause", "proof", "change"]
 
 
 def test_the_earlier_failures_of_an_attempt_are_named(attempt):

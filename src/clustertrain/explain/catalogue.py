@@ -26,7 +26,7 @@ class Entry:
     """A failure: an object of catalogue.yaml, which describes the fields."""
 
     name: str
-    lines: tuple[str, ...]
+    lines: tuple[re.Pattern[str], ...]
     cause: str
     change: str
     kind: str = "cause"
@@ -37,10 +37,6 @@ class Entry:
     def level(self) -> int:
         """Causes come before symptoms, and these before the consequences of another rank's failure."""
         return _LEVELS[self.kind]
-
-    @property
-    def patterns(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(map(_compiled, self.lines))
 
 
 UNKNOWN = Entry(
@@ -57,7 +53,10 @@ def catalogue() -> tuple[Entry, ...]:
     """All entries. Where two fit the same line, the first one counts."""
     groups = yaml.load(files(__package__).joinpath("catalogue.yaml").read_text("utf-8"), JobLoader)
     rows = [row for group in groups.values() for row in group]
-    return tuple(Entry(**{**row, "lines": tuple(row["lines"])}) for row in rows)
+    return tuple(
+        Entry(**{**row, "lines": tuple(re.compile(line, re.MULTILINE) for line in row["lines"])})
+        for row in rows
+    )
 
 
 def markdown() -> str:
@@ -75,11 +74,6 @@ def write_table(page: Path) -> None:
     """Replace the table of a page between its marks."""
     before, _, rest = page.read_text("utf-8").partition(BEGIN)
     page.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{rest.partition(END)[2]}", "utf-8")
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.MULTILINE)
 
 
 if __name__ == "__main__":

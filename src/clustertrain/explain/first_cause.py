@@ -104,7 +104,7 @@ def hits_of(source: Source) -> list[Hit]:
     text = source.text
     found: dict[int, Entry] = {}
     for entry in catalogue():
-        matches = [match for pattern in entry.patterns if (match := pattern.search(text)) is not None]
+        matches = [match for pattern in entry.lines if (match := pattern.search(text)) is not None]
         if matches:
             found.setdefault(_index(text, min(match.end() for match in matches)), entry)
     begins = text.find(_TRACEBACK)
@@ -121,7 +121,7 @@ def first_cause(hits: Iterable[Hit]) -> Hit | None:
 
 
 def _knows(line: str) -> Entry | None:
-    return next((e for e in catalogue() if any(p.search(line) for p in e.patterns)), None)
+    return next((e for e in catalogue() if any(p.search(line) for p in e.lines)), None)
 
 
 def _index(text: str, position: int) -> int:
