@@ -10,5 +10,6 @@ pinned.py     pinned host memory for the copy, without rounding up
 write.py      commits a checkpoint, and removes those that are no longer kept
 retention.py  which checkpoints are kept, and which one is the best
 export.py     exports the weights of one as safetensors
+digests.py    the tensors and numbers of all checkpoints as short texts, to compare runs
 transfer.py   sends the model of one through a pipe
 """

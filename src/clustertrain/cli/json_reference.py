@@ -16,6 +16,7 @@ from typing import Any, Literal, get_type_hints
 from pydantic import Field, create_model
 
 from clustertrain.cli.data import DataState
+from clustertrain.drill.report import Report
 from clustertrain.explain.explanation import Explanation
 from clustertrain.job.reference import MARK
 from clustertrain.launchers.check import Checked
@@ -55,6 +56,7 @@ OUTPUTS = {
     "ckpt ls": Output(Checkpoint, is_array=True),
     "data ls": Output(DataState, is_array=True),
     "check": Output(Checked),
+    "drill": Output(Report),
     "explain": Output(Explanation),
 }
 

@@ -26,6 +26,7 @@ from clustertrain.cli.options import (
 )
 from clustertrain.cli.where import about_run, echo_lines, job_here, note
 from clustertrain.errors import EXIT_INTERRUPTED, ClusterTrainError, DeprecatedKey, RunStopped
+from clustertrain.node.installed import launcher_names
 from clustertrain.version import __version__
 
 if TYPE_CHECKING:
@@ -240,6 +241,61 @@ def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: Unpack[Sta
         sys.exit(EXIT_INTERRUPTED)
     known = KnownRun.of(start.job, job_file, "local")
     sys.exit(finish(run_dir, result, by_name(start.command, known)))
+
+
+@main.command()
+@JOB_FILE
+@SETS
+@click.option("--to", type=click.Choice(launcher_names()), default="local", show_default=True, help="Where.")
+@click.option("--steps", type=int, help="Steps of each run of a task.  [default: 12]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws the moments of the faults.")
+@click.option("--faults", default="rank,driver,stop,save", show_default=True, help="Those to cause.")
+@click.option("--nodes", is_flag=True, help="Also kill the Ray of a node: the fault `node`.")
+@click.option("--budget", default="30m", show_default=True, help="Refuse a drill that takes longer.")
+@click.option("--keep", is_flag=True, help="Keep the runs even if all are exact.")
+@JSON
+def drill(
+    job_file: str,
+    sets: tuple[str, ...],
+    to: str,
+    *,
+    steps: int | None,
+    seed: int,
+    faults: str,
+    nodes: bool,
+    budget: str,
+    keep: bool,
+    as_json: bool,
+) -> None:
+    """Prove that this training resumes: train it shortly, again with faults, and compare every bit.
+
+    The losses of each step, the samples of each epoch, the random states and every tensor of the checkpoints
+    are compared with those of a run without a fault. Exit code 1 if something differs; then the report names
+    the first step and tensor, and the likely cause. The runs are named NAME-drill-… in the job's storage.
+    """
+    from clustertrain.drill import report
+    from clustertrain.drill.plan import DrillPlan, faults_of
+    from clustertrain.errors import EXIT_FAILED
+    from clustertrain.launchers.check import check_training_installed
+    from clustertrain.observe.as_json import as_json as json_of
+
+    plan = DrillPlan(job_file, sets, to, faults_of(faults, nodes=nodes), steps, seed)
+    if to == "local":
+        check_training_installed("drill")
+    found = report.drill(plan, budget, note, keep=keep)
+    echo_lines([json_of(found)] if as_json else found.lines())
+    if not found.exact:
+        sys.exit(EXIT_FAILED)
+
+
+@main.command(hidden=True)
+@TARGET
+def drilled(target: str) -> None:
+    """Print what a run of a drill left, as JSON."""
+    from clustertrain.drill.left import left_by
+    from clustertrain.observe.as_json import as_json
+
+    about_run(target, (), "local", "drilled", lambda run: [as_json(left_by(run))])
 
 
 @main.command("ls")

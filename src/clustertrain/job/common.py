@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from clustertrain import variables
 from clustertrain.job.data_and_storage import DataEntry, Storage
 from clustertrain.job.references import check_dollars, check_references
-from clustertrain.job.sections import Checkpoint, Failures, Resources, Section
+from clustertrain.job.sections import Checkpoint, Drill, Failures, Resources, Section
 from clustertrain.job.train import MOST_LOADER_WORKERS, Train
 from clustertrain.job.values import (
     MOST_WORKERS,
@@ -122,6 +122,9 @@ class CommonJob(Section):
 
     failures: Failures = Failures()
     """Restarts, time limits and the grace period."""
+
+    drill: Drill = Drill()
+    """For `clustertrain drill`, which proves that this training resumes: see [drill](drill.md)."""
 
     env: Environment = Field(default_factory=dict)
     """Environment variables of the workers, from the start of their processes (docs/environment.md has the

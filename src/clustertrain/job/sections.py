@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -307,3 +309,44 @@ class Failures(Section):
 
     grace_s: Seconds = Field(default=30.0, alias="grace")
     """Time for the last save after a request to stop."""
+
+
+LOSS = r"(?i)\w*loss['\"]?\s*[:=]?\s*(?P<loss>[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)\b)"
+"""Finds a loss in a line that a script prints."""
+
+
+def _expression(value: str) -> str:
+    rule = "must be a regular expression with a group for the loss, such as 'loss: ([0-9.]+)'"
+    try:
+        groups = re.compile(value).groups
+    except re.error as error:
+        raise ValueError(f"{rule}; {error}") from None
+    if not groups:
+        raise ValueError(rule)
+    return value
+
+
+class Fault(Section):
+    """The fault that a run of `clustertrain drill` causes itself, in its first start. Only that command sets
+    it. Such a run also records which samples each step has used."""
+
+    kind: Literal["none", "rank", "driver", "stop", "save", "node"]
+    """What is struck; `none` only records."""
+
+    rank: CountOrZero = 0
+    """The rank that is struck, or whose node is."""
+
+    step: Count = 1
+    """The step after which it happens. Of a script, the number of the printed loss."""
+
+
+class Drill(Section):
+    """For `clustertrain drill`, which proves that this training resumes: see [drill](drill.md)."""
+
+    loss: Annotated[Text, AfterValidator(_expression)] = LOSS
+    """Finds the loss in a line that a `script` prints: a regular expression with the group `loss`, or with
+    one group. A group `step` identifies the line; by default the numbers after words such as epoch, step and
+    batch do."""
+
+    fault: Fault | None = None
+    """Set by `clustertrain drill` alone."""

@@ -188,6 +188,7 @@ class _Loop:
         self.metrics = dict(state["metrics"])
         self.evaluation_due = state.get("evaluation_due", False)
         self.between_due = state.get("between_due", False)
+        self.optimization.lr, self.optimization.grad_norm = state.get("rates", (0.0, None))
         self.saved_step = state.get("saved_step", self.position.step)
         self.meter.load(state["meter"], state.get("losses", ()))
         random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
@@ -220,6 +221,8 @@ class _Loop:
         first_step = self.position.step + 1
         for key, batch in self.watch.batches(batches):
             loss = loss + self._accumulate(key, batch)
+            if self.settings.records_samples:
+                self._record_samples(key)
             if key.after is None:
                 continue
             self.last_step.changes()
@@ -241,6 +244,12 @@ class _Loop:
             self.line.broadcast()
         self.line.close()
         return self._is_finished()
+
+    def _record_samples(self, key: MicroBatch) -> None:
+        """Log which samples this rank has used in a pass. The seed of their fetch names the pass."""
+        used = f"{derive_seed(key.seed, *key.ids):016x}"
+        record = {"step": self.position.step + 1, "epoch": key.epoch, "of_pass": key.seed, "ids": used}
+        self.run.log({"kind": "samples", **record})
 
     def _is_finished(self) -> bool:
         return self.order.done(self.position) or bool(self.early_stopping.text)
@@ -416,7 +425,8 @@ class _Loop:
         """As LastStep needs it."""
         marks = {"saved_step": self.saved_step, "flushed_step": self.meter.flushed_step}
         marks["between_due"] = self.between_due
-        return self._progress("lost_rank", {}), {**self._state(), **marks}
+        rates = (self.optimization.lr, self.optimization.grad_norm)  # for the line of the log
+        return self._progress("lost_rank", {}), {**self._state(), **marks, "rates": rates}
 
     def _tensors(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), **self.optimization.state()}

@@ -252,6 +252,7 @@ class TrainSettings(Train):
     keep_best: str | None = None  # the metric by which the launcher keeps the best checkpoint
     cpus: float | None = None  # of this rank, for loader_workers auto; None: its share of the node's
     job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job
+    records_samples: bool = False  # each rank logs a digest of the samples of each step
 
     @property
     def processes(self) -> int:

@@ -13,6 +13,7 @@ watchdog.py           ends a rank that makes no progress, so that Ray restarts t
 step_limit.py         the limit of a step, learnt from the steps before it
 stacks.py             writes the stacks of every rank, and NCCL's flight record, if one hangs
 stacks_on_demand.py   answers a request for the stacks of all ranks: `clustertrain stacks`
+strike.py             the fault that a run of a drill causes itself
 check.py              checks a job's code before a start: import, args, a rehearsal of a task
 debug.py              `run --debug`: rank 0 in this process, without Ray
 single_rank_group.py  one rank outside Ray: its environment, device and process group

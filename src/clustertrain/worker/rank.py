@@ -40,6 +40,7 @@ from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import UPPER_S, StepLimit
 from clustertrain.worker.stop_requests import RequestPoller
+from clustertrain.worker.strike import Strike
 from clustertrain.worker.watchdog import WatchdogThread
 
 
@@ -63,6 +64,7 @@ class WorkerRun:
         self._reached = Reached(restart.reached) if rank == 0 else None
         self._auto_save = self._make_auto_save(job) if rank == 0 and job.checkpoint.every == "auto" else None
         self._saver = self._make_saver(job)
+        self.strike = Strike(restart, rank, job.drill, self._note)
         watch = job.failures.watchdog
         limits_s = {
             "first_step": watch.first_step_s,
@@ -161,6 +163,7 @@ class WorkerRun:
     def _still_newest(self) -> bool:
         """Whether no later attempt and no later restart was claimed. Reads the next claims by name, because a
         listing of an S3 server may be old."""
+        self.strike.committing()
         next_attempt = self.attempt.run.attempt(self.attempt.n + 1)
         next_restart = self.attempt.restart(self.plan.restart + 1)
         return not next_attempt.claim.exists() and not next_restart.claim.exists()
@@ -209,6 +212,7 @@ class WorkerRun:
             self._saver.reserve(state)
 
     def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
+        self.strike.saving(progress.step)
         if self._requests and self._requests.is_resize and progress.reason == "stop":
             progress = replace(progress, reason="resize")
         if self._saver:
@@ -223,6 +227,9 @@ class WorkerRun:
         numbers = {
             k: v for k, v in record.items() if isinstance(v, int | float) and k not in ("step", "epoch")
         }
+        if record.get("kind") == "samples":
+            self._note("samples", rank=self.rank, **{k: v for k, v in record.items() if k != "kind"})
+            return
         self.step = int(record.get("step", self.step))
         if record.get("kind") in ("train", "eval"):
             self.last_metrics = {k: float(v) for k, v in numbers.items()}
@@ -245,6 +252,8 @@ class WorkerRun:
         self.step = max(self.step, step)
         if self._reached:
             self._reached.set(step)
+        if name in ("step", "usual_step"):
+            self.strike.step_done(step)
 
     def profile(self) -> tuple[Path, str]:
         return self._file(self.attempt.restart(self.plan.restart).profile_key(self.rank))

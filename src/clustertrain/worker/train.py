@@ -134,6 +134,7 @@ def settings_of(job: Job) -> TrainSettings:
         keep_best=keep_best.metric if keep_best else None,
         cpus=job.resources.cpus_per_worker,
         job_sha256=job_hash(job),
+        records_samples=job.drill.fault is not None,
     )
 
 
@@ -189,6 +190,7 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
         stop_exists=run.stop_exists,
         stop_in_s=lambda: wait_for_all_s(run.attempt),
         note=run.note,
+        printed=run.strike.printed,
         group=GroupWatch(
             rank=run.rank,
             world_size=run.world_size,

@@ -62,6 +62,11 @@ KINDS = {
         "text, step, epoch, profile",
     ),
     "watchdog": Kind("A rank made no step for too long, and is ended.", "text, rank"),
+    "samples": Kind(
+        "A rank of a drill has used these samples in a pass of a step: `ids` is a digest.",
+        "rank, step, epoch, of_pass, ids",
+    ),
+    "fault": Kind("A drill strikes the run here.", "what, rank, step"),
     "transport": Kind(
         "How NCCL connects the GPUs of a node.",
         "host, text, network, devices, within, reaches_others, gpu_direct",

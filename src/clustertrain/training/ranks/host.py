@@ -76,7 +76,7 @@ class Host(Protocol):
         FSDP, or on a GPU."""
 
     def log(self, record: dict[str, Any]) -> None:
-        """Write a record of metrics; called on rank 0."""
+        """Write a record of metrics, called on rank 0, or one of the kind "samples", called on each rank."""
 
     def images(self, step: int, images: Mapping[str, torch.Tensor]) -> None:
         """Write images of an evaluation, uint8 (channels, height, width) on the CPU; called on rank 0."""

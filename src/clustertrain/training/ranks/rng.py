@@ -28,6 +28,7 @@ _NUMPY_REST = struct.Struct("<IId")  # without the words
 _NUMPY_GENERATOR_BYTES = 625 * 4  # words and position: the struct mt19937_state in numpy's sources
 _TORCH_BYTES = torch.default_generator.get_state().numel()
 _CUDA_BYTES = 16  # Philox seed and offset
+_SIZES = {"python": _PYTHON.size, "numpy": _NUMPY.size, "torch": _TORCH_BYTES, "cuda": _CUDA_BYTES}
 
 
 def derive_seed(*parts: int) -> int:
@@ -101,13 +102,18 @@ def pack_rng(device: torch.device) -> torch.Tensor:
     return torch.cat(parts)
 
 
+def rng_by_name(packed: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The states that `pack_rng` packed, each by the name of its library."""
+    return dict(zip(_SIZES, torch.split(packed, [*_SIZES.values()]), strict=True))
+
+
 def restore_rng(packed: torch.Tensor, device: torch.device) -> None:
     """Set the random states that `pack_rng` packed; those of a GPU only on a GPU.
 
     Raises:
         ValueError: the tensor has another length.
     """
-    sizes = [_PYTHON.size, _NUMPY.size, _TORCH_BYTES, _CUDA_BYTES]
+    sizes = [*_SIZES.values()]
     if packed.numel() != sum(sizes):
         raise ValueError(
             f"The random states have {packed.numel()} bytes; {sum(sizes)} = {sizes} are expected."

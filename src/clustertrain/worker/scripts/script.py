@@ -98,6 +98,7 @@ def run_script(
     stop_exists: Callable[[], bool] = lambda: False,
     stop_in_s: Callable[[], float] = lambda: 0.0,
     note: Callable[[str, str], None] = lambda kind, text: None,
+    printed: Callable[[str], None] = lambda line: None,
     group: GroupWatch | None = None,
 ) -> bool:
     """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
@@ -110,6 +111,7 @@ def run_script(
         stop_exists: the same from the storage itself; another rank may have read the request earlier.
         stop_in_s: when it was requested: the seconds until the signal, so that all ranks get it together.
         note: writes an event of a kind, with a text.
+        printed: called with each finished line.
         group: reports a process group that is never made.
 
     Raises:
@@ -134,7 +136,7 @@ def run_script(
         stopped = watcher.submit(
             _stop_on_request, child, stop_requested, stop_in_s, grace_s=grace_s, rank=rank, note=note
         )
-        last_lines = _passed_on(child.stdout)
+        last_lines = _passed_on(child.stdout, printed)
         code = child.wait()
     if group is not None:
         group.ended(None if stopped.result() else code)
@@ -146,7 +148,7 @@ def run_script(
     return True
 
 
-def _passed_on(output: IO[bytes] | None) -> list[str]:
+def _passed_on(output: IO[bytes] | None, printed: Callable[[str], None]) -> list[str]:
     """Copy the output to stdout as it comes: a progress bar is a line without an end. Returns its last
     lines."""
     lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
@@ -158,6 +160,8 @@ def _passed_on(output: IO[bytes] | None) -> list[str]:
         unfinished = unfinished[-4 * _KEPT_CHARACTERS :]  # of a bar that has drawn itself for hours
         while block:
             block = block[os.write(_STDOUT, block) :]
+        for line in finished:
+            printed(_kept(line))
     return [*lines, _kept(unfinished)] if unfinished else list(lines)
 
 

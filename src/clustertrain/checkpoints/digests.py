@@ -1,0 +1,103 @@
+"""The tensors and numbers in the files of a training, each as a short text. Equal texts are equal bits."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from clustertrain.checkpoints.manifest import Shelf, names
+from clustertrain.checkpoints.read import fetch_checkpoint
+from clustertrain.training.ranks.rng import rng_by_name
+
+Digests = dict[str, str]
+
+_TORCH = {".pt", ".pth", ".ckpt", ".bin", ".tar"}
+_NUMPY: list[Any] = [
+    np.ndarray,
+    np.dtype,
+    np.zeros(1).__reduce__()[0],
+    *(type(np.dtype(t)) for t in ("u4", "i8", "f8")),
+]
+
+
+def of_checkpoints(shelf: Shelf) -> dict[str, Digests]:
+    """The content of each checkpoint of the kit, by its step; of two of a step, that of the newest writer."""
+    found = {}
+    for name in names(shelf):
+        with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
+            files = sorted(fetch_checkpoint(shelf, name, Path(temporary)).path.iterdir())
+            found[f"step {name.step}"] = {k: v for file in files for k, v in _of_file(file).items()}
+    return found
+
+
+def of_files(folder: Path) -> dict[str, Digests]:
+    """The content of each checkpoint file of a script, by its path in the folder. Counters are left out: a
+    framework counts its own starts."""
+    found = {}
+    for file in sorted(path for path in folder.rglob("*") if path.suffix in {*_TORCH, ".safetensors"}):
+        content = {k: v for k, v in _of_file(file).items() if not v.startswith("int ")}
+        found[str(file.relative_to(folder))] = content
+    return found
+
+
+def of_tensorboard(folder: Path) -> Digests:
+    """The losses in TensorBoard's files, by tag and step; a later file replaces the steps of an earlier."""
+    files = sorted(folder.rglob("events.out.tfevents.*"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        return {}
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    found = {}
+    for event in (event for file in files for event in EventFileLoader(str(file)).Load()):
+        for value in event.summary.value:
+            if "loss" in value.tag.lower():
+                found[f"{value.tag} step {event.step}"] = repr(
+                    value.tensor.float_val[:] or value.simple_value
+                )
+    return found
+
+
+def _of_file(file: Path) -> Digests:
+    if file.suffix == ".json":
+        return {}
+    if file.suffix == ".safetensors":
+        return dict(_leaves(load_file(file)))
+    try:
+        with torch.serialization.safe_globals(_NUMPY):
+            state = torch.load(file, map_location="cpu", weights_only=True, mmap=False)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, TypeError):
+        return {"(whole file)": _digest(file.read_bytes())}
+    if isinstance(state, dict) and "rng_of_ranks" in state:
+        state["rng_of_ranks"] = [rng_by_name(of_rank) for of_rank in state["rng_of_ranks"]]
+    return dict(_leaves(state, "model" if file.stem == "model" else ""))
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Each tensor and number with its path of keys. Texts are left out: they contain paths and times."""
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, np.ndarray):
+        yield from _leaves(torch.from_numpy(value.copy()), path)
+    elif isinstance(value, torch.Tensor):
+        what = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        if value.is_meta:  # divided among ranks: its parts are in files of their own
+            yield path, what
+        else:
+            data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            yield path, f"{what} {value.item() if value.numel() == 1 else _digest(data)}"
+    elif isinstance(value, int | float):
+        yield path, f"{'int' if isinstance(value, int) else 'float'} {value!r}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

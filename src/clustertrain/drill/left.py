@@ -1,0 +1,130 @@
+"""What a run left, where its storage is: its curve, the samples that each step used, its checkpoints. Each
+value is a text, and texts are equal if and only if the bits are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from clustertrain.job.model import Job
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.recorded_job import job_at
+from clustertrain.run.streams.events import read_events
+from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.run.streams.streams import Tail
+
+_COMPARED = ("loss", "lr", "grad_norm", "loss_scale")
+_COUNTED = re.compile(r"(?i)(epoch|step|iteration|iter|batch)s?\W{0,3}(\d+(?:\.\d+)?)")
+
+
+@dataclass
+class Left:
+    """What is compared of a run, in the order in which it was made.
+
+    Attributes:
+        curve: the metrics of each step, or of each line of a script.
+        samples: a digest of the samples of a pass, by "epoch 0, step 1, rank 0, pass …".
+        states: the tensors and numbers of each checkpoint.
+        steps: the last step of a task or function; of a script, how many losses it printed.
+        strike: the step of the fault, and its rank; None if there was none.
+        resumed: where it resumed.
+        lost_steps: repeated steps; of a script, losses that were printed again.
+        lost_s: seconds between the fault and the first step that had not been done before it.
+    """
+
+    curve: dict[str, dict[str, str]] = field(default_factory=dict)
+    samples: dict[str, str] = field(default_factory=dict)
+    states: dict[str, dict[str, str]] = field(default_factory=dict)
+    steps: int = 0
+    strike: tuple[int, int] | None = None
+    resumed: str = ""
+    lost_steps: int = 0
+    lost_s: float | None = None
+
+
+def left_by(run: RunDir) -> Left:
+    """Read what a run left. It imports torch."""
+    from clustertrain.checkpoints import digests
+
+    job = job_at(run, run.job_key)
+    found, folder = Left(), run.store.local_folder(run.checkpoints.key)
+    records = sorted(
+        (each for attempt in run.attempts() for each in _records(attempt)), key=lambda each: each["time"]
+    )
+    _read_records(found, records)
+    if job is None or not job.is_script:
+        found.states = digests.of_checkpoints(run.checkpoints)
+        return found
+    for attempt in run.attempts():
+        _read_lines(found, _lines_of_rank_zero(attempt), job)
+    if folder is not None:
+        found.states = digests.of_files(folder)
+        found.curve |= {key: {"loss": value} for key, value in digests.of_tensorboard(folder).items()}
+    found.resumed = "with its checkpoint files" if found.states else "from the start"
+    return found
+
+
+def _records(attempt: Attempt) -> Iterable[dict[str, Any]]:
+    yield from events_of_attempt(attempt)
+    for restart in attempt.restarts():
+        yield from read_events(attempt.run, restart.metrics_key)
+
+
+def _read_records(found: Left, records: Iterable[dict[str, Any]]) -> None:
+    """A step that is repeated replaces its earlier record, as in the curve that users see."""
+    struck_at, before = None, 0
+    for record in records:
+        kind, step = record["kind"], int(record.get("step") or 0)
+        if kind == "samples":
+            at = f"epoch {record['epoch']}, step {step}, rank {record['rank']}, pass {record['of_pass']}"
+            found.samples[at] = record["ids"]
+        elif kind in ("train", "eval"):
+            values = _compared(record) if kind == "train" else _evaluated(record)
+            found.curve[f"step {step}" + ", evaluation" * (kind == "eval")] = values
+            found.steps = max(found.steps, step)
+            if struck_at is None:
+                before = found.steps
+            elif found.lost_s is None and step > before:
+                found.lost_s = record["time"] - struck_at
+        elif kind == "fault":
+            struck_at, found.strike = record["time"], (step, record["rank"])
+        elif kind == "resumed":
+            where = "from memory" if record.get("in_memory") else record["checkpoint"] or "from the start"
+            found.resumed = f"step {step}, {where}"
+            found.lost_steps += record["redone_steps"]
+
+
+def _compared(record: dict[str, Any]) -> dict[str, str]:
+    return {key: repr(record[key]) for key in _COMPARED if key in record}
+
+
+def _evaluated(record: dict[str, Any]) -> dict[str, str]:
+    left_out = ("time", "kind", "step", "epoch")
+    return {key: repr(value) for key, value in record.items() if key not in left_out}
+
+
+def _lines_of_rank_zero(attempt: Attempt) -> Iterable[str]:
+    groups = (each for each in events_of_attempt(attempt) if each["kind"] == "group_started")
+    hosts = dict.fromkeys(str(r["host"]) for group in groups for r in group["ranks"] if r["rank"] == 0)
+    for host in hosts:
+        for line in Tail(attempt.run, attempt.rank_log_key(host, 0)).new_lines():
+            yield from line.decode(errors="replace").replace("\r", "\n").splitlines()
+
+
+def _read_lines(found: Left, lines: Iterable[str], job: Job) -> None:
+    """The losses that a script printed. A line is known by its epoch, step and batch, as far as it has them;
+    otherwise by its number."""
+    pattern = re.compile(job.drill.loss)
+    named = pattern.groupindex
+    for line in lines:
+        if (match := pattern.search(line)) is None:
+            continue
+        group = "loss" if "loss" in named else 1
+        counted = match["step"] if "step" in named else " ".join(map(" ".join, _COUNTED.findall(line)))
+        word = re.match(r"\w*", line[match.start() : match.start(group)])
+        key = f"{counted or len(found.curve) + 1}, {word[0] if word else ''}".lower().rstrip(", ")
+        found.lost_steps += key in found.curve
+        found.curve[key] = {"loss": match[group]}
+        found.steps = len(found.curve)

@@ -1,0 +1,181 @@
+"""The drill from beginning to end, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from clustertrain.drill.compare import Difference, differences, likely_cause, unseeded
+from clustertrain.drill.left import Left
+from clustertrain.drill.plan import DrillPlan, refuse_beyond
+from clustertrain.drill.trial import Trial, remove, run_trial
+from clustertrain.errors import ClusterTrainError
+from clustertrain.job.file import load_job
+from clustertrain.units import aligned
+
+Note = Callable[[str], None]
+_STRUCK = {
+    "rank": "SIGKILL of a rank",
+    "driver": "SIGKILL of the driver",
+    "stop": "stop and start",
+    "save": "SIGKILL in a save",
+    "node": "SIGKILL of a node's raylet",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one fault did.
+
+    Attributes:
+        fault: rank, driver, stop, save or node.
+        caused: false if the run ended without the fault.
+        exact: the run is that without a fault, bit by bit; false if the fault was not caused.
+        step, rank: when and whom it struck; for a script, the number of the printed loss.
+        resumed: where the run continued.
+        lost_steps: steps that were done twice; of a script, losses that were printed twice.
+        lost_s: seconds from the fault to the first new step; of a script, how much longer the run took.
+        differences: the first in samples, in the curve and in the checkpoints, earliest first.
+        cause: the likely cause of the differences.
+        failure: why the run did not come to its end; else empty.
+    """
+
+    fault: str
+    caused: bool
+    exact: bool
+    step: int | None
+    rank: int | None
+    resumed: str
+    lost_steps: int
+    lost_s: float | None
+    differences: tuple[Difference, ...]
+    cause: str
+    failure: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a drill.
+
+    Attributes:
+        name: of the job.
+        exact: every fault that was caused left no trace, and there was one.
+        seed: draws the moments of the faults.
+        steps: of each run; of a script, its printed losses.
+        compared: how many values were compared, by kind.
+        not_compared: the random generators that differ without a fault as well: nothing seeds them.
+        outcomes: one for each fault.
+        kept: the folders of the runs, if they were not removed.
+    """
+
+    name: str
+    exact: bool
+    seed: int
+    steps: int
+    compared: dict[str, int]
+    not_compared: tuple[str, ...]
+    outcomes: tuple[Outcome, ...]
+    kept: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """The table for people."""
+        rows: list[tuple[str, ...]] = [("FAULT", "AFTER", "RESUMED", "LOST", "RESULT")]
+        yield from aligned([*rows, *map(_row, self.outcomes)])
+        for each in self.outcomes:
+            if each.failure:
+                yield f"{each.fault}: {each.failure}"
+            elif each.caused and not each.exact:
+                yield f"{each.fault}: differs first at {each.differences[0].text}"
+                yield from (f"  then at {other.text}" for other in each.differences[1:])
+                yield f"  likely cause: {each.cause}"
+        counted = ", ".join(f"{number} {what}" for what, number in self.compared.items() if number)
+        yield f"{self.name}: {'every resume is exact' if self.exact else 'not exact'}; compared: {counted}"
+        yield (
+            "the runs are kept: " + ", ".join(self.kept) if self.kept else "the runs of the drill are removed"
+        )
+
+
+def _row(each: Outcome) -> tuple[str, ...]:
+    if not each.caused:
+        return _STRUCK[each.fault], "-", "-", "-", "failed" if each.failure else "not caused"
+    lost = f"{each.lost_steps} steps" + (f", {each.lost_s:.1f} s" if each.lost_s is not None else "")
+    result = "exact" if each.exact else "failed" if each.failure else "differs"
+    who = f" (rank {each.rank})" if each.fault in ("rank", "node") else ""
+    return f"{_STRUCK[each.fault]}{who}", f"step {each.step}", each.resumed, lost, result
+
+
+def drill(plan: DrillPlan, budget: str, note: Note, *, keep: bool) -> Report:
+    """Run the job without a fault and once with each fault, and compare. Runs that are all exact are removed.
+
+    Raises:
+        JobError: it is estimated to take longer than the budget; the job is refused.
+        ClusterTrainError: the run without a fault failed.
+    """
+    budget_s = plan.check_budget(budget)
+    load_job(plan.job_file, plan.sets("reference"))
+    trials: list[Trial] = []
+
+    def trial(name: str, fault: str = "{kind: none}") -> Trial:
+        note(f"drill: {name} …")
+        trials.append(run_trial(plan, name, fault, note, budget_s))
+        return trials[-1]
+
+    def reference(name: str) -> tuple[Left, float]:
+        done = trial(name)
+        if done.left is None:
+            raise ClusterTrainError(
+                f"The drill's run without a fault failed: {done.failure}\nIt is {done.uri}."
+            )
+        return done.left, done.seconds
+
+    first, seconds = reference("reference")
+    if plan.steps is None:
+        starts = 1 + 2 * len(plan.faults)
+        refuse_beyond(seconds * starts, budget_s, f"{starts} starts × {seconds:.0f} s, as the first run")
+    struck = [(kind, trial(kind, plan.fault(kind, first))) for kind in plan.faults]
+
+    def compared_with(ignored: set[str]) -> dict[str, list[Difference]]:
+        return {kind: differences(first, each.left, ignored) if each.left else [] for kind, each in struck}
+
+    found, again, ignored = compared_with(set()), list[Difference](), set[str]()
+    if any(found.values()):
+        second, _ = reference("again")
+        ignored = unseeded(first, second)
+        again, found = differences(first, second, ignored), compared_with(ignored)
+    outcomes = tuple(_outcome(kind, each, (first, seconds), found[kind], again) for kind, each in struck)
+    caused = [each for each in outcomes if each.caused or each.failure]
+    exact = bool(caused) and all(each.exact for each in caused)
+    kept = [each.uri for each in trials if keep or not exact or not remove(each)]
+    compared = {
+        "values of the curve": sum(map(len, first.curve.values())),
+        "digests of sample ids": len(first.samples),
+        "tensors and numbers of checkpoints": sum(map(len, first.states.values())),
+    }
+    skipped = tuple(sorted(ignored))
+    return Report(plan.job.name, exact, plan.seed, first.steps, compared, skipped, outcomes, tuple(kept))
+
+
+def _outcome(
+    kind: str,
+    trial: Trial,
+    reference: tuple[Left, float],
+    found: list[Difference],
+    again: list[Difference],
+) -> Outcome:
+    left, (first, seconds) = trial.left or Left(), reference
+    strike = left.strike
+    is_exact = strike is not None and not found and trial.left is not None
+    lost_s = left.lost_s if left.lost_s is not None else max(0.0, trial.seconds - seconds)
+    return Outcome(
+        kind,
+        strike is not None,
+        is_exact,
+        strike[0] if strike else None,
+        strike[1] if strike else None,
+        left.resumed,
+        left.lost_steps - first.lost_steps,
+        lost_s if strike is not None else None,
+        tuple(found),
+        likely_cause(found, again, left.resumed) if found else "",
+        trial.failure,
+    )

@@ -1,0 +1,101 @@
+"""One run of a drill to its end, on this machine or on a scheduler."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clustertrain.api import Start
+from clustertrain.drill.left import Left
+from clustertrain.drill.plan import DrillPlan
+from clustertrain.errors import ClusterTrainError
+from clustertrain.launchers import shell
+from clustertrain.launchers.launcher import silent
+from clustertrain.launchers.resolve_run import find
+from clustertrain.observe.screen import Told
+from clustertrain.record_file import typed
+from clustertrain.run.folder import RunDir
+
+_READ_TIMEOUT_S = 900.0
+HIDDEN_COMMAND = "drilled"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run of a drill. `left`: None if it failed, which `failure` explains."""
+
+    uri: str
+    left: Left | None
+    seconds: float
+    failure: str = ""
+
+
+def run_trial(plan: DrillPlan, name: str, fault: str, note: Callable[[str], None], within_s: float) -> Trial:
+    """Run the job with a fault to its end, and read what it left. One that stops is started again.
+
+    Args:
+        within_s: after that it is stopped.
+
+    Raises:
+        ClusterTrainError: it was refused.
+    """
+    to = plan.to
+    command = "run" if to == "local" else f"submit --to {to}"
+    start = Start.of(command, plan.job_file, plan.sets(name, fault))
+    began = time.monotonic()
+    late = threading.Timer(within_s, _stop, (start,))
+    late.start()
+    try:
+        state, text = _to_its_end(start, to, note, is_first=True)
+        if name == "stop" and state == "stopped":
+            state, text = _to_its_end(start, to, note, is_first=False)
+    finally:
+        late.cancel()
+    seconds = time.monotonic() - began
+    if state != "done":
+        return Trial(start.run.target, None, seconds, f"it ended as {state}: {text}")
+    return Trial(start.run.target, _read_left(start, to), seconds)
+
+
+def _stop(start: Start) -> None:
+    start.run.stop(wait=False)
+
+
+def _to_its_end(start: Start, to: str, note: Callable[[str], None], *, is_first: bool) -> tuple[str, str]:
+    if to == "local":
+        _, result = start.run_here(Told(silent), owns_process=False, fresh=is_first, no_check=True)
+        return result.state, result.text
+    start.submit(to, silent, note, fresh=is_first, no_check=True)
+    status = start.run.wait()
+    return status.state, status.text
+
+
+def _read_left(start: Start, to: str) -> Left:
+    """What the run left, by a process that imports torch, or by one in the cluster that has the storage."""
+    launcher, target = find(start.run.target, (), None if to == "local" else to, silent)
+    if launcher.reach is not None:
+        lines = list(launcher.reach.lines(target, [HIDDEN_COMMAND]))
+    else:
+        argv = [sys.executable, "-m", "clustertrain.cli", HIDDEN_COMMAND, start.run.target]
+        lines = shell.run(argv, timeout_s=_READ_TIMEOUT_S).stdout.splitlines()
+    for line in reversed(lines):  # a library may print other lines
+        if line.startswith('{"curve":'):
+            return typed(Left, json.loads(line))
+    raise ClusterTrainError(
+        f"What {start.job.name} left cannot be read: `{HIDDEN_COMMAND}` printed no result."
+    )
+
+
+def remove(trial: Trial) -> bool:
+    """Remove the run. False if its storage is not a file system of this machine."""
+    storage, _, name = trial.uri.rpartition("/")
+    folder = RunDir.newest(storage, name).store.local_folder(name)
+    if folder is None or not folder.is_dir():
+        return False
+    shutil.rmtree(folder)
+    return True
