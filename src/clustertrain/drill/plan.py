@@ -78,7 +78,8 @@ class DrillPlan:
     def save_every(self) -> int:
         if self.steps is not None:
             return self.steps // _SAVES
-        return self.job.checkpoint.every.steps or 10
+        every = self.job.checkpoint.every
+        return (every.steps if every != "auto" else None) or 10
 
     def sets(self, trial: str, fault: str = "{kind: none}") -> tuple[str, ...]:
         """The `--set` options of a run. Epochs are cut, so that one ends between two saves."""
