@@ -68,8 +68,12 @@ def test_a_rank_that_raised_comes_before_those_that_lost_it(attempt):
 
 
 def test_what_a_rank_raised_by_itself_comes_before_what_others_printed(attempt):
-    fail(attempt, "rank 2, a.py:3: ValueError: upside down", rank=2, error="ValueError")
+    text = "rank 2, a.py:3: ValueError: upside down"
+    fail(attempt, text, rank=2, error="ValueError")
+    attempt.result.write(replace(FAILED, text=text))
     log(attempt, 0, "warning: [Errno 28] No space left on device")
+    handled = f"retrying: No space left on device\n{RAISED.format('KeyError: a')}"
+    log(attempt, 2, f"{handled}\n{RAISED.format('[rank2]: ValueError: upside down')}")
     found = explain(attempt.run)
     assert (found.failure, found.rank) == ("unknown", 2)
     assert "upside down" in found.proof

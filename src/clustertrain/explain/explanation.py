@@ -112,7 +112,7 @@ def summary(attempt: Attempt) -> list[str]:
     hit = _decisive(start, hits)
     if hit is None or hit.entry.told or (hit.entry is UNKNOWN and hit.source.order == 0):
         return []
-    if hit.entry is UNKNOWN and hit.line.rpartition("]: ")[2] in result.text:
+    if hit.entry is UNKNOWN and hit.message in result.text:
         return []
     return _explained(start, hit, hits).first_lines()
 
@@ -127,8 +127,8 @@ def _hits(start: Start, most_ranks: int) -> list[Hit]:
 
 
 def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
-    """The first cause. If a rank raised by itself, only its own lines count; if no entry knows them, the text
-    of the failure."""
+    """The first cause. If a rank raised by itself, only its own lines count. If no entry knows its exception,
+    it stays unknown: another line of its log may be of an error that the code has handled."""
     failure = start.failure
     if failure is None or failure.error in ("signal", "watchdog"):
         return first_cause(hits)
@@ -136,7 +136,9 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
     said = first_cause(hit for hit in own if hit.source.order == 0)
     if said is not None and said.entry.kind == "consequence":
         return first_cause(hits)
-    return first_cause(own) or Hit(UNKNOWN, next(start.records()), 0)
+    unknown = [hit for hit in own if hit.entry is UNKNOWN] if said is None else []
+    raised = next((hit for hit in unknown if hit.message in failure.text), None)
+    return raised or first_cause(unknown or own) or Hit(UNKNOWN, next(start.records()), 0)
 
 
 def _of_ended(start: Start, most_ranks: int) -> Explanation:
@@ -157,7 +159,7 @@ def _of_ended(start: Start, most_ranks: int) -> Explanation:
 def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
     rank, host = hit.source.rank, hit.source.host
     who = "" if rank is None else f"rank {rank}{f' on {host}' if host else ''}: "
-    log = next((each for each in hits if _is_same_in_log(each, hit)), hit)
+    log = hit if _is_printed(hit) else next((each for each in hits if _is_same_in_log(each, hit)), hit)
     others = {each.source.rank: each for each in hits if each.entry.kind == "consequence"}
     followed = tuple(sorted(each for each in others if each is not None and each != rank))
     lines = [*log.around[:_OF_CAUSE], *(others[each].shown for each in followed)]
@@ -177,8 +179,12 @@ def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
 
 def _is_same_in_log(found: Hit, hit: Hit) -> bool:
     """Whether it is the same error where the rank printed it."""
-    same = found.entry is hit.entry and found.source.rank == hit.source.rank
-    return same and found.source.name.endswith(".log")
+    return found.entry is hit.entry and found.source.rank == hit.source.rank and _is_printed(found)
+
+
+def _is_printed(hit: Hit) -> bool:
+    """Whether a process printed it; else it is of a record."""
+    return hit.source.name.endswith(".log")
 
 
 def _earlier(attempt: Attempt, start: Start) -> tuple[str, ...]:

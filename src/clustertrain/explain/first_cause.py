@@ -64,6 +64,11 @@ class Hit:
         return self.lines[self.index].strip()
 
     @property
+    def message(self) -> str:
+        """The line without torch's `[rank1]: ` before it."""
+        return self.line.partition("]: ")[2] if self.line.startswith("[rank") else self.line
+
+    @property
     def at(self) -> str:
         """Its time of day on its node, or empty if unknown."""
         for line in reversed(self.lines[: self.index + 1]):
