@@ -59,10 +59,6 @@ class Start:
             end = run.scheduler_end(job.scheduler, job.job_id).read()
             if end is not None and end.restarts in (None, job.restart):
                 yield Source(f"{job.scheduler} job {job.job_id}", f"{end.native} {end.nodes}", order=_OF_RUN)
-        for node in self.attempt.failed_nodes():
-            if (arrival := self.attempt.node_failure(node).read()) is not None and arrival.error:
-                name = self._name(self.attempt.node_failure(node).key)
-                yield Source(name, arrival.error, host=arrival.host, order=_OF_RUN, time=arrival.time)
 
     def events(self) -> Iterator[Source]:
         """The warnings since this start."""

@@ -79,7 +79,8 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
     attempt = claimed_attempt(run, number)
     start = Start.newest(attempt)
     if start.result is None and start.failure is None and who_runs(attempt) is not None:
-        return _of_running(start)
+        groups = stacks_now(start)
+        return Explanation("", where_all_are(groups), change=_ADVICE, stacks=groups)
     if start.result is not None and start.result.state == "done":
         return Explanation("", f"none: {run.name} is done")
     if start.result is not None and start.result.cause in _REQUESTED:
@@ -159,15 +160,14 @@ def _of_ended(start: Start, most_ranks: int) -> Explanation:
 def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
     rank, host = hit.source.rank, hit.source.host
     who = "" if rank is None else f"rank {rank}{f' on {host}' if host else ''}: "
-    log = hit if _is_printed(hit) else next((each for each in hits if _is_same_in_log(each, hit)), hit)
+    same = [each for each in hits if (each.entry, each.source.rank) == (hit.entry, rank)]
+    log = next((each for each in (hit, *same) if each.source.name.endswith(".log")), hit)
     others = {each.source.rank: each for each in hits if each.entry.kind == "consequence"}
     followed = tuple(sorted(each for each in others if each is not None and each != rank))
     lines = [*log.around[:_OF_CAUSE], *(others[each].shown for each in followed)]
     return Explanation(
         hit.entry.name,
-        f"{who}{hit.entry.cause} ({hit.entry.name})"
-        if hit.entry is not UNKNOWN
-        else f"{who}{hit.entry.cause}",
+        f"{who}{hit.entry.cause}{'' if hit.entry is UNKNOWN else f' ({hit.entry.name})'}",
         log.shown,
         hit.entry.change.replace(" RUN", f" {shlex.quote(start.attempt.uri)}"),
         rank,
@@ -177,16 +177,6 @@ def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
     )
 
 
-def _is_same_in_log(found: Hit, hit: Hit) -> bool:
-    """Whether it is the same error where the rank printed it."""
-    return found.entry is hit.entry and found.source.rank == hit.source.rank and _is_printed(found)
-
-
-def _is_printed(hit: Hit) -> bool:
-    """Whether a process printed it; else it is of a record."""
-    return hit.source.name.endswith(".log")
-
-
 def _earlier(attempt: Attempt, start: Start) -> tuple[str, ...]:
     """The first line of each failure before the newest start."""
     failures = [
@@ -194,9 +184,3 @@ def _earlier(attempt: Attempt, start: Start) -> tuple[str, ...]:
     ]
     lines = [f"start {f.restart}: {f.text.partition(chr(10))[0]}" for f in failures if f is not None]
     return tuple(dict.fromkeys(lines))[:3]
-
-
-def _of_running(start: Start) -> Explanation:
-    """Where the ranks of a running attempt are now."""
-    groups = stacks_now(start)
-    return Explanation("", where_all_are(groups), change=_ADVICE, stacks=groups)
