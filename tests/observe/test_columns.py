@@ -140,7 +140,7 @@ def test_a_run_in_a_cluster_has_args_and_is_found_by_its_job_file(ls, tmp_path):
             is None
         )
     _, row, *notes = ls("job.yaml", "--args", "lr").stdout.splitlines()
-    assert row.split()[:6] == ["job", "unknown", "-", "-", "0.4", "Kubernetes"]
+    assert row.split()[:8] == ["job", "unknown", "-", "-", "0.4", "-", "-", "Kubernetes"]
     assert all(note.startswith("note: Kubernetes namespace ml") for note in notes)
     assert [line.split()[0] for line in ls().stdout.splitlines()[1:3]] == ["job", "other"]
 
