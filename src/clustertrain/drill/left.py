@@ -16,7 +16,7 @@ from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.run.streams.streams import Tail
 
 _COMPARED = ("loss", "lr", "grad_norm", "loss_scale")
-_COUNTED = re.compile(r"(?i)(epoch|step|iteration|iter|batch)s?\W{0,3}(\d+(?:\.\d+)?)")
+_COUNTED = re.compile(r"(?i)(epoch|step|iteration|iter|batch)s?\W{0,4}(\d+(?:\.\d+)?)")
 
 
 @dataclass

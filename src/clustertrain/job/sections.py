@@ -311,7 +311,7 @@ class Failures(Section):
     """Time for the last save after a request to stop."""
 
 
-LOSS = r"(?i)\w*loss['\"]?\s*[:=]?\s*(?P<loss>[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)\b)"
+LOSS = r"(?i)\w*loss['\"]?\s*[:=]?\s*['\"]?(?P<loss>[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)\b)"
 """Finds a loss in a line that a script prints."""
 
 
