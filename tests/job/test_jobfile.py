@@ -81,8 +81,8 @@ def refusal(load, tmp_path):
         (
             TASK + "zzz: 2",
             "job.yaml:4:1: unknown key 'zzz'\nthe keys here are version, name, task, function, script, "
-            "module, args, resume_args, data, scratch, train, checkpoint, resources, storage, failures, drill, "
-            "env",
+            "module, args, resume_args, data, scratch, train, checkpoint, resources, storage, failures, "
+            "drill, env",
         ),
         ("{}", "job.yaml:1:1: the key 'name' is missing\nit has no default: add it"),
         (

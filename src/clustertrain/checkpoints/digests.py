@@ -59,9 +59,8 @@ def of_tensorboard(folder: Path) -> Digests:
     for event in (event for file in files for event in EventFileLoader(str(file)).Load()):
         for value in event.summary.value:
             if "loss" in value.tag.lower():
-                found[f"{value.tag} step {event.step}"] = repr(
-                    value.tensor.float_val[:] or value.simple_value
-                )
+                loss = next(iter([*value.tensor.float_val, value.simple_value]))
+                found[f"{value.tag} step {event.step}"] = repr(loss)
     return found
 
 

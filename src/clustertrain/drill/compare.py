@@ -113,8 +113,8 @@ def likely_cause(found: list[Difference], of_references: list[Difference], resum
         "two runs without a fault differ: a generator has no seed, or the code reads the time or the order "
         "of a set": of_references,
         "the order of the samples, or the position in the epoch, is not restored": "samples" in kinds,
-        "the run ended at another step: it counted its steps anew": curve and "missing" in curve.values,
         f"{' or '.join(parts)} is not saved or not restored": parts,
+        "the run ended at another step: it counted its steps anew": curve and "missing" in curve.values,
         "the first loss after the resume differs, of the same samples and learning rate: a generator or a "
         "value that the loss depends on (a counter, a cache) is in no checkpoint": is_at_once,
         "the first losses after the resume are equal: what changes the weights (the optimizer's state, a "

@@ -118,10 +118,11 @@ def _read_lines(found: Left, lines: Iterable[str], job: Job) -> None:
     otherwise by its number."""
     pattern = re.compile(job.drill.loss)
     named = pattern.groupindex
+    unnamed = (number for number in range(1, pattern.groups + 1) if number not in named.values())
+    group = named.get("loss") or next(unnamed)
     for line in lines:
         if (match := pattern.search(line)) is None:
             continue
-        group = "loss" if "loss" in named else 1
         counted = match["step"] if "step" in named else " ".join(map(" ".join, _COUNTED.findall(line)))
         word = re.match(r"\w*", line[match.start() : match.start(group)])
         key = f"{counted or len(found.curve) + 1}, {word[0] if word else ''}".lower().rstrip(", ")

@@ -318,10 +318,10 @@ LOSS = r"(?i)\w*loss['\"]?\s*[:=]?\s*['\"]?(?P<loss>[-+]?(?:\d[\d.]*(?:e[-+]?\d+
 def _expression(value: str) -> str:
     rule = "must be a regular expression with a group for the loss, such as 'loss: ([0-9.]+)'"
     try:
-        groups = re.compile(value).groups
+        pattern = re.compile(value)
     except re.error as error:
         raise ValueError(f"{rule}; {error}") from None
-    if not groups:
+    if pattern.groups - ("step" in pattern.groupindex) < 1:
         raise ValueError(rule)
     return value
 

@@ -1,0 +1,108 @@
+"""The first difference of two runs, and the rules for its cause; what is read of a script's files."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from clustertrain.checkpoints.digests import of_files, of_tensorboard
+from clustertrain.drill.compare import differences, likely_cause, unseeded
+from clustertrain.drill.left import Left, _read_lines
+
+STEPS = range(1, 7)
+RUN = Left(
+    curve={f"step {n}": {"loss": repr(1 / n), "lr": "0.1"} for n in STEPS},
+    samples={f"epoch 0, step {n}, rank 0, pass {n}": f"{n:x}" for n in STEPS},
+    states={"step 4": {"model.w": "float32 [2] aa", "rng_of_ranks.0.torch": "uint8 [3] bb"}},
+)
+
+
+def with_curve(step, **values):
+    return replace(RUN, curve={**RUN.curve, f"step {step}": {**RUN.curve[f"step {step}"], **values}})
+
+
+def with_state(**values):
+    return replace(RUN, states={"step 4": {**RUN.states["step 4"], **values}, "step 5": {"model.w": "new"}})
+
+
+@pytest.mark.parametrize(
+    ("other", "resumed", "where", "cause"),
+    [
+        (with_curve(5, lr="0.2"), "step 3", "step 5", "learning rate's scheduler is not saved"),
+        (with_curve(5, loss_scale="2.0"), "step 3", "step 5", "loss scaler is not saved"),
+        (with_curve(4, loss="9.0"), "step 3", "step 4", "a counter, a cache"),
+        (with_curve(5, loss="9.0"), "step 3", "step 5", "what changes the weights"),
+        (with_curve(5, loss="9.0"), "with its checkpoint files", "step 5", "the script's checkpoint"),
+        (replace(RUN, curve=dict([*RUN.curve.items()][:-1])), "step 3", "step 6", "counted its steps anew"),
+        (
+            replace(RUN, samples={**RUN.samples, "epoch 0, step 2, rank 0, pass 2": "ff"}),
+            "step 1",
+            "epoch 0, step 2, rank 0 (2)",
+            "order of the samples",
+        ),
+        (with_state(**{"rng_of_ranks.0.torch": "uint8 [3] cc"}), "step 3", "step 4", "a random generator"),
+    ],
+)
+def test_the_first_difference_has_a_cause(other, resumed, where, cause):
+    assert differences(RUN, RUN) == []
+    found = differences(RUN, other)
+    assert found[0].where == where
+    assert cause in likely_cause(found, [], resumed)
+
+
+@pytest.mark.parametrize(("loss", "cause"), [("0.25000001", "kernel"), ("0.26", "has no seed")])
+def test_runs_without_a_fault_that_differ_excuse_the_resume(loss, cause):
+    of_references = differences(RUN, with_curve(4, loss=loss))
+    assert cause in likely_cause(differences(RUN, with_curve(5, lr="0.2")), of_references, "step 3")
+
+
+def test_a_generator_that_nothing_seeds_is_left_out():
+    other = with_state(**{"rng_of_ranks.0.torch": "uint8 [3] cc"})
+    assert unseeded(RUN, other) == {"rng_of_ranks.0.torch"}
+    assert differences(RUN, other, unseeded(RUN, other)) == []
+    assert differences(RUN, replace(RUN, states={}))[0].found == "missing"
+
+
+def test_files_are_compared_by_their_tensors(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    for folder, number in ((a, 1.0), (b, 2.0)):
+        folder.mkdir()
+        torch.save({"w": torch.ones(3), "at": str(folder), "steps": 7, "lr": number}, folder / "last.pt")
+        save_file({"w": torch.full((2,), number, dtype=torch.bfloat16)}, folder / "model.safetensors")
+        (folder / "odd.pt").write_bytes(b"no archive")
+    one, two = of_files(a), of_files(b)
+    assert one["last.pt"]["w"] == two["last.pt"]["w"] and one["last.pt"]["lr"] == "float 1.0"
+    assert one["last.pt"].keys() == {"w", "lr"}
+    assert one["model.safetensors"] != two["model.safetensors"]
+    assert one["odd.pt"] == two["odd.pt"] and "(whole file)" in one["odd.pt"]
+
+
+def test_losses_are_read_from_tensorboard(tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(tmp_path / "tb") as writer:
+        for step, loss in enumerate((0.5, 0.25)):
+            writer.add_scalar("train/loss", loss, step)
+            writer.add_scalar("speed", 9.0, step)
+    assert of_tensorboard(tmp_path) == {"train/loss step 0": "0.5", "train/loss step 1": "0.25"}
+
+
+def test_a_line_is_known_by_its_epoch_and_step(job):
+    found = Left()
+    lines = [
+        "epoch 0 step 1: mean loss 0.5",
+        "val_loss=nan",
+        "{'loss': '1e-05', 'epoch': '0.5'}",
+        "no number",
+    ]
+    _read_lines(found, [*lines, "epoch 0 step 1: mean loss 0.4"], job())
+    assert found.lost_steps == 1
+    assert [(key, each["loss"]) for key, each in found.curve.items()] == [
+        ("epoch 0 step 1, loss", "0.4"),
+        ("2, val_loss", "nan"),
+        ("epoch 0.5, loss", "1e-05"),
+    ]
+    named = Left()
+    _read_lines(named, ["at 7: cost 3"], job(drill={"loss": r"at (?P<step>\d+): cost (\d+)"}))
+    assert named.curve == {"7, at": {"loss": "3"}}
