@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from clustertrain.api import Start
 from clustertrain.drill.left import Left
@@ -19,7 +20,6 @@ from clustertrain.launchers.launcher import silent
 from clustertrain.launchers.resolve_run import find
 from clustertrain.observe.screen import Told
 from clustertrain.record_file import typed
-from clustertrain.run.folder import RunDir
 
 _READ_TIMEOUT_S = 900.0
 HIDDEN_COMMAND = "drilled"
@@ -69,9 +69,15 @@ def _stop(start: Start) -> None:
 def _to_its_end(start: Start, to: str, note: Callable[[str], None], *, is_first: bool) -> tuple[str, str]:
     if to == "local":
         _, result = start.run_here(Told(silent), owns_process=False, fresh=is_first, no_check=True)
+        if result.cause in ("interrupt", "terminated"):  # by the user of the drill
+            raise KeyboardInterrupt
         return result.state, result.text
     start.submit(to, silent, note, fresh=is_first, no_check=True)
-    status = start.run.wait()
+    try:
+        status = start.run.wait()
+    except KeyboardInterrupt:
+        _stop(start)
+        raise
     return status.state, status.text
 
 
@@ -93,9 +99,7 @@ def _read_left(start: Start, to: str) -> Left:
 
 def remove(trial: Trial) -> bool:
     """Remove the run. False if its storage is not a file system of this machine."""
-    storage, _, name = trial.uri.rpartition("/")
-    folder = RunDir.newest(storage, name).store.local_folder(name)
-    if folder is None or not folder.is_dir():
+    if "://" in trial.uri or not Path(trial.uri).is_dir():
         return False
-    shutil.rmtree(folder)
+    shutil.rmtree(trial.uri)
     return True
