@@ -7,6 +7,7 @@ complete.py     what the shell completes: job files, runs, data sets
 where.py        where a command reads a storage: here, or in the cluster
 init.py         `clustertrain init`: a job file and a Task to start from
 import_job.py   `clustertrain import`: a job file from the file or command of another launcher
+grid.py         `--grid`: the points of a sweep
 now.py          `clustertrain checkpoint` and `profile`: requests to a run that trains
 explain.py      `clustertrain explain` and `clustertrain stacks`
 checkpoints.py  `clustertrain ckpt`: list, verify and export checkpoints

@@ -12,6 +12,7 @@ import click
 
 from clustertrain.cli.options import (
     DATA_NAME,
+    GRID,
     JOB_FILE,
     JSON,
     NOW,
@@ -25,7 +26,14 @@ from clustertrain.cli.options import (
     start_options,
 )
 from clustertrain.cli.where import about_run, echo_lines, job_here, note
-from clustertrain.errors import EXIT_INTERRUPTED, ClusterTrainError, DeprecatedKey, RunStopped
+from clustertrain.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_STOPPED,
+    ClusterTrainError,
+    DeprecatedKey,
+    JobError,
+    RunStopped,
+)
 from clustertrain.node.installed import launcher_names
 from clustertrain.version import __version__
 
@@ -168,6 +176,7 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
 @JOB_FILE
 @SETS
 @TO
+@GRID
 @start_options
 @click.option("--wait", is_flag=True, help="Follow the run to its end; exit with its code.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent, and send nothing.")
@@ -179,25 +188,41 @@ def submit(
     sets: tuple[str, ...],
     to: str,
     *,
+    grid: tuple[str, ...],
     wait: bool,
     dry_run: bool,
     **options: Unpack[StartOptions],
 ) -> None:
     """Check a job and submit it to a scheduler; `--to local` starts it in the background of this machine.
 
-    It runs a snapshot of job and code: later changes have no effect on it.
+    It runs a snapshot of job and code: later changes have no effect on it. With --grid it is a job for each
+    point of a sweep.
     """
     from clustertrain.api import Start
+    from clustertrain.cli.grid import points_of
     from clustertrain.launchers.launcher import Target, launcher_of
 
-    if dry_run:
-        ctx.invoke(render, job_file=job_file, sets=sets, to=to)
-        return
-    start = Start.of(f"submit --to {to}", job_file, sets)
-    submitted = start.submit(to, click.echo, note, **options)
-    if wait and submitted is not None:
-        run = Target(job_file, start.job, submitted, sets=sets)
-        sys.exit(launcher_of(to).follow(run, click.echo))
+    if grid and to == "local":
+        raise JobError("--grid: all points would train on this machine at once.\n`run --grid` takes turns.")
+    submitted, codes = [], [0]
+    for each in points_of(job_file, sets, grid):
+        if dry_run:
+            ctx.invoke(render, job_file=job_file, sets=each, to=to)
+            continue
+        start = Start.of(f"submit --to {to}", job_file, each)
+        try:
+            known = start.submit(to, click.echo, note, **options)
+        except ClusterTrainError as error:
+            if not grid:
+                raise
+            note(f"error: {start.job.name}: {error}")  # the other points do not depend on it
+            codes.append(error.exit_code)
+            continue
+        if known is not None:
+            submitted.append(Target(job_file, start.job, known, sets=each))
+    if wait:
+        codes += [launcher_of(to).follow(run, click.echo) for run in submitted]
+    sys.exit(next(filter(None, codes), 0))
 
 
 @main.command()
@@ -214,12 +239,31 @@ def schema() -> None:
 @main.command()
 @JOB_FILE
 @SETS
+@GRID
 @start_options
 @click.option(
     "--debug", is_flag=True, help="Train in this process, one rank without Ray: breakpoint() works."
 )
-def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: Unpack[StartOptions]) -> None:
-    """Train on this machine; an existing run of this name continues."""
+def run(
+    job_file: str,
+    sets: tuple[str, ...],
+    grid: tuple[str, ...],
+    debug: bool,
+    **options: Unpack[StartOptions],
+) -> None:
+    """Train on this machine; an existing run of this name continues. With --grid the points take turns."""
+    from clustertrain.cli.grid import points_of
+
+    codes = [0]
+    for each in points_of(job_file, sets, grid):
+        codes.append(_run_here(job_file, each, debug=debug, **options))
+        if codes[-1] in (EXIT_STOPPED, EXIT_INTERRUPTED):  # by the user: no other point starts
+            break
+    sys.exit(next(filter(None, codes), 0))
+
+
+def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: Unpack[StartOptions]) -> int:
+    """Train one run to its end. Returns its exit code."""
     from clustertrain.api import Start
     from clustertrain.launchers.check import check_training_installed
     from clustertrain.launchers.known_runs import KnownRun, by_name
@@ -232,15 +276,15 @@ def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: Unpack[Sta
         from clustertrain.worker.debug import debug as train_here
 
         train_here(start.job)
-        return
+        return 0
     try:
         with closing(open_screen()) as screen:
             run_dir, result = start.run_here(screen, owns_process=True, **options)
     except KeyboardInterrupt:  # outside the time in which the run handles signals itself
         note(f"The run was stopped by Ctrl-C. Start it again: `{start.command}`")
-        sys.exit(EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
     known = KnownRun.of(start.job, job_file, "local")
-    sys.exit(finish(run_dir, result, by_name(start.command, known)))
+    return finish(run_dir, result, by_name(start.command, known))
 
 
 @main.command()
@@ -304,6 +348,7 @@ def drilled(target: str) -> None:
 @click.option("--namespace", default=None, help="With --to kubernetes. Default: that of kubectl's context.")
 @click.option("--args", multiple=True, metavar="NAME[,…]", help="Add the values of these args: lr.")
 @click.option("--metric", multiple=True, metavar="NAME[,…]", help="Add the last and the best: accuracy:max.")
+@click.option("--sweep", default=None, metavar="NAME", help="The points of a --grid, with what differs.")
 @click.option("--all", "everywhere", is_flag=True, help="Also your runs of other folders.")
 @JSON
 def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> None:
@@ -316,10 +361,12 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
     from clustertrain.observe.columns import Columns
 
     columns = Columns.parsed(options["args"], options["metric"])
+    if to is not None and options["sweep"] is not None:
+        raise JobError("--sweep reads the runs of a storage, not those of a launcher.\nOmit --to.")
     if to is not None:
         table = launcher_of(to).ls(storage, options["namespace"], columns)
     else:
-        table = list_runs(storage, columns, everywhere=options["everywhere"])
+        table = list_runs(storage, columns, everywhere=options["everywhere"], sweep=options["sweep"])
     click.echo(table.json() if as_json else "\n".join(table.lines()))
     for text in table.notes if as_json else ():
         note(f"note: {text}")

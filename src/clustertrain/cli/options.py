@@ -40,6 +40,12 @@ TARGET = _may_name_a_job(
     "target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets
 )
 TARGETS = _may_name_a_job("targets", nargs=-1, metavar="[JOBFILE|FOLDER|NAME]…", shell_complete=targets)
+GRID = click.option(
+    "--grid",
+    multiple=True,
+    metavar="KEY=V1,V2",
+    help="A run for each combination: lr=0.1,0.01.",
+)
 TO = click.option("--to", "to", type=click.Choice(launcher_names()), required=True, help="The launcher.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 NOW = click.option("--now", is_flag=True, expose_value=False, help="At the next step: the only moment.")

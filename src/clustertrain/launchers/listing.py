@@ -14,7 +14,7 @@ from clustertrain.launchers.launcher import launcher_of, usable_launcher
 from clustertrain.launchers.resolve_run import launcher_in_storage
 from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.observe.columns import NO_COLUMNS, Columns
-from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
+from clustertrain.observe.run_table import RunRow, Table, left_out, points_of_sweep, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
 from clustertrain.run.command_line import to_type
 from clustertrain.run.folder import RunDir
@@ -22,13 +22,20 @@ from clustertrain.run.folder import RunDir
 _PATIENCE_S = 5.0  # a server that is down must not delay the table for longer
 
 
-def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS, *, everywhere: bool = False) -> Table:
+def list_runs(
+    place: str | None = None,
+    columns: Columns = NO_COLUMNS,
+    *,
+    everywhere: bool = False,
+    sweep: str | None = None,
+) -> Table:
     """The runs of a storage, and this user's known runs: those of this folder, or all if it has none; or
     those in the storage of `place`.
 
     Args:
         place: a storage or a job file, or None for ./runs, which may be missing.
         everywhere: all known runs, whether or not this folder has some.
+        sweep: only the points of the sweep of this name, with columns for what differs between them.
 
     Raises:
         JobError: there is no run at `place`.
@@ -73,6 +80,8 @@ def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS, *, everyw
         notes += more_notes
     if place is not None and not rows:
         raise skipped[0] if skipped else no_run_at(place)
+    if sweep is not None:
+        rows, columns = points_of_sweep(rows, sweep, columns)
     alike = Counter((row.name, row.where) for row in rows)
     rows = [_with_folder(row) if alike[row.name, row.where] > 1 else row for row in rows]
     return table_of(sorted(rows, key=lambda row: (row.name, row.where)), notes, columns)

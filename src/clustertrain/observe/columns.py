@@ -59,6 +59,19 @@ class Columns:
             headers |= {metric.last_key: metric.name, metric.best_key: f"best {metric.name}"}
         return headers
 
+    def of_sweep(self, jobs: Sequence[Job]) -> Columns:
+        """These columns, those args and keys of `train` that differ between the jobs, and by default the
+        metric of `checkpoint.keep_best`, else the loss."""
+        known = [hyperparameters(job) for job in jobs]
+        keys = dict.fromkeys(key for each in known for key in each)
+        differing = (key for key in keys if len({each.get(key) for each in known}) > 1)
+        best = (job.checkpoint.keep_best for job in jobs)
+        metrics = self.metrics or tuple(
+            dict.fromkeys(Metric(each.metric) for each in best if each is not None)
+        )
+        args = (*self.args, *(key.removeprefix("args.") for key in differing))
+        return Columns(tuple(dict.fromkeys(args)), metrics or (Metric("loss", "min"),))
+
     def values(self, job: Job | None, run: RunDir | None) -> dict[str, Cell]:
         """The values of a run by their keys.
 

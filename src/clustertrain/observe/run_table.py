@@ -155,6 +155,18 @@ def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> 
     return Table(_BEFORE | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(values)])
 
 
+def points_of_sweep(rows: Sequence[RunRow], name: str, columns: Columns) -> tuple[list[RunRow], Columns]:
+    """The rows of the points of a sweep, and the columns with what differs between their jobs.
+
+    Raises:
+        JobError: there is none.
+    """
+    points = [row for row in rows if row.name.startswith(f"{name}-")]
+    if not points:
+        raise JobError(f"There is no run {name}-….\nName a sweep by the name in its job file.")
+    return points, columns.of_sweep([job for job in map(_job_of, points) if job is not None])
+
+
 def _job_of(row: RunRow) -> Job | None:
     if row.run is not None:
         return newest_job(row.run)

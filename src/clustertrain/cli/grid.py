@@ -1,0 +1,44 @@
+"""`--grid`: the points of a sweep, each a run with a name of its own."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from clustertrain.errors import JobError
+from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
+
+
+def points_of(job_file: str, sets: tuple[str, ...], grid: Sequence[str]) -> list[tuple[str, ...]]:
+    """The `--set` options of each point, the last key fastest; without a grid those of the command.
+
+    Args:
+        grid: the options, such as `lr=0.1,0.01`: a key as for `--set`, or the name of an arg.
+
+    Raises:
+        JobError: the job file or an option is wrong, or two points would have one name.
+    """
+    if not grid:
+        return [sets]
+    job, axes = load_job(Path(job_file), sets), []
+    for option in grid:
+        key, separator, values = option.partition("=")
+        if not separator or not all(value.strip() for value in values.split(",")) or key == "name":
+            raise JobError(f"--grid {option} is not KEY=VALUE,VALUE.\nWrite --grid lr=0.1,0.01, for example.")
+        key = key if "." in key or key in Job.model_fields else f"args.{key}"
+        axes.append([(key, value.strip()) for value in values.split(",")])
+    points: dict[str, tuple[str, ...]] = {}
+    for point in itertools.product(*axes):
+        name = "-".join([job.name, *(_as_name(value) for _, value in point)])
+        if name in points:
+            raise JobError(f"--grid: two points have the name {name}.\nLeave one of their values out.")
+        points[name] = (*sets, *(f"{key}={value}" for key, value in point), f"name={name}")
+    return list(points.values())
+
+
+def _as_name(value: str) -> str:
+    """A value as a part of a run's name, which has no dot: 0.003 is 0-003."""
+    return re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")

@@ -1,0 +1,81 @@
+"""`--grid`: the points of a sweep, and their table."""
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from clustertrain.cli.grid import points_of
+from clustertrain.cli.main import main
+from clustertrain.errors import JobError
+from clustertrain.job.file import load_job
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+from clustertrain.run.records import Result, ResumePoint
+from clustertrain.run.streams.events import EventLog
+
+
+@pytest.fixture
+def job_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text("def f(config): ...")
+    sections = {"name": "digits", "function": "m:f", "args": {"lr": 1.0, "seed": 0}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(sections))
+    return "job.yaml"
+
+
+def test_each_combination_is_a_run_of_its_own(job_file):
+    points = points_of(job_file, ("resources.workers=2",), ["lr=0.1, 1e-3", "seed=1,2"])
+    jobs = [load_job(job_file, sets) for sets in points]
+    assert [(job.name, job.args["lr"], job.args["seed"], job.resources.workers) for job in jobs] == [
+        ("digits-0-1-1", 0.1, 1, 2),
+        ("digits-0-1-2", 0.1, 2, 2),
+        ("digits-1e-3-1", 0.001, 1, 2),
+        ("digits-1e-3-2", 0.001, 2, 2),
+    ]
+    (point,) = points_of(job_file, (), ["checkpoint.keep_last=7"])
+    assert load_job(job_file, point).checkpoint.keep_last == 7
+    assert points_of(job_file, ("a=1",), []) == [("a=1",)]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("lr", "--grid lr is not KEY=VALUE,VALUE"),
+        ("lr=1,", "is not KEY=VALUE,VALUE"),
+        ("name=a,b", "is not KEY=VALUE,VALUE"),
+        ("lr=1,-1", "two points have the name digits-1"),
+    ],
+)
+def test_refused(job_file, option, message):
+    with pytest.raises(JobError, match=message):
+        points_of(job_file, (), [option])
+
+
+def test_submit_renders_each_point_and_leaves_this_machine_to_run(job_file):
+    grid = ["--dry-run", "--grid", "lr=0.1,0.01", job_file]
+    done = CliRunner().invoke(main, ["submit", "--to", "local", *grid])
+    assert (done.exit_code, "`run --grid` takes turns" in done.output) == (2, True)
+    done = CliRunner().invoke(main, ["submit", "--to", "kubernetes", "--set", "image=a/b:1", *grid])
+    assert done.exit_code == 0, done.output
+    assert all(f"name: digits-0-{digits}\n" in done.output for digits in ("1", "01"))
+
+
+def test_ls_shows_the_points_of_a_sweep_with_what_differs(job_file):
+    for number, sets in enumerate(points_of(job_file, (), ["lr=0.1,0.01"])):
+        job = load_job(job_file, sets)
+        attempt = claim_attempt(RunDir.newest(job.storage.location, job.name))
+        record_job(attempt, job)
+        attempt.restart(0).plan.write(ResumePoint(None, 0, 1))
+        EventLog(attempt.restart(0).metrics).write("train", step=3, epoch=0, loss=0.5 + number)
+        attempt.result.create(Result("done", "finished", 0, step=3, metrics={"loss": 0.5 + number}))
+    claim_attempt(RunDir.newest(load_job(job_file).storage.location, "other"))
+    done = CliRunner().invoke(main, ["ls", "--sweep", "digits"])
+    header, *rows = (line.split() for line in done.output.splitlines())
+    assert header[:7] == ["NAME", "STATE", "STEP", "ATTEMPT", "lr", "loss", "best"], done.output
+    assert [row[:6] for row in rows] == [
+        ["digits-0-01", "done", "3", "1", "0.01", "1.5"],
+        ["digits-0-1", "done", "3", "1", "0.1", "0.5"],
+    ]
+    assert "There is no run letters-" in CliRunner().invoke(main, ["ls", "--sweep", "letters"]).output
