@@ -58,7 +58,7 @@ def test_what_a_command_printed_fits_the_schema_of_the_page(command, file):
     objects = printed if isinstance(printed, list) else [printed]
     for each in objects:
         assert not each.keys() & ADDED.get(command, {}).keys()
-        each |= ADDED.get(command, {})
+        each.update(ADDED.get(command, {}))
     jsonschema.validate(printed, schemas()[command])
     one = objects[0]
     del one["step"]
