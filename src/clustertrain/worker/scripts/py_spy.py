@@ -9,6 +9,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from clustertrain.node.processes import process_of
 from clustertrain.worker.scripts.script import printed
 
 _FRAME = re.compile(r"^ {4}(?P<function>.+) \((?P<place>[^()]+:\d+)\)$")
@@ -20,7 +21,7 @@ def child_of_session() -> int | None:
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # a thread that has ended
             for pid in map(int, (task / "children").read_text().split()):
-                if os.getsid(pid) == pid:
+                if os.getsid(pid) == pid and process_of(pid) is not None:
                     return pid
     return None
 
