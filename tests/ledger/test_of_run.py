@@ -89,7 +89,7 @@ def books(run, *, now=None, **options):
     for before, after in zip(ledger.phases, ledger.phases[1:], strict=False):
         assert before.end == after.start
     assert sum(ledger.by_category().values()) == pytest.approx(ledger.wall_s, abs=1e-3)
-    assert all(loss.cause or loss.category == "idle" for loss in ledger.losses())
+    assert all(loss.cause for loss in ledger.losses())
     return ledger, pytest.approx(ledger.by_category(), abs=1e-3)
 
 
@@ -261,6 +261,22 @@ def test_torn_lines_later_versions_and_wild_times_are_never_an_error(run):
     run.store.write_atomic(written.attempt.restart(0).plan.key, b'{"format_version": 99}')
     ledger, _ = books(run)
     assert "has format 99" in ledger.notes[0]
+
+
+def test_a_clock_that_was_set_back_makes_nothing_negative(run):
+    written = Written(run).event("ray_started", 40).starts(0, 50, 20).trains(0, 25, 24, 60, 28)
+    written.starts(1, 10, 26, resumes=4).trains(1, 27, 28, step=4).ends(30, number=1, returned=5, step=6)
+    ledger, _ = books(run)
+    assert ledger.wall_s == 30
+
+
+@pytest.mark.timeout(60)
+def test_a_long_run_takes_no_longer_for_each_of_its_records(run):
+    written = Written(run).starts(0, 2, 4)
+    times = [5 + n for n in range(20_000)]
+    written.trains(0, *times, compute_s=0.9).trains(0, *(time + 0.5 for time in times), kind="eval")
+    ledger, _ = books(run, alive=True, now=20_010)
+    assert ledger.by_category()["evaluation"] == pytest.approx(2000, rel=0.01)
 
 
 def test_the_categories_have_the_names_of_googles_library():
