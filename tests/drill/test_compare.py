@@ -30,6 +30,12 @@ def with_state(**values):
     ("other", "resumed", "where", "cause"),
     [
         (with_curve(5, lr="0.2"), "step 3", "step 5", "learning rate's scheduler is not saved"),
+        (
+            replace(with_curve(5, lr="0.2"), states={"step 4": {**RUN.states["step 4"], "model.w": "else"}}),
+            "step 3",
+            "step 4",
+            "learning rate's scheduler",
+        ),
         (with_curve(5, loss_scale="2.0"), "step 3", "step 5", "loss scaler is not saved"),
         (with_curve(4, loss="9.0"), "step 3", "step 4", "a counter, a cache"),
         (with_curve(5, loss="9.0"), "step 3", "step 5", "what changes the weights"),

@@ -104,8 +104,8 @@ def likely_cause(found: list[Difference], of_references: list[Difference], resum
     kinds = {each.kind: each for each in reversed(found)}
     curve, state = kinds.get("curve"), kinds.get("state")
     step = re.search(r"step (\d+)", resumed)
-    named = " ".join(each.what for each in (curve, state) if each is not None)
-    parts = [part for pattern, part in _NOT_RESTORED.items() if re.search(pattern, named)]
+    named = [each.what for each in (curve, state) if each is not None]
+    parts = [part for pattern, part in _NOT_RESTORED.items() if any(re.search(pattern, n) for n in named)]
     is_at_once = step and curve is not None and curve.where == f"step {int(step[1]) + 1}"
     rules = {
         "two runs without a fault differ in their last bits: a kernel is not deterministic; "
