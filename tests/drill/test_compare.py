@@ -81,7 +81,7 @@ def test_files_are_compared_by_their_tensors(tmp_path):
     assert one["last.pt"]["w"] == two["last.pt"]["w"] and one["last.pt"]["lr"] == "float 1.0"
     assert one["last.pt"].keys() == {"w", "lr"}
     assert one["model.safetensors"] != two["model.safetensors"]
-    assert one["odd.pt"] == two["odd.pt"] and "(whole file)" in one["odd.pt"]
+    assert one["odd.pt"] == two["odd.pt"] and "the whole file odd.pt" in one["odd.pt"]
 
 
 def test_losses_are_read_from_tensorboard(tmp_path):

@@ -73,7 +73,7 @@ def _of_file(file: Path) -> Digests:
         with torch.serialization.safe_globals(_NUMPY):
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=False)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, TypeError):
-        return {"(whole file)": _digest(file.read_bytes())}
+        return {f"the whole file {file.name}": _digest(file.read_bytes())}
     if isinstance(state, dict) and "rng_of_ranks" in state:
         state["rng_of_ranks"] = [rng_by_name(of_rank) for of_rank in state["rng_of_ranks"]]
     return dict(_leaves(state, "model" if file.stem == "model" else ""))

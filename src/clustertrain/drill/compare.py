@@ -38,12 +38,14 @@ class Difference:
 
 
 def unseeded(one: Left, other: Left) -> set[str]:
-    """The random generators whose states differ between two runs without a fault."""
+    """The random generators that differ between two runs without a fault, and the files that cannot be
+    loaded: they may contain paths and times."""
     return {
         path
         for where, state in one.states.items()
         for path, value in state.items()
-        if path.startswith("rng") and other.states.get(where, {}).get(path, value) != value
+        if path.startswith(("rng", "the whole file"))
+        and other.states.get(where, {}).get(path, value) != value
     }
 
 
