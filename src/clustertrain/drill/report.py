@@ -63,7 +63,7 @@ class Report:
         seed: draws the moments of the faults.
         steps: of each run; of a script, its printed losses.
         compared: how many values were compared, by kind.
-        not_compared: generators without a seed, and files that cannot be loaded, if they differ without a fault.
+        not_compared: generators and files that cannot be loaded, if they differ without a fault.
         outcomes: one for each fault.
         kept: the folders of the runs, if they were not removed.
     """
