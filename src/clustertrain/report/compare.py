@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from clustertrain.report.curves import Curve
 from clustertrain.report.facts import RunFacts
+from clustertrain.report.one_run import repository_text
 from clustertrain.report.parts import Html, section, table
 from clustertrain.report.svg import COLOURS, Line, chart, number_text, sparkline
 
@@ -23,7 +24,8 @@ _NOT_COMPARED = (
 
 def comparison(runs: Sequence[RunFacts]) -> str:
     """The sections about all runs."""
-    differing = _differences(runs)
+    compared = {id(run): _compared(run) for run in runs}
+    differing = _differences(list(compared.values()))
     metrics = _metrics(runs)
     args = [key for key in differing if key.startswith(("args.", "train."))]
     header = ["run", "state", *(key.removeprefix("args.") for key in args)]
@@ -32,7 +34,7 @@ def comparison(runs: Sequence[RunFacts]) -> str:
     charts = "".join(_overlaid(runs, metric) for metric in metrics)
     if len(runs) > COLOURS:
         charts += f'<p class="soft">The charts have the first {COLOURS} runs.</p>'
-    body = [(key, *(str(run.settings.get(key, "-")) for run in runs)) for key in differing]
+    body = [(key, *(values.get(key, "-") for values in compared.values())) for key in differing]
     names = ("key", *(run.name for run in runs))
     same = "<p>The jobs of these runs are equal.</p>"
     return section(
@@ -40,10 +42,22 @@ def comparison(runs: Sequence[RunFacts]) -> str:
     ) + section("differences", "Differences", table(names, body, "differences") if body else same)
 
 
-def _differences(runs: Sequence[RunFacts]) -> list[str]:
+def _compared(run: RunFacts) -> dict[str, str]:
+    """The keys of the job, the commits and the versions of a run."""
+    values = {key: str(value) for key, value in run.settings.items() if key != "name"}
+    if (known := run.provenance) is not None:
+        values["commit"] = "; ".join(map(repository_text, known.source.repositories)) or "-"
+        values |= {"python": known.python, "clustertrain": known.version, "host": known.host}
+        values |= {
+            f"package {name}": version for name, _, version in (p.partition("==") for p in known.packages)
+        }
+    return values
+
+
+def _differences(compared: Sequence[dict[str, str]]) -> list[str]:
     """The keys whose values differ, the args first."""
-    keys = dict.fromkeys(key for run in runs for key in run.settings if key != "name")
-    differing = [key for key in keys if len({str(run.settings.get(key)) for run in runs}) > 1]
+    keys = dict.fromkeys(key for values in compared for key in values)
+    differing = [key for key in keys if len({values.get(key) for values in compared}) > 1]
     return sorted(differing, key=lambda key: not key.startswith("args."))
 
 

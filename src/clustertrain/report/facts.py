@@ -19,11 +19,13 @@ from clustertrain.report.curves import Curve, curves_of
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines
 from clustertrain.run.recorded_job import newest_job
+from clustertrain.run.records import Provenance
 from clustertrain.run.streams.history import curve, events_of_attempt
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _MOST_EVENTS = 300
+_DIFF_CHARACTERS = 250  # for each point of a curve: a page of many runs has less of each
 _FAULTS = ("worker_died", "watchdog", "restarting")
 
 
@@ -56,6 +58,8 @@ class RunFacts:
         settings: the keys of the job and their values.
         changes: of the job between two attempts.
         machines: the ranks of the newest start, and their GPUs.
+        provenance: of the newest attempt that has one, whose folder is `attempt_uri`.
+        diff: the changes since the commit; their beginning, if they are long.
         missing: what could not be read, or was not measured.
     """
 
@@ -73,6 +77,9 @@ class RunFacts:
     settings: Mapping[str, str | int | float] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
+    provenance: Provenance | None = None
+    attempt_uri: str = ""
+    diff: str = ""
     missing: tuple[str, ...] = ()
 
     @classmethod
@@ -115,7 +122,11 @@ def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
         missing[f"metrics: {not_finite} values are not finite and are left out of the curves"] = None
     events: list[dict[str, Any]] = []
     held: list[Held] = []
+    provenance, diff, attempt_uri = None, "", ""
     for attempt in part("attempts", run.attempts) or []:
+        if (found := part("provenance", attempt.provenance.read)) is not None:
+            provenance, attempt_uri = found, attempt.uri
+            diff = part("diff", _diff, attempt) or ""
         of_attempt = part("events", events_of_attempt, attempt) or []
         events += of_attempt
         held += part("timeline", _held, attempt, of_attempt, alive=alive) or []
@@ -123,6 +134,8 @@ def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
     job = part("configuration", newest_job, run)
     if job is None:
         missing["configuration: there is no job that can be read"] = None
+    if provenance is None:
+        missing["provenance: commit, packages and machine were not recorded"] = None
     return RunFacts(
         run.name,
         run.uri,
@@ -134,6 +147,9 @@ def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
         settings=settings(job) if job is not None else {},
         changes=tuple(part("changes", change_lines, run) or ()),
         machines=tuple(_machines(events)),
+        provenance=provenance,
+        attempt_uri=attempt_uri,
+        diff=diff[: most_points * _DIFF_CHARACTERS],
         missing=tuple(missing),
     )
 
@@ -173,6 +189,10 @@ def _held(attempt: Attempt, events: Sequence[Mapping[str, Any]], *, alive: bool)
             text = f"{host}: start {restart.number} of attempt {attempt.n}"
             held.append(Held(host, start, stop, text))
     return held
+
+
+def _diff(attempt: Attempt) -> str:
+    return (attempt.run.store.read_or_none(attempt.diff_key) or b"").decode(errors="replace")
 
 
 def _machines(events: Sequence[Mapping[str, Any]]) -> list[str]:

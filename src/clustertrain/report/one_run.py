@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from html import escape
@@ -12,7 +13,9 @@ from clustertrain.report.curves import RANKS, Curve
 from clustertrain.report.facts import Happened, Held, RunFacts
 from clustertrain.report.parts import Html, code, details, notes, scrolled, section, table
 from clustertrain.report.svg import Line, Sign, Span, bar, chart, key, timeline
-from clustertrain.units import time_text
+from clustertrain.run.command_line import typed
+from clustertrain.run.records import Repository
+from clustertrain.units import size_text, time_text
 
 _TITLES = {
     "lr": "learning rate",
@@ -156,7 +159,35 @@ def configuration(run: RunFacts) -> str:
 
 
 def origin(run: RunFacts) -> str:
-    """The commands to run it again, and what it ran on."""
-    commands = f"clustertrain run {run.uri}/job.yaml --set name={run.name}-again"
-    machines = details(f"{len(run.machines)} ranks", code("\n".join(run.machines))) if run.machines else ""
-    return code(commands) + machines
+    """The commands to run it again, and what it was run from and on."""
+    known, commands = run.provenance, []
+    repositories = known.source.repositories if known is not None else ()
+    for each in repositories:
+        if each.commit:
+            commands.append(f"cd {shlex.quote(each.folder)} && git checkout {each.commit}")
+            if each.changed and run.diff:
+                commands.append(f"git apply {shlex.quote(f'{run.attempt_uri}/diff.patch')}")
+    commands.append(str(typed("run", f"{run.uri}/job.yaml", (f"name={run.name}-again",))))
+    parts = [code("\n".join(commands))]
+    if known is not None:
+        machine = (
+            f"{known.host}, {known.cpus or '?'} CPUs, {size_text(known.memory_bytes or 0)}, {known.platform}"
+        )
+        rows = [("machine", machine), ("Python", known.python), ("clustertrain", known.version)]
+        rows += [("code", repository_text(each)) for each in repositories]
+        parts.append(table((), rows, "origin"))
+    if run.diff:
+        parts.append(details("Changes since the commit", code(run.diff, "diff")))
+    if known is not None:
+        parts.append(details(f"{len(known.packages)} packages", code("\n".join(known.packages))))
+    if run.machines:
+        parts.append(details(f"{len(run.machines)} ranks", code("\n".join(run.machines))))
+    return "".join(parts)
+
+
+def repository_text(repository: Repository) -> str:
+    """Its commit, and what differs from it."""
+    changed = "with changes" if repository.changed else ""
+    more = f"{len(repository.untracked)} files that git does not know" if repository.untracked else ""
+    parts = (repository.commit or "no commit", changed, more, repository.note, repository.folder)
+    return ", ".join(filter(None, parts))
