@@ -50,11 +50,12 @@ def rows():
     ("phase", "actor", "members", "operations"),
     [
         ("start", "rank", 7, {"append": 1}),  # the first line of its log
-        ("start", "rank 0", 1, {"append": 1, "read": 2, "list": 1}),  # stop, save; leftovers of checkpoints
+        ("start", "rank 0", 1, {"append": 1, "read": 3, "list": 1}),  # stop, save, profile; leftovers
         ("start", "node", 3, {"list": 1, "read": 2, "write": 1}),  # the newest attempt, its claim, the head
         ("start", "node, probe", 4, {"write": 1, "read": 3, "remove": 1}),  # its own text, and log2(4) others
         ("a minute", "driver", 1, {"write": 30}),  # the heartbeat
-        ("a minute", "rank 0", 1, {"read": 600}),
+        ("a minute", "rank 0", 1, {"read": 900}),
+        ("a minute", "rank, stacks", 1, {"read": 60}),  # each rank: whether its stacks are wanted
         ("a minute", "node", 3, {"list": 200, "read": 200}),
         ("hang", "rank", 5, {"read": 1, "write": 1}),
         ("hang", "rank that expires, too", 2, {"create": 1, "write": 1}),
@@ -67,7 +68,15 @@ def test_what_an_actor_does_is_what_is_documented(counts, phase, actor, members,
     assert dict(use.operations) == {kind: members * number for kind, number in operations.items()}
 
 
-def test_between_its_start_and_its_end_a_rank_does_nothing_on_the_storage(counts):
+def test_all_ranks_together_look_for_a_request_of_stacks_100_times_a_second():
+    looks = {ranks: scale.counted(ranks, 2)[0].uses["a minute", "rank, stacks"] for ranks in (8, 200)}
+    assert {ranks: dict(use.operations) for ranks, use in looks.items()} == {
+        8: {"read": 60},
+        200: {"read": 30},
+    }
+
+
+def test_between_its_start_and_its_end_a_rank_does_nothing_else_on_the_storage(counts):
     assert {phase for phase, actor in counts.uses if actor == "rank"} == {"start", "hang", "restart"}
 
 

@@ -32,7 +32,7 @@ Thread 4720 (active): "loader"
 @pytest.fixture(params=["posix", "moto"])
 def restart(request, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(stacks_on_demand, "_POLL_S", 0.05)
+    monkeypatch.setattr(StacksRequest, "look_every_s", lambda world_size: 0.05)
     monkeypatch.setattr(stacks_on_demand, "_POLL_S_ON_S3", 0.1)
     of_s3 = request.param == "moto"
     where = request.getfixturevalue("moto_s3").location("runs") if of_s3 else str(tmp_path / "runs")
@@ -59,7 +59,7 @@ def test_a_rank_answers_each_request_once_while_it_trains(restart):
     threading.Thread(target=train_loop_per_worker, args=(begun, end), daemon=True).start()
     begun.wait()
     for rank in (0, 1):  # of one node: on S3 the first of them asks for both
-        StacksOnDemand(restart, rank, asks_storage=rank == 0, of_script=False)
+        StacksOnDemand(restart, rank, 2, asks_storage=rank == 0, of_script=False)
     # from another machine: not into the spool of this node
     RecordFile(restart.attempt.run.store, restart.stacks_request.key, StacksRequest).write(StacksRequest("a"))
     for rank in (0, 1):
@@ -79,7 +79,7 @@ def test_a_script_is_a_process_of_its_own(restart, monkeypatch):
         child.stdout.readline()
         assert child_of_session() is not None  # other tests may have left servers
         monkeypatch.setattr(stacks_on_demand, "child_of_session", lambda: child.pid)
-        StacksOnDemand(restart, 0, asks_storage=True, of_script=True)
+        StacksOnDemand(restart, 0, 1, asks_storage=True, of_script=True)
         restart.stacks_request.write(StacksRequest("a"))
         found = answer(restart, "a", 0)
         child.kill()

@@ -61,7 +61,8 @@ def stacks_now(start: Start) -> tuple[Group, ...]:
     restart, request = start.restart, StacksRequest(secrets.token_hex(4))
     restart.stacks_request.write(request)
     store, key = restart.attempt.run.store, restart.stacks_answers_key(request.id)
-    wait_s = _WAIT_S_ON_S3 if restart.attempt.run.is_spooled else _WAIT_S
+    waits_s = _WAIT_S + StacksRequest.look_every_s(len(start.pids))
+    wait_s = _WAIT_S_ON_S3 if restart.attempt.run.is_spooled else waits_s
     wait_until(lambda: len(store.list(key)) >= len(start.pids), wait_s, poll_s=0.2)
     read = (restart.stacks_answer(request.id, rank).read() for rank in sorted(start.pids))
     return grouped(start, [answer for answer in read if answer is not None])

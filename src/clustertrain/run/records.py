@@ -337,6 +337,11 @@ class StacksRequest:
     id: str
     time: float = field(default_factory=time.time)
 
+    @staticmethod
+    def look_every_s(world_size: int) -> float:
+        """How often a rank looks for a request: once a second, but all ranks together at most 100 times."""
+        return max(1.0, world_size / 100)
+
 
 @dataclass(frozen=True)
 class RankStacks:

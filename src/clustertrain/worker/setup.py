@@ -59,7 +59,8 @@ def set_up_process(plan: RestartPlan, error_logger: str) -> None:
     end_with_raylet()
     worker_state.plan = plan
     attempt = plan.ref.open()
-    rank = ray.train.get_context().get_world_rank()
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
     log = attempt.rank_log(socket.gethostname(), rank)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
@@ -70,7 +71,8 @@ def set_up_process(plan: RestartPlan, error_logger: str) -> None:
     StacksOnDemand(
         attempt.restart(plan.restart),
         rank,
-        asks_storage=ray.train.get_context().get_local_rank() == 0,
+        context.get_world_size(),
+        asks_storage=context.get_local_rank() == 0,
         of_script=plan.job.is_script,
     )
     _ignore_sigterm()

@@ -1,7 +1,7 @@
 """Answers `clustertrain stacks`: a request file in the folder of the restart, and a file of each rank.
 
 A thread looks for the request all the time, also while the rank makes progress: once a second on a file
-system. With storage on S3 one rank of each node asks S3 every five seconds and copies the request into the
+system, with more than 100 ranks less often. With storage on S3 one rank of each node asks S3 every five seconds and copies the request into the
 spool of the node, where the others look. Code that holds the interpreter's lock keeps the thread from
 running: the command then shows the state of the process instead.
 """
@@ -26,7 +26,6 @@ from clustertrain.run.folder import Restart
 from clustertrain.run.records import RankStacks, StacksRequest
 from clustertrain.worker.scripts.py_spy import child_of_session, printed_stacks, python_frames
 
-_POLL_S = 1.0
 _POLL_S_ON_S3 = 5.0
 _TRAINS = ("train_loop_per_worker", "make_process_group", "stage_data")  # a function of the thread to show
 
@@ -35,17 +34,21 @@ class StacksOnDemand:
     """The part of one rank.
 
     Args:
+        world_size: how many ranks look for the request.
         asks_storage: this rank asks S3 for its node.
         of_script: the rank runs a script in a process of its own.
     """
 
-    def __init__(self, restart: Restart, rank: int, *, asks_storage: bool, of_script: bool) -> None:
+    def __init__(
+        self, restart: Restart, rank: int, world_size: int, *, asks_storage: bool, of_script: bool
+    ) -> None:
         run = restart.attempt.run.with_patience(0)
         self._restart = run.attempt(restart.attempt.n).restart(restart.number)
         self._rank, self._of_script = rank, of_script
         key = self._restart.stacks_request.key
         self._here = RecordFile(run.spool, key, StacksRequest)
         self._in_storage = RecordFile(run.store, key, StacksRequest)
+        self._poll_s = StacksRequest.look_every_s(1 if run.is_spooled else world_size)
         self._asks_storage = asks_storage and run.is_spooled
         self._answered = ""
         self._asked_s = float("-inf")
@@ -53,7 +56,7 @@ class StacksOnDemand:
 
     def _watch(self) -> None:
         while True:
-            time.sleep(_POLL_S)
+            time.sleep(self._poll_s)
             with suppress(OSError, StorageError):  # the command names the ranks that did not answer
                 self._look()
 
