@@ -13,6 +13,7 @@ from clustertrain.report.svg import COLOURS, Point
 MOST_POINTS = 800
 RANKS = "rank_s"
 """The value with a number for each rank."""
+_LARGEST = 1e300  # the distance of two larger values is not finite
 _NO_VALUES = {"step", "epoch", "time", "total_steps", "epoch_progress", "samples_seen", "slowest_rank_s"}
 
 
@@ -31,12 +32,12 @@ class Curve:
 
 
 def curves_of(records: Sequence[dict[str, Any]], most: int) -> tuple[tuple[Curve, ...], int]:
-    """The curves of the records `train` and `eval`. Values that are not finite are left out, and counted."""
+    """The curves of the records `train` and `eval`. Values that no chart can show are only counted."""
     found: dict[tuple[str, str], list[Point]] = {}
     left_out = 0
     for record in records:
         for name, kind, value in _values(record):
-            if math.isfinite(value):
+            if abs(value) <= _LARGEST:  # which NaN is not
                 found.setdefault((name, kind), []).append((record["step"], value))
             else:
                 left_out += 1

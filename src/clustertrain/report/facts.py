@@ -119,7 +119,7 @@ def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
     if not records:
         missing["metrics: none were written, so there are no curves and no times of ranks"] = None
     if not_finite:
-        missing[f"metrics: {not_finite} values are not finite and are left out of the curves"] = None
+        missing[f"metrics: {not_finite} values beyond 1e300, or no numbers, are not in the curves"] = None
     events: list[dict[str, Any]] = []
     held: list[Held] = []
     provenance, diff, attempt_uri = None, "", ""
