@@ -59,7 +59,13 @@ def test_a_schedule_of_its_own_is_named(drilled):
 @pytest.mark.run
 @pytest.mark.parametrize(
     ("args", "code", "cause"),
-    [(["--resume"], 0, ""), (["--resume", "--forget"], 1, "the script's checkpoint")],
+    [
+        (["--resume"], 0, ""),
+        pytest.param(
+            *(["--resume", "--forget"], 1, "the script's checkpoint"),
+            marks=pytest.mark.nightly,  # in CI: test_compare.py, and a schedule of its own
+        ),
+    ],
 )
 def test_a_script_is_known_by_its_losses_and_files(drilled, args, code, cause):
     report, _ = drilled("--faults", "rank", code=code, script="looped.py", args=args)

@@ -15,6 +15,7 @@ from clustertrain.driver import backend
 from clustertrain.driver.backend import KitTorchConfig, _claim
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.job.file import dump_job
+from clustertrain.run import admission
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
@@ -31,9 +32,11 @@ WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.
 
 
 @pytest.fixture(autouse=True)
-def nothing_in_memory(monkeypatch):
-    """The checkpoints of these schedules are in the storage."""
+def the_protocol_alone(monkeypatch):
+    """The checkpoints of these schedules are in the storage. What an attempt was started from is written to
+    its own folder, and decides nothing."""
     monkeypatch.setattr(backend, "newest_in_memory", lambda *args, **options: None)
+    monkeypatch.setattr(admission, "record_provenance", lambda attempt, source: None)
 
 
 def begin(job, **options):
@@ -90,7 +93,8 @@ class Start:
         if self.plan.checkpoint is not None:
             data = b"".join(shelf.store.blocks(shelf.file_key(self.plan.checkpoint, "model.pt")))
             self.resumed, self.lines = self.plan.checkpoint, data.decode().split()
-        rank = SimpleNamespace(attempt=self.attempt, plan=self.plan)
+        unstruck = SimpleNamespace(committing=lambda: None)
+        rank = SimpleNamespace(attempt=self.attempt, plan=self.plan, strike=unstruck)
         self.writer = Writer(
             shelf,
             self.attempt.n,

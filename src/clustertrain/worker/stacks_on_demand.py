@@ -1,9 +1,9 @@
 """Answers `clustertrain stacks`: a request file in the folder of the restart, and a file of each rank.
 
 A thread looks for the request all the time, also while the rank makes progress: once a second on a file
-system, with more than 100 ranks less often. With storage on S3 one rank of each node asks S3 every five seconds and copies the request into the
-spool of the node, where the others look. Code that holds the interpreter's lock keeps the thread from
-running: the command then shows the state of the process instead.
+system, with more than 100 ranks less often. With storage on S3 one rank of each node asks S3 every five
+seconds and copies the request into the spool of the node, where the others look. Code that holds the
+interpreter's lock keeps the thread from running: the command then shows the state of the process instead.
 """
 
 from __future__ import annotations
