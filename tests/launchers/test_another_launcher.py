@@ -11,6 +11,7 @@ from clustertrain.job import launcher_plugins
 from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.launcher import Launcher
+from clustertrain.node import installed
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +78,11 @@ def install(
     (info / "entry_points.txt").write_text(f"[clustertrain.launchers]\nqueue = {value}\n")
 
 
+def forget_the_launchers():
+    installed.registered_launchers.cache_clear()
+    launcher_plugins._loaded.cache_clear()
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder on the import path, with a job file; this process forgets the plug-ins that it has loaded."""
@@ -84,9 +90,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     (tmp_path / "job.yaml").write_text("name: digits\nfunction: m:f\nstorage: runs\n")
-    launcher_plugins._loaded.cache_clear()
+    forget_the_launchers()
     yield tmp_path
-    launcher_plugins._loaded.cache_clear()
+    forget_the_launchers()
     for name in [name for name in sys.modules if name.partition(".")[0] == "a_queue"]:
         del sys.modules[name]
 

@@ -6,8 +6,8 @@ launcher_plugins.py  the installed launchers, and their sections of the file
 sections.py     the sections that every launcher has
 train.py        the section `train`
 settings_fields.py  their fields that are settings of the training loop
+field_docstrings.py  the docstrings of their fields, for the schema and the reference
 data_and_storage.py  the sections `data` and `storage`
-interpreter.py  the Python of a script's own environment
 values.py       the kinds of value: names, paths, URIs, counts, durations, sizes
 file.py         read, validate and write job files
 yaml_reader.py  YAML that remembers the line and column of each key and value

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import Field
@@ -22,7 +22,7 @@ from pydantic import Field
 from clustertrain.errors import JobError
 from clustertrain.job.common import CommonJob
 from clustertrain.job.sections import Section
-from clustertrain.node.installed import LAUNCHER_GROUP, launcher_names
+from clustertrain.node.installed import launcher_names, registered_launchers
 
 LauncherSectionT = TypeVar("LauncherSectionT", bound="LauncherSection")
 
@@ -155,7 +155,7 @@ def interface_problem(name: str, launcher: object, interface: type) -> PluginPro
 def _loaded() -> tuple[dict[str, Plugin], dict[str, str]]:
     usable, refused = {}, {}
     for name in launcher_names():
-        registered = [*entry_points(group=LAUNCHER_GROUP, name=name)]
+        registered = [*registered_launchers().select(name=name)]
         try:
             usable[name] = _load(name, registered)
         except PluginProblem as error:
@@ -176,9 +176,7 @@ def _load(name: str, registered: list[EntryPoint]) -> Plugin:
 
 
 def _problem(name: str, what: str) -> PluginProblem:
-    owners = " and ".join(
-        sorted({_distribution(each) for each in entry_points(group=LAUNCHER_GROUP, name=name)})
-    )
+    owners = " and ".join(sorted({_distribution(each) for each in registered_launchers().select(name=name)}))
     return PluginProblem(
         f"The launcher {name!r} of {owners} is skipped: {what}.\n"
         "Update or uninstall that distribution; the other launchers work."

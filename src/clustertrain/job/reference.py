@@ -42,7 +42,7 @@ def _section(path: tuple[str, ...], model: type[Section], schema: dict[str, Any]
     for name, info in model.model_fields.items():
         key = info.alias or name
         value = schema["properties"][key]
-        meaning = " ".join((info.description or "").split())
+        meaning = " ".join((value.get("description") or info.description or "").split())
         cells = (f"`{key}`", _kind(value, (*path, key)), _default(value, info), meaning)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join([*lines, ""])

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from clustertrain.job.field_docstrings import describe
 from clustertrain.job.settings_fields import add_fields
 from clustertrain.job.values import (
     MOST_WORKERS,
@@ -43,7 +44,7 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
+        json_schema_extra=describe,
         allow_inf_nan=False,
         hide_input_in_errors=True,
     )

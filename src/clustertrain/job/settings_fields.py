@@ -6,11 +6,8 @@ values are checked as those of any other section.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import types
 from dataclasses import MISSING, fields, is_dataclass
-from itertools import pairwise
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field, StrictBool
@@ -33,11 +30,11 @@ _CHECKED: dict[Any, Any] = {
 def add_fields(section: type, of: type[Any]) -> None:
     """Declare the fields of the dataclass `of` in a section, before pydantic reads them. A type that the
     section itself gives is kept."""
-    types_of, texts = get_type_hints(of, include_extras=True), _docstrings(of)
+    types_of = get_type_hints(of, include_extras=True)
     section.__doc__ = section.__doc__ or of.__doc__
     for field in fields(of):
         section.__annotations__.setdefault(field.name, _checked(types_of[field.name]))
-        setattr(section, field.name, _with_default(field.default, texts[field.name]))
+        setattr(section, field.name, _with_default(field.default))
     _CHECKED[of] = section
 
 
@@ -51,19 +48,8 @@ def _checked(kind: Any) -> Any:
     return kind
 
 
-def _with_default(default: Any, text: str) -> FieldInfo:
+def _with_default(default: Any) -> FieldInfo:
     if is_dataclass(default):
         default = _CHECKED[type(default)](**vars(default))
-    given: FieldInfo = Field(description=text) if default is MISSING else Field(default, description=text)
+    given: FieldInfo = Field() if default is MISSING else Field(default)
     return given
-
-
-def _docstrings(of: type) -> dict[str, str]:
-    """The texts under the fields; pydantic itself reads only those of a section's own."""
-    (definition,) = ast.parse(inspect.getsource(of)).body
-    return {
-        field.target.id: inspect.cleandoc(str(text.value.value))
-        for field, text in pairwise(definition.body)  # type: ignore[attr-defined]  # it is a class
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }

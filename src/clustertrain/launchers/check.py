@@ -20,7 +20,6 @@ from clustertrain.errors import (
     error_of_code,
 )
 from clustertrain.job.file import dump_job, place_of_key
-from clustertrain.job.interpreter import interpreter_file
 from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offline, loggers_of
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of, with_values, without_references
@@ -32,6 +31,7 @@ from clustertrain.node.installed import (
     missing_for_training,
     missing_of,
 )
+from clustertrain.node.interpreter import interpreter_file
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
 from clustertrain.supervise.check_process import CheckReport, CheckRequest, run_check

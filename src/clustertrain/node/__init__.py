@@ -10,5 +10,6 @@ processes.py     the identity of a process, to check later whether it still runs
 signals.py       signals that request the end of a process: recorded, or blocked
 user_folders.py  the cache folder of this user
 installed.py     whether torch and Ray are installed, without importing them, and how to install them
+interpreter.py   the Python of a script's own environment: `interpreter`
 ray_settings.py  Ray's settings wherever clustertrain starts it
 """

@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions, entry_points
+from functools import cache
+from importlib.metadata import (
+    Distribution,
+    EntryPoints,
+    PackageNotFoundError,
+    distribution,
+    distributions,
+    entry_points,
+)
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -14,14 +22,19 @@ from urllib.request import url2pathname
 
 _EXTRA_OF_LOGGER = {"tensorboard": "train", "mlflow": "mlflow", "wandb": "wandb"}
 
-
 LAUNCHER_GROUP = "clustertrain.launchers"
 """The group of entry points in which a distribution registers a launcher (job/launcher_plugins.py)."""
 
 
+@cache
+def registered_launchers() -> EntryPoints:
+    """The entry points of the launchers. Looking for them reads a file of each installed distribution."""
+    return entry_points(group=LAUNCHER_GROUP)
+
+
 def launcher_names() -> list[str]:
     """The names of the registered launchers. It imports none of them."""
-    return sorted(set(entry_points(group=LAUNCHER_GROUP).names))
+    return sorted(set(registered_launchers().names))
 
 
 def installed_packages() -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from clustertrain import variables
 from clustertrain.errors import JobError
-from clustertrain.job.interpreter import interpreter_file
 from clustertrain.job.model import Job
 from clustertrain.job.source import check_module, script_file
+from clustertrain.node.interpreter import interpreter_file
 from clustertrain.worker.code.arguments import check_args
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import report_of

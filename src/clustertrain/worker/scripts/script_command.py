@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain import variables
-from clustertrain.job.interpreter import interpreter_file
 from clustertrain.job.model import Job
 from clustertrain.job.references import data_variable, filled
 from clustertrain.job.source import script_file
+from clustertrain.node.interpreter import interpreter_file
 
 
 @dataclass(frozen=True)
