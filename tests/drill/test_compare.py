@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from clustertrain.checkpoints.digests import of_files, of_tensorboard
 from clustertrain.drill.compare import differences, likely_cause, unseeded
 from clustertrain.drill.left import Left, _read_lines
+from clustertrain.drill.report import Report
 
 STEPS = range(1, 7)
 RUN = Left(
@@ -112,3 +113,8 @@ def test_a_line_is_known_by_its_epoch_and_step(job):
     named = Left()
     _read_lines(named, ["at 7: cost 3"], job(drill={"loss": r"at (?P<step>\d+): cost (\d+)"}))
     assert named.curve == {"7, at": {"loss": "3"}}
+
+
+def test_a_generator_that_differs_without_a_fault_is_named():
+    report = Report("sine", True, 1, 500, {"tensors": 3}, ("rng_of_ranks.1.python",), (), ())
+    assert "not compared, because they differ without a fault: rng_of_ranks.1.python" in [*report.lines()]

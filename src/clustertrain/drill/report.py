@@ -90,6 +90,8 @@ class Report:
                 yield f"  likely cause: {each.cause}"
         counted = ", ".join(f"{number} {what}" for what, number in self.compared.items() if number)
         yield f"{self.name}: {'every resume is exact' if self.exact else 'not exact'}; compared: {counted}"
+        if self.not_compared:
+            yield f"not compared, because they differ without a fault: {', '.join(self.not_compared)}"
         yield (
             "the runs are kept: " + ", ".join(self.kept) if self.kept else "the runs of the drill are removed"
         )
