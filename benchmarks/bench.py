@@ -96,6 +96,8 @@ def measure_all(options: argparse.Namespace) -> Report:
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             for each in wanted:
+                if each.once and number:
+                    continue
                 report = measured(report, each, Path(folder), quiet)
                 report.write(options.json)
     return report

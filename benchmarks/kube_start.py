@@ -1,7 +1,7 @@
 """How long a RayJob takes from `kubectl apply` to its first optimizer step: clustertrain against a plain
 RayJob whose entrypoint is a stock TorchTrainer.
 
-    make kube-tools; python benchmarks/kube_start.py [--rounds 5] [--workers 2]
+    make kube-tools; python benchmarks/kube_start.py [--rounds 5] [--workers 2] [--json FILE]
 
 Both run alternately on a Kubernetes of processes on this machine with the real operator
 (tests/clusters/kube.py; root), with the same image, already on the node, one CPU for each pod, and the same
@@ -39,7 +39,7 @@ from clusters.kube import KubeCluster, why_not  # noqa: E402
 
 PEERS = CHECKOUT / "benchmarks" / "slurm_peers"
 OURS, PLAIN = "clustertrain", "plain RayJob"
-GOAL_S = 45.0
+GOAL = 0.8
 _CLAIM, _MOUNT = "clustertrain", "/mnt/clustertrain"
 _PATIENCE_S = 400.0
 _HEALTHY = {"httpGet": {"path": "/api/healthz", "port": 52365}, "periodSeconds": 1, "timeoutSeconds": 5}
@@ -146,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="write the seconds")
     options = parser.parse_args()
     if reason := why_not() or why_no_image():
         parser.error(reason)
@@ -160,8 +161,10 @@ def main() -> None:
                 print(f"round {number}  {side:18} {step_s:6.1f} s", file=sys.stderr, flush=True)
                 if number:
                     seconds.append(step_s)
+    if options.json:
+        options.json.write_text(json.dumps(found))
     print_table("to the first step", found, OURS)
-    print(f"goal: {GOAL_S:g} s")
+    print(f"goal: {GOAL} of {PLAIN}")
 
 
 if __name__ == "__main__":

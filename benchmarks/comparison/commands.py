@@ -38,10 +38,10 @@ def command(arguments: Sequence[str], folder: Path) -> tuple[float, float]:
     return found.wall_s, found.rss_bytes / 1e6
 
 
-def measured_by(program: str, disk: Path, rounds: int, folder: Path) -> Mapping[str, list[float]]:
-    """The seconds of each side, as saving.py and staging.py write them with `--json`."""
-    argv = [sys.executable, str(BENCHMARKS / program), "--folder", str(disk), "--json", "found.json"]
-    with running([*argv, "--rounds", str(rounds)], folder) as process:
+def measured_by(program: str, arguments: Sequence[str], folder: Path) -> Mapping[str, list[float]]:
+    """The seconds of each side, as a program of this folder writes them with `--json`."""
+    argv = [sys.executable, str(BENCHMARKS / program), *arguments, "--json", "found.json"]
+    with running(argv, folder) as process:
         wait_for(process, folder, lambda: process.poll() == 0, 0.05)
     found: dict[str, list[float]] = json.loads((folder / "found.json").read_text())
     return found

@@ -13,6 +13,10 @@ BARE = "a bare DDP step"
 SAVE, TORCH_SAVE = "clustertrain", "torch.save, fsynced"
 ASYNC_SAVE, KEPT_STAGER = "dcp.async_save", "dcp.async_save, kept stager"
 STAGE, AWS = "stage()", "aws s3 cp"
+STAGE_HTTP, CURL = "stage(), http", "curl"
+EXTRACT, TAR = "stage(), extract", "tar -x"
+START, HEAD_AND_WORKERS, SYMMETRIC_RUN = "clustertrain", "head and workers", "ray symmetric-run"
+PLAIN_RAYJOB = "plain RayJob"
 RENDER = "clustertrain render, 10,000 nodes"
 
 
@@ -118,7 +122,29 @@ FIGURES = (
         "How long the training loop waits for a save of 415 MB (`benchmarks/saving.py`).",
         (Goal(SAVE, 0.05, TORCH_SAVE), Goal(SAVE, 0.5, ASYNC_SAVE)),
     ),
-    Figure("stage", "A copy from S3", "s", "Seconds for 1 GiB from loopback (`benchmarks/staging.py`)."),
+    Figure(
+        "stage",
+        "Data",
+        "s",
+        "Seconds for 1 GiB from loopback, by S3 and by HTTP, and for 100,000 files of 2 KiB out of a tar "
+        "(`benchmarks/staging.py`). `stage()` also verifies the sha256 and syncs to the disk.",
+    ),
+    Figure(
+        "slurm_start",
+        "The first step on SLURM",
+        "s",
+        "Seconds from the first command of the batch script, on two nodes (`benchmarks/slurm_start.py`). The "
+        "others are the scripts of Ray's documentation.",
+        (Goal(START, 0.35, SYMMETRIC_RUN),),
+    ),
+    Figure(
+        "kubernetes_start",
+        "The first step on Kubernetes",
+        "s",
+        "Seconds from `kubectl apply` of a RayJob with two workers (`benchmarks/kube_start.py`). The plain "
+        "RayJob starts a stock TorchTrainer.",
+        (Goal(START, 0.8, PLAIN_RAYJOB),),
+    ),
     Figure("command", "Commands", "s", "Seconds of the whole process.", (Goal(RENDER, 0.5),)),
     Figure("command_memory", "Memory of commands", "MB", "The largest resident set.", (Goal(RENDER, 200),)),
 )

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from comparison import commands, trainings
-from comparison.figures import ASYNC_SAVE, AWS, KEPT_STAGER, KIT, RAY, SAVE, STAGE, TORCH_SAVE
+from comparison.figures import (
+    ASYNC_SAVE,
+    AWS,
+    CURL,
+    EXTRACT,
+    HEAD_AND_WORKERS,
+    KEPT_STAGER,
+    KIT,
+    PLAIN_RAYJOB,
+    RAY,
+    SAVE,
+    STAGE,
+    STAGE_HTTP,
+    START,
+    SYMMETRIC_RUN,
+    TAR,
+    TORCH_SAVE,
+)
 from comparison.trainings import BARE_STEP, PROGRAMS, Program
 
-SECTIONS = ("start", "tensors", "memory", "recovery", "save", "stage", "command")
+SECTIONS = ("start", "tensors", "memory", "recovery", "save", "stage", "command", "slurm", "kubernetes")
 Numbers = list[list[float]]
 """The values of each row of a measurement."""
 
@@ -40,12 +57,14 @@ QUICK = Amounts(
 
 @dataclass(frozen=True)
 class Measurement:
-    """Measures in a folder of its own, and finds values for some rows: each is a figure and a program."""
+    """Measures in a folder of its own, and finds values for some rows: each is a figure and a program. One
+    that makes a cluster is measured `once`, with all of its rounds."""
 
     section: str
     rows: tuple[tuple[str, str], ...]
     measure: Callable[[Path], Numbers]
     missing: str = ""
+    once: bool = False
 
 
 def plan(amounts: Amounts, disk: Path) -> Iterator[Measurement]:
@@ -60,18 +79,23 @@ def plan(amounts: Amounts, disk: Path) -> Iterator[Measurement]:
     for each in wanted:
         if each.name in (RAY, KIT):
             yield _of_program("recovery", ("recovery", "redone"), each, partial(_recovery, each))
-    sides = (TORCH_SAVE, ASYNC_SAVE, KEPT_STAGER, SAVE)
-    saving = partial(commands.measured_by, "saving.py", disk, amounts.save_rounds)
-    yield Measurement("save", tuple(("save", side) for side in sides), partial(_sides, saving, sides, 1000.0))
+    saves, on_disk = (TORCH_SAVE, ASYNC_SAVE, KEPT_STAGER, SAVE), ["--folder", str(disk)]
+    saving = ["saving.py", *on_disk, "--rounds", str(amounts.save_rounds)]
+    yield _by_program("save", "save", saves, saving, scale=1000.0)
     if amounts.everything:
-        staging = partial(commands.measured_by, "staging.py", disk, 1)
-        rows = (("stage", AWS), ("stage", STAGE))
-        measure = partial(_sides, staging, (AWS, STAGE), 1.0)
-        yield Measurement("stage", rows, measure, commands.copies_missing())
+        copies = (AWS, STAGE, CURL, STAGE_HTTP, TAR, EXTRACT)
+        staging = ["staging.py", *on_disk, "--rounds", "1", "--what", "s3", "http", "tar"]
+        yield _by_program("stage", "stage", copies, staging, missing=commands.copies_missing())
     for name, arguments in commands.CLUSTERTRAIN.items():
         yield Measurement(
             "command", (("command", name), ("command_memory", name)), partial(_command, arguments)
         )
+    if amounts.everything:
+        rounds = ["--rounds", str(amounts.rounds)]
+        sides = (START, HEAD_AND_WORKERS, SYMMETRIC_RUN)
+        yield _by_program("slurm", "slurm_start", sides, ["slurm_start.py", *rounds], once=True)
+        sides = (START, PLAIN_RAYJOB)
+        yield _by_program("kubernetes", "kubernetes_start", sides, ["kube_start.py", *rounds], once=True)
 
 
 def _of_program(
@@ -99,11 +123,23 @@ def _recovery(program: Program, folder: Path) -> Numbers:
     return [[found.new_step_s], [float(found.redone_steps)]]
 
 
-def _sides(
-    seconds: Callable[[Path], Mapping[str, list[float]]], sides: Sequence[str], scale: float, folder: Path
-) -> Numbers:
-    found = seconds(folder)
-    return [[scale * each for each in found[side]] for side in sides]
+def _by_program(
+    section: str,
+    figure: str,
+    sides: Sequence[str],
+    argv: Sequence[str],
+    *,
+    scale: float = 1.0,
+    missing: str = "",
+    once: bool = False,
+) -> Measurement:
+    """A measurement that a program of this folder makes, which writes seconds for each side."""
+
+    def measure(folder: Path) -> Numbers:
+        found = commands.measured_by(argv[0], argv[1:], folder)
+        return [[scale * each for each in found[side]] for side in sides]
+
+    return Measurement(section, tuple((figure, side) for side in sides), measure, missing, once)
 
 
 def _command(arguments: Sequence[str], folder: Path) -> Numbers:

@@ -100,7 +100,8 @@ def test_the_goals_compare_programs_that_are_measured_also_in_a_quick_round(tmp_
         rows = {row for each in plan(amounts, tmp_path) for row in each.rows}
         assert {figure for figure, _ in rows} <= {figure.key for figure in FIGURES}
         for figure in FIGURES:
-            for goal in figure.goals:
+            of_a_cluster = figure.key in ("slurm_start", "kubernetes_start")
+            for goal in figure.goals if amounts is FULL or not of_a_cluster else ():
                 assert (figure.key, goal.program) in rows
                 assert not goal.of or (figure.key, goal.of) in rows
 
