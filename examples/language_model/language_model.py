@@ -190,7 +190,8 @@ class Speed:
 def matmul_flops(device, number_format):
     """FLOP/s of the fastest of ten products of square matrices: 2 × size³ FLOP each."""
     size = 8192 if device.type == "cuda" else 1024
-    a = torch.randn(size, size, device=device).to(number_format)
+    own = torch.Generator(device).manual_seed(0)  # the training's generator draws the same after a resume
+    a = torch.randn(size, size, device=device, generator=own).to(number_format)
     fastest_s = float("inf")
     for _ in range(10):
         since_s = time.perf_counter()
