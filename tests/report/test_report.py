@@ -1,9 +1,13 @@
 """The page of runs that an earlier release wrote, whole and damaged, as text and in a browser."""
 
 import json
+import os
+import pty
 import re
 import shutil
 import subprocess
+import sys
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
+from clustertrain.node.processes import this_process
+from clustertrain.run.folder import RunDir
+from sample_records import sample_claim
+from waiting import wait_until
 
 RELEASE = Path(__file__).parents[1] / "fixtures" / "release_0" / "storage"
 MOST_BYTES = 2_000_000
@@ -157,6 +165,76 @@ def test_watch_prints_a_block_and_ends_with_the_run(runs):
     assert re.search(r"^finished +done$", done.output, re.MULTILINE)
     assert re.search(r"^ +loss +[▁-█]+ ", done.output, re.MULTILINE)
     assert "ETTR" in done.output
+
+
+class GoingOn:
+    """The finished run as one that this process trains: `step` adds metrics, `end` writes the result."""
+
+    def __init__(self, runs):
+        self.attempt = RunDir.newest(str(runs), "finished").attempt(1)
+        self.result = self.attempt.result.read()
+        attempt_of(runs, "finished").joinpath("result.json").unlink()
+        self.attempt.claim.write(sample_claim(this_process(), time=self.attempt.claim.read().time))
+        self.stream = metrics_of(runs, "finished")
+        self.line = json.loads(self.stream.read_text().splitlines()[1])
+
+    def step(self, step, loss):
+        with self.stream.open("a") as file:
+            file.write(json.dumps(self.line | {"step": step, "loss": loss}) + "\n")
+
+    def end(self):
+        self.attempt.result.write(self.result)
+
+
+def test_follow_writes_the_page_again_with_what_was_added_until_the_run_ends(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("clustertrain.cli.report._FOLLOW_S", 0.1)
+    going_on, page, seen = GoingOn(runs), tmp_path / "report.html", []
+
+    def train():
+        for step, loss in ((7001, 41.5), (7002, 77.25)):
+            going_on.step(step, loss)
+            wait_until(lambda: page.exists() and f"to {loss:.4g} at {step}" in page.read_text(), 60)  # noqa: B023
+            seen.append('http-equiv="refresh"' in page.read_text())
+        going_on.end()
+
+    run = threading.Thread(target=train)
+    run.start()
+    done = CliRunner().invoke(main, ["report", "--follow", str(runs / "finished"), "-o", str(page)])
+    run.join()
+    assert (done.exit_code, seen) == (0, [True, True]), done.output
+    assert "finished: running" in done.output
+    assert f"wrote {page}" in done.output
+    assert "done (finished)" in Page(page.read_text()).text
+    assert 'http-equiv="refresh"' not in page.read_text()
+
+
+def test_watch_draws_over_itself_on_a_terminal_and_ends_with_the_run(runs):
+    going_on, shown = GoingOn(runs), b""
+    here, there = pty.openpty()
+    command = [sys.executable, "-m", "clustertrain.cli", "watch", str(runs / "finished")]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    watch = subprocess.Popen(command, stdout=there, stderr=there, env=environment)
+    os.close(there)
+
+    def reads(text):
+        nonlocal shown
+        while text.encode() not in shown:
+            shown += os.read(here, 4096)
+
+    try:
+        going_on.step(7001, 41.5)
+        reads("41.5 at step 7001")
+        going_on.step(7002, 77.25)
+        reads("77.25 at step 7002")
+        going_on.end()
+        reads("finished  done")
+        assert watch.wait(30) == 0
+    finally:
+        watch.kill()
+        watch.wait()
+        os.close(here)
+    assert b"finished  running" in shown
+    assert b"\x1b[1A\x1b[2K" in shown, "the block is drawn again in its place"
 
 
 @pytest.mark.nightly

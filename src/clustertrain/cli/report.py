@@ -19,12 +19,15 @@ from clustertrain.report.facts import RunFacts, facts_of
 from clustertrain.report.page import page_of
 from clustertrain.report.watch import MOST_POINTS as MOST_WATCHED
 from clustertrain.report.watch import block
+from clustertrain.run.streams.events import streams_kept
 from clustertrain.storage import open_store
 
 _FOLLOW_S, _WATCH_S, _LINES_S = 10.0, 2.0, 10.0
+_BUSY = 0.2  # of the time: of a long run each look takes seconds
 _LEAST_POINTS = 60
 
 
+@streams_kept()
 def facts(target: str, to: str | None, most_points: int) -> RunFacts:
     """The facts of a run, read here or in its cluster, with its state by its launcher.
 
@@ -47,6 +50,7 @@ def facts(target: str, to: str | None, most_points: int) -> RunFacts:
     return replace(found, state=status.state, text=status.text, rows=status.rows, over=status.over)
 
 
+@streams_kept()
 def write_report(targets: Sequence[str], to: str | None, output: str, *, follow: bool) -> None:
     """Write the page, and again until all runs are over.
 
@@ -66,7 +70,7 @@ def write_report(targets: Sequence[str], to: str | None, output: str, *, follow:
 
     runs = write()
     if follow and not all(run.over for run in runs):
-        wait_for_end(output, write, _told, note, _FOLLOW_S)
+        wait_for_end(output, write, _told, note, _FOLLOW_S, busy=_BUSY)
     if output != "-":
         click.echo(f"wrote {output}")
 
@@ -91,6 +95,7 @@ def send(target: str, to: str | None, most_points: int) -> None:
     click.echo(facts(target, to, most_points).sent())
 
 
+@streams_kept()
 def watch_run(target: str, to: str | None) -> None:
     """Show a run until it is over: redrawn on a terminal, a block after the other elsewhere."""
     _, run = find(target, (), to, note)
@@ -113,4 +118,4 @@ def _watch(target: str, to: str | None, echo: Callable[[str], None], poll_s: flo
     def told(run: RunFacts) -> tuple[str, bool]:
         return block(run, width), run.over
 
-    wait_for_end(target, lambda: facts(target, to, MOST_WATCHED), told, echo, poll_s)
+    wait_for_end(target, lambda: facts(target, to, MOST_WATCHED), told, echo, poll_s, busy=_BUSY)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.errors import JobError, StorageError
@@ -25,6 +25,16 @@ _NOTED_S = 1.0  # clocks that differ by less are corrected without a note
 Record = Mapping[str, Any]
 
 
+class Line(NamedTuple):
+    """What a line of the log says about the steps since the one before: the seconds of one of them, and how
+    long it waited for its batch. `step_s` is 0 if they were not measured."""
+
+    time: float
+    step: int
+    step_s: float
+    data_wait_s: float
+
+
 @dataclass(frozen=True)
 class Group:
     """A start of the worker group. `plan` is None if it was only counted as a failed start; `failure` is the
@@ -37,7 +47,8 @@ class Group:
     started: Record | None
     failure: Record | None
     counted: int
-    records: Sequence[Record]
+    lines: Sequence[Line]
+    evaluated: Sequence[Line]
     saves: Sequence[Record]
     stages: Sequence[Record]
 
@@ -49,13 +60,13 @@ class Group:
     def reached(self) -> int:
         """The last finished step."""
         of_outcome = self.outcome.step if self.outcome is not None else None
-        logged: list[int] = [record["step"] for record in self.records]
+        logged = (line.step for line in (*self.lines, *self.evaluated))
         return max([self.resumes, self.counted, of_outcome or 0, *logged])
 
     @cached_property
     def evaluations(self) -> list[float]:
         """When they ended, ascending."""
-        return sorted(record["time"] for record in self.records if record["kind"] == "eval")
+        return sorted(line.time for line in self.evaluated)
 
     @cached_property
     def saves_by_begin(self) -> list[tuple[float, Record]]:
@@ -130,6 +141,7 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
     for (restart, claimed), plan, until in zip(claims, plans, ends, strict=False):
         own = [e for e in events if claimed <= e["time"] < until]
         failure = next((e for e in own if e["kind"] in ("worker_died", "restarting")), None)
+        metrics = stream(restart.metrics_key)
         group = Group(
             restart.number,
             claimed,
@@ -138,15 +150,17 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
             next((e for e in own if e["kind"] == "group_started"), None),
             failure,
             _counted(restart, failure),
-            [record for record in stream(restart.metrics_key) if record["kind"] in ("train", "eval")],
+            [_line(record) for record in metrics if record["kind"] == "train"],
+            [_line(record) for record in metrics if record["kind"] == "eval"],
             [e for e in of_nodes if e["kind"] == "checkpoint" and _is_by(e, restart)],
             [e for e in of_nodes if e["kind"] == "stage"],
         )
         group = _on_drivers_clock(group, notes)
         groups.append(replace(group, stages=[e for e in group.stages if claimed <= e["time"] < until]))
     beat = read(attempt.heartbeat)
+    has_metrics = any(group.lines or group.evaluated for group in groups)
     signs = [claim.time, *(e["time"] for e in events), *(time for _, time in claims)]
-    signs += [record["time"] for group in groups[-1:] for record in group.records[-1:]]
+    signs += [line.time for group in groups[-1:] for line in (*group.lines[-1:], *group.evaluated[-1:])]
     return AttemptFiles(
         attempt,
         claim,
@@ -155,8 +169,14 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
         next((e["time"] for e in events if e["kind"] == "ray_started"), None),
         max([*signs, beat.time if beat is not None else 0.0]),
         groups,
-        bool(groups) and not any(group.records for group in groups) and _is_of_script(attempt),
+        bool(groups) and not has_metrics and _is_of_script(attempt),
     )
+
+
+def _line(record: Record) -> Line:
+    data_wait_s = number(record, "data_wait_s")
+    step_s = data_wait_s + number(record, "compute_s") + number(record, "communication_s")
+    return Line(record["time"], record["step"], step_s if "compute_s" in record else 0.0, data_wait_s)
 
 
 def _is_of_script(attempt: Attempt) -> bool:
@@ -183,13 +203,15 @@ def _on_drivers_clock(group: Group, notes: dict[str, None]) -> Group:
     """The same with the times of rank 0's node as the driver's clock had them. The driver asks that node for
     its time at the start of the workers; an earlier version did not, then the times are moved as far as the
     order of events demands."""
-    started, ended, records = group.started, group.failure, group.records
+    started, ended, logged = group.started, group.failure, sorted([*group.lines, *group.evaluated])
     if started is None:
         return group
     ahead_s = number(started, "clock_ahead_s")
-    if "clock_ahead_s" not in started and records:
-        late_s = records[-1]["time"] - ended["time"] if ended is not None else 0.0
-        ahead_s = max(0.0, late_s) or min(0.0, records[0]["time"] - started["time"])
+    if "clock_ahead_s" not in started and logged:
+        late_s = logged[-1].time - ended["time"] if ended is not None else 0.0
+        ahead_s = max(0.0, late_s) or min(0.0, logged[0].time - started["time"])
+    if not ahead_s:
+        return group
     if abs(ahead_s) >= _NOTED_S:
         clock = f"the clock of {group.plan.hosts[0] if group.plan and group.plan.hosts else 'rank 0'}"
         how = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the driver's"
@@ -202,4 +224,7 @@ def _on_drivers_clock(group: Group, notes: dict[str, None]) -> Group:
     if outcome is not None:
         outcome = replace(outcome, train_ended=outcome.train_ended - ahead_s)
     stages, saves = moved(group.stages), moved(group.saves)
-    return replace(group, outcome=outcome, records=moved(records), saves=saves, stages=stages)
+    lines, evaluated = (
+        [line._replace(time=line.time - ahead_s) for line in each] for each in (group.lines, group.evaluated)
+    )
+    return replace(group, outcome=outcome, lines=lines, evaluated=evaluated, saves=saves, stages=stages)

@@ -117,7 +117,7 @@ class _Books:
             ranks = (group.plan.world_size if group.plan is not None else None) or files.claim.world_size
             held = booked(start, self._usual_step_s)
             self._add(Phase(start.claimed, until, n, group.number, ranks, held))
-            self._usual_step_s = step_s(group.records) or self._usual_step_s
+            self._usual_step_s = step_s(group.lines) or self._usual_step_s
             self._reached = max(self._reached, group.reached)
             self._redone_for, again = start.why, (start.after, start.why)
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from clustertrain.ledger.attempt_files import Group, Record, number
+from clustertrain.ledger.attempt_files import Group, Line, number
 from clustertrain.ledger.book import Booking, summed
 
-_OF_STEP = ("data_wait_s", "compute_s", "communication_s")
 _PREPARED = "model, data and checkpoint"
 
 
@@ -81,40 +80,38 @@ def booked(start: Start, usual_step_s: float | None) -> tuple[Booking, ...]:
     if start.of_script:
         trained.rest("steps")
     else:
-        _book_training(start, trained, step_s(start.group.records) or usual_step_s)
+        _book_training(start, trained, step_s(start.group.lines) or usual_step_s)
     after = Stretch(start.until - start.stops).rest(start.after, start.why)
     return summed([*ready.rest(*start.again), *trained.booked, *after])
 
 
-def step_s(records: Sequence[Record]) -> float | None:
-    """How long a usual step takes: the median over the records, without the first one if there are more."""
-    lines = [record for record in records if record["kind"] == "train"]
-    measured = [sum(number(line, name) for name in _OF_STEP) for line in lines if "compute_s" in line]
+def step_s(lines: Sequence[Line]) -> float | None:
+    """How long a usual step takes: the median over the lines, without the first one if there are more."""
+    measured = [line.step_s for line in lines if line.step_s]
     if measured:
         return median(measured[1:] or measured)
-    pairs = [(a, b) for a, b in pairwise(lines) if b["step"] > a["step"]]
-    return median((b["time"] - a["time"]) / (b["step"] - a["step"]) for a, b in pairs) if pairs else None
+    pairs = [(a, b) for a, b in pairwise(lines) if b.step > a.step]
+    return median((b.time - a.time) / (b.step - a.step) for a, b in pairs) if pairs else None
 
 
 def _book_training(start: Start, trained: Stretch, usual_s: float | None) -> None:
     """Line after line of the log: what was measured apart from steps, then the steps; then the tail."""
     at, step = start.trains, start.group.resumes
-    for line in (record for record in start.group.records if record["kind"] == "train"):
-        if line["step"] <= step:
+    for line in start.group.lines:
+        if line.step <= step:
             continue
-        ends, count = min(max(at, line["time"]), start.stops), line["step"] - step
+        ends, count = min(max(at, line.time), start.stops), line.step - step
         part = Stretch(ends - at)
         _take_saves(start, part, at, ends)
-        measured_s = count * sum(number(line, name) for name in _OF_STEP)
-        in_steps_s = measured_s or (count * usual_s if usual_s else part.left_s)
+        in_steps_s = count * line.step_s or (count * usual_s if usual_s else part.left_s)
         if step == start.group.resumes:
             part.take("prepare", part.left_s - in_steps_s, _PREPARED)
             part.take("compile", in_steps_s - (count * usual_s if usual_s else in_steps_s), "the first step")
         elif _evaluations(start, at, ends):
             part.take("evaluation", part.left_s - in_steps_s)
-        _take_steps(start, part, step, line["step"], count * number(line, "data_wait_s"))
+        _take_steps(start, part, step, line.step, count * line.data_wait_s)
         trained.booked += part.booked
-        at, step = ends, line["step"]
+        at, step = ends, line.step
     trained.booked += _tail(start, at, step, usual_s)
 
 
@@ -151,13 +148,8 @@ def _take_steps(start: Start, part: Stretch, first: int, last: int, data_wait_s:
 def _take_saves(start: Start, part: Stretch, begins: float, ends: float) -> None:
     """The waits for the saves that began between two times."""
     saves = start.group.saves_by_begin
-    for n in range(bisect_left(saves, begins, key=_first), bisect_left(saves, ends, key=_first)):
-        event = saves[n][1]
+    for _, event in saves[bisect_left(saves, (begins,)) : bisect_left(saves, (ends,))]:
         part.take("save", number(event, "blocking_s"), str(event.get("reason") or "steps"))
-
-
-def _first(save: tuple[float, Record]) -> float:
-    return save[0]
 
 
 def _evaluations(start: Start, begins: float, ends: float) -> list[float]:

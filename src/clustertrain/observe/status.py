@@ -41,12 +41,10 @@ class Status:
 
     Attributes:
         standing: state and cause, a row of states.STATES.
-        last: the newest record of its metrics, or None.
     """
 
     files: RunFiles
     standing: RunState
-    last: dict[str, Any] | None
 
     @property
     def run(self) -> RunDir:
@@ -93,6 +91,12 @@ class Status:
     def exit_code(self) -> int | None:
         """The exit code for the current state, or None if the run has not ended."""
         return self.standing.exit_code if self.result is None else self.result.exit_code
+
+    @cached_property
+    def last(self) -> dict[str, Any] | None:
+        """The newest record of the run's metrics, or None."""
+        records = curve(self.run)
+        return records[-1] if records else None
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -222,7 +226,7 @@ def status_by_files(files: RunFiles) -> Status:
         # Watching the heartbeat takes a while: the run may have ended meanwhile.
         files = with_late_result(files)
         standing = of_result(files.result, over=True) if files.result else _VANISHED
-    return Status(files, standing, last_figures(files.run))
+    return Status(files, standing)
 
 
 _VANISHED = RunState("lost", "vanished", over=True)
@@ -234,12 +238,6 @@ def with_late_result(files: RunFiles) -> RunFiles:
         return files
     late = files.attempt.result.read()
     return files if late is None else replace(files, result=late)
-
-
-def last_figures(run: RunDir) -> dict[str, Any] | None:
-    """The newest record of the run's metrics."""
-    records = curve(run)
-    return records[-1] if records else None
 
 
 def runs_of(storage: Location | str, skip: Callable[[StorageError], None] | None = None) -> list[RunDir]:

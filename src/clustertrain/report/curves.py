@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -15,6 +16,7 @@ RANKS = "rank_s"
 """The value with a number for each rank."""
 _LARGEST = 1e300  # the distance of two larger values is not finite
 _NO_VALUES = {"step", "epoch", "time", "total_steps", "epoch_progress", "samples_seen", "slowest_rank_s"}
+_NO_VALUES |= {RANKS}
 
 
 @dataclass(frozen=True)
@@ -36,26 +38,22 @@ def curves_of(records: Sequence[dict[str, Any]], most: int) -> tuple[tuple[Curve
     found: dict[tuple[str, str], list[Point]] = {}
     left_out = 0
     for record in records:
-        for name, kind, value in _values(record):
+        step, kind = record["step"], record["kind"]
+        measured = [(name, kind, value) for name, value in record.items() if name not in _NO_VALUES]
+        for name, of, value in (*measured, *_of_ranks(record)):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
             if abs(value) <= _LARGEST:  # which NaN is not
-                found.setdefault((name, kind), []).append((record["step"], value))
+                found.setdefault((name, of), []).append((step, value))
             else:
                 left_out += 1
     return tuple(Curve(*key, tuple(thinned(points, most))) for key, points in found.items()), left_out
 
 
-def _values(record: dict[str, Any]) -> Iterable[tuple[str, str, float]]:
-    """(name, kind, value) of each number of a record."""
-    for name, value in record.items():
-        if name == RANKS:
-            yield from _of_ranks(value)
-        elif name not in _NO_VALUES and isinstance(value, int | float) and not isinstance(value, bool):
-            yield name, "rank" if name == "slowest_rank" else record["kind"], float(value)
-
-
-def _of_ranks(value: Any) -> Iterable[tuple[str, str, float]]:
-    """The steps per second of each rank without waiting for others: of many ranks the least, the median and
-    the most. Then the slowest rank."""
+def _of_ranks(record: dict[str, Any]) -> Iterable[tuple[str, str, float]]:
+    """(name, kind, value): the steps per second of each rank without waiting for others, of many ranks the
+    least, the median and the most; then the slowest rank."""
+    value = record.get(RANKS)
     if not isinstance(value, list) or not value or not all(isinstance(each, int | float) for each in value):
         return
     speeds = [1 / each if each > 0 else math.inf for each in value]
@@ -75,10 +73,6 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     count = most // 2 - 1
     for n in range(count):
         stretch = points[n * len(points) // count : (n + 1) * len(points) // count]
-        extremes = {min(stretch, key=_value), max(stretch, key=_value)}
+        extremes = {min(stretch, key=itemgetter(1)), max(stretch, key=itemgetter(1))}
         kept += sorted(extremes)
     return [*kept, points[-1]] if kept[-1] != points[-1] else kept
-
-
-def _value(point: Point) -> float:
-    return point[1]

@@ -86,7 +86,7 @@ def test_status_shows_when_slurm_expects_to_start_a_job_that_waits(
     job = QueuedJob(Handle("7"), query_squeue(["7"])["7"])
     now_s = slurm_time_s("2026-11-21T16:10:00")
     monkeypatch.setattr(time, "time", lambda: now_s)
-    rows = QueuedStatus(None, None, None, "SLURM", job).job_rows
+    rows = QueuedStatus(None, None, "SLURM", job).job_rows
     assert dict(rows).get("starts") == shown
 
 

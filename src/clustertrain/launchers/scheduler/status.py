@@ -15,7 +15,6 @@ from clustertrain.observe.status import (
     Row,
     RunFiles,
     Status,
-    last_figures,
     live_state,
     read_files,
     status_by_files,
@@ -169,8 +168,7 @@ def _status(read: _Files, answer: Answer) -> Status:
         late = with_late_result(files)
         if late is not files:
             return _status(replace(read, files=late), answer)
-    figures = last_figures(files.run)
-    return QueuedStatus(files, standing, figures, read.scheduler.label, job, waiting_jobs)
+    return QueuedStatus(files, standing, read.scheduler.label, job, waiting_jobs)
 
 
 def _jobs_of(read: _Files, answer: Answer) -> tuple[QueuedJob | None, tuple[QueuedJob, ...]]:

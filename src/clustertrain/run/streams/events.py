@@ -9,16 +9,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import FiniteFloat
+from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter
+from typing_extensions import TypedDict
 
-from clustertrain.record_file import json_object, typed
+from clustertrain.record_file import json_object
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Failure
 from clustertrain.run.streams.streams import Tail
+from clustertrain.units import LARGEST_INTEGER, LATEST_S
 
 
 class Kind(NamedTuple):
@@ -93,9 +97,30 @@ class EventLog:
             file.write(line.encode())
 
 
+_kept: ContextVar[dict[str, tuple[Follower, list[dict[str, Any]]]] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def streams_kept() -> Iterator[None]:
+    """Within the block `read_events` reads each stream once, and later only what was added to it."""
+    if _kept.get() is not None:
+        yield
+        return
+    token = _kept.set({})
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
 def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
     """All complete lines of a stream, or empty if there is no stream."""
-    return list(Follower(run, key).new())
+    kept = _kept.get()
+    follower, records = (kept if kept is not None else {}).setdefault(
+        run.store.uri(key), (Follower(run, key), [])
+    )
+    records += follower.new()
+    return [*records]
 
 
 class Follower:
@@ -113,9 +138,12 @@ def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
     """The record of a line, or none if a full disk cut the line short, or it is another record. The lines
     around it are still read."""
     try:
-        value = json_object(line)
-        typed(_Used, value)
+        if b"\\ud" in line:  # half of a surrogate pair is valid JSON, but cannot be encoded
+            line = json.dumps(json_object(line), ensure_ascii=False).encode(errors="replace")
+        value = _RECORD.validate_json(line, strict=True)
     except ValueError:
+        return
+    if any(isinstance(each, int) and abs(each) > LARGEST_INTEGER for each in value.values()):
         return
     if value.get(_NEEDED.get(value["kind"], "kind")) is not None:
         yield value
@@ -125,22 +153,28 @@ _NEEDED = {"stage": "phase", "train": "step", "eval": "step"}
 """The field without which a record of a kind means nothing."""
 
 
-@dataclass(frozen=True)
-class _Used:
+class _Kind(TypedDict):
+    kind: str
+    time: Annotated[FiniteFloat, Field(ge=0, le=LATEST_S)]
+
+
+class _Used(_Kind, total=False):
     """The fields that readers use. Other programs may have written to the file."""
 
-    kind: str
-    time: FiniteFloat
-    step: int | None = None
-    epoch: int | None = None
-    restart: int | None = None
-    world_size: int | None = None
-    redone_steps: int | None = None
-    bytes: int | None = None
-    total_bytes: int | None = None
-    seconds: FiniteFloat = 0.0
-    blocking_s: FiniteFloat = 0.0
-    write_s: FiniteFloat = 0.0
-    name: str | None = None
-    phase: str | None = None
-    text: str | None = None
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    step: int | None
+    epoch: int | None
+    restart: int | None
+    world_size: int | None
+    redone_steps: int | None
+    bytes: int | None
+    total_bytes: int | None
+    seconds: FiniteFloat
+    blocking_s: FiniteFloat
+    write_s: FiniteFloat
+    name: str | None
+    phase: str | None
+    text: str | None
+
+
+_RECORD: TypeAdapter[Any] = TypeAdapter(_Used)
