@@ -5,7 +5,14 @@ import re
 from pathlib import Path
 
 from clustertrain.ledger.book import CATEGORIES, Booking, Ledger, Phase
-from clustertrain.ledger.prometheus import METRICS, metrics_written, prometheus_text, write_metrics
+from clustertrain.ledger.prometheus import (
+    METRICS,
+    Used,
+    metrics_written,
+    prometheus_text,
+    write_metrics,
+    written_figures,
+)
 from clustertrain.run.folder import RunDir
 from sample_records import sample_claim
 from waiting import wait_until
@@ -28,6 +35,18 @@ def test_every_sample_is_in_the_text_format(tmp_path):
         in samples
     )
     assert re.findall(r"# TYPE (\w+) gauge", text) == list(METRICS)
+
+
+def test_its_figures_are_read_again_unless_they_are_too_old(tmp_path):
+    run = RunDir.newest(str(tmp_path), "digits")
+    assert written_figures(run, 0.0) is None
+    booked = (Booking("steps", 30.0), Booking("restart", 10.0, "clustertrain_run_ettr{} 1.0"))
+    ledger = Ledger((Phase(100.0, 140.0, 1, 0, 2, booked),), "GPU", 90)
+    run.store.write_atomic(run.prometheus_key, prometheus_text(run, ledger, now=141.0).encode())
+    assert written_figures(run, 141.0) == Used(0.75, 2.0)
+    assert written_figures(run, 141.1) is None
+    run.store.write_atomic(run.prometheus_key, b"\xff torn")
+    assert written_figures(run, 0.0) is None
 
 
 def test_the_file_is_written_while_the_block_runs_and_again_at_the_end(tmp_path, monkeypatch):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from clustertrain.errors import StorageError
 from clustertrain.ledger.book import CATEGORIES, Ledger
@@ -15,6 +17,7 @@ from clustertrain.run.folder import RunDir
 _EVERY_S = 15.0
 _SHARE = 100  # at most 1/100 of the time goes into the ledger, however many records a long run has
 _MOST_LOSSES = 10
+_SAMPLE = re.compile(r"^clustertrain_run_(ettr|device_hours|ledger_time_seconds)\{.*\} (\d+\.\d+)$", re.M)
 
 METRICS = {
     "clustertrain_run_seconds": "Wall seconds of the run in a category of the ledger.",
@@ -54,6 +57,22 @@ def _samples(ledger: Ledger, now: float) -> Iterator[tuple[str, float, dict[str,
 
 def _escaped(label: str) -> str:
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+class Used(NamedTuple):
+    """The effective training time ratio, or None if it is unknown, and the device hours."""
+
+    ettr: float | None
+    device_hours: float
+
+
+def written_figures(run: RunDir, since: float) -> Used | None:
+    """What metrics.prom says, if it was written at `since`, in seconds since 1970, or later."""
+    text = (run.store.read_or_none(run.prometheus_key) or b"").decode(errors="replace")
+    samples = {name: float(value) for name, value in _SAMPLE.findall(text)}
+    if samples.get("ledger_time_seconds", 0.0) < since or "device_hours" not in samples:
+        return None
+    return Used(samples.get("ettr"), samples["device_hours"])
 
 
 def write_metrics(run: RunDir, *, alive: bool) -> None:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.ledger.prometheus import Used, written_figures
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.status import RunFiles, Status, read_files
 from clustertrain.observe.tables import HIDDEN
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import newest_job
+from clustertrain.run.states import STATES
 from clustertrain.units import aligned
 
 
@@ -119,17 +121,29 @@ def _unreadable(run: RunDir, error: StorageError) -> RunRow:
 def _row_of(status: Status) -> RunRow:
     metrics = status.result.metrics if status.result else {}
     figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in HIDDEN)
+    used = _used(status)
     return RunRow(
         status.run.name,
         status.state,
         step=status.step,
         attempt=status.attempt.n if status.attempt else None,
-        ettr=round(ettr, 3) if (ettr := status.ledger.ettr) is not None else None,
-        device_hours=round(status.ledger.device_hours, 3),
+        ettr=round(used.ettr, 3) if used.ettr is not None else None,
+        device_hours=round(used.device_hours, 3),
         where=status.where or "this machine",
         text=figures or status.standing.text,
         run=status.run,
     )
+
+
+def _used(status: Status) -> Used:
+    """What the processes of the run have written last, and what its ledger says if that is out of date: a
+    ledger reads all that was logged."""
+    since = float("inf")
+    if status.result is not None:
+        since = status.result.ended_at
+    elif status.files.claim is not None and not STATES[status.state].final and status.state != "queued":
+        since = status.files.claim.time
+    return written_figures(status.run, since) or Used(status.ledger.ettr, status.ledger.device_hours)
 
 
 _BEFORE = {"name": "NAME", "state": "STATE", "step": "STEP", "attempt": "ATTEMPT"}
