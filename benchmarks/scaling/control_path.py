@@ -153,7 +153,7 @@ class ControlPath:
         self.attempt.stop.read()
 
     def _start_group(self, phase: str, number: int) -> None:
-        """As driver/backend.py's on_start: claim, probe of the storage, ranks, group_started."""
+        """As driver/group/start.py: claim, probe of the storage, ranks, group_started."""
         restart = self.attempt.restart(number)
         with self.counts.acting(phase, "driver"):
             claim_start(self.attempt, self.hosts)
@@ -283,8 +283,8 @@ class ControlPath:
 
 
 def claim_start(attempt: Attempt, hosts: tuple[str, ...]) -> None:
-    """What driver/backend.py's `_claim` does on the storage for a task or function without changes: it cannot
-    be imported without Ray and torch."""
+    """What driver/group/start.py's `_claim` does on the storage for a task or function without changes: it
+    cannot be imported without torch."""
     attempt.stop.read()
     attempt.run.newest_attempt()
     before = attempt.newest_restart()

@@ -54,6 +54,12 @@ class StartOptions(TypedDict, total=False):
     retry: bool
 
 
+class RunOptions(StartOptions, total=False):
+    """Those of `clustertrain run`."""
+
+    no_ray: bool
+
+
 @dataclass(frozen=True)
 class Run:
     """A run, wherever it is. `target`: a job file, the folder of a run, or the name of a known one."""
@@ -216,7 +222,7 @@ def run(
     *,
     overrides: Mapping[str, Any] = _NO_OVERRIDES,
     echo: Echo = silent,
-    **options: Unpack[StartOptions],
+    **options: Unpack[RunOptions],
 ) -> Run:
     """Train on this machine, to the end; an existing run of this name continues. Arguments as for `submit`.
 
@@ -266,7 +272,7 @@ class Start:
         return known
 
     def run_here(
-        self, screen: Screen, *, owns_process: bool, **options: Unpack[StartOptions]
+        self, screen: Screen, *, owns_process: bool, **options: Unpack[RunOptions]
     ) -> tuple[RunDir, Result]:
         """Run the job on this machine to its end."""
         check_training_installed("run")

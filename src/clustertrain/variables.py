@@ -61,8 +61,8 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         RAY,
-        "`stock`: the driver uses Ray's public API alone",
-        "the user",
+        "`stock`: the driver uses Ray's public API alone; `none`: it uses no Ray",
+        "the user; `none` by `run --no-ray`",
         "the driver",
     ),
     Variable(

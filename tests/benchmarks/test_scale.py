@@ -107,14 +107,14 @@ def test_nothing_is_counted_twice_or_outside_an_actor(tmp_path):
 
 
 def test_the_driver_claims_a_start_as_it_is_counted(tmp_path, monkeypatch):
-    """The module of the driver imports Ray and torch, so the benchmark repeats its calls."""
-    backend = pytest.importorskip("clustertrain.driver.backend")
-    monkeypatch.setattr(backend, "newest_in_memory", lambda *args, **options: None)
+    """The module of the driver imports torch, so the benchmark repeats its calls."""
+    start = pytest.importorskip("clustertrain.driver.group.start")
+    monkeypatch.setattr(start, "newest_in_memory", lambda *args, **options: None)
     worker = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
 
     def real(attempt, job):
-        config = backend.KitTorchConfig(watch=None, job_yaml=dump_job(job))
-        backend._claim(AttemptRef.of(attempt), config, [worker])
+        config = start.GroupStart(watch=None, job_yaml=dump_job(job), timeout_s=60)
+        start._claim(AttemptRef.of(attempt), config, [worker])
 
     found = []
     for side, claim in (("real", real), ("counted", lambda attempt, job: claim_start(attempt, ("node1",)))):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clustertrain.driver.backend import KitTorchConfig, _claim
+from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.job.file import dump_job
 from clustertrain.job.identity import Change
 from clustertrain.run.attempt_ref import AttemptRef
@@ -23,7 +23,7 @@ WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.
 
 def started(attempt, job):
     """The plan of the next start of the group."""
-    config = KitTorchConfig(watch=None, job_yaml=dump_job(job), is_script=job.script is not None)
+    config = GroupStart(watch=None, timeout_s=60, job_yaml=dump_job(job), is_script=job.script is not None)
     return _claim(AttemptRef.of(attempt), config, [WORKER])
 
 

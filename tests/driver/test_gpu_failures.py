@@ -1,5 +1,6 @@
 """From the GPUs of a group's workers to the event of its start, and to the failure of one of them."""
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,12 @@ from fake_nvml import FakeGpu
 from sample_records import sample_restart_claim
 
 
+def done(function):
+    call = Future()
+    call.set_result(function())
+    return call
+
+
 class Workers:
     """Ray Train's worker group without processes; a function runs in this one."""
 
@@ -20,15 +27,10 @@ class Workers:
             SimpleNamespace(
                 distributed_context=SimpleNamespace(world_rank=rank),
                 metadata=SimpleNamespace(hostname="node7", pid=10 + rank, node_id="ab12"),
+                execute_async=done,
             )
             for rank in (0, 1)
         ]
-
-    def execute(self, function):
-        return [function(), function()]
-
-    def execute_single(self, rank, function):
-        return function()
 
 
 class HereGroup(Group):

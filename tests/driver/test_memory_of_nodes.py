@@ -45,7 +45,8 @@ class Node:
 
 @pytest.fixture
 def nodes(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_of_nodes.ray, "get", lambda answers, timeout: answers)
+    monkeypatch.setattr(memory_of_nodes, "answers", lambda calls, timeout_s: calls)
+    monkeypatch.setattr(memory_of_nodes, "answer", lambda call, timeout_s: call)
     monkeypatch.setattr(memory_of_nodes, "_PIECE_BYTES", 1000)
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
@@ -149,7 +150,7 @@ def test_a_node_that_does_not_answer_costs_only_the_memory(nodes, restart, monke
     def does_not_answer(answers, timeout):
         raise RayError("The worker died.")
 
-    monkeypatch.setattr(memory_of_nodes.ray, "get", does_not_answer)
+    monkeypatch.setattr(memory_of_nodes, "answers", does_not_answer)
     assert newest(restart, nodes) is None
     attempt = restart.attempt
     (event,) = read_events(attempt.run, attempt.events_key)

@@ -12,7 +12,7 @@ from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Writer
 from clustertrain.driver import backend
-from clustertrain.driver.backend import KitTorchConfig, _claim
+from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.run import admission
@@ -87,7 +87,7 @@ class Start:
         self.resumed, self.lines, self.committed, self.has_begun = None, [], [], False
 
     def begin(self):
-        config = KitTorchConfig(watch=None, job_yaml=dump_job(self.job))
+        config = GroupStart(watch=None, timeout_s=60, job_yaml=dump_job(self.job))
         self.plan = _claim(AttemptRef.of(self.attempt), config, [WORKER])
         shelf = self.attempt.run.checkpoints
         if self.plan.checkpoint is not None:

@@ -38,7 +38,7 @@ from clustertrain.node.installed import launcher_names
 from clustertrain.version import __version__
 
 if TYPE_CHECKING:
-    from clustertrain.api import StartOptions
+    from clustertrain.api import RunOptions, StartOptions
 
 
 class _Commands(click.Group):
@@ -241,15 +241,14 @@ def schema() -> None:
 @SETS
 @GRID
 @start_options
-@click.option(
-    "--debug", is_flag=True, help="Train in this process, one rank without Ray: breakpoint() works."
-)
+@click.option("--no-ray", is_flag=True, help="Start the workers without Ray, which is faster.")
+@click.option("--debug", is_flag=True, help="Train in this process, one rank: breakpoint() works.")
 def run(
     job_file: str,
     sets: tuple[str, ...],
     grid: tuple[str, ...],
     debug: bool,
-    **options: Unpack[StartOptions],
+    **options: Unpack[RunOptions],
 ) -> None:
     """Train on this machine; an existing run of this name continues. With --grid the points take turns."""
     from clustertrain.cli.grid import points_of
@@ -262,7 +261,7 @@ def run(
     sys.exit(next(filter(None, codes), 0))
 
 
-def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: Unpack[StartOptions]) -> int:
+def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: Unpack[RunOptions]) -> int:
     """Train one run to its end. Returns its exit code."""
     from clustertrain.api import Start
     from clustertrain.launchers.check import check_training_installed

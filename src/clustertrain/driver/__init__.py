@@ -15,7 +15,9 @@ ray_watch.py     notices that Ray has ended or does not answer, and ends the dri
 stock.py         Ray Train with its public API alone
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
 scaling.py       the number of workers of each start of the group
-backend.py       the steps before each start of the worker group
+calls.py         the answers of the ranks to calls, with Ray and without
+group/           one start of the worker group: its steps; a group without Ray
+backend.py       Ray Train's hooks for the steps of a start
 memory_of_nodes.py  the state in the memory of the nodes from which a start resumes
 cause/           the cause of a failed start of the worker group
 retry_policy.py  whether another start of the worker group can help

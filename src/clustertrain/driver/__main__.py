@@ -129,6 +129,10 @@ class _Run:
 
 def _run(run: _Run) -> int:
     try:
+        try:
+            _prepare(run)
+        finally:
+            run.claimed.begin()
         _fit(run)
         result = of_outcome(run.attempt)
     except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
@@ -141,19 +145,26 @@ def _run(run: _Run) -> int:
     return write_result(run.attempt, result).exit_code
 
 
-def _fit(run: _Run) -> None:
+def _prepare(run: _Run) -> None:
+    """What comes before the first thread of this process, of which the fork server may be a fork."""
     _set_environment(run.job)
     enter_code(run.job)
-    run.cluster.prepare()
     collect_rarely()
-    _choose_api(run)
-    imports = ThreadPoolExecutor(1).submit(_import_all, run.job)
-    _connect(run, imports)
-    imports.result()
+    run.cluster.prepare()
+
+
+def _fit(run: _Run) -> None:
+    if run.cluster.has_ray:
+        _choose_api(run)
+        imports = ThreadPoolExecutor(1).submit(_import_all, run.job)
+        _connect(run, imports)
+        imports.result()
+    elif run.job.resources.gpus_per_worker:
+        check_gpus(run.world_sizes[-1], run.job.resources.gpus_per_worker)
     if run.attempt.stop.read() is not None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
     while True:
-        _trainer(run).fit()
+        (_trainer(run) if run.cluster.has_ray else _forked_trainer(run)).fit()
         if not _ended_for_resize(run.attempt):
             return
 
@@ -209,6 +220,31 @@ def _connect(run: _Run, imports: Future[None]) -> None:
     EventLog(attempt.events).write("ray_started", seconds=seconds, address=address)
 
 
+def _group_start(run: _Run, watch: Any) -> Any:
+    from clustertrain.driver.group.start import GroupStart
+
+    watch_s = run.job.failures.watchdog
+    longest_s = max(watch_s.first_step_s, watch_s.step_s or UPPER_S, watch_s.evaluation_s, watch_s.save_s)
+    return GroupStart(
+        watch=watch,
+        job_yaml=run.job_yaml,
+        env=run.job.env,
+        is_script=run.job.is_script,
+        most_workers=run.world_sizes[-1],
+        # The watchdog ends a hanging rank first, and names the phase. This timeout is for the case that it
+        # fails.
+        timeout_s=int(longest_s + 60),
+    )
+
+
+def _forked_trainer(run: _Run) -> Any:
+    from clustertrain.driver.group.forked import ForkedTrainer, ForkedWatch
+
+    watch = ForkedWatch(run.ref, run.job.failures.retries, run.cluster, run.world_sizes)
+    gpus = run.job.resources.gpus_per_worker
+    return ForkedTrainer(_group_start(run, watch), run.world_sizes[-1], gpus)
+
+
 def _trainer(run: _Run) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -217,9 +253,7 @@ def _trainer(run: _Run) -> Any:
     from clustertrain.driver.backend import KitTorchConfig
     from clustertrain.worker import train as worker
 
-    job, recorded, watch_s = run.job, parse_job(run.job_yaml, JOB_YAML), run.job.failures.watchdog
-    step_s = watch_s.step_s or UPPER_S
-    longest_s = max(watch_s.first_step_s, step_s, watch_s.evaluation_s, watch_s.save_s)
+    job, recorded = run.job, parse_job(run.job_yaml, JOB_YAML)
     scaling = ScalingConfig(
         num_workers=run.world_sizes[-1],
         use_gpu=job.resources.gpus_per_worker > 0,
@@ -240,23 +274,14 @@ def _trainer(run: _Run) -> Any:
         watch, trainer = FailureWatch(*watch_options), KitTrainer
         options = {
             "outlives_run": run.cluster.outlives_run,
-            "start_deadline": StartDeadline(run.ref, watch_s.first_step_s),
+            "start_deadline": StartDeadline(run.ref, job.failures.watchdog.first_step_s),
             "scaling_policy": _scaling_policy(run, scaling),
         }
         variables_of_worker = {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **variables_of_worker}
     return trainer(
         worker.train_loop_per_worker,
         train_loop_config={},
-        torch_config=KitTorchConfig(
-            watch=watch,
-            job_yaml=run.job_yaml,
-            env=job.env,
-            is_script=job.is_script,
-            most_workers=run.world_sizes[-1],
-            # The watchdog ends a hanging rank first, and names the phase. This timeout is for the case that
-            # it fails.
-            timeout_s=int(longest_s + 60),
-        ),
+        torch_config=KitTorchConfig(group_start=_group_start(run, watch)),
         scaling_config=scaling,
         run_config=RunConfig(
             name="ray",

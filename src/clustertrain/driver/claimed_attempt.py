@@ -29,19 +29,25 @@ class ClaimedAttempt:
     """
 
     def __init__(self, where: str) -> None:
+        self._where = where
         self._is_there, self._at_end = threading.Event(), ExitStack()
         if where.startswith("{"):
-            self._begin(AttemptRef.from_text(where))
-            attempt = self.attempt()
+            attempt = AttemptRef.from_text(where).open()
             claim = claim_of(attempt)
             job_yaml = (attempt.run.store.read_or_none(attempt.job_key) or b"").decode()
             self.to_come = AttemptToCome(job_yaml, claim.launcher, claim.world_size)
             return
-        folder = StartFolder(Path(where))
-        to_come = folder.to_come.read()
+        to_come = StartFolder(Path(where)).to_come.read()
         if to_come is None:
             raise ClusterTrainError(f"{where} names no attempt to come. This is a bug: please report it.")
         self.to_come = to_come
+
+    def begin(self) -> None:
+        """Begin the attempt, or wait for its claim in a thread."""
+        if self._where.startswith("{"):
+            self._begin(AttemptRef.from_text(self._where))
+            return
+        folder = StartFolder(Path(self._where))
         threading.Thread(target=self._wait_for_claim, args=(folder,), name="claim", daemon=True).start()
 
     def attempt(self) -> Attempt:

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ray
-from ray.exceptions import RayError
-
+from clustertrain.driver.calls import answer, answers
 from clustertrain.run.claims import overtaken_by
 from clustertrain.run.folder import Restart
 from clustertrain.run.streams.events import EventLog
@@ -59,7 +57,7 @@ def newest_in_memory(
         ]
         newest = newest_usable(states, len(workers), committed_step, keeps_best=keeps_best)
         return newest if newest is not None and _is_on_each(newest, nodes) else None
-    except RayError as error:
+    except Exception as error:  # noqa: BLE001  the storage has a checkpoint
         why = str(error).strip().rpartition("\n")[2]  # of a traceback the last line
         text = f"the last step in the memory of the nodes is not used: {why}"
         EventLog(restart.attempt.events).write("warning", text=text)
@@ -71,7 +69,7 @@ def _nodes(attempt: int, workers: Sequence[Any]) -> list[_Node]:
     for context in (worker.distributed_context for worker in workers):
         ranks.setdefault(context.node_rank, set()).add(context.world_rank)
     firsts = [worker for worker in workers if worker.distributed_context.local_rank == 0]
-    found = ray.get([worker.execute_async(kept_on_node, attempt) for worker in firsts], timeout=_ANSWER_S)
+    found = answers([worker.execute_async(kept_on_node, attempt) for worker in firsts], _ANSWER_S)
     return [
         _Node(worker, frozenset(ranks[worker.distributed_context.node_rank]), kept)
         for worker, kept in zip(firsts, found, strict=True)
@@ -107,4 +105,4 @@ def _is_on_each(state: KeptState, nodes: Sequence[_Node]) -> bool:
 
 def _asked(worker: Any, function: Any, *args: Any) -> Any:
     """What a worker answers; Ray passes the result of another call as an argument."""
-    return ray.get(worker.execute_async(function, *args), timeout=_ANSWER_S)
+    return answer(worker.execute_async(function, *args), _ANSWER_S)

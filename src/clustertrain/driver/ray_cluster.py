@@ -42,6 +42,7 @@ class RayCluster(ABC):
         name: Ray, and where its head is, for messages.
         outlives_run: Ray keeps running when the driver ends, so the driver releases its resources there.
         is_this_machine: all workers run on the driver's machine.
+        has_ray: there is one. Without it the workers are forks on the driver's machine.
         is_elastic: its nodes come and go during a run, see elastic_cluster.py.
         has_worker_slots: each node offers as many WORKER_SLOTs as it gets workers.
     """
@@ -49,6 +50,7 @@ class RayCluster(ABC):
     name: str = "Ray"
     outlives_run: ClassVar[bool] = False
     is_this_machine: ClassVar[bool] = False
+    has_ray: ClassVar[bool] = True
     is_elastic: ClassVar[bool] = False
     has_worker_slots: ClassVar[bool] = False
 
@@ -58,7 +60,7 @@ class RayCluster(ABC):
         """How long `connect` may take."""
 
     def prepare(self) -> None:  # noqa: B027  most have nothing to prepare
-        """Start what can start before this process imports Ray; `start` follows."""
+        """Start what can start before this process imports Ray and has threads; `start` follows."""
 
     def start(self, world_size: int, warn: Callable[[str], None]) -> None:  # noqa: B027  most have nothing to start
         """Start Ray, if the driver does; `connect` follows. The attempt may not be claimed yet.

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ray.exceptions import RayActorError
-
+from clustertrain.driver.calls import RankDied
 from clustertrain.driver.cause.failures import Group
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
@@ -70,7 +69,7 @@ class RetryPolicy:
             if not failure.fatal and failure.error != "watchdog":  # after it nobody answers
                 group.save_last_step()
 
-    def has_lost_worker(self, error: RayActorError) -> None:
+    def has_lost_worker(self, error: RankDied) -> None:
         """Record the death of a worker before its training began."""
         if self._group is not None:
             group, self._group = self._group, None

@@ -13,6 +13,9 @@ from clustertrain.node.gpus import gpu_count
 from clustertrain.node.installed import how_to_install, missing_for_training
 from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 
+NO_RAY = "none"
+"""The value of CLUSTERTRAIN_RAY with which the ranks run without Ray on this machine."""
+
 
 def check_installed(host: str, key: str) -> None:
     """Check that this Python can train; submitting needs less. `key` of the job file names the Python.
@@ -72,9 +75,11 @@ def _with_gpus(job: Job, sizes: list[int]) -> list[int]:
     return fitting
 
 
-def driver_environment(job: Job, folder: Path) -> dict[str, str]:
+def driver_environment(job: Job, folder: Path, *, no_ray: bool = False) -> dict[str, str]:
     """The environment of a driver whose private folder this is."""
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
+    if no_ray:
+        environment[variables.RAY] = NO_RAY
     environment[variables.MEMORY_DIR] = str(memory_folder(folder))
     if job.scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
         environment["TMPDIR"] = str(temporary_folder(folder))

@@ -32,12 +32,14 @@ class Options:
 
     Attributes:
         no_check: start without the check of the code.
+        no_ray: the ranks of a start on this machine run without Ray.
         snapshot: the digest of the submission's snapshot, or empty for a start from the job file.
         command: the command line itself, for messages that advise one of the options.
     """
 
     fresh: bool = False
     no_check: bool = False
+    no_ray: bool = False
     takeover: bool = False
     allow_world_size_change: bool = False
     accept_changes: bool = False

@@ -1,6 +1,8 @@
 """The worker processes of Ray Train: one process per rank.
 
 train.py              the function of TorchTrainer, for the three entry points
+forked_rank.py        a rank without Ray: it calls what the driver sends
+place.py              the numbers, the address and the devices of a rank
 setup.py              the steps before the process group exists: output, signals, data, checkpoint
 process_group.py      makes the process group within a deadline, and names the ranks that are missing
 nccl_transport.py     which network NCCL chose, from the lines that it writes

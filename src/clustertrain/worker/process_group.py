@@ -54,9 +54,7 @@ class GroupSpec:
 def join_process_group(spec: GroupSpec) -> None:
     """Make the process group on this rank; the process ends if that takes longer than
     failures.watchdog.process_group."""
-    import ray.train
-
-    plan, rank = worker_state.plan, int(ray.train.get_context().get_world_rank())
+    plan, rank = worker_state.plan, worker_state.place.rank
     attempt = plan.ref.open()
     restart = attempt.restart(plan.restart)
     events = EventLog(attempt.node_events(socket.gethostname()))
@@ -83,9 +81,7 @@ def make_process_group(spec: GroupSpec, rank: int) -> None:
     store.set(f"{_REACHED}/{rank}", "")
     device = None
     if spec.backend == "nccl":
-        import ray.train.torch
-
-        device = ray.train.torch.get_device()
+        device = worker_state.place.device
         torch.cuda.set_device(device)
     dist.init_process_group(
         spec.backend,

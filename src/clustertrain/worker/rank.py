@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,4 @@ class WorkerRun:
 
 
 def versions() -> dict[str, str]:
-    import ray
-
-    return {"clustertrain": __version__, "torch": torch.__version__, "ray": ray.__version__}
+    return {"clustertrain": __version__, "torch": torch.__version__, "ray": metadata.version("ray")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import logging
 import os
 import signal
 import socket
@@ -26,7 +25,7 @@ from clustertrain.worker.data.local_data import staged
 from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpu_affinity import place_worker
 from clustertrain.worker.machine.gpus import check_gpus
-from clustertrain.worker.machine.raylet_watch import end_with_raylet
+from clustertrain.worker.place import Place
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.stacks_on_demand import StacksOnDemand
 from clustertrain.worker.stop_requests import RequestPoller
@@ -34,9 +33,11 @@ from clustertrain.worker.watchdog import WatchdogThread
 
 
 class WorkerState:
-    """The plan and the data paths of this process. A worker process serves one start of one worker group."""
+    """The plan, the place and the data paths of this process. A worker process serves one start of one worker
+    group."""
 
     plan: RestartPlan  # from set_up_process on
+    place: Place
 
     def __init__(self) -> None:
         self.data: dict[str, Path] = {}
@@ -45,45 +46,33 @@ class WorkerState:
 worker_state = WorkerState()
 
 
-def set_up_process(plan: RestartPlan, error_logger: str) -> None:
-    """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code.
-
-    Args:
-        error_logger: where Ray Train logs the exception of the train function; train.py has printed it, with
-            all its causes.
-    """
+def set_up_process(plan: RestartPlan, place: Place) -> None:
+    """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code."""
     collect_rarely()
-    import ray.train
-    import ray.util
-
-    end_with_raylet()
-    worker_state.plan = plan
-    attempt = plan.ref.open()
-    context = ray.train.get_context()
-    rank = context.get_world_rank()
+    worker_state.plan, worker_state.place = plan, place
+    attempt, rank = plan.ref.open(), place.rank
     log = attempt.rank_log(socket.gethostname(), rank)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    logging.getLogger(error_logger).setLevel(logging.CRITICAL)
     print(start_line(plan.restart), flush=True)
     StacksOnDemand(
         attempt.restart(plan.restart),
         rank,
-        context.get_world_size(),
-        asks_storage=context.get_local_rank() == 0,
+        place.world_size,
+        asks_storage=place.local_rank == 0,
         of_script=plan.job.is_script,
     )
     _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
     enter_code(plan.job)
     os.environ.update(without_references(plan.job.env))
-    for name, value in interface_variables(ray.util.get_node_ip_address()).items():
+    for name, value in interface_variables(place.address).items():
         os.environ.setdefault(name, value)
     if plan.job.resources.gpus_per_worker:
         check_gpus(1, plan.job.resources.gpus_per_worker)
-        place_worker(plan.job)
+        place_worker(plan.job, place.gpus)
     else:
         os.environ.update(without_gpus(plan.job))
         # As `accelerate launch --cpu` does. Without it, Accelerate and Transformers' Trainer see a world of
@@ -105,8 +94,9 @@ def stage_data(per: str) -> None:
     attempt = plan.ref.open()
     events = EventLog(attempt.node_events(socket.gethostname()))
     limit_s = {"stage": plan.job.failures.watchdog.stage_s}
+    rank = worker_state.place.rank
     with (
-        WatchdogThread(limit_s, lambda text: events.write("watchdog", text=text, rank=_rank())) as watchdog,
+        WatchdogThread(limit_s, lambda text: events.write("watchdog", text=text, rank=rank)) as watchdog,
         RequestPoller(attempt) as requests,
     ):
         seen: set[Any] = set()
@@ -147,12 +137,6 @@ def copy_checkpoint() -> None:
     shelf = attempt.run.checkpoints
     if plan.checkpoint and not plan.in_memory and shelf.store.local_folder(shelf.key) is None:
         fetch_checkpoint(shelf, plan.checkpoint, attempt.checkpoint_copy)
-
-
-def _rank() -> int:
-    import ray.train
-
-    return int(ray.train.get_context().get_world_rank())
 
 
 def _as_event(event: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from clustertrain.training.step.kernels import use_fast_kernels
 from clustertrain.worker.code.build_task import make_task
 from clustertrain.worker.code.user_code import check_function, check_task, code_folders
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
+from clustertrain.worker.place import Place
 from clustertrain.worker.rank import WorkerRun
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.scripts.group_watch import GroupWatch
@@ -64,32 +65,22 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
 
 
 def _train(plan: RestartPlan, job: Job) -> None:
-    import ray.train
-
-    context = ray.train.get_context()
-    started = time.time()
+    place, started = worker_state.place, time.time()
     entry_point = _run_script if job.is_script else _run_function if job.function else _run_task
-    with WorkerRun(plan, job, context.get_world_rank(), context.get_world_size()) as run:
+    with WorkerRun(plan, job, place.rank, place.world_size) as run:
         fill_environment(job, _variables(run))
-        outcome = entry_point(run, job, context)
+        outcome = entry_point(run, job, place)
     if run.rank == 0:
         outcome = replace(outcome, train_started=started, train_ended=time.time())
         run.attempt.restart(plan.restart).outcome.write(outcome)
 
 
-def _rank_info(context: Any) -> RankInfo:
-    import ray.train.torch
-
-    return RankInfo(
-        rank=context.get_world_rank(),
-        local_rank=context.get_local_rank(),
-        world_size=context.get_world_size(),
-        device=ray.train.torch.get_device(),
-    )
+def _rank_info(place: Place) -> RankInfo:
+    return RankInfo(place.rank, place.local_rank, place.world_size, place.device)
 
 
-def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
-    result = train_task(job, settings_of(job), _rank_info(context), run, worker_state.data)
+def _run_task(run: WorkerRun, job: Job, place: Place) -> Outcome:
+    result = train_task(job, settings_of(job), _rank_info(place), run, worker_state.data)
     return Outcome(
         result.finished,
         result.step,
@@ -139,8 +130,8 @@ def settings_of(job: Job) -> TrainSettings:
 
 
 @marks_of_output()
-def _run_function(run: WorkerRun, job: Job, context: Any) -> Outcome:
-    rank_session = call_function(job, _rank_info(context), run, worker_state.data)
+def _run_function(run: WorkerRun, job: Job, place: Place) -> Outcome:
+    rank_session = call_function(job, _rank_info(place), run, worker_state.data)
     rank_session.end()
     run.finish()
     return Outcome(not rank_session.stopped, run.step, metrics=run.last_metrics)
@@ -164,13 +155,13 @@ def call_function(job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, 
 
 
 @marks_of_output()
-def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
+def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
     environment = torchrun_environment(
         rank=run.rank,
-        local_rank=context.get_local_rank(),
+        local_rank=place.local_rank,
         world_size=run.world_size,
-        local_world_size=context.get_local_world_size(),
-        group_rank=context.get_node_rank(),
+        local_world_size=place.local_world_size,
+        group_rank=place.node_rank,
         restart=run.plan.restart,
         retries=job.failures.retries,
         run_id=f"{run.plan.ref.name}-{run.plan.ref.attempt}",

@@ -10,15 +10,11 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
-import ray
-from ray.exceptions import RayActorError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+from clustertrain.driver.calls import RankDied, answer, answers, answers_by_rank
 from clustertrain.driver.cause import error_signature as recurrence
 from clustertrain.driver.cause.diagnosis import Diagnosis, diagnose
 from clustertrain.driver.cause.gpu_diagnosis import SNAPSHOT, diagnose_gpu
@@ -61,22 +57,22 @@ class Group:
     """The workers of one restart, and the limits of their nodes at its start.
 
     Raises:
-        RayActorError: a worker has already died.
+        RankDied: a worker has already died.
     """
 
     def __init__(self, worker_group: Any, restart: Restart) -> None:
         self._workers = {w.distributed_context.world_rank: w for w in worker_group.get_workers()}
         self._restart, self._attempt = restart, restart.attempt
         self.began_s = time.monotonic()
-        self._limits: dict[int, Limits] = dict(
-            zip(self._workers, worker_group.execute(read_limits), strict=True)
-        )
-        self._gpus: dict[int, RankGpus] = dict(
-            zip(self._workers, worker_group.execute(gpus_of_rank), strict=True)
-        )
+        self._limits: dict[int, Limits] = self._of_all(read_limits)
+        self._gpus: dict[int, RankGpus] = self._of_all(gpus_of_rank)
         asked = time.time()
-        answered = worker_group.execute_single(0, time.time)
+        answered = answer(self._workers[0].execute_async(time.time))
         self._clock_ahead_s = answered - (asked + time.time()) / 2
+
+    def _of_all(self, function: Callable[[], Any]) -> dict[int, Any]:
+        found = answers([worker.execute_async(function) for worker in self._workers.values()])
+        return dict(zip(self._workers, found, strict=True))
 
     def as_event(self) -> dict[str, Any]:
         """The fields of the event `group_started`."""
@@ -106,17 +102,16 @@ class Group:
     def save_last_step(self) -> None:
         """Let the ranks that are alive save the last step in the memory of their nodes; of those on a node
         with the same state one does."""
-        offers = _answers(
-            {r: w.execute_async(last_step.offered) for r, w in self._workers.items()}, _OFFERS_S
-        )
-        found = {rank: offer for rank, offer in offers.items() if offer is not None}
+        calls = {rank: w.execute_async(last_step.offered) for rank, w in self._workers.items()}
+        offers = answers_by_rank(calls, _OFFERS_S).items()
+        found = {rank: offer for rank, offer in offers if isinstance(offer, tuple)}
         writers = {(self._limits[rank].host, found[rank][0]): rank for rank in found}
         saves = {rank: self._workers[rank].execute_async(last_step.save) for rank in writers.values()}
-        _answers(saves, max((found[rank][1] for rank in saves), default=0.0))
+        answers_by_rank(saves, max((found[rank][1] for rank in saves), default=0.0))
 
-    def report_dead_worker(self, error: RayActorError) -> None:
+    def report_dead_worker(self, error: RankDied) -> None:
         """The same for a worker that died before training began, while the others may wait for it."""
-        rank = next(r for r, w in self._workers.items() if w.actor._actor_id.hex() == error.actor_id)
+        rank = next(rank for rank, worker in self._workers.items() if error.is_of(worker))
         self._record(self._of_dead_rank(rank, error))
 
     def _record(self, failure: Failure) -> Failure:
@@ -143,21 +138,14 @@ class Group:
 
     # -- answers of the ranks and their nodes ------------------------------------------------------
 
-    def _dead_ranks(self) -> dict[int, ray.exceptions.RayError]:
-        """Ray's error for each dead rank. A poll can return a survivor's exception before the death that
+    def _dead_ranks(self) -> dict[int, RankDied]:
+        """The error for each dead rank. A poll can return a survivor's exception before the death that
         caused it, so every rank is asked, all of them at once."""
-        dead: dict[int, ray.exceptions.RayError] = {}
-        answers = {rank: w.actor.get_metadata.remote() for rank, w in self._workers.items()}
-        timeout_s = _ALIVE_S + _ALIVE_EACH_S * len(answers)
-        ray.wait(list(answers.values()), num_returns=len(answers), timeout=timeout_s)
-        for rank, answer in answers.items():
-            try:
-                ray.get(answer, timeout=0)
-            except (RayActorError, ray.exceptions.OutOfMemoryError) as error:
-                dead[rank] = error
-            except ray.exceptions.GetTimeoutError:
-                self._note_state(rank)  # it cannot write its stacks; the other ranks did
-        return dead
+        calls = {rank: w.execute_async(os.getpid) for rank, w in self._workers.items()}
+        answered = answers_by_rank(calls, _ALIVE_S + _ALIVE_EACH_S * len(calls))
+        for rank in calls.keys() - answered.keys():
+            self._note_state(rank)  # it cannot write its stacks; the other ranks did
+        return {rank: error for rank, error in answered.items() if isinstance(error, RankDied)}
 
     def _note_state(self, rank: int) -> None:
         pid = self._workers[rank].metadata.pid
@@ -182,23 +170,26 @@ class Group:
         neighbours = [r for r, limits in self._limits.items() if limits.host == host and r != rank]
         for target in neighbours if is_silent else (rank, *neighbours):
             try:
-                answer: _T = ray.get(self._workers[target].execute_async(function, *args), timeout=_ANSWER_S)
-            except ray.exceptions.RayError:  # dead, stopped, or without a free file descriptor
+                found: _T = answer(self._workers[target].execute_async(function, *args), _ANSWER_S)
+            except Exception:  # noqa: BLE001  dead, stopped, or without a free file descriptor
                 if host == this_host():
                     return function(*args)
             else:
-                return answer
+                return found
         return self._call_in_new_process(rank, function, *args)
 
     def _call_in_new_process(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
         """Run the function in a new Ray task: the rank was the only worker of its node, as in a pod."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         there = NodeAffinitySchedulingStrategy(self._workers[rank].metadata.node_id, soft=False)
         target = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
         try:
-            answer: _T = ray.get(target.remote(*args), timeout=_STARTS_S)
+            found: _T = ray.get(target.remote(*args), timeout=_STARTS_S)
         except ray.exceptions.RayError:  # the node is gone as well
             return None
-        return answer
+        return found
 
     def _who(self, rank: int) -> str:
         where = self._workers[rank].metadata
@@ -255,7 +246,7 @@ class Group:
         logs = command_on(self._attempt.uri, "logs", "--rank", str(rank))
         return f"The whole traceback: {logs}"
 
-    def _of_dead_rank(self, rank: int, error: ray.exceptions.RayError) -> Failure:
+    def _of_dead_rank(self, rank: int, error: RankDied) -> Failure:
         """The failure of a dead process. Its log shows the fatal signal if the signal can be caught: Python's
         faulthandler writes "Fatal Python error: Segmentation fault" (or Aborted, Bus error, …). Without such
         a line the process was killed by SIGKILL, which cannot be caught.
@@ -327,17 +318,6 @@ class Group:
             gpus=(self._call_on_node(rank, gpu_states, gpus) or ()) if gpus else (),
             own_pids=pids,
         )
-
-
-def _answers(tasks: Mapping[int, Any], within_s: float) -> dict[int, Any]:
-    """The results of the tasks that return one within this time, by rank."""
-    ended, _ = ray.wait([*tasks.values()], num_returns=len(tasks), timeout=within_s) if tasks else ([], [])
-    answers: dict[int, Any] = {}
-    for rank, task in tasks.items():
-        with suppress(ray.exceptions.RayError):
-            if task in ended:
-                answers[rank] = ray.get(task)
-    return answers
 
 
 def _judged(failure: Failure, is_certain: bool, is_transient: bool) -> Failure:

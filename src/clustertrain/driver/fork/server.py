@@ -48,13 +48,14 @@ _SURVIVES_FORK = ("jemalloc_bg_thd",)  # of pyarrow: it is started again in a fo
 
 @dataclass(frozen=True)
 class Request:
-    """A worker to start, or modules to import for the next ones."""
+    """A worker to start, or modules to import for the next ones. `place`: of a rank without Ray."""
 
     environment: dict[str, str]
     folder: str
     arguments: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
+    place: str = ""
 
     @property
     def job(self) -> tuple[str, ...]:
@@ -68,11 +69,15 @@ class _Forked(BaseException):
         self.run = run
 
 
+def import_torch() -> None:
+    for name in _TORCH:
+        import_module(name)
+
+
 def main(fd: int) -> None:
     """Import torch, and hand on requests until the process that has started this one ends."""
     listens, servers = socket.socket(fileno=fd), dict[tuple[str, ...], socket.socket]()
-    for name in _TORCH:
-        import_module(name)
+    import_torch()
     _prepare_to_fork()
     with listens:
         while sys.stdin not in select.select([listens, sys.stdin], [], [])[0]:
@@ -116,13 +121,15 @@ def _close(files: list[int]) -> None:
 
 def _serve_job(first: Request, channel: socket.socket) -> None:
     os.environ.update(first.environment)
-    ray_internals.draw_class_ids_from_system()
-    for name in _RAY:
-        import_module(name)
+    if not first.place:
+        ray_internals.draw_class_ids_from_system()
+        for name in _RAY:
+            import_module(name)
+        _ = ray_internals.parser, ray_internals.RuntimeEnvContext, ray_internals.update_envs
     if reasons := _unfit_to_fork():
-        raise ClusterTrainError(f"Ray's workers cannot be forks of this process: {' and '.join(reasons)}.")
-    _ = ray_internals.parser, ray_internals.RuntimeEnvContext, ray_internals.update_envs
-    print("clustertrain: workers are forks of a process with torch, Ray and Ray Train", flush=True)
+        raise ClusterTrainError(f"The workers cannot be forks of this process: {' and '.join(reasons)}.")
+    which = "torch" if first.place else "torch, Ray and Ray Train"
+    print(f"clustertrain: workers are forks of a process with {which}", flush=True)
     states = RandomStates.now()
     _serve(channel, before=states, after=states)
 
@@ -221,12 +228,11 @@ def _imported(request: Request) -> bool:
 def _unfit_to_fork() -> list[str]:
     """Why two forks of this process would not be as two processes."""
     import torch
-    from ray import ObjectRef
 
     reads, writes = os.pipe()
     for _ in range(2):
         if os.fork() == 0:
-            os.write(writes, bytes([torch.cuda._is_in_bad_fork()]) + ObjectRef.from_random().binary())
+            os.write(writes, bytes([torch.cuda._is_in_bad_fork()]) + _drawn_id())
             os._exit(0)
     os.close(writes)
     with os.fdopen(reads, "rb") as file:
@@ -234,6 +240,15 @@ def _unfit_to_fork() -> list[str]:
     first, second = found[: len(found) // 2], found[len(found) // 2 :]
     why = {"it has asked CUDA for its devices": first[:1] != b"\0", "it draws ids of Ray's": first == second}
     return [text for text, is_true in why.items() if is_true]
+
+
+def _drawn_id() -> bytes:
+    """An id of Ray's, or of the system without Ray."""
+    if "ray" not in sys.modules:
+        return os.urandom(8)
+    from ray import ObjectRef
+
+    return bytes(ObjectRef.from_random().binary())
 
 
 def _own_mebibytes() -> int:
@@ -272,7 +287,8 @@ class RandomStates:
 
 
 def _become_worker(request: Request, files: list[int], before: RandomStates, after: RandomStates) -> None:
-    """Do in this fork what Ray's setup_worker.py does in a new process; it ends with the worker."""
+    """Become a rank without Ray, or do what Ray's setup_worker.py does in a new process; it ends with the
+    worker."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for target, file in enumerate(files):
         os.dup2(file, target)
@@ -281,6 +297,9 @@ def _become_worker(request: Request, files: list[int], before: RandomStates, aft
     read_once = {name: value for name, value in os.environ.items() if _READ_ONCE.fullmatch(name)}
     os.environ.clear()
     os.environ.update({**read_once, **request.environment})
+    if request.place:
+        after.renew_since(before)
+        import_module("clustertrain.worker.forked_rank").main(request.place)  # it does not return
     arguments, remaining = ray_internals.parser.parse_known_args(request.arguments)
     context = ray_internals.RuntimeEnvContext.deserialize(arguments.serialized_runtime_env_context or "{}")
     ray_internals.update_envs(context.env_vars)
@@ -293,10 +312,15 @@ def _become_worker(request: Request, files: list[int], before: RandomStates, aft
     run_path(remaining[0], run_name="__main__")
 
 
-if __name__ == "__main__":
-    run: Callable[[], None] | None = partial(main, int(sys.argv[1]))
+def serve(fd: int) -> None:
+    """Be the fork server, and in a fork of it the worker. `fd`: the socket on which it listens."""
+    run: Callable[[], None] | None = partial(main, fd)
     while run is not None:
         try:
             run = run()
         except _Forked as forked:
             run = forked.run
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

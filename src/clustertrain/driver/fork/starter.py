@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
+from typing import IO
 
 from clustertrain import variables
 from clustertrain.worker.fork import client
@@ -22,32 +24,67 @@ _QUEUE = 128
 def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
     """Start the fork server; it ends with this process. Processes that this one starts from now on know it.
 
-    OpenMP and numpy read the number of their threads when they are loaded: it is the one that Ray would set.
-
     Args:
         folder: a private folder with a short path, for the socket: who connects has code run.
     """
-    threads = max(1, math.floor(cpus_per_worker))
-    path = folder / "fork"
-    path.unlink(missing_ok=True)  # of a driver that was killed
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listens:
-        listens.bind(str(path))
-        listens.listen(_QUEUE)
+    with _listening(folder) as listens:
         server = subprocess.Popen(
             [sys.executable, "-m", "clustertrain.driver.fork.server", str(listens.fileno())],
             stdin=subprocess.PIPE,  # its end is the end of this process
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=[listens.fileno()],
-            env={"OMP_NUM_THREADS": str(threads), **os.environ},
+            env={**_threads(cpus_per_worker), **os.environ},
             text=True,
             errors="replace",
         )
-    threading.Thread(target=_print_lines, args=(server,), name="fork-server", daemon=True).start()
+    _print_lines(server.stdout)
+
+
+def fork_server_of_this_process(folder: Path, cpus_per_worker: float) -> None:
+    """The same, as a fork of this process, which has one thread: each import is done once for both."""
+    os.environ |= {**_threads(cpus_per_worker), **os.environ}
+    with _listening(folder) as listens:
+        from clustertrain.driver.fork.server import import_torch, serve
+
+        import_torch()
+        import_module("clustertrain.driver.group.forked")
+        ends, is_open = os.pipe()  # is_open is closed at the end of this process
+        printed, prints = os.pipe()
+        if os.fork() == 0:
+            for target, file in enumerate((ends, prints, prints)):
+                os.dup2(file, target)
+            os.close(is_open)
+            os.close(printed)
+            serve(listens.fileno())
+            os._exit(0)
+        os.close(ends)
+        os.close(prints)
+    _print_lines(os.fdopen(printed, errors="replace"))
+
+
+def _threads(cpus_per_worker: float) -> dict[str, str]:
+    """OpenMP and numpy read the number of their threads when they are loaded: it is the one that Ray would
+    set."""
+    return {"OMP_NUM_THREADS": str(max(1, math.floor(cpus_per_worker)))}
+
+
+def _listening(folder: Path) -> socket.socket:
+    """The socket of the fork server."""
+    path = folder / "fork"
+    path.unlink(missing_ok=True)  # of a driver that was killed
     os.environ[variables.FORK_SERVER] = str(path)
+    listens = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listens.bind(str(path))
+    listens.listen(_QUEUE)
+    return listens
 
 
-def _print_lines(server: subprocess.Popen[str]) -> None:
+def _print_lines(printed: IO[str] | None) -> None:
     """Print what the server prints: this process may continue its output in another file."""
-    for line in server.stdout or ():
-        print(line, end="", flush=True)
+
+    def follow() -> None:
+        for line in printed or ():
+            print(line, end="", flush=True)
+
+    threading.Thread(target=follow, name="fork-server", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Ray for the driver of `clustertrain run`: on this machine, or the cluster of RAY_ADDRESS."""
+"""Ray for the driver of `clustertrain run`: on this machine, the cluster of RAY_ADDRESS, or none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clustertrain.driver.ray_cluster import Deadline, RayCluster, worker_resourc
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
-from clustertrain.launchers.one_host import ray_address
+from clustertrain.launchers.one_host import NO_RAY, ray_address
 from clustertrain.node.network import LOOPBACK
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES
 from clustertrain.run.folder import Attempt
@@ -23,7 +23,9 @@ _KEY = "failures.ray_start"
 
 
 def ray_cluster(job: Job) -> RayCluster:
-    """The cluster of RAY_ADDRESS if that is set; else Ray on this machine."""
+    """The cluster of RAY_ADDRESS if that is set; else Ray on this machine, or none."""
+    if os.environ.get(variables.RAY) == NO_RAY:
+        return NoRay(os.environ[variables.RAY_DIR], job.resources)
     if address := ray_address():
         resize_after_s = job.failures.resize_after_s if len(job.world_sizes) > 1 else 0.0
         return GivenRay(address, job.resources, job.failures.ray_start_s, resize_after_s)
@@ -85,6 +87,28 @@ class LocalRay(RayCluster):
 
     def is_gone(self) -> bool:
         return any(process.poll() is not None for process in _processes().values())
+
+
+@dataclass(frozen=True)
+class NoRay(RayCluster):
+    """This machine without Ray. `folder`: private, with a short path, for the socket of the fork server."""
+
+    folder: str
+    resources: Resources
+    has_ray = False
+    is_this_machine = True
+
+    @property
+    def deadline(self) -> Deadline:
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        from clustertrain.driver.fork.starter import fork_server_of_this_process
+
+        fork_server_of_this_process(Path(self.folder), self.resources.cpus_per_worker)
+
+    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
+        raise NotImplementedError
 
 
 def _processes() -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
-from clustertrain.errors import EXIT_FAILED
+from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
@@ -42,18 +44,25 @@ def run_local(
             and as long as it lives an attempt without a result counts as running: so it gets one.
 
     Raises:
+        ClusterError: `options.no_ray`, and RAY_ADDRESS is set.
         ClusterTrainError: as `claim_next_attempt` and `check_code`.
         RunStopped: a signal arrived during the check of the code.
     """
 
+    if options.no_ray and (address := ray_address()):
+        raise ClusterError(
+            f"RAY_ADDRESS={address} names a Ray cluster, and --no-ray trains on this machine alone.\n"
+            "Unset RAY_ADDRESS, or omit --no-ray."
+        )
     for note in allocation_notes(options.command):
         screen.echo(f"note: {note}")
+    environment = partial(driver_environment, job, no_ray=options.no_ray)
     early: list[EarlyDriver] = []
     with ExitStack() as at_end:
 
         def check(world_size: int) -> None:
             """Check the code while the driver prepares itself and starts Ray."""
-            early.append(EarlyDriver(job, "local", world_size, partial(driver_environment, job)))
+            early.append(EarlyDriver(job, "local", world_size, environment))
             at_end.callback(early[0].discard)
             if not options.no_check:
                 elsewhere, command = bool(ray_address()), options.command
@@ -78,7 +87,9 @@ def run_local(
             send_leftovers(run, screen.echo)
             with StreamUpload(begun, screen.echo):
                 command = by_name(options.command, known)
-                return run, _supervise(begun, job, command, screen, early[0], owns_process=owns_process)
+                return run, _supervise(
+                    begun, environment, command, screen, early[0], owns_process=owns_process
+                )
         except BaseException as error:
             if not owns_process:
                 write_result(begun, failed(begun, f"{type(error).__name__}: {error}", EXIT_FAILED))
@@ -101,7 +112,7 @@ def allocation_notes(command: CommandLine) -> list[str]:
 
 def _supervise(
     attempt: Attempt,
-    job: Job,
+    environment: Callable[[Path], dict[str, str]],
     command: CommandLine,
     screen: Screen,
     early: EarlyDriver,
@@ -109,9 +120,9 @@ def _supervise(
     owns_process: bool,
 ) -> Result:
     screen.echo(
-        f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's output goes to {attempt.driver_log}"
+        f"{attempt.run.name}: attempt {attempt.n} in {attempt.run.uri}; "
+        f"the driver's output goes to {attempt.driver_log}"
     )
-    environment = partial(driver_environment, job)
     return run_driver(
         attempt,
         environment,

@@ -16,22 +16,20 @@ _ALLOCATOR_NAMES = (_ALLOCATOR, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CO
 _EXPANDABLE = "expandable_segments:True"  # segments of memory grow: tensors of other sizes leave no gaps
 
 
-def place_worker(job: Job) -> None:
-    """Set both for this process and its children, and print what was set to the rank's log."""
+def place_worker(job: Job, gpus: Sequence[int]) -> None:
+    """Set both for this process and its children, and print what was set to the rank's log. `gpus`: as in
+    worker/place.py."""
     use_expandable_segments(in_this_process=not job.is_script)
     if job.resources.bind_cpus:
-        line = bind_to_gpus(*_addresses(), job.resources.cpus_per_worker)
+        line = bind_to_gpus(*_addresses(gpus), job.resources.cpus_per_worker)
         print(f"clustertrain: {line}", flush=True)
 
 
-def _addresses() -> tuple[list[str], list[str]]:
-    """The PCI addresses of this worker's GPUs, and of those of all workers of the node, as Ray Train shares
-    them, or empty if NVML does not answer. Creates no CUDA context."""
-    import ray.train.torch
-
+def _addresses(gpus: Sequence[int]) -> tuple[list[str], list[str]]:
+    """The PCI addresses of this worker's GPUs, and of those of all workers of the node, which each of
+    them sees, or empty if NVML does not answer. Creates no CUDA context."""
     of_node = [gpu.pci for gpu in visible_gpus()]
-    own = [device.index for device in ray.train.torch.get_devices()]
-    return ([of_node[index] for index in own] if max(own) < len(of_node) else []), of_node
+    return ([of_node[index] for index in gpus] if max(gpus) < len(of_node) else []), of_node
 
 
 def bind_to_gpus(

@@ -1,0 +1,181 @@
+"""A worker group without Ray, on this machine: its ranks are forks of the fork server.
+
+What it offers is what Ray Train's worker group offers, so that the steps of a start, the cause of a failure
+and the rules for another start are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import count
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_any
+from typing import Any
+
+from clustertrain.driver.calls import RankDied
+from clustertrain.driver.group.start import GroupStart
+from clustertrain.driver.retry_policy import RetryPolicy
+from clustertrain.node.network import LOOPBACK
+from clustertrain.worker.fork.client import ask
+from clustertrain.worker.forked_rank import Call, set_up, train
+from clustertrain.worker.place import Place
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The process of a rank, named as in Ray Train."""
+
+    pid: int
+    hostname: str
+    node_ip: str = LOOPBACK
+    node_id: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The place of a rank, named as in Ray Train."""
+
+    world_rank: int
+    local_rank: int
+    node_rank: int = 0
+
+
+class ForkedRank:
+    """The process of a rank, and the calls that it has not answered yet."""
+
+    def __init__(self, place: Place) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ask({"place": json.dumps(asdict(place))}, files=(theirs.fileno(), 1, 2))
+        self._channel = Connection(ours.detach())
+        self.metadata = Metadata(self._channel.recv(), socket.gethostname())
+        self.distributed_context = Context(place.rank, place.local_rank)
+        self._numbers, self._calls = count(), dict[int, Future[Any]]()
+        self._lock, self._has_ended = threading.Lock(), False
+        self._reader = threading.Thread(target=self._read, name=f"reader-{place.rank}", daemon=True)
+        self._reader.start()
+
+    def execute_async(self, function: Callable[..., Any], *args: Any, aside: bool = False) -> Future[Any]:
+        """Call a function in the rank. `aside`: in a thread of its own; the rank answers other calls then."""
+        answered = Future[Any]()
+        with self._lock:
+            number = next(self._numbers)
+            self._calls[number] = answered
+            with suppress(OSError):  # it has ended, which the reader notices
+                self._channel.send(Call(number, function, args, aside))
+            if self._has_ended:
+                self._fail_all()
+        return answered
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.metadata.pid, signal.SIGKILL)
+        self._reader.join()
+
+    def _read(self) -> None:
+        with suppress(EOFError, OSError):
+            # The end of the channel does not show the end of the process: its children may have it, too.
+            process = os.pidfd_open(self.metadata.pid)
+            try:
+                while self._channel in wait_for_any([self._channel, process]):
+                    self._take(*self._channel.recv())
+            finally:
+                wait_for_any([process])
+                os.close(process)
+        with self._lock:
+            self._has_ended = True
+            self._fail_all()
+
+    def _take(self, number: int, result: Any, error: BaseException | None) -> None:
+        answered = self._calls.pop(number)
+        if error is None:
+            answered.set_result(result)
+        else:
+            answered.set_exception(error)
+
+    def _fail_all(self) -> None:
+        while self._calls:
+            _, answered = self._calls.popitem()
+            pid = self.metadata.pid
+            answered.set_exception(RankDied(f"The process {pid} of a rank has ended.", pid))
+
+
+class ForkedGroup:
+    """The ranks of one start."""
+
+    def __init__(self, world_size: int, gpus_per_worker: int) -> None:
+        self._ranks = [
+            ForkedRank(
+                Place(
+                    rank=rank,
+                    world_size=world_size,
+                    local_rank=rank,
+                    local_world_size=world_size,
+                    node_rank=0,
+                    address=LOOPBACK,
+                    gpus=tuple(range(rank * gpus_per_worker, (rank + 1) * gpus_per_worker)),
+                )
+            )
+            for rank in range(world_size)
+        ]
+
+    def get_workers(self) -> Sequence[ForkedRank]:
+        return self._ranks
+
+    def train(self) -> dict[int, BaseException]:
+        """Train until all ranks have returned or one has failed. Returns the errors by rank."""
+        calls = [rank.execute_async(train, aside=True) for rank in self._ranks]
+        wait(calls, return_when=FIRST_EXCEPTION)
+        errors = {rank: call.exception() for rank, call in enumerate(calls) if call.done()}
+        return {rank: error for rank, error in errors.items() if error is not None}
+
+    def end(self) -> None:
+        for rank in self._ranks:
+            rank.end()
+
+
+class GroupNotStarted(Exception):
+    """The start of a group failed before its training; another start may help."""
+
+
+class ForkedWatch(RetryPolicy):
+    """The rules for another start, without Ray."""
+
+    def failed_start(self, text: str) -> Exception:
+        return GroupNotStarted(text)
+
+
+@dataclass(frozen=True)
+class ForkedTrainer:
+    """What Ray Train's TorchTrainer does, on this machine and without Ray."""
+
+    group_start: GroupStart
+    world_size: int
+    gpus_per_worker: int
+
+    def fit(self) -> None:
+        """Start the group until its training has returned. Raises as RetryPolicy.before_restart."""
+        while not self._has_trained():
+            self.group_start.watch.before_restart()
+
+    def _has_trained(self) -> bool:
+        watch, group = self.group_start.watch, ForkedGroup(self.world_size, self.gpus_per_worker)
+        try:
+            self.group_start.run(group, set_up, ForkedGroup.end)
+            watch.has_started()
+            errors = group.train()
+            if errors:
+                watch.has_failed(errors)
+        except GroupNotStarted:
+            return False
+        finally:
+            group.end()
+        return not errors

@@ -1,0 +1,293 @@
+"""The steps before each start of the worker group, with Ray and without; all of them run in the driver.
+
+They claim the restart (only the newest one may write checkpoints), choose the checkpoint, stage the data,
+and only then create the process group. failures.py and retry_policy.py handle a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clustertrain import variables
+from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
+from clustertrain.checkpoints.read import newest_verified
+from clustertrain.driver.calls import RankDied, answer, answers, answers_by_rank
+from clustertrain.driver.elastic_cluster import alive_nodes
+from clustertrain.driver.memory_of_nodes import newest_in_memory
+from clustertrain.driver.retry_policy import RetryPolicy
+from clustertrain.driver.world_size import resize_text
+from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
+from clustertrain.job.file import parse_job
+from clustertrain.node.ports import Ports, free_port
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.claims import has_script_checkpoint, overtaken_by
+from clustertrain.run.folder import JOB_YAML, Restart
+from clustertrain.run.records import RestartClaim, ResumePoint
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.worker import setup
+from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
+from clustertrain.worker.process_group import GroupSpec, join_process_group
+from clustertrain.worker.restart_plan import RestartPlan
+from clustertrain.worker.setup import worker_state
+
+_OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupStart:
+    """What every start of the worker group of a run has in common. `watch` is told of each."""
+
+    watch: RetryPolicy
+    job_yaml: str
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+    is_script: bool = False
+    most_workers: int = 1
+    timeout_s: float
+
+    def run(
+        self, group: Any, set_up: Callable[[RestartPlan], None], end_group: Callable[[Any], None]
+    ) -> None:
+        """Start the ranks of a group up to their process group.
+
+        Args:
+            group: Ray Train's worker group, or a ForkedGroup.
+            set_up: called in each rank first.
+            end_group: ends all processes of a group whose start has failed.
+        """
+        watch, workers = self.watch, group.get_workers()
+        plan = _claim(watch.ref, self, workers)
+        try:
+            watch.group_exists(group, plan.restart)
+            _on_all(workers, set_up, plan)
+            _probe(workers, plan)
+            _stage(workers, plan)
+            if self.is_script:
+                _on_all(workers, _set_rendezvous, *answer(workers[0].execute_async(_rendezvous_here)))
+            else:
+                errors = self._make_process_group(workers, plan)
+                if errors:
+                    watch.has_failed(errors)
+                    end_group(group)
+                    raise watch.failed_start("The process group could not be made.")
+        except RankDied as error:
+            watch.has_lost_worker(error)
+            end_group(group)
+            raise watch.failed_start("A worker died before training began.") from error
+
+    def _make_process_group(self, workers: Sequence[Any], plan: RestartPlan) -> dict[int, BaseException]:
+        """As Ray Train, which has no deadline for it and cannot name the ranks that are missing. Returns the
+        errors of the ranks that raised one; Ray Train would end the run.
+
+        Raises:
+            RankDied: a worker has died.
+            ClusterTrainError: a rank refuses.
+        """
+        address, port = answer(workers[0].execute_async(_address_and_port))
+        _on_all(workers, _set_rendezvous, address, port)
+        _on_all(workers, _set_ranks)
+        hosts = tuple(w.metadata.hostname for w in workers)
+        backend = "nccl" if plan.job.resources.gpus_per_worker else "gloo"
+        spec = GroupSpec(backend, address, port, hosts, self.timeout_s)
+        joining = {rank: w.execute_async(join_process_group, spec) for rank, w in enumerate(workers)}
+        try:
+            answers([*joining.values()])
+        except (RankDied, ClusterTrainError):
+            raise
+        except Exception:  # noqa: BLE001  the errors of all ranks show the cause
+            found = answers_by_rank(joining, _OTHERS_S)
+            return {rank: error for rank, error in found.items() if isinstance(error, BaseException)}
+        return {}
+
+
+def _on_all(workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> None:
+    answers([w.execute_async(function, *args) for w in workers])
+
+
+def _probe(workers: Sequence[Any], plan: RestartPlan) -> None:
+    """Every node writes a file, then each reads those of some others, then each removes its own."""
+    firsts = {w.distributed_context.node_rank: w for w in _first_of_each_node(workers)}
+    nonces = {node: secrets.token_hex(8) for node in firsts}
+
+    def of(node: int) -> dict[int, str]:
+        """The text of a node, and those that it reads."""
+        return {each: nonces[each] for each in (node, *read_by(node, len(firsts)))}
+
+    for step in (write_nonce, read_nonces, remove_nonce):
+        answers([w.execute_async(step, plan.ref, plan.restart, n, of(n)) for n, w in firsts.items()])
+
+
+def _stage(workers: Sequence[Any], plan: RestartPlan) -> None:
+    firsts = _first_of_each_node(workers)
+    _on_all(firsts, setup.copy_checkpoint)
+    if not plan.job.data:
+        return
+    _on_all(workers[:1], setup.stage_data, "cluster")
+    _on_all(firsts, setup.stage_data, "node")
+    _on_all(workers, setup.find_data)
+
+
+def _first_of_each_node(workers: Sequence[Any]) -> list[Any]:
+    return [w for w in workers if w.distributed_context.local_rank == 0]
+
+
+def _rendezvous_here() -> tuple[str, int]:
+    """The address and port for the process group of a script; the port is from the job's block, if there is
+    one.
+
+    Raises:
+        ClusterError: all ports of the block are taken.
+    """
+    address, port = _address_and_port()
+    block = os.environ.get(variables.PORTS)
+    return address, free_port(Ports.parse(block)) if block else port
+
+
+def _address_and_port() -> tuple[str, int]:
+    """The address of this node, and a port that is free there."""
+    address = worker_state.place.address
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind(("", 0))
+        return address, int(probe.getsockname()[1])
+
+
+def _set_ranks() -> None:
+    """Set the variables that torchrun sets, and the device for Accelerate. A script gets them from
+    script.torchrun_environment."""
+    place = worker_state.place
+    os.environ |= {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "NODE_RANK": str(place.node_rank),
+        "ACCELERATE_TORCH_DEVICE": str(place.device),
+    }
+
+
+def _set_rendezvous(address: str, port: int) -> None:
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
+
+
+def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> RestartPlan:
+    """Claim the next restart for this process, and decide what it resumes from.
+
+    Raises:
+        RunStopped: a stop was requested before this start.
+        StorageError: a newer attempt has taken the run over, or no checkpoint verifies.
+    """
+    attempt = ref.open()
+    if (stop := attempt.stop.read()) is not None:
+        raise RunStopped(f"Stopped before the workers started ({stop.cause}).", checkpointed=False)
+    newest = attempt.run.newest_attempt()
+    if newest is None or newest.n != attempt.n:
+        raise StorageError(
+            f"Attempt {attempt.n} is no longer the newest of {attempt.run.uri}: another start took over."
+        )
+    before = attempt.newest_restart()
+    restart = attempt.restart(before.number + 1 if before is not None else 0)
+    if not restart.claim.create(RestartClaim(socket.gethostname(), os.getpid(), time.time())):
+        raise StorageError(
+            f"Restart {restart.number} of {attempt.uri} was claimed by another process at the same time."
+        )
+    events = EventLog(attempt.events)
+    checkpoint = None
+    if not config.is_script:  # a script keeps its own checkpoints
+
+        def fell_back(name: CheckpointName, error: CheckpointDamaged) -> None:
+            events.write("fallback", checkpoint=str(name), why=str(error))
+
+        def counts(name: CheckpointName) -> bool:
+            if (by := overtaken_by(name, restart)) is None:
+                return True
+            over = f"attempt {by.attempt.n}, restart {by.number} had taken over before it was committed"
+            events.write("warning", text=f"checkpoint {name} is passed over: {over}")
+            return False
+
+        checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy, counts)
+    step, epoch, world_size = 0, 0, None
+    name = None
+    if checkpoint is not None:
+        manifest = checkpoint.manifest
+        name, step, epoch, world_size = (
+            str(checkpoint.name),
+            manifest.step,
+            manifest.epoch,
+            manifest.world_size,
+        )
+    kept = None
+    if before is not None and not config.is_script:
+        keeps_best = parse_job(config.job_yaml, JOB_YAML).checkpoint.keep_best is not None
+        kept = newest_in_memory(restart, workers, committed_step=step, keeps_best=keeps_best)
+    if kept is not None:
+        name, step, epoch, world_size = str(kept.name), kept.name.step, kept.epoch, kept.world_size
+    reached = _reached_before(restart)
+    if not config.is_script and (name is not None or reached):
+        events.write(
+            "resumed",
+            restart=restart.number,
+            step=step,
+            epoch=epoch,
+            checkpoint=name,
+            world_size=world_size,
+            redone_steps=max(0, reached - step),
+            in_memory=kept is not None,
+        )
+    resume = ResumePoint(
+        name,
+        step,
+        world_size=len(workers),
+        hosts=tuple(w.metadata.hostname for w in workers),
+        addresses=tuple(w.metadata.node_ip for w in workers),
+    )
+    restart.plan.write(resume)
+    earlier = before.plan.read() if before is not None else None
+    if text := resize_text(earlier, resume, config.most_workers, alive_nodes):
+        events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
+    resumes_script = config.is_script and has_script_checkpoint(attempt.run)
+    failures = [attempt.restart(n).failure.read() for n in range(restart.number)]
+    plan = RestartPlan(
+        ref,
+        restart.number,
+        config.job_yaml,
+        config.env,
+        name,
+        resumes_script,
+        alarms=sum(failure is not None and failure.error == "watchdog" for failure in failures),
+        in_memory=kept is not None,
+    )
+    if config.is_script and (restart.number > 0 or attempt.n > 1):
+        events.write("note", text=_script_line(plan))
+    return plan
+
+
+def _script_line(plan: RestartPlan) -> str:
+    """What is known of the point from which a script continues; its steps are not."""
+    if not plan.resumes_script:
+        return "there is no file in the script's checkpoint folder: it is unknown whether it resumes"
+    added = " ".join(plan.job.resume_args)
+    return "the script has files in its checkpoint folder" + (
+        f": its arguments end with {added}" if added else ""
+    )
+
+
+def _reached_before(restart: Restart) -> int:
+    """The last step that the previous start of the group finished, in this attempt or an earlier one, or 0 if
+    the job was replaced since, because its steps are not those of this job."""
+    attempt = restart.attempt
+    earlier = [each for each in attempt.restarts() if each.number < restart.number and each.plan.exists()]
+    if earlier:
+        return reached_step(earlier[-1])
+    for each in reversed(attempt.run.attempts()):
+        if each.n != attempt.n and (last := each.newest_restart()) is not None:
+            return reached_step(last)
+        changes = each.changes.read()
+        if changes is not None and changes.starts_over:
+            return 0
+    return 0

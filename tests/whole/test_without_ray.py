@@ -1,0 +1,103 @@
+"""`run --no-ray`: the same files, results and restarts, while no process of the run imports Ray."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from example_modules import clustertrain
+from leftovers import kill_together
+from whole_run import FAULTY, ONE_WORKER, same_weights
+
+SAVES = {"checkpoint": {"every": {"steps": 4}, "keep_last": 2}}
+GONE = "raise ImportError('a run with --no-ray imports Ray')\n"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a run without Ray, where no process of it can import Ray."""
+    (tmp_path / "site" / "ray").mkdir(parents=True)
+    (tmp_path / "site" / "ray" / "__init__.py").write_text(GONE)
+
+    def start(run, **options):
+        return run.start("--no-ray", PYTHONPATH=str(tmp_path / "site"), **options)
+
+    return start
+
+
+def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, start, uninterrupted):
+    run = make_run("plain", **FAULTY, **SAVES)
+    start(run, checked=True).end(0)
+    assert same_weights(run.weights(), uninterrupted(2))
+    assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 0)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["00000020-1.0", "00000021-1.0"]
+    status = json.loads(clustertrain("status", str(run.job_file), "--json").stdout)
+    assert (status["state"], status["step"]) == ("done", 21)
+    (started,) = [event for event in run.events if event["kind"] == "group_started"]
+    assert [each["rank"] for each in started["ranks"]] == [0, 1]
+    assert "start 0" in clustertrain("logs", str(run.job_file), "--rank", "1").stdout
+
+
+@pytest.mark.parametrize("of", [("kill", 0), ("kill", 1), ("raise", 1)], ids=str)
+def test_the_next_start_continues_after_the_last_step(make_run, start, uninterrupted, tmp_path, of):
+    fault, rank = of
+    args = {"fault": fault, "rank": rank, "at_call": 14, "marker": str(tmp_path / "struck")}
+    run = make_run(f"{fault}-{rank}", **FAULTY, checkpoint={"every": {"epochs": 1}}, args=args)
+    output = start(run).end(0)
+    (died,) = (event for event in run.events if event["kind"] == "worker_died")
+    (resumed,) = (event for event in run.events if event["kind"] == "resumed")
+    assert (died["rank"], died["signal"]) == (rank, 9 if fault == "kill" else None)
+    assert (resumed["in_memory"], resumed["step"], resumed["redone_steps"]) == (True, 11, 0), output
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_ctrl_c_saves_and_the_next_start_continues_with_ray_or_without(make_run, start, uninterrupted):
+    run = make_run("stopped", **FAULTY, **SAVES, args={"step_s": 0.2})
+    start(run).wait_for_step(6)
+    run.process.send_signal(signal.SIGINT)
+    assert "stopped (interrupt)" in run.end(75)
+    stopped = run.result
+    assert stopped.checkpoint == f"{stopped.step:08d}-1.0"
+    assert f"resuming from checkpoint {stopped.checkpoint}" in start(run).end(0)
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_nothing_outlives_a_kill_9_of_the_program_and_its_guardian(make_run, start):
+    run = make_run("vanished", **FAULTY, args={"step_s": 0.2})
+    start(run).wait_for_step(2)
+    kill_together(run.process.pid, run.guardian_pid())
+    run.process.communicate()
+    assert run.left(20) == {}
+
+
+def test_the_driver_starts_again_after_kill_9(make_run, start, uninterrupted):
+    run = make_run("bereft", **FAULTY, **SAVES, args={"step_s": 0.2})
+    start(run).wait_for_event("checkpoint")
+    kill_together(run.driver_pid())
+    assert "restarting the driver and the workers" in run.end(0)
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_a_stopped_rank_is_found_by_the_watchdog(make_run, start, uninterrupted, tmp_path):
+    args = {"fault": "stop", "rank": 1, "at_call": 14, "marker": str(tmp_path / "struck")}
+    run = make_run("halted", **FAULTY, **SAVES, args=args, failures={"watchdog": {"step": "5s"}})
+    began = time.monotonic()
+    start(run).end(0)
+    assert time.monotonic() - began < 120
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_the_same_error_twice_ends_it(make_run, start):
+    fault = {"fault": "raise", "rank": 0, "at_call": 5}
+    run = make_run("twofold", **FAULTY, args=fault, **ONE_WORKER)  # several go on after the step that failed
+    assert "twice at step" in start(run).end(1)
+    assert (run.result.cause, run.result.restarts) == ("same_error_twice", 1)
+
+
+def test_a_ray_cluster_is_refused(make_run, start):
+    run = make_run("refused", **FAULTY)
+    output = start(run, RAY_ADDRESS="127.0.0.1:1").end(3)
+    assert "Unset RAY_ADDRESS, or omit --no-ray." in output and not run.run_dir.attempts()
+    assert not Path(run.folder / "runs" / "refused").exists()
