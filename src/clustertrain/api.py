@@ -20,11 +20,12 @@ from clustertrain.job.file import JobSource, load_job, sets_of
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_training_installed
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
-from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of, silent
+from clustertrain.launchers.launcher import Launcher, launcher_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.local.run import run_local
 from clustertrain.launchers.model import model_of
 from clustertrain.launchers.resolve_run import find
+from clustertrain.launchers.target import Echo, Target, silent
 from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.logs import LogSelection

@@ -13,9 +13,10 @@ from clustertrain.errors import EXIT_JOB, EXIT_STORAGE, ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.launchers import launcher as shared
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
-from clustertrain.launchers.launcher import Target, launcher_of
+from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.resolve_run import find, find_job
+from clustertrain.launchers.target import Target
 from clustertrain.node.installed import launcher_names
 from clustertrain.observe.status import NotStarted
 from clustertrain.run.claims import claim_attempt

@@ -11,8 +11,9 @@ from clustertrain.checkpoints.manifest import CheckpointDamaged, UnknownFormat
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.transfer import send_model
 from clustertrain.errors import StorageError
-from clustertrain.launchers.launcher import Launcher, Target
+from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.model import model_of
+from clustertrain.launchers.target import Target
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of, choose, some
 from clustertrain.run.folder import RunDir

@@ -131,7 +131,8 @@ def check(
     from clustertrain.errors import EXIT_FAILED
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.launchers.check import check_code
-    from clustertrain.launchers.launcher import launcher_of, silent
+    from clustertrain.launchers.launcher import launcher_of
+    from clustertrain.launchers.target import silent
     from clustertrain.observe.as_json import as_json as json_of
     from clustertrain.observe.save_cost import save_cost_line
     from clustertrain.run.command_line import typed
@@ -200,7 +201,8 @@ def submit(
     """
     from clustertrain.api import Start
     from clustertrain.cli.grid import points_of
-    from clustertrain.launchers.launcher import Target, launcher_of
+    from clustertrain.launchers.launcher import launcher_of
+    from clustertrain.launchers.target import Target
 
     if grid and to == "local":
         raise JobError("--grid: all points would train on this machine at once.\n`run --grid` takes turns.")

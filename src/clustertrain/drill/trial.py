@@ -16,8 +16,8 @@ from clustertrain.drill.left import Left
 from clustertrain.drill.plan import DrillPlan
 from clustertrain.errors import ClusterTrainError
 from clustertrain.launchers import shell
-from clustertrain.launchers.launcher import silent
 from clustertrain.launchers.resolve_run import find
+from clustertrain.launchers.target import silent
 from clustertrain.observe.screen import Told
 from clustertrain.record_file import typed
 

@@ -6,14 +6,14 @@ job. That part has another interface: driver/ray_cluster.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Protocol
 
 from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.launcher_plugins import PluginProblem, interface_problem, part_of, plugin_of
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
+from clustertrain.launchers.elsewhere import RunElsewhere
 from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.launchers.scheduler.interface import Handle, Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
@@ -21,66 +21,16 @@ from clustertrain.launchers.scheduler.status import located, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import submit, what_next
 from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
+from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection, log_lines
-from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
-from clustertrain.observe.status import RunFiles, Status, no_run, read_files, runs_of
+from clustertrain.observe.run_table import Table, left_out, rows_of, table_of
+from clustertrain.observe.status import RunFiles, Status, read_files, runs_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.admission import Options
-from clustertrain.run.command_line import CommandLine, typed
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
-
-Echo = Callable[[str], None]
-
-
-def silent(text: str) -> None:
-    """Print nothing: the echo of who asks for no output."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """The run that a command names.
-
-    Attributes:
-        text: the argument of the command: a job file, the folder of a run, or the name of a known run.
-        job: the job of the job file; None if the text is not a job file.
-        known: the newest start of the run by this user with this launcher; None if there is none.
-        files: the files of the run in its storage; None if this machine does not see it there.
-        sets: the `--set` options of the command.
-        attempt: the number of the attempt if the text is the folder of one.
-    """
-
-    text: str
-    job: Job | None = None
-    known: KnownRun | None = None
-    files: RunFiles | None = None
-    sets: tuple[str, ...] = ()
-    attempt: int | None = None
-
-    def command(self, start: str) -> CommandLine:
-        """The command line of the run, as this command names it; `start` is the command that starts it."""
-        command = typed(start, self.text, self.sets)
-        return command if self.known is None else by_name(command, self.known)
-
-    @property
-    def submitted_job(self) -> SiteJob | None:
-        """The job of the newest known start; else the job of the job file, merged with the site file."""
-        if self.known is not None:
-            return self.known.submitted_job
-        return None if self.job is None else with_site(self.job)
-
-    def visible_run(self) -> RunDir:
-        """The run in a storage that this machine reads.
-
-        Raises:
-            NotStarted: there is no such run.
-        """
-        if self.files is not None:
-            return self.files.run
-        if self.known is not None:
-            return RunDir.newest(self.known.storage, self.known.name)
-        raise no_run(self.text, self.job, self.sets)
 
 
 @dataclass(frozen=True)
@@ -91,34 +41,6 @@ class Checked:
     advised: int = 0
 
 
-class Reach(Protocol):
-    """The way to the storage of runs that this machine does not see, in the cluster that has it."""
-
-    def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
-        """Run a command of clustertrain on a run where its storage is. Yields the lines of its output.
-
-        Args:
-            command: such as ["ckpt", "ls"]; without the run.
-
-        Raises:
-            ClusterTrainError: the command failed, or the cluster did not run it.
-        """
-
-    def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
-        """Run a command as `lines` does, and write its binary output to a file."""
-
-    def found(self, job: SiteJob, job_file: str, echo: Echo) -> KnownRun | None:
-        """The run of a job that this user has not started, in the cluster that the job names; None if it is
-        not there.
-
-        Args:
-            echo: called with a note if the cluster could not be asked.
-        """
-
-    def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
-        """A row of `ls` for each of these runs, and notes."""
-
-
 class Launcher:
     """Checks, submits and observes the jobs of one scheduler; `merged` merges them with the site file, once.
 
@@ -127,9 +49,10 @@ class Launcher:
 
     reach: Reach | None = None
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, reach: Reach | None = None) -> None:
         self.scheduler = scheduler
         self.name = scheduler.name
+        self.reach = reach
 
     def merged(self, job: Job) -> SiteJob:
         """The job with the defaults of the site.
@@ -187,28 +110,40 @@ class Launcher:
         known = known_run(self.scheduler, job, options.command.job_file, submitted.handle)
         command = by_name(options.command, known, is_new=True)
         echo(what_next(self.scheduler, job.name, submitted, command))
+        if word := self.scheduler.first_word(job):
+            echo(word)
         return known
 
     def follow(self, target: Target, echo: Echo) -> int:
         """Print each change of state until the run has ended. Returns the exit code of the run."""
+        if self.reach is not None:
+            return RunElsewhere(self.scheduler, self.reach, target).follow(echo)
         command = target.command(f"submit --to {self.name}")
         return follow_to_its_end(target.visible_run(), self._status_of, command, echo)
 
     def status(self, target: Target) -> StoredStatus:
         """The status of the run, with the table of `status`."""
+        if self.reach is not None:
+            return self.reach.status(target)
         files = target.files or read_files(target.visible_run())
         return StoredStatus.of(located(self.scheduler, self.statuses([files])[0]))
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """The lines of `logs`, oldest first."""
+        if self.reach is not None:
+            return RunElsewhere(self.scheduler, self.reach, target).logs(selection, follow=follow)
         return log_lines(target.visible_run(), selection, self._status_of, follow=follow)
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         """Request that the run saves and ends; cancel its job if that waits in a queue."""
-        stop_run(self.scheduler, target.visible_run(), echo, wait=wait)
+        if self.reach is not None:
+            return RunElsewhere(self.scheduler, self.reach, target).stop(echo, wait=wait)
+        return stop_run(self.scheduler, target.visible_run(), echo, wait=wait)
 
     def exec(self, target: Target, rank: int, command: Sequence[str]) -> int:
         """Run a command on the node of a rank, with this terminal. Returns its exit code."""
+        if self.reach is not None:
+            return RunElsewhere(self.scheduler, self.reach, target).exec(rank, command)
         return exec_on_rank(self.scheduler, target.visible_run(), rank, command)
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:

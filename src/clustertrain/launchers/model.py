@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory, TemporaryFile
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.checkpoints.transfer import receive_model
-from clustertrain.launchers.launcher import Launcher, Target
+from clustertrain.launchers.launcher import Launcher
+from clustertrain.launchers.target import Target
 from clustertrain.observe.checkpoints import choose
 
 

@@ -20,8 +20,9 @@ from clustertrain.job.file import load_job
 from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun, known_runs, record_known_run
-from clustertrain.launchers.launcher import Echo, Launcher, Reach, Target, launcher_of, usable_launcher
+from clustertrain.launchers.launcher import Launcher, launcher_of, usable_launcher
 from clustertrain.launchers.storages import DEFAULT_STORAGE
+from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.status import (
     RunFiles,
     Status,

@@ -52,7 +52,12 @@ elif argv[0] == "exec":
     sys.exit(done.returncode)
 """
 RAYJOB = {
-    "metadata": {"name": "digits", "namespace": "ml", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "metadata": {
+        "name": "digits",
+        "namespace": "ml",
+        "uid": "u1",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    },
     "spec": {"rayClusterSpec": {"workerGroupSpecs": []}},
     "status": {"jobDeploymentStatus": "Running", "rayClusterName": "digits-x"},
 }
@@ -61,14 +66,14 @@ HEAD = {
         "name": "digits-head",
         "labels": {"clustertrain.io/role": "head", "ray.io/cluster": "digits-x"},
     },
-    "status": {"containerStatuses": [{"state": {"running": {}}}]},
+    "status": {"containerStatuses": [{"name": "ray", "state": {"running": {}}}]},
 }
 WORKER = {
     "metadata": {
         "name": "digits-worker-b",
         "labels": {"clustertrain.io/role": "worker", "ray.io/cluster": "digits-x"},
     },
-    "status": {"containerStatuses": [{"state": {"running": {}}}]},
+    "status": {"containerStatuses": [{"name": "ray", "state": {"running": {}}}]},
 }
 WHILE_IT_RUNS = {"rayjobs.ray.io": RAYJOB, "pods": {"items": [HEAD]}, "events": {"items": []}}
 AFTER_ITS_END = {"pod": {"metadata": {"name": "reader"}, "status": {"phase": "Running"}}}

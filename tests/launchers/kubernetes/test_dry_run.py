@@ -8,8 +8,9 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
-from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
+from clustertrain.launchers.shell import Unanswered
 from launchers.kubernetes.right_manifests import RIGHT, rayjob
 
 NO_DRY_RUN = 'Error from server (BadRequest): admission webhook "audit.example.org" does not support dry run'
@@ -75,7 +76,7 @@ def test_a_rayjob_of_this_name_that_will_be_replaced_is_not_in_the_way(fake):
 
 def test_a_server_that_goes_away_meanwhile_is_no_refusal(fake):
     fake({"RayJob": "The connection to the server 10.0.0.1:6443 was refused"})
-    with pytest.raises(NoAnswer):
+    with pytest.raises(Unanswered):
         check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl())
 
 

@@ -5,9 +5,9 @@ import pytest
 
 from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.kubernetes.cluster.kubectl import NoAnswer
 from clustertrain.launchers.kubernetes.observed import first_word as module
 from clustertrain.launchers.kubernetes.observed.first_word import first_word
+from clustertrain.launchers.shell import Unanswered
 
 MADE = "2026-11-21T20:00:00Z"
 KUEUE = {"kueue.x-k8s.io/queue-name": "team"}
@@ -160,5 +160,5 @@ def test_a_cluster_that_says_nothing_is_one_line():
 
 
 def test_a_server_that_goes_away_is_a_note_since_the_run_is_applied():
-    said = first_word(JOB, Cluster(SILENT, NoAnswer("The cluster does not answer\nCheck it.")))
+    said = first_word(JOB, Cluster(SILENT, Unanswered("The cluster does not answer\nCheck it.")))
     assert said == "note: whether its pods start was not read: The cluster does not answer"

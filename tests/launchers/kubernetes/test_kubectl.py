@@ -14,8 +14,8 @@ from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageErr
 from clustertrain.launchers.kubernetes.cluster.kubectl import (
     Forbidden,
     Kubectl,
-    NoAnswer,
     NotFound,
+    Unanswered,
     ended_in_pod,
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import error_from_pod
@@ -75,27 +75,27 @@ EXEC = (
             NotFound,
             'no matches for kind "PodMonitor"',
         ),
-        ('error: context "there" does not exist', NoAnswer, "kubernetes.context"),
+        ('error: context "there" does not exist', Unanswered, "kubernetes.context"),
         (
             "Error in configuration: context was not found for specified context: there",
-            NoAnswer,
+            Unanswered,
             "kubectl has no cluster: ",
         ),
         (
             "The connection to the server localhost:8080 was refused - did you specify the right host?",
-            NoAnswer,
+            Unanswered,
             "kubectl has no cluster: ",
         ),
         (
             "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout",
-            NoAnswer,
+            Unanswered,
             "does not answer: Unable to connect",
         ),
-        ("The connection to the server 10.0.0.1:6443 was refused", NoAnswer, "does not answer"),
+        ("The connection to the server 10.0.0.1:6443 was refused", Unanswered, "does not answer"),
         (
             'error: failed to download openapi: Get "https://10.0.0.1:6443/openapi/v2": net/http: request '
             "canceled (Client.Timeout exceeded while awaiting headers)",
-            NoAnswer,
+            Unanswered,
             "does not answer",
         ),
         ("error: You must be logged in to the server (Unauthorized)", ClusterError, "Log in again"),
@@ -156,7 +156,7 @@ def test_one_that_is_missing_says_where_to_get_it(monkeypatch, tmp_path):
 
 def test_one_that_hangs_is_a_cluster_that_does_not_answer(fake):
     fake(0, hangs=True)
-    with pytest.raises(NoAnswer, match="did not end within"):
+    with pytest.raises(Unanswered, match="did not end within"):
         Kubectl("team")("get", "pods", timeout_s=0.5)
 
 
@@ -194,7 +194,7 @@ def test_what_it_prints_comes_line_by_line_and_its_failure_at_the_end(fake):
     fake(1, "error: unexpected EOF\n", "one\ntwo\n")
     lines = Kubectl().lines("logs", "h")
     assert [next(lines), next(lines)] == ["one", "two"]
-    with pytest.raises(NoAnswer):
+    with pytest.raises(Unanswered):
         next(lines)
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
 from clustertrain.launchers.kubernetes.cluster.node_room import pods_held, quantity
 from clustertrain.launchers.kubernetes.cluster.pod_layout import divided, fitted, with_nodes
 from clustertrain.launchers.kubernetes.render.manifests import manifests
+from clustertrain.launchers.shell import Unanswered
 
 JOB = """
 name: gpus
@@ -153,7 +154,7 @@ def test_nodes_that_cannot_hold_a_worker(make):
     ("error", "reason"),
     [
         (Forbidden("ann", "list nodes"), "this account may not list nodes"),
-        (NoAnswer("kubectl has no cluster: x\nSet it."), "cannot be read (kubectl has no cluster: x)"),
+        (Unanswered("kubectl has no cluster: x\nSet it."), "cannot be read (kubectl has no cluster: x)"),
     ],
 )
 def test_nodes_that_cannot_be_read(make, monkeypatch, error, reason):

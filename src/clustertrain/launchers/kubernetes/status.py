@@ -1,41 +1,27 @@
-"""What `status` and `ls` print of runs on Kubernetes, and how `submit --wait` follows a run."""
+"""What `status` and `ls` print of runs on Kubernetes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-from clustertrain.errors import EXIT_FAILED
 from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun
-from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.last_known import LastKnown
 from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed
-from clustertrain.launchers.kubernetes.observed.view import (
-    POLL_S,
-    RAYJOBS,
-    View,
-    observe_run,
-    read_view,
-    view_of_existing,
-)
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View, view_of_existing
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, named
 from clustertrain.launchers.scheduler.interface import Answer, JobState
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.observe.tables import print_table
-from clustertrain.observe.wait import continues, wait_for_end
-from clustertrain.run.command_line import CommandLine, command_on
+from clustertrain.run.command_line import command_on
 from clustertrain.units import time_text
-from clustertrain.waiting import wait_until
 
-_END_TIMEOUT_S = 60.0
 _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lost")
 
 
@@ -138,38 +124,6 @@ def _known_row(known: KnownRun, answer: Answer, job: JobState | None) -> RunRow:
     )
     state, text = ("unknown", text) if job is None else (job.meaning.state, job.native)
     return RunRow(known.name, state, where=known.cluster, text=text, job_yaml=known.job)
-
-
-def follow_to_its_end(job: Job, command: CommandLine, echo: Callable[[str], None]) -> int:
-    """Print each change of state until the run is over, then its status. Returns the run's exit code."""
-    kubectl = Kubectl.of(job.section(Kubernetes))
-    with continues(job.name, command, echo):
-        see = partial(read_view, job, kubectl)
-        # Who looks again may find no pod that reads the storage.
-        view = wait_for_end(job.name, see, _told, echo, POLL_S, passing=(NoAnswer,), sure_after=1)
-        view = _after_its_rayjob(view, kubectl)
-    print_table(status_rows(view))
-    return EXIT_FAILED if view.exit_code is None else view.exit_code
-
-
-def _told(view: View) -> tuple[str, bool]:
-    return view.standing.line, view.standing.over
-
-
-def _after_its_rayjob(view: View, kubectl: Kubectl) -> View:
-    """The run when KubeRay has ended its RayJob, or after `_END_TIMEOUT_S`.
-
-    The run's result exists earlier, but the next submission is refused until the RayJob is over.
-    """
-
-    def is_over() -> bool:
-        nonlocal view
-        with suppress(NoAnswer):
-            view = replace(view, observed=observe_run(view.job, kubectl, []))
-        return view.observed.rayjob is None or view.observed.is_over
-
-    wait_until(is_over, _END_TIMEOUT_S, poll_s=1.0)
-    return view
 
 
 def table_of(kubectl: Kubectl) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -10,37 +11,80 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.observed.last_known import last_known
+from clustertrain.launchers.kubernetes.observed.pod_problems import (
+    Object,
+    is_running,
+    name_of,
+    node_of,
+    role_of,
+)
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
+from clustertrain.launchers.kubernetes.observed.state import Observed
 from clustertrain.launchers.kubernetes.observed.view import observe_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
-from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
+from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL, WORKER_CONTAINER
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.status import known_rows
-from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, rayjob_of
-from clustertrain.launchers.launcher import Echo, Target, known_run
+from clustertrain.launchers.kubernetes.status import known_rows, status_of
+from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, named, rayjob_of
+from clustertrain.launchers.launcher import known_run
+from clustertrain.launchers.scheduler.interface import Handle
+from clustertrain.launchers.target import Echo, NotThere, Target
 from clustertrain.observe.run_table import RunRow
+from clustertrain.observe.status_json import StoredStatus
 
-_IN_CLUSTER = (
-    *(["ckpt", "ls"], ["ckpt", "verify"], ["data", "ls"], ["data", "verify"]),
-    *(["checkpoint", "--now"], ["profile", "--now"]),
-)
+_WRITE_FILES = (["data", "fetch"], ["data", "evict"])
+_GROUPS = ("ckpt", "data")
+_LONGEST_HOSTNAME = 63
+_STARTED = ("Running", "Succeeded", "Failed")
 
 
 class KubernetesReach:
-    """Implements `Reach` (launchers/launcher.py)."""
+    """Implements `Reach` (launchers/target.py)."""
+
+    def handle(self, target: Target) -> Handle:
+        job = target.job_there
+        return named(job.name, Kubectl.of(job.section(Kubernetes)))
+
+    def status(self, target: Target) -> StoredStatus:
+        return status_of(target.job_there)
 
     def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
-        job = job_of(target)
-        if [*command[:2]] not in _IN_CLUSTER:
+        job = target.job_there
+        if [*command[:2]] in _WRITE_FILES:
             where = in_pods(job).storage
             raise JobError(
                 f"`{' '.join(command[:2])}` writes files, and the storage of {job.name} is in the cluster: "
                 f"{where.uri}.\nRun it on a machine or in a pod that can write to that storage."
             )
-        yield from _storage_of(job).lines(*_arguments(command))
+        observed, is_followed = _observed(job), "--follow" in command
+        if command[0] == "stop" and observed.head is None:
+            raise NotThere(_left(job, observed))
+        words = [word for word in command if observed.head is not None or word != "--follow"]
+        yield from _storage_of(job, observed).lines(*_arguments(words))
+        if is_followed and observed.head is None:
+            raise NotThere("the head's pod does not run, and the attempt has not ended")
 
     def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
-        _storage_of(job_of(target)).download(*_arguments(command), to=to)
+        job = target.job_there
+        _storage_of(job, _observed(job)).download(*_arguments(command), to=to)
+
+    def first_lines(self, target: Target) -> Sequence[str]:
+        """The output of the submitter's pod, if it has started."""
+        job = target.job_there
+        pods = [pod for pod in _observed(job).pods if role_of(pod) == "submitter"]
+        started = [pod for pod in pods if pod.get("status", {}).get("phase") in _STARTED]
+        kubectl = Kubectl.of(job.section(Kubernetes))
+        return [line for pod in started for line in kubectl("logs", name_of(pod)).stdout.splitlines()]
+
+    def argv_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
+        job = target.job_there
+        pod = next((pod for pod in _observed(job).pods if is_running(pod) and _is_host(pod, host)), None)
+        if pod is None:
+            raise ClusterError(f"No pod of {job.name} that runs has the host {host}.\nTry again.")
+        terminal = ["--stdin", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
+        where = name_of(pod), f"--container={WORKER_CONTAINER}"
+        return Kubectl.of(job.section(Kubernetes)).argv("exec", *terminal, *where, "--", *command)
 
     def found(self, job: SiteJob, job_file: str, echo: Echo) -> KnownRun | None:
         if job.image is None or shutil.which("kubectl") is None:
@@ -58,24 +102,28 @@ class KubernetesReach:
         return known_rows(known)
 
 
-def job_of(target: Target) -> SiteJob:
-    """The job as it was submitted. It has the cluster, the namespace and the run's name.
-
-    Raises:
-        JobError: neither a job file nor a known run was named.
-    """
-    if (job := target.submitted_job) is None:
-        raise JobError(
-            f"{target.text} is not a job file, and only a job file names the cluster.\nName the job file."
-        )
-    return job
+def _observed(job: SiteJob) -> Observed:
+    return observe_run(job, Kubectl.of(job.section(Kubernetes)), [])
 
 
-def _storage_of(job: SiteJob) -> RunStorage:
-    kubectl = Kubectl.of(job.section(Kubernetes))
-    return RunStorage(job, kubectl, observe_run(job, kubectl, []).head)
+def _storage_of(job: SiteJob, observed: Observed) -> RunStorage:
+    return RunStorage(job, Kubectl.of(job.section(Kubernetes)), observed.head)
+
+
+def _left(job: SiteJob, observed: Observed) -> str:
+    """What there is to save in a run whose storage cannot be read now."""
+    last = None if observed.rayjob is None else last_known(job, observed.rayjob)
+    if last is None or last.stored.of_result:
+        return "its head's pod does not run: there is nothing to save yet"
+    return "its head's pod does not run: the workers save before their pods end"
+
+
+def _is_host(pod: Object, host: str) -> bool:
+    """Whether this pod has the host of a rank: the pod itself, or with host_network its node."""
+    return role_of(pod) == "worker" and host in (name_of(pod)[:_LONGEST_HOSTNAME], node_of(pod))
 
 
 def _arguments(command: Sequence[str]) -> list[str]:
     """The command on the job file of the pod."""
-    return [*command[:2], JOB_FILE, *command[2:]]
+    words = 2 if command[0] in _GROUPS else 1
+    return [*command[:words], JOB_FILE, *command[words:]]

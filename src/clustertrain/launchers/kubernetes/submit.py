@@ -15,10 +15,11 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
-from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound
 from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.cluster.pod_layout import with_nodes
 from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
+from clustertrain.launchers.kubernetes.observed.first_word import first_word
 from clustertrain.launchers.kubernetes.observed.pod_problems import (
     has_running_containers,
     is_terminating,
@@ -31,16 +32,16 @@ from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.stop import delete_run
 from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Plan, Scheduler
-from clustertrain.launchers.shell import CommandMissing
+from clustertrain.launchers.shell import CommandMissing, Unanswered
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 
 OUR_LABEL = "app.kubernetes.io/managed-by=clustertrain"
+_DELETED_WITH_IT = "configmaps", "networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy"
 _SET_IN_PODS = ("HOME", "USER", "PATH")
 _APPLY_S = 60.0
-_DELETE_S = 120.0
+_DELETE_S = 300.0  # the pods may save first
 # A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
 _APPLY = ("apply", "--server-side", "--filename=-")
 
@@ -51,6 +52,7 @@ class KubernetesScheduler(Scheduler):
 
     name = "kubernetes"
     label = "Kubernetes"
+    job_word = "RayJob"
     state = RayJobState
     reads_storage = False
 
@@ -80,7 +82,7 @@ class KubernetesScheduler(Scheduler):
     def unchecked(self, error: ClusterError) -> str | None:
         if isinstance(error, Forbidden):
             return f"the API server did not check the objects: {error}"
-        if isinstance(error, CommandMissing | NoAnswer):
+        if isinstance(error, CommandMissing | Unanswered):
             left_out = "fields and types, admission webhooks and policies, named objects"
             return f"not checked with a cluster ({left_out}): {error}"
         return None
@@ -101,6 +103,9 @@ class KubernetesScheduler(Scheduler):
         handle = handle_of(job, made)
         return replace(handle, printed=(*printed, f"the run is in {handle.storage}/{job.name}"))
 
+    def first_word(self, job: SiteJob) -> str:
+        return first_word(job, Kubectl.of(job.section(Kubernetes)))
+
     def states(self, jobs: Sequence[Handle]) -> Answer:
         found: dict[str, JobState] = {}
         for kubectl in {*map(_kubectl_of, jobs)}:
@@ -113,9 +118,13 @@ class KubernetesScheduler(Scheduler):
         return Answer(found)
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
-        state = self.states([job]).jobs.get(job.job_id)
-        if state is None or state.is_waiting or not only_waiting:
-            delete_run(_kubectl_of(job), job.job_id, _DELETE_S)
+        """Delete the RayJob, and the objects that have no owner because `kubectl apply` created them."""
+        state, kubectl = self.states([job]).jobs.get(job.job_id), _kubectl_of(job)
+        if only_waiting and state is not None and not state.is_waiting:
+            return
+        kubectl.delete(RAYJOBS, job.job_id, _DELETE_S)
+        for kind in _DELETED_WITH_IT:
+            kubectl("delete", kind, f"--selector={RUN_LABEL}={job.job_id}", "--wait=false")
 
 
 SCHEDULER = KubernetesScheduler()

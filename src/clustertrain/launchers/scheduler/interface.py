@@ -217,6 +217,7 @@ class Scheduler(ABC):
         label: how messages name it.
         submit_program: the program that takes the script; empty if nobody can send the script by hand.
         after_another: how a job is submitted that starts after another one of its run; empty if it cannot be.
+        job_word: how it calls a job.
         state: the class of its states.
         reads_storage: whether this machine reads the storage of its runs, and sends the code through it.
     """
@@ -225,6 +226,7 @@ class Scheduler(ABC):
     label: ClassVar[str]
     submit_program: ClassVar[str] = ""
     after_another: ClassVar[str] = ""
+    job_word: ClassVar[str] = "job"
     state: ClassVar[type[JobState]]
     reads_storage: ClassVar[bool] = True
 
@@ -279,6 +281,14 @@ class Scheduler(ABC):
         Raises:
             ClusterError: the scheduler does not answer, or refuses the job.
         """
+
+    def first_word(self, job: SiteJob) -> str:
+        """What the cluster says first of a job that it has just accepted; empty if that is in its state.
+
+        Raises:
+            JobError: it says that it will never run the job.
+        """
+        return ""
 
     @abstractmethod
     def states(self, jobs: Sequence[Handle]) -> Answer:

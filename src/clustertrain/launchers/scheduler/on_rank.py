@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +25,13 @@ class RankPlace:
     pid: int
 
     @classmethod
-    def of(cls, group: Mapping[str, Any] | None, rank: int, run: str) -> RankPlace:
-        """The place by the event of the newest start of the workers.
+    def of(cls, ranks: Iterable[Mapping[str, Any]], rank: int, run: str) -> RankPlace:
+        """The place by the ranks of the newest start of the workers.
 
         Raises:
             JobError: there is no such rank.
         """
-        found = {each.get("rank"): each for each in ranks_of(group)}
+        found = {each.get("rank"): each for each in ranks}
         if rank not in found:
             known = f"its ranks are 0 to {len(found) - 1}" if found else "its workers have not started"
             raise JobError(f"{run} has no rank {rank}: {known}.\nName a rank that runs.")
@@ -53,6 +53,6 @@ def exec_on_rank(scheduler: Scheduler, run: RunDir, rank: int, command: Sequence
     if attempt is None or who_runs(attempt) is None:
         shows = command_on(run.uri, "status")
         raise JobError(f"{run.name} is not running, so no node has its ranks.\n`{shows}` shows its state.")
-    place = RankPlace.of(newest_group(attempt), rank, run.name)
+    place = RankPlace.of(ranks_of(newest_group(attempt)), rank, run.name)
     argv = place.argv(command)
     return attached(scheduler.argv_on(claim_of(attempt).allocation, place.host, argv))

@@ -16,10 +16,10 @@ from textwrap import shorten
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.cluster.job_keys import keys_sentence
-from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NotFound
 from clustertrain.launchers.kubernetes.cluster.operator_version import installed, too_old
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_json
-from clustertrain.launchers.shell import CommandFailed
+from clustertrain.launchers.shell import CommandFailed, Unanswered
 
 _APPLY = ("apply", "--server-side", "--dry-run=server", "--filename=-")
 CREATE = ("create", "--dry-run=server", "--filename=-")
@@ -63,7 +63,7 @@ def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: 
             checked as a creation, since updates of a RayJob have other rules.
 
     Raises:
-        Forbidden, NoAnswer: as `Kubectl.__call__`.
+        Forbidden, Unanswered: as `Kubectl.__call__`.
         ClusterError: the server refuses an object. The message has its name, field, rule and remedy.
     """
     created = [each for each in objects if replaced and each["kind"] == "RayJob"]
@@ -104,7 +104,7 @@ def refused_objects(
         return []
     try:
         kubectl(*how, input=to_json(objects), timeout_s=_TIMEOUT_S)
-    except NoAnswer:
+    except Unanswered:
         raise
     except ClusterError as error:
         if len(objects) > 1:

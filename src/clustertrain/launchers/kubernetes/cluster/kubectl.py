@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.shell import CommandFailed, Done, attached, lines, run
+from clustertrain.launchers.shell import CommandFailed, Done, Unanswered, lines, run
 from clustertrain.waiting import wait_until
 
 ANSWER_S = 30.0
@@ -48,10 +48,6 @@ class Forbidden(ClusterError):
         self.what = what
 
 
-class NoAnswer(ClusterError):
-    """The API server does not answer, or none is configured."""
-
-
 @dataclass(frozen=True)
 class Kubectl:
     """kubectl for one cluster and namespace. None: as in kubectl's own configuration."""
@@ -74,12 +70,12 @@ class Kubectl:
         """Run kubectl with these arguments; `stdout`: a file for its output, which is then not in the result.
 
         Raises:
-            NotFound, Forbidden, NoAnswer: see these classes.
+            NotFound, Forbidden, Unanswered: see these classes.
             ClusterError: any other failure, with kubectl's message.
         """
         ask = partial(
             run,
-            self._argv(*arguments),
+            self.argv(*arguments),
             input=None if input is None else input.encode(),
             timeout_s=timeout_s,
             check=False,
@@ -100,7 +96,7 @@ class Kubectl:
         """Wait until the API server is ready, if it has just started."""
 
         def refuses(how: str) -> bool:
-            ready = run(self._argv("get", "--raw=/readyz"), timeout_s=ANSWER_S, check=False)
+            ready = run(self.argv("get", "--raw=/readyz"), timeout_s=ANSWER_S, check=False)
             return how in ready.stderr
 
         # Before it has loaded the roles it forbids this question, too; some clusters always do.
@@ -121,10 +117,6 @@ class Kubectl:
         if done.code and not ended_in_pod(done.stderr):
             raise self._error(done)
         return done
-
-    def attached(self, *arguments: str) -> int:
-        """Run kubectl with the terminal of this process. Returns its exit code: with exec, the command's."""
-        return attached(self._argv(*arguments))
 
     def delete(self, kind: str, name: str, timeout_s: float) -> None:
         """Delete an object if it exists, and wait until it is gone.
@@ -149,7 +141,7 @@ class Kubectl:
     def lines(self, *arguments: str) -> Iterator[str]:
         """The lines that kubectl prints, while it runs. Raises as `__call__`, after the last line."""
         try:
-            yield from lines(self._argv(*arguments))
+            yield from lines(self.argv(*arguments))
         except CommandFailed as error:
             raise _explained(error, self) from None
 
@@ -157,7 +149,7 @@ class Kubectl:
         how = f"ended with code {done.code}"
         return _explained(CommandFailed(done.argv, done.code, done.stdout, done.stderr, how), self)
 
-    def _argv(self, *arguments: str) -> list[str]:
+    def argv(self, *arguments: str) -> list[str]:
         where = [f"--context={self.context}"] if self.context else []
         where += [f"--namespace={self.namespace}"] if self.namespace else []
         return ["kubectl", *where, *arguments]
@@ -191,7 +183,7 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
         named = f"{resource}.{group}" if group else resource
         return Forbidden(user, f"{verb} {named}")
     for pattern, kind, text in _KNOWN_ERRORS:
-        if pattern.search(message) or (kind is NoAnswer and error.code is None):
+        if pattern.search(message) or (kind is Unanswered and error.code is None):
             return kind(text.format(last=last, where=where))
     return error
 
@@ -217,7 +209,7 @@ _KNOWN_ERRORS: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
             r"|current-context|server localhost:8080",
             re.IGNORECASE,
         ),
-        NoAnswer,
+        Unanswered,
         "kubectl has no cluster: {last}\n"
         "Set KUBECONFIG to a configuration file, or name a context: kubernetes.context.",
     ),
@@ -228,7 +220,7 @@ _KNOWN_ERRORS: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
             r"|\betcdserver: ",
             re.IGNORECASE,
         ),
-        NoAnswer,
+        Unanswered,
         "The cluster of {where} does not answer: {last}\nCheck that it runs, and that it is the right one.",
     ),
     (

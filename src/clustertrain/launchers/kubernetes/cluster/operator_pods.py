@@ -36,7 +36,7 @@ def check_pods(objects: Sequence[Manifest], kubectl: Kubectl) -> list[str]:
     check.
 
     Raises:
-        NoAnswer: as `Kubectl.__call__`.
+        Unanswered: as `Kubectl.__call__`.
         ClusterError: the server refuses a pod. The message has its name, the rule and the remedy.
     """
     rayjob = next(each for each in objects if each["kind"] == "RayJob")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
 from clustertrain.launchers.kubernetes.cluster.node_room import (
     Object,
     allocatable,
@@ -24,7 +24,7 @@ from clustertrain.launchers.kubernetes.render.manifests import ray_job
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.shell import CommandMissing
+from clustertrain.launchers.shell import CommandMissing, Unanswered
 from clustertrain.run.admission import Options
 
 
@@ -41,7 +41,7 @@ def with_nodes(job: Job, kubectl: Kubectl) -> tuple[Job, list[str]]:
         return job, []
     try:
         nodes = kubectl.list("nodes")
-    except (Forbidden, CommandMissing, NoAnswer) as error:
+    except (Forbidden, CommandMissing, Unanswered) as error:
         if not needs_nodes(job):
             return job, []
         raise _unreadable(job, error) from None
@@ -50,7 +50,7 @@ def with_nodes(job: Job, kubectl: Kubectl) -> tuple[Job, list[str]]:
     return job, [*notes, *fewer]
 
 
-def _unreadable(job: Job, error: Forbidden | CommandMissing | NoAnswer) -> JobError:
+def _unreadable(job: Job, error: Forbidden | CommandMissing | Unanswered) -> JobError:
     if isinstance(error, Forbidden):
         return nodes_missing(job, f"this account may not {error.what}")
     first = str(error).splitlines()[0].rstrip(".")

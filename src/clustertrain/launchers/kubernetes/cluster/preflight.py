@@ -40,7 +40,7 @@ def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
 
     Raises:
         CommandMissing: kubectl is not installed.
-        NoAnswer: no cluster is configured, or it does not answer.
+        Unanswered: no cluster is configured, or it does not answer.
         ClusterError: the cluster cannot run the job. The message has the reason.
     """
     check_image(job)

@@ -35,7 +35,7 @@ def lost_nodes(kubectl: Kubectl, pods: Sequence[Object], now: float) -> dict[str
     """Why nodes of the pods are not ready, by name. Reads nothing if all pods are well.
 
     Raises:
-        NoAnswer: the API server does not answer.
+        Unanswered: the API server does not answer.
     """
     lost = {}
     for name in sorted({node_of(pod) for pod in pods if needs_node_check(pod, now)}):

@@ -7,22 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from clustertrain.errors import ClusterError, ClusterTrainError, error_of_code
+from clustertrain.errors import ClusterTrainError, error_of_code
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, ended_in_pod
 from clustertrain.launchers.kubernetes.observed.pod_problems import Object, name_of
 from clustertrain.launchers.kubernetes.observed.reader_pod import run_by_pod, waiting_pod
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
 from clustertrain.launchers.shell import CommandFailed
+from clustertrain.launchers.target import NotThere
 
 READ_S = 600.0  # `ckpt verify` and `ckpt export` read every byte
 _CLI = ("python", "-m", "clustertrain.cli")
 _KILLED = (137, 143)  # exit codes of a command that was killed with its pod
 _ENDED = re.compile(r"\n?command terminated with exit code \d+\s*$")
-
-
-class HeadGone(ClusterError):
-    """The head's pod ended, or the connection to it broke, before the command ended."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class RunStorage:
         """The lines of a command, while it runs; from a reader pod, at its end.
 
         Raises:
-            HeadGone: the connection broke; and as `printed`, after the last line.
+            NotThere: the connection broke; and as `printed`, after the last line.
         """
         if self.head is None:
             code, printed = run_by_pod(self.job, self.kubectl, command)
@@ -64,9 +61,9 @@ class RunStorage:
             yield from self.kubectl.lines(*exec_in, *_CLI, *command)
         except CommandFailed as error:
             if error.code is None or not ended_in_pod(error.stderr):
-                raise HeadGone(str(error)) from None
+                raise NotThere(str(error)) from None
             if error.code in _KILLED:
-                raise HeadGone("the head's pod is gone") from None
+                raise NotThere("the head's pod is gone") from None
             raise error_from_pod(error.code, error.stderr) from None
 
     def download(self, *command: str, to: BinaryIO) -> None:

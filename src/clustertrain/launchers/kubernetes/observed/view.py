@@ -19,7 +19,7 @@ from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import read_site, site_path, with_site
-from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound
 from clustertrain.launchers.kubernetes.observed.last_known import LastKnown, last_known, remember
 from clustertrain.launchers.kubernetes.observed.lost_pods import last_words, lost_nodes
 from clustertrain.launchers.kubernetes.observed.pod_problems import (
@@ -34,13 +34,13 @@ from clustertrain.launchers.kubernetes.observed.state import Observed, made_newe
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.launchers.shell import Unanswered
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import CommandLine
 
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
 _STATUS = ("status", "--json", "--to", "local", JOB_FILE)
-POLL_S = 5.0  # each reading of a running job starts Python in the head's pod, which takes about a second
 _EXEC_S = 60.0
 
 
@@ -193,7 +193,7 @@ def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[st
     for pod in (*([head] if head is not None else []), *([None] if reads_without else [])):
         try:
             printed = RunStorage(job, kubectl, pod).printed(*_STATUS, timeout_s=_EXEC_S)
-        except (Forbidden, NoAnswer):
+        except (Forbidden, Unanswered):
             raise
         except ClusterTrainError as error:  # of a head: it is gone by now, or has no Python
             why = _first_line(error)
@@ -208,11 +208,6 @@ def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[st
 
 def _first_line(error: ClusterTrainError) -> str:
     return str(error).splitlines()[0]
-
-
-def warning(error: NoAnswer) -> str:
-    """The line of a command that waits until the API server answers again: the run goes on without it."""
-    return f"warning: {_first_line(error)}"
 
 
 def kubectl_for(job_file: str | None, namespace: str | None) -> Kubectl:

@@ -1,0 +1,189 @@
+"""A run whose storage only a cluster has: `logs`, `stop`, `exec` and the end of `submit --wait`, through a
+Reach. A connection that breaks is made again, and lines that were printed are not repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from clustertrain.errors import EXIT_FAILED, ClusterTrainError, JobError
+from clustertrain.launchers.scheduler.interface import Scheduler
+from clustertrain.launchers.scheduler.on_rank import RankPlace
+from clustertrain.launchers.shell import Unanswered, attached
+from clustertrain.launchers.target import Echo, NotThere, Reach, Target
+from clustertrain.observe.as_json import json_line
+from clustertrain.observe.logs import LogSelection
+from clustertrain.observe.status_json import StoredStatus
+from clustertrain.observe.tables import print_table
+from clustertrain.observe.wait import continues, wait_for_end
+from clustertrain.waiting import wait_until
+
+_POLL_S = 5.0  # each look starts Python where the storage is, which takes about a second
+_JOB_ENDS_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class RunElsewhere:
+    """A run, its scheduler, and the way to its storage."""
+
+    scheduler: Scheduler
+    reach: Reach
+    target: Target
+
+    @property
+    def name(self) -> str:
+        return self.target.job_there.name
+
+    def status(self) -> StoredStatus:
+        return self.reach.status(self.target)
+
+    def follow(self, echo: Echo) -> int:
+        """Print each change of state until the run and its job are over, then its status. Returns the exit
+        code of the run."""
+        command = self.target.command(f"submit --to {self.scheduler.name}")
+        with continues(self.name, command, echo):
+            # Who looks again may find nothing that reads the storage.
+            passing = (Unanswered,)
+            status = wait_for_end(self.name, self.status, _told, echo, _POLL_S, passing=passing, sure_after=1)
+            wait_until(
+                self._is_job_over, _JOB_ENDS_WITHIN_S, poll_s=1.0
+            )  # else the next submission is refused
+        print_table(self.status().rows)
+        return EXIT_FAILED if status.exit_code is None else status.exit_code
+
+    def _is_job_over(self) -> bool:
+        handle = self.reach.handle(self.target)
+        answer = self.scheduler.states([handle])
+        state = answer.jobs.get(handle.job_id)
+        return answer.no_answer is None and (state is None or state.is_over)
+
+    def stop(self, echo: Echo, *, wait: bool) -> None:
+        """Request that the run saves and ends, and cancel its job then; cancel a job that only waits at once.
+
+        Args:
+            wait: wait until the run has ended. If False, its job stays until its scheduler notices the end.
+
+        Raises:
+            JobError: the run is over, or has no job.
+            ClusterError: the cluster refused a request.
+        """
+        status, handle, word = self.status(), self.reach.handle(self.target), self.scheduler.job_word
+        if status.over or self.scheduler.states([handle]).jobs.get(handle.job_id) is None:
+            why = f"its {word} is over" if status.over else f"it has no {word}"
+            raise JobError(f"{self.name}: {_line(status)}\nThere is nothing to stop: {why}.")
+        if self._is_asked(status, echo, wait) and not wait:
+            return
+        self.scheduler.cancel(handle)
+        echo(f"{word} {handle.job_id} is deleted; its storage stays")
+
+    def _is_asked(self, status: StoredStatus, echo: Echo, wait: bool) -> bool:
+        """Request the stop where the run is, and print what that prints. Returns whether it was requested."""
+        try:
+            for line in self.reach.lines(self.target, ["stop", *([] if wait else ["--no-wait"])]):
+                echo(line)
+        except NotThere as error:
+            echo(_first_line(error))
+        except JobError:
+            no_attempt = f"{_line(status)}; there is nothing to save yet"
+            echo(no_attempt if status.attempt is None else "it ended before the request")
+        else:
+            return True
+        return False
+
+    def exec(self, rank: int, command: Sequence[str]) -> int:
+        """Run a command where a rank runs, with this terminal. Returns its exit code.
+
+        Raises:
+            JobError: the run is not running, or has no such rank.
+            ClusterError: nothing runs where the rank was, or the cluster refused a request.
+        """
+        status = self.status()
+        if status.over:
+            raise JobError(f"{self.name} is not running: {_line(status)}\nStart it again.")
+        place = RankPlace.of(status.ranks, rank, self.name)
+        return attached(self.reach.argv_on(self.target, place.host, place.argv(command)))
+
+    def logs(self, selection: LogSelection, *, follow: bool) -> Iterator[str]:
+        """The log lines, oldest first.
+
+        With `follow` they continue until the run is over, through every attempt unless one was selected.
+        Before the first attempt they are the state of the run and what its job printed.
+
+        Raises:
+            JobError: there is no such attempt or log.
+            ClusterError: the cluster refused a request.
+        """
+        told: Callable[[str], str] = json_line if selection.as_json else str  # those of a pod are objects
+        shown, printed = _Shown(told), ""
+        while True:
+            try:
+                status = self.status()
+            except Unanswered as error:
+                if not follow:
+                    raise
+                if (line := f"warning: {_first_line(error)}") != printed:
+                    yield told(line)
+                printed = line
+                time.sleep(_POLL_S)
+                continue
+            attempt = status.attempt if selection.attempt is None else selection.attempt
+            if attempt is not None and attempt > shown.complete:
+                flags = _flags(selection, attempt, follow=follow and not status.over)
+                yield from shown.more(attempt, self.reach.lines(self.target, ["logs", *flags]))
+                if selection.attempt is not None and shown.complete:
+                    return
+                if follow:  # the status is older than these lines
+                    if shown.complete < attempt:
+                        time.sleep(_POLL_S)
+                    continue
+            is_shown = attempt is not None and (status.of_result or status.state in ("staging", "running"))
+            line = status.standing.name if is_shown else status.standing.line
+            if line != printed and (not is_shown or (follow and status.over)):
+                printed = line
+                yield told(printed)
+                if attempt is None:
+                    yield from map(told, self.reach.first_lines(self.target))
+            if status.over or (not follow and attempt in (None, shown.complete)):
+                return
+            time.sleep(_POLL_S)
+
+
+def _told(status: StoredStatus) -> tuple[str, bool]:
+    return status.standing.line, status.over
+
+
+def _first_line(error: ClusterTrainError) -> str:
+    return str(error).splitlines()[0]
+
+
+def _line(status: StoredStatus) -> str:
+    return status.standing.line.splitlines()[0]
+
+
+@dataclass
+class _Shown:
+    """The last attempt that was printed completely, and how many lines of each attempt were printed."""
+
+    told: Callable[[str], str]
+    complete: int = 0
+    lines_of: dict[int, int] = field(default_factory=dict)
+
+    def more(self, attempt: int, lines: Iterator[str]) -> Iterator[str]:
+        try:
+            for line in islice(lines, self.lines_of.get(attempt, 0), None):
+                self.lines_of[attempt] = self.lines_of.get(attempt, 0) + 1
+                yield line
+        except (NotThere, Unanswered) as broken:
+            yield self.told(f"-- {_first_line(broken)}; reconnecting")
+        else:
+            self.complete = attempt
+
+
+def _flags(selection: LogSelection, attempt: int, *, follow: bool) -> list[str]:
+    values = {"--attempt": attempt, "--rank": selection.rank, "--node": selection.node}
+    flags = [word for flag, value in values.items() if value is not None for word in (flag, str(value))]
+    chosen = {"--driver": selection.driver, "--json": selection.as_json, "--follow": follow}
+    return [*flags, *(flag for flag, is_set in chosen.items() if is_set)]

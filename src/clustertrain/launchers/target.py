@@ -1,0 +1,134 @@
+"""The run that a command names, and the way to its storage if only a cluster has that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from clustertrain.errors import ClusterError, JobError
+from clustertrain.job.model import Job
+from clustertrain.job.site import SiteJob, with_site
+from clustertrain.launchers.known_runs import KnownRun, by_name
+from clustertrain.launchers.scheduler.interface import Handle
+from clustertrain.observe.run_table import RunRow
+from clustertrain.observe.status import RunFiles, no_run
+from clustertrain.observe.status_json import StoredStatus
+from clustertrain.run.command_line import CommandLine, typed
+from clustertrain.run.folder import RunDir
+
+Echo = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Print nothing: the echo of who asks for no output."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The run that a command names.
+
+    Attributes:
+        text: the argument of the command: a job file, the folder of a run, or the name of a known run.
+        job: the job of the job file; None if the text is not a job file.
+        known: the newest start of the run by this user with this launcher; None if there is none.
+        files: the files of the run in its storage; None if this machine does not see it there.
+        sets: the `--set` options of the command.
+        attempt: the number of the attempt if the text is the folder of one.
+    """
+
+    text: str
+    job: Job | None = None
+    known: KnownRun | None = None
+    files: RunFiles | None = None
+    sets: tuple[str, ...] = ()
+    attempt: int | None = None
+
+    def command(self, start: str) -> CommandLine:
+        """The command line of the run, as this command names it; `start` is the command that starts it."""
+        command = typed(start, self.text, self.sets)
+        return command if self.known is None else by_name(command, self.known)
+
+    @property
+    def submitted_job(self) -> SiteJob | None:
+        """The job of the newest known start; else the job of the job file, merged with the site file."""
+        if self.known is not None:
+            return self.known.submitted_job
+        return None if self.job is None else with_site(self.job)
+
+    @property
+    def job_there(self) -> SiteJob:
+        """The job as it was submitted: it has the cluster, the namespace and the run's name.
+
+        Raises:
+            JobError: neither a job file nor a known run was named.
+        """
+        if (job := self.submitted_job) is None:
+            raise JobError(
+                f"{self.text} is not a job file, and only a job file names the cluster.\nName the job file."
+            )
+        return job
+
+    def visible_run(self) -> RunDir:
+        """The run in a storage that this machine reads.
+
+        Raises:
+            NotStarted: there is no such run.
+        """
+        if self.files is not None:
+            return self.files.run
+        if self.known is not None:
+            return RunDir.newest(self.known.storage, self.known.name)
+        raise no_run(self.text, self.job, self.sets)
+
+
+class NotThere(ClusterError):
+    """Nothing of the run is there that could run a command, or the connection to it broke."""
+
+
+class Reach(Protocol):
+    """The way to the storage of runs that this machine does not see, in the cluster that has it."""
+
+    def handle(self, target: Target) -> Handle:
+        """The job of the run."""
+
+    def status(self, target: Target) -> StoredStatus:
+        """The state of the run, by its job and its storage.
+
+        Raises:
+            JobError: there is no such run.
+            Unanswered: the cluster does not answer.
+            ClusterError: the cluster refused a request.
+        """
+
+    def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
+        """Run a command of clustertrain on a run where its storage is. Yields the lines of its output.
+
+        Args:
+            command: such as ["ckpt", "ls"]; without the run.
+
+        Raises:
+            NotThere: the process that runs it is gone; raised for `stop` and `logs --follow` also if only the
+                storage can be read.
+            ClusterTrainError: the command failed, or the cluster did not run it.
+        """
+
+    def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
+        """Run a command as `lines` does, and write its binary output to a file."""
+
+    def first_lines(self, target: Target) -> Sequence[str]:
+        """What the job printed before the first attempt."""
+
+    def argv_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
+        """What runs a command where a rank runs, as `Scheduler.argv_on`."""
+
+    def found(self, job: SiteJob, job_file: str, echo: Echo) -> KnownRun | None:
+        """The run of a job that this user has not started, in the cluster that the job names; None if it is
+        not there.
+
+        Args:
+            echo: called with a note if the cluster could not be asked.
+        """
+
+    def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
+        """A row of `ls` for each of these runs, and notes."""
