@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from clustertrain.errors import EXIT_FAILED, ClusterTrainError, JobError
+from clustertrain.errors import EXIT_FAILED, JobError
 from clustertrain.launchers.scheduler.interface import Scheduler
 from clustertrain.launchers.scheduler.on_rank import RankPlace
 from clustertrain.launchers.shell import Unanswered, attached
@@ -85,7 +85,7 @@ class RunElsewhere:
             for line in self.reach.lines(self.target, ["stop", *([] if wait else ["--no-wait"])]):
                 echo(line)
         except NotThere as error:
-            echo(_first_line(error))
+            echo(str(error).splitlines()[0])
         except JobError:
             no_attempt = f"{_line(status)}; there is nothing to save yet"
             echo(no_attempt if status.attempt is None else "it ended before the request")
@@ -124,7 +124,7 @@ class RunElsewhere:
             except Unanswered as error:
                 if not follow:
                     raise
-                if (line := f"warning: {_first_line(error)}") != printed:
+                if (line := f"warning: {str(error).splitlines()[0]}") != printed:
                     yield told(line)
                 printed = line
                 time.sleep(_POLL_S)
@@ -155,10 +155,6 @@ def _told(status: StoredStatus) -> tuple[str, bool]:
     return status.standing.line, status.over
 
 
-def _first_line(error: ClusterTrainError) -> str:
-    return str(error).splitlines()[0]
-
-
 def _line(status: StoredStatus) -> str:
     return status.standing.line.splitlines()[0]
 
@@ -177,7 +173,7 @@ class _Shown:
                 self.lines_of[attempt] = self.lines_of.get(attempt, 0) + 1
                 yield line
         except (NotThere, Unanswered) as broken:
-            yield self.told(f"-- {_first_line(broken)}; reconnecting")
+            yield self.told(f"-- {str(broken).splitlines()[0]}; reconnecting")
         else:
             self.complete = attempt
 

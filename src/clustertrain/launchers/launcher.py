@@ -15,7 +15,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.elsewhere import RunElsewhere
 from clustertrain.launchers.known_runs import KnownRun, by_name
-from clustertrain.launchers.scheduler.interface import Handle, Scheduler
+from clustertrain.launchers.scheduler.interface import Handle, LaidOutJob, Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import located, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
@@ -92,7 +92,8 @@ class Launcher:
         Raises:
             JobError: the job cannot be rendered.
         """
-        plan = self.scheduler.plan(job, Options(command=command))
+        as_typed = LaidOutJob(job)  # rendering asks no cluster: without its nodes the plan refuses it
+        plan = self.scheduler.plan(as_typed, Options(command=command))
         if command.sets and self.scheduler.submit_program:
             by_hand = f"submitted with plain {self.scheduler.submit_program}"
             note(f"note: {by_hand}, the job reads {command.job_file} without the changes of --set")

@@ -180,3 +180,23 @@ def test_an_existing_file_is_refused_before_anything_is_sent(cluster):
     result = cluster(**WHILE_IT_RUNS)
     assert (result.exit_code, "exists already" in result.stderr) == (2, True)
     assert not (cluster.folder / "calls").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(["explain"], 2), (["ckpt", "ls"], 0), (["report", "--output", "page.html"], 0)],  # it has no workers
+)
+def test_other_commands_read_the_storage_in_the_cluster(cluster, command, code):
+    (cluster.folder / "answers.json").write_text(json.dumps(WHILE_IT_RUNS))
+    words = [word for word in command if word.isalpha()]
+    result = CliRunner().invoke(main, [*words, "job.yaml", *command[len(words) :]])
+    assert result.exit_code == code, result.output
+    assert code == 0 or "No workers of " in result.stderr
+    (*_, sent) = (call for call in calls(cluster) if call[0] == "exec")
+    assert sent[sent.index("clustertrain.cli") + 1 :][: len(words) + 1] == [*words, JOB_FILE]
+
+
+def test_a_command_that_writes_files_is_refused(cluster):
+    result = CliRunner().invoke(main, ["data", "fetch", "job.yaml"])
+    assert result.exit_code == 2
+    assert "`data fetch` writes files, and the storage of digits is in the cluster" in result.stderr

@@ -51,7 +51,7 @@ class Cluster:
     def __init__(self, *states):
         self.states, self.now = [*states], None
 
-    def get(self, kind, name):
+    def find(self, kind, name):
         self.now = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         if isinstance(self.now, Exception):
             raise self.now

@@ -1,4 +1,4 @@
-"""What a job names and the cluster does not have is refused by name, and so is another image.
+"""What a job names and the cluster does not have is refused by name, and a claim that not all pods can mount.
 
 The cluster that is asked here is a fake, for the wording alone; tests/kubernetes/test_watching_pods.py asks a
 real one.
@@ -11,9 +11,7 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster, check_image, why_not_for_all
-from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
-from clustertrain.version import RAY_VERSION, __version__
+from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
 
 JOB = """
 name: digits
@@ -29,28 +27,6 @@ def make_job(kubernetes=""):
     return parse_job(JOB.format(kubernetes=kubernetes), "job.yaml")
 
 
-# ------------------------------------------------------------------------------------------------- the claims
-
-
-@pytest.mark.parametrize(
-    ("modes", "nodes", "writes", "read_only", "said"),
-    [
-        (["ReadWriteMany"], 9, True, False, None),
-        (["ReadWriteOnce"], 1, True, False, None),
-        (["ReadWriteOnce"], 0, True, False, None),  # how many there are may not be looked at
-        (["ReadWriteOnce"], 2, True, False, "only one node can mount it, and the pods may run on any of 2"),
-        (["ReadWriteOncePod"], 1, True, False, "only one pod can mount it"),
-        (["ReadOnlyMany"], 2, True, False, "the run writes its storage there"),
-        (["ReadOnlyMany"], 2, False, True, None),
-        (["ReadWriteOnce", "ReadWriteMany"], 2, True, False, None),
-    ],
-)
-def test_a_claim_is_for_all_pods(modes, nodes, writes, read_only, said):
-    volume = Volume(mount="/mnt/x", claim="shared", read_only=read_only)
-    why = why_not_for_all(volume, modes, nodes, writes=writes)
-    assert why is None if said is None else said in (why or "") and "shared" in (why or "")
-
-
 # -------------------------------------------------------------------------------------------- a fake cluster
 
 
@@ -60,9 +36,6 @@ def fake(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    for engine in ("podman", "docker"):  # has no image
-        (folder / engine).write_text("#!/bin/sh\nexit 1\n")
-        (folder / engine).chmod(0o755)
 
     def put(answers):
         cases = [_case(asked, answer) for asked, answer in answers.items()]
@@ -104,30 +77,30 @@ def test_what_may_not_be_looked_at_is_left_out_and_named(fake):
         assert f"may not get {kind}" in note
 
 
-# -------------------------------------------------------------------------------------------------- the image
-
-
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("modes", "nodes", "read_only", "is_enough"),
     [
-        (None, "has no label io.clustertrain.version"),
-        ({"io.clustertrain.version": __version__, "io.clustertrain.ray": RAY_VERSION}, None),
-        ({"io.clustertrain.version": __version__, "io.clustertrain.ray": "2.40.0"}, "has Ray 2.40.0"),
-        ({"io.clustertrain.version": "9.9", "io.clustertrain.ray": RAY_VERSION}, "has clustertrain 9.9"),
+        (["ReadWriteMany"], 9, False, True),
+        (["ReadWriteOnce"], 1, False, True),
+        (["ReadWriteOnce"], None, False, True),  # how many there are may not be looked at
+        (["ReadWriteOnce"], 2, False, False),
+        (["ReadWriteOncePod"], 1, False, False),
+        (["ReadOnlyMany"], 2, False, False),
+        (["ReadOnlyMany"], 2, True, True),
+        (["ReadWriteOnce", "ReadWriteMany"], 2, False, True),
     ],
 )
-def test_an_image_of_this_machine_is_the_kits_with_the_same_ray(tmp_path, monkeypatch, labels, said):
-    podman = tmp_path / "podman"
-    podman.write_text(f"#!/bin/sh\necho '{json.dumps(labels)}'\n")
-    podman.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    if said is None:
-        check_image(make_job())
+def test_a_claim_is_for_all_pods(fake, modes, nodes, read_only, is_enough):
+    shared = f"{{claim: shared, mount: /mnt/x, read_only: {read_only}}}"
+    volumes = f"[{{claim: runs, mount: /mnt/runs}}, {shared}]"
+    seen = {
+        "get nodes": None if nodes is None else {"items": [{}] * nodes},
+        "get persistentvolumeclaim runs ": CLAIM,
+        "get persistentvolumeclaim shared ": {"spec": {"accessModes": modes}},
+    }
+    kubectl = fake({**SEEN, **seen})
+    if is_enough:
+        check_cluster(make_job(f", volumes: {volumes}"), kubectl)
         return
-    with pytest.raises(ClusterError, match=said):
-        check_image(make_job())
-
-
-def test_an_image_that_no_engine_here_has_is_left_to_the_pods(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    check_image(make_job())
+    with pytest.raises(ClusterError, match=f"Claim shared .* is {modes[0]}, and the head and each worker"):
+        check_cluster(make_job(f", volumes: {volumes}"), kubectl)

@@ -40,7 +40,7 @@ def pods(job):
         "head": cluster["headGroupSpec"]["template"],
         "worker": cluster["workerGroupSpecs"][0]["template"],
         "submitter": spec["submitterPodTemplate"],
-        "reader": reader_pod(job, "run-1-read", [], 60),
+        "reader": reader_pod(job, "run-1-read", 60),
     }
 
 

@@ -27,10 +27,6 @@ from launchers.kubernetes.manifest_changes import (
 )
 from launchers.kubernetes.right_manifests import RAYJOBS, rayjob
 
-KUEUE: Change = {"metadata/labels": {"kueue.x-k8s.io/queue-name": "team"}}
-BOX = rayjob()["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-GROUP = rayjob()["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
-MANY = [GROUP | {"groupName": f"group-{n}"} for n in range(7)]
 OPEN: Change = {"spec/shutdownAfterJobFinishes": ABSENT, "spec/ttlSecondsAfterFinished": ABSENT}
 PROBE = {"httpGet": {"port": 8000}}
 
@@ -48,33 +44,9 @@ REFUSED: dict[str, tuple[str, Change]] = {
     ),
 }
 ADVISED: dict[str, tuple[str, Change]] = {
-    "mode-typo": (
-        "'K8SJobMode': the operator starts the cluster and never submits the job. Did you mean 'K8sJobMode'?",
-        {"spec/submissionMode": "K8SJobMode"},
-    ),
     "no-shutdown": ("the cluster stays, with its GPUs", OPEN),
     "no-token": ("can run code there", {f"{CLUSTER}/authOptions": ABSENT}),
     "image-without-tag": ("without a tag", {f"{WORKER_BOX}/image": "registry.example.com:5000/train"}),
-    "replicas-outside": (
-        "is 5, outside minReplicas 2 to maxReplicas 2",
-        {f"{WORKERS}/replicas": 5},
-    ),
-    "ray-not-first": (
-        "begins with proxy, and the operator starts Ray in the first",
-        {f"{HEAD_POD}/containers": [BOX | {"name": name} for name in ("proxy", "ray-head")]},
-    ),
-    "two-queues": (
-        "name the queues of 2 schedulers",
-        {"metadata/labels": {"kueue.x-k8s.io/queue-name": "a", "volcano.sh/queue-name": "a"}},
-    ),
-    "kueue-group-submitter": (
-        "a name that Kueue reserves: the job waits forever",
-        {**KUEUE, f"{WORKERS}/groupName": "submitter"},
-    ),
-    "kueue-7-groups": (
-        "have 7 groups: with the head and the submitter 9 kinds",
-        {**KUEUE, f"{CLUSTER}/workerGroupSpecs": MANY},
-    ),
 }
 
 

@@ -21,12 +21,12 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
 from clustertrain.launchers.kubernetes.observed.state import Observed
-from clustertrain.launchers.kubernetes.observed.view import observe_run
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, observe_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL, WORKER_CONTAINER
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.status import known_rows, status_of
-from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, named, rayjob_of
+from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, named
 from clustertrain.launchers.launcher import known_run
 from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.launchers.target import Echo, NotThere, Target
@@ -67,7 +67,7 @@ class KubernetesReach:
 
     def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
         job = target.job_there
-        _storage_of(job, _observed(job)).download(*_arguments(command), to=to)
+        _storage_of(job, _observed(job)).run(*_arguments(command), to=to)
 
     def first_lines(self, target: Target) -> Sequence[str]:
         """The output of the submitter's pod, if it has started."""
@@ -90,7 +90,7 @@ class KubernetesReach:
         if job.image is None or shutil.which("kubectl") is None:
             return None  # it never ran there, or nothing can be asked
         try:
-            rayjob = rayjob_of(Kubectl.of(job.section(Kubernetes)), job.name)
+            rayjob = Kubectl.of(job.section(Kubernetes)).find(RAYJOBS, job.name)
         except ClusterError as error:
             echo(f"note: Kubernetes was not asked: {str(error).splitlines()[0]}")
             return None

@@ -15,7 +15,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
-from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
 from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.cluster.pod_layout import with_nodes
 from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
@@ -32,7 +32,7 @@ from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Plan, Scheduler
+from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, LaidOutJob, Plan, Scheduler
 from clustertrain.launchers.shell import CommandMissing, Unanswered
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
@@ -59,23 +59,23 @@ class KubernetesScheduler(Scheduler):
     def cluster_text(self, handle: Handle) -> str:
         return f"{self.label} {handle.cluster}"
 
-    def laid_out(self, job: SiteJob) -> tuple[SiteJob, Sequence[str]]:
+    def laid_out(self, job: SiteJob) -> tuple[LaidOutJob, Sequence[str]]:
         laid_out, notes = with_nodes(job, Kubectl.of(job.section(Kubernetes)))
-        return SiteJob(laid_out), [*_plain(notes)]
+        return LaidOutJob(SiteJob(laid_out)), [*_plain(notes)]
 
-    def plan(self, job: SiteJob, options: Options) -> Plan:
+    def plan(self, job: LaidOutJob, options: Options) -> Plan:
         objects = manifests(job, options)
         names = tuple(f"{each['kind']} {each['metadata']['name']}" for each in objects)
         advice = tuple(check_rayjob(objects[-1]))
         return Plan(to_yaml(objects).encode(), ("kubectl", *_APPLY), advice=advice, objects=names)
 
-    def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterator[str]:
+    def preflight(self, job: LaidOutJob, plan: Plan, command: CommandLine) -> Iterator[str]:
         kubectl, objects = Kubectl.of(job.section(Kubernetes)), _objects(plan)
         yield from _plain(check_cluster(job, kubectl))
         for name, key in names_of(job.start_texts).items():
             if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
                 yield f"{key}: {name} is not sent from here; the image has to set it, or a Secret"
-        is_replaced = rayjob_of(kubectl, job.name) is not None
+        is_replaced = kubectl.find(RAYJOBS, job.name) is not None
         yield from _plain(check_admission(objects, kubectl, replaced=is_replaced))
         yield from _plain(check_pods(objects, kubectl))
 
@@ -87,13 +87,15 @@ class KubernetesScheduler(Scheduler):
             return f"not checked with a cluster ({left_out}): {error}"
         return None
 
-    def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
+    def submit(self, job: LaidOutJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
         """Apply the objects of the plan, which contain the job and its code. An earlier RayJob of the same
         name is replaced if it is over."""
         kubectl, objects, printed = Kubectl.of(job.section(Kubernetes)), _objects(plan), []
-        if (before := rayjob_of(kubectl, job.name)) is not None:
+        if (before := kubectl.find(RAYJOBS, job.name)) is not None:
             _check_over(before, command)
-            printed.append(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
+            printed.append(
+                f"RayJob {job.name} is over ({Observed(before).summary}) and is replaced; its storage stays"
+            )
             kubectl.delete(RAYJOBS, job.name, _DELETE_S)
             _end_head(kubectl, job.name)
         kubectl(*_APPLY, input=to_json(objects), timeout_s=_APPLY_S)
@@ -175,22 +177,10 @@ def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:
     ]
 
 
-def rayjob_of(kubectl: Kubectl, name: str) -> Manifest | None:
-    """The RayJob of this name, or None."""
-    try:
-        return kubectl.get(RAYJOBS, name)
-    except NotFound:
-        return None
-
-
 def _check_over(rayjob: Manifest, command: CommandLine) -> None:
     """Refuse to replace a RayJob that is not over."""
     if not Observed(rayjob).is_over:
         raise ClusterError(
-            f"RayJob {rayjob['metadata']['name']} exists already: {_state(rayjob)}.\n"
+            f"RayJob {rayjob['metadata']['name']} exists already: {Observed(rayjob).summary}.\n"
             f"Wait for its end, or stop it with `{command.of('stop')}`."
         )
-
-
-def _state(rayjob: Manifest) -> str:
-    return rayjob.get("status", {}).get("jobDeploymentStatus") or "new"

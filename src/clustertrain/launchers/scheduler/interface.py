@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NewType
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.site import SiteJob
@@ -20,6 +20,9 @@ from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import SchedulerStart
 from clustertrain.run.states import STATES
+
+LaidOutJob = NewType("LaidOutJob", SiteJob)
+"""A job whose number of nodes is known, if its scheduler needs that."""
 
 
 @dataclass(frozen=True)
@@ -239,16 +242,16 @@ class Scheduler(ABC):
         """Name the cluster of a job; empty for this machine."""
         return f"{self.label} cluster {handle.cluster}" if handle.cluster else self.label
 
-    def laid_out(self, job: SiteJob) -> tuple[SiteJob, Sequence[str]]:
+    def laid_out(self, job: SiteJob) -> tuple[LaidOutJob, Sequence[str]]:
         """The job with the number of its nodes, if only the cluster can tell, and notes on it.
 
         Raises:
             JobError: the cluster cannot be read, or the workers cannot be divided among its nodes.
         """
-        return job, ()
+        return LaidOutJob(job), ()
 
     @abstractmethod
-    def plan(self, job: SiteJob, options: Options) -> Plan:
+    def plan(self, job: LaidOutJob, options: Options) -> Plan:
         """Plan a submission. It changes nothing and asks no scheduler: the same job gives the same plan.
 
         Args:
@@ -259,7 +262,7 @@ class Scheduler(ABC):
             JobError: the job cannot run there.
         """
 
-    def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterable[str]:
+    def preflight(self, job: LaidOutJob, plan: Plan, command: CommandLine) -> Iterable[str]:
         """Check the plan on this machine and against the cluster. Returns what a user should know.
 
         Raises:
@@ -275,7 +278,7 @@ class Scheduler(ABC):
         return f"not checked against the cluster: {error}" if is_no_answer else None
 
     @abstractmethod
-    def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
+    def submit(self, job: LaidOutJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
         """Send the plan; the job gets `submission` as $CLUSTERTRAIN_SUBMISSION.
 
         Raises:

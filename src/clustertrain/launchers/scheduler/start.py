@@ -22,8 +22,6 @@ from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import EXIT_DONE, ClusterTrainError, RunStopped
-from clustertrain.job.code_folders import places
-from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.one_host import (
     check_installed,
@@ -31,18 +29,15 @@ from clustertrain.launchers.one_host import (
     ray_address,
     world_sizes_here,
 )
+from clustertrain.launchers.scheduler.in_job import read_start, run_to_its_end
 from clustertrain.launchers.source_state import read_source
 from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines
-from clustertrain.observe.tables import print_ending
-from clustertrain.run.admission import Options, claim_next_attempt, is_same_start, was_stopped_by_user
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
+from clustertrain.run.admission import claim_next_attempt, is_same_start, was_stopped_by_user
+from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.states import STATES
-from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
-from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.stop_on_signal import run_driver
 
@@ -87,7 +82,8 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
     check_installed(host, f"{arguments.launcher}.python")
     if not arguments.given_ray:
         os.environ.pop("RAY_ADDRESS", None)
-    job, run, options, code = _read(arguments.start, folder)
+    unpack = not ray_address()  # its nodes read the folders of the job file
+    job, run, options, code = read_start(arguments.start, folder, "submit", unpack=unpack)
     start = SchedulerStart(arguments.launcher, arguments.cluster, arguments.job_id, nodes=(host,))
     start = replace(start, restart=sum(is_same_start(each, start) for each in run.attempts()))
     if start.restart:
@@ -95,7 +91,15 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
     if was_stopped_by_user(run, start):
         screen.echo(f"{run.name} was stopped by its user, and its job was restarted: nothing is started.")
         return None
-    run, begun = claim_next_attempt(
+
+    def supervise(attempt: Attempt) -> Result:
+        screen.echo(f"{run.name}: attempt {attempt.n} in {attempt.uri}, {label} on {host}")
+        environment, meanings = partial(_environment, job, code), _meanings(arguments)
+        return run_driver(
+            attempt, environment, meanings, screen, command=options.command, shielded=True, once=True
+        )
+
+    claimed = claim_next_attempt(
         job,
         options,
         lambda: world_sizes_here(job),
@@ -105,36 +109,7 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
         allocation=start,
         read_source=read_source,
     )
-    if isinstance(begun, Result):
-        return begun
-    send_leftovers(run, screen.echo)
-    screen.echo(f"{run.name}: attempt {begun.n} in {begun.uri}, {label} on {host}")
-    with StreamUpload(begun, screen.echo):
-        result = run_driver(
-            begun,
-            partial(_environment, job, code),
-            _meanings(arguments),
-            screen,
-            command=options.command,
-            shielded=True,
-            once=True,
-        )
-    print_ending(run, result)
-    return result
-
-
-def _read(start: str, folder: Path) -> tuple[Job, RunDir, Options, list[Path]]:
-    """The job, its run, the options, and the folders of its code on this host."""
-    if not start.startswith("{"):
-        job = load_job(start)
-        run = RunDir.newest(job.storage.location, job.name)
-        return job, run, Options(command=CommandLine("submit", start, run=run.uri)), [*map(Path, job.code)]
-    submission = Submission.from_text(start)
-    job, run = submission.job(), submission.run
-    if ray_address():  # its nodes read the folders of the job file
-        return job, run, submission.options(0), [*map(Path, job.code)]
-    submission.unpack_code(folder / "code")
-    return job, run, submission.options(0), [folder / "code" / place for place in places(job.code)]
+    return run_to_its_end(claimed, screen, supervise)
 
 
 def _meanings(arguments: Namespace) -> dict[int, tuple[str, str]]:

@@ -2,8 +2,7 @@
 
 plugin.py      registers the launcher
 section.py     the section `slurm` of a job file
-launcher.py    the launcher
-submit.py      plans a submission, and calls sbatch
+launcher.py    the scheduler: plans a submission, and calls sbatch
 preflight.py   the checks before a job is submitted
 sbatch_errors.py  the error of a failed sbatch, with a remedy
 partitions.py  compares the resources of a job with the partitions of the cluster

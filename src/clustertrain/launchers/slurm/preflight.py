@@ -43,7 +43,7 @@ def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
 
     Args:
         job: merged with the site file.
-        environ: the environment of sbatch, see submit.py.
+        environ: the environment of sbatch, see launcher.py.
 
     Raises:
         ClusterError: sbatch is not on PATH, or SLURM does not answer.

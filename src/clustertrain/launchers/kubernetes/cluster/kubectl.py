@@ -159,6 +159,13 @@ class Kubectl:
         value: dict[str, Any] = json.loads(self("get", kind, name, "--output=json").stdout)
         return value
 
+    def find(self, kind: str, name: str) -> dict[str, Any] | None:
+        """The object, or None if it does not exist. Raises as `__call__`."""
+        try:
+            return self.get(kind, name)
+        except NotFound:
+            return None
+
     def list(self, kind: str, selector: str = "", *options: str) -> list[dict[str, Any]]:
         """The objects of a kind that `selector` selects by labels. Raises as `__call__`."""
         selected = [f"--selector={selector}"] if selector else []

@@ -1,7 +1,5 @@
-"""Checks, before anything is applied, that the image fits, and that what the job names exists.
-
-the image           if this machine has it: its labels name the same versions of clustertrain and Ray
-named objects       namespace, secrets, ConfigMaps, claims and queues exist
+"""Checks, before anything is applied, that what the job names exists: namespace, secrets, ConfigMaps, claims
+and queues.
 
 If the account may not read something, its check is left out, with a note. Accounts and classes of the pods
 are checked by the API server in a dry run. Whether nodes, quotas and storage classes can serve the pods is
@@ -10,30 +8,19 @@ not computed here: `submit` prints what the scheduler and the API server say.
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound
 from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
-from clustertrain.launchers.kubernetes.render.paths import storage_volume, volumes
+from clustertrain.launchers.kubernetes.render.paths import volumes
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.shell import run
-from clustertrain.version import RAY_VERSION, __version__
-
-# The labels of an image that have to match, what each names, and its version here.
-IMAGE_LABELS = (
-    ("io.clustertrain.version", "clustertrain", __version__),
-    ("io.clustertrain.ray", "Ray", RAY_VERSION),
-)
-_ENGINE_S = 20.0
 
 
 def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
-    """Refuse a job with another image, or that names what is not there. Returns notes on the rest.
+    """Refuse a job that names what is not there. Returns notes on what was not checked.
 
     Args:
         job: merged with the site file.
@@ -43,7 +30,6 @@ def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
         Unanswered: no cluster is configured, or it does not answer.
         ClusterError: the cluster cannot run the job. The message has the reason.
     """
-    check_image(job)
     left_out: dict[str, None] = {}
     for kind, name, missing in _named(job, kubectl.namespace):
         with _unless_forbidden(left_out):
@@ -68,45 +54,6 @@ def _unless_forbidden(left_out: dict[str, None]) -> Iterator[None]:
         yield
     except Forbidden as error:
         left_out[error.what] = None
-
-
-# ------------------------------------------------------------------------------------------------ the image
-
-
-def check_image(job: Job) -> None:
-    """Check the versions in the image's labels, if this machine has the image. Pods check them in any case.
-
-    Raises:
-        ClusterError: the image is not made from clustertrain's, or has another version of it or of Ray.
-    """
-    labels = _labels_here(job.image or "")
-    if labels is None:
-        return
-    for key, what, ours in IMAGE_LABELS:
-        found = labels.get(key)
-        if found is None:
-            raise ClusterError(
-                f"image: {job.image} has no label {key}: it is not built from clustertrain's image.\n"
-                "Build that one with `make image`, and yours FROM it: see docs/docker.md."
-            )
-        if found != ours:
-            raise ClusterError(
-                f"image: {job.image} has {what} {found}, and the RayJob needs {what} {ours}.\n"
-                "Build the image again with `make image`: the versions must be equal."
-            )
-
-
-def _labels_here(image: str) -> dict[str, str] | None:
-    """The labels of an image in podman or docker, or None if neither has it."""
-    for engine in ("podman", "docker"):
-        if shutil.which(engine) is None:
-            continue
-        argv = [engine, "image", "inspect", "--format={{json .Config.Labels}}", image]
-        done = run(argv, timeout_s=_ENGINE_S, check=False)
-        if done.code == 0:
-            labels: dict[str, str] | None = json.loads(done.stdout)
-            return labels or {}
-    return None
 
 
 # --------------------------------------------------------------------------------------------- named objects
@@ -148,40 +95,23 @@ def _named(job: Job, namespace: str | None) -> Iterator[tuple[str, str, str]]:
 
 def _check_claim(job: Job, volume: Volume, kubectl: Kubectl, left_out: dict[str, None]) -> None:
     """Check that a claim exists and serves the pods of all nodes, or is to be created."""
-    try:
-        claim = kubectl.get("persistentvolumeclaim", volume.claim or "")
-    except NotFound:
+    claim = kubectl.find("persistentvolumeclaim", volume.claim or "")
+    if claim is None:
         if volume.size_bytes is None:
             raise ClusterError(
                 f"kubernetes.volumes names the claim {volume.claim}, which does not exist.\n"
                 "Add `size: 100Gi`, so that it is created; or create it yourself, as ReadWriteMany."
-            ) from None
+            )
         return
-    nodes = 0
+    modes, nodes = {*claim["spec"].get("accessModes", [])}, 0
     with _unless_forbidden(left_out):
         nodes = len(kubectl.list("nodes"))
-    modes, writes = claim["spec"].get("accessModes", []), volume == storage_volume(job)
-    if (why := why_not_for_all(volume, modes, nodes, writes=writes)) is not None:
-        raise ClusterError(why)
-
-
-def why_not_for_all(volume: Volume, modes: Sequence[str], nodes: int, *, writes: bool) -> str | None:
-    """Why a claim with these access modes cannot serve pods on `nodes` nodes (0: unknown), or None if it can.
-
-    ReadWriteOnce restricts a claim to one node, not to one pod. So it is enough on a cluster of one node.
-    """
-    named = f"Claim {volume.claim} (kubernetes.volumes) is {', '.join(modes)}"
-    remedy = (
-        "Create a claim with ReadWriteMany, from a storage class that supports it, such as NFS or CephFS."
-    )
-    if "ReadWriteMany" in modes:
-        return None
-    if writes and not set(modes) - {"ReadOnlyMany"}:
-        return f"{named}, and the run writes its storage there.\n{remedy}"
-    if "ReadOnlyMany" in modes and volume.read_only:
-        return None
-    if "ReadWriteOnce" not in modes:
-        return f"{named}: only one pod can mount it, and the head and each worker need it.\n{remedy}"
-    if nodes > 1:
-        return f"{named}: only one node can mount it, and the pods may run on any of {nodes}.\n{remedy}"
-    return None
+    enough = {"ReadWriteMany", *(["ReadOnlyMany"] if volume.read_only else [])}
+    if nodes <= 1:  # ReadWriteOnce restricts a claim to one node, not to one pod
+        enough.add("ReadWriteOnce")
+    if not modes & enough:
+        raise ClusterError(
+            f"Claim {volume.claim} (kubernetes.volumes) is {', '.join(sorted(modes))}, and the head and each "
+            "worker mount it, on any node.\nCreate a claim with ReadWriteMany, from a storage class that "
+            "supports it, such as NFS or CephFS."
+        )

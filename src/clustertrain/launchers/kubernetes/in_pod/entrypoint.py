@@ -21,15 +21,14 @@ from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.render.manifests import START_OPTIONS, flag_of
+from clustertrain.launchers.scheduler.in_job import run_to_its_end
 from clustertrain.observe.screen import Lines, Screen
-from clustertrain.observe.tables import print_ending
 from clustertrain.run.admission import Options, claim_next_attempt, is_same_start
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.states import STATES
-from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.supervise.stop_on_signal import run_driver
 from clustertrain.version import RAY_VERSION, __version__
 
@@ -94,16 +93,10 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
         return followed
     if options.fresh and _has_started_before(job, allocation):
         options = replace(options, fresh=False)
-    run, begun = claim_next_attempt(
+    claimed = claim_next_attempt(
         job, options, lambda: job.world_sizes, screen.echo, launcher="kubernetes", allocation=allocation
     )
-    if isinstance(begun, Result):
-        return begun
-    send_leftovers(run, screen.echo)
-    with StreamUpload(begun, screen.echo):
-        result = _supervise(begun, job, options.command, screen)
-    print_ending(run, result)
-    return result
+    return run_to_its_end(claimed, screen, lambda attempt: _supervise(attempt, job, options.command, screen))
 
 
 def _follow_earlier_start(job: Job, allocation: SchedulerStart, screen: Screen) -> Result | None:

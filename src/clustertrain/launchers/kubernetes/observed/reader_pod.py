@@ -8,70 +8,51 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from clustertrain.errors import EXIT_FAILED, ClusterError
+from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.observed.pod_problems import Object, containers_of, problems
-from clustertrain.launchers.kubernetes.render.fields import at
+from clustertrain.launchers.kubernetes.observed.pod_problems import Object, problems
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
 from clustertrain.waiting import wait_until
 
-_RUN_LIMIT_S = 120
 _START_LIMIT_S = 90.0
 _BLOCKED_AFTER_S = 15.0  # a volume or a node may take some seconds: earlier problems are ignored
 _POLL_S = 0.7
-
-
-def run_by_pod(job: Job, kubectl: Kubectl, arguments: Sequence[str]) -> tuple[int, str]:
-    """The exit code of `clustertrain ARGUMENTS` in the pod, and its output, including its error messages.
-
-    Raises:
-        ClusterError: the pod was not created, or did not start or end in time. The message has the reason.
-    """
-    with _pod(job, kubectl, [*arguments], _RUN_LIMIT_S) as name:
-        pod = _wait_for(kubectl, name, ("Succeeded", "Failed"), _START_LIMIT_S + _RUN_LIMIT_S)
-        ended = [at(each, "state", "terminated", "exitCode") for each in containers_of(pod)]
-        code = 0 if pod["status"]["phase"] == "Succeeded" else next(filter(None, ended), EXIT_FAILED)
-        return code, kubectl("logs", name).stdout
+_STARTED = ("Running", "Succeeded", "Failed")
 
 
 @contextmanager
 def waiting_pod(job: Job, kubectl: Kubectl, limit_s: int) -> Iterator[str]:
-    """The name of a reader pod that runs until the block ends, or for `limit_s` seconds. Raises as
-    `run_by_pod`."""
-    with _pod(job, kubectl, [], limit_s) as name:
-        _wait_for(kubectl, name, ("Running", "Succeeded", "Failed"), _START_LIMIT_S)
-        yield name
+    """The name of a pod that runs until the block ends, or for `limit_s` seconds.
 
-
-@contextmanager
-def _pod(job: Job, kubectl: Kubectl, arguments: list[str], limit_s: int) -> Iterator[str]:
+    Raises:
+        ClusterError: it was not created, or did not start in time. The message has the reason.
+    """
     name = f"{job.name[:40]}-read-{secrets.token_hex(3)}"
-    pod = reader_pod(job, name, arguments, limit_s)
-    kubectl("create", "--filename=-", input=json.dumps(pod))
+    kubectl("create", "--filename=-", input=json.dumps(reader_pod(job, name, limit_s)))
     try:
+        _wait_for_start(kubectl, name)
         yield name
     finally:
         kubectl("delete", "pod", name, "--ignore-not-found", "--wait=false", "--grace-period=1")
 
 
-def _wait_for(kubectl: Kubectl, name: str, phases: tuple[str, ...], limit_s: float) -> Object:
+def _wait_for_start(kubectl: Kubectl, name: str) -> None:
     started = time.monotonic()
 
-    def found() -> Object | None:
+    def has_started() -> bool:
         pod = kubectl.get("pod", name)
-        if pod.get("status", {}).get("phase") in phases:
-            return pod
+        if pod.get("status", {}).get("phase") in _STARTED:
+            return True
         if time.monotonic() - started > _BLOCKED_AFTER_S and (blocking := _why_not(kubectl, pod)):
             raise ClusterError(f"the reader pod does not start: {blocking}")
-        return None
+        return False
 
-    if (pod := wait_until(found, limit_s, _POLL_S)) is None:
-        raise ClusterError(f"the reader pod was not {' or '.join(phases)} within {limit_s:.0f} s")
-    return pod
+    if not wait_until(has_started, _START_LIMIT_S, _POLL_S):
+        raise ClusterError(f"the reader pod did not start within {_START_LIMIT_S:.0f} s")
 
 
 def _why_not(kubectl: Kubectl, pod: Object) -> str:

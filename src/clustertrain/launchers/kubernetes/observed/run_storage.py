@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -11,7 +12,7 @@ from clustertrain.errors import ClusterTrainError, error_of_code
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, ended_in_pod
 from clustertrain.launchers.kubernetes.observed.pod_problems import Object, name_of
-from clustertrain.launchers.kubernetes.observed.reader_pod import run_by_pod, waiting_pod
+from clustertrain.launchers.kubernetes.observed.reader_pod import waiting_pod
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.target import NotThere
@@ -30,53 +31,43 @@ class RunStorage:
     kubectl: Kubectl
     head: Object | None
 
-    def printed(self, *command: str, timeout_s: float = READ_S) -> str:
-        """The output of a command, which names the job file as JOB_FILE.
+    @contextmanager
+    def _pod(self) -> Iterator[tuple[str, str]]:
+        """Pod and container in which commands run."""
+        if self.head is not None:
+            yield name_of(self.head), HEAD_CONTAINER
+            return
+        with waiting_pod(self.job, self.kubectl, int(READ_S)) as reader:
+            yield reader, READER_CONTAINER
+
+    def run(self, *command: str, timeout_s: float = READ_S, to: BinaryIO | None = None) -> str:
+        """The output of a command, which names the job file as JOB_FILE; `to`: a file for its output.
 
         Raises:
             ClusterTrainError: the command failed, with the class for its exit code.
             ClusterError: no pod ran it.
         """
-        if self.head is None:
-            return "\n".join(self.lines(*command))
-        done = self.kubectl.exec(name_of(self.head), HEAD_CONTAINER, *_CLI, *command, timeout_s=timeout_s)
+        with self._pod() as pod:
+            done = self.kubectl.exec(*pod, *_CLI, *command, timeout_s=timeout_s, stdout=to)
         if done.code:
             raise error_from_pod(done.code, done.stderr)
         return done.stdout
 
     def lines(self, *command: str) -> Iterator[str]:
-        """The lines of a command, while it runs; from a reader pod, at its end.
+        """The lines of a command, while it runs.
 
         Raises:
-            NotThere: the connection broke; and as `printed`, after the last line.
+            NotThere: the connection broke; and as `run`, after the last line.
         """
-        if self.head is None:
-            code, printed = run_by_pod(self.job, self.kubectl, command)
-            yield from (printed.partition("error: ")[0] if code else printed).splitlines()
-            if code:
-                raise error_from_pod(code, printed)
-            return
-        exec_in = ("exec", name_of(self.head), f"--container={HEAD_CONTAINER}", "--")
-        try:
-            yield from self.kubectl.lines(*exec_in, *_CLI, *command)
-        except CommandFailed as error:
-            if error.code is None or not ended_in_pod(error.stderr):
-                raise NotThere(str(error)) from None
-            if error.code in _KILLED:
-                raise NotThere("the head's pod is gone") from None
-            raise error_from_pod(error.code, error.stderr) from None
-
-    def download(self, *command: str, to: BinaryIO) -> None:
-        """Write the binary output of a command to a file. Raises as `printed`."""
-        if self.head is not None:
-            pod = name_of(self.head), HEAD_CONTAINER
-            done = self.kubectl.exec(*pod, *_CLI, *command, timeout_s=READ_S, stdout=to)
-        else:
-            with waiting_pod(self.job, self.kubectl, int(READ_S)) as reader:
-                pod = reader, READER_CONTAINER
-                done = self.kubectl.exec(*pod, *_CLI, *command, timeout_s=READ_S, stdout=to)
-        if done.code:
-            raise error_from_pod(done.code, done.stderr)
+        with self._pod() as (pod, container):
+            try:
+                yield from self.kubectl.lines("exec", pod, f"--container={container}", "--", *_CLI, *command)
+            except CommandFailed as error:
+                if error.code is None or not ended_in_pod(error.stderr):
+                    raise NotThere(str(error)) from None
+                if error.code in _KILLED:
+                    raise NotThere("the head's pod is gone") from None
+                raise error_from_pod(error.code, error.stderr) from None
 
 
 def error_from_pod(code: int, errors: str) -> ClusterTrainError:

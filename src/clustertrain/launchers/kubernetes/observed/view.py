@@ -19,7 +19,7 @@ from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import read_site, site_path, with_site
-from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
 from clustertrain.launchers.kubernetes.observed.last_known import LastKnown, last_known, remember
 from clustertrain.launchers.kubernetes.observed.lost_pods import last_words, lost_nodes
 from clustertrain.launchers.kubernetes.observed.pod_problems import (
@@ -125,9 +125,7 @@ def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
     Raises:
         ClusterError: kubectl failed, or the cluster refused a request.
     """
-    try:
-        rayjob = kubectl.get(RAYJOBS, job.name)
-    except NotFound:
+    if (rayjob := kubectl.find(RAYJOBS, job.name)) is None:
         return Observed(None)
     first = Observed(rayjob)
     pods = tuple(pod for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _is_of(pod, first))
@@ -156,7 +154,7 @@ def _events(kubectl: Kubectl, observed: Observed, notes: list[str]) -> tuple[Obj
     try:
         events = kubectl.list("events")
     except Forbidden as error:
-        notes.append(_first_line(error))
+        notes.append(str(error).splitlines()[0])
         return ()
     return tuple(
         event
@@ -173,7 +171,7 @@ def _workload(kubectl: Kubectl, observed: Observed, notes: list[str]) -> Object 
     try:
         workloads = kubectl.list(WORKLOADS)
     except ClusterError as error:
-        notes.append(f"Kueue's Workload was not read: {_first_line(error)}")
+        notes.append(f"Kueue's Workload was not read: {str(error).splitlines()[0]}")
         return None
     uid = observed.rayjob["metadata"]["uid"]
     return next((each for each in workloads if uid in _owners(each)), None)
@@ -192,11 +190,11 @@ def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[st
     why = ""
     for pod in (*([head] if head is not None else []), *([None] if reads_without else [])):
         try:
-            printed = RunStorage(job, kubectl, pod).printed(*_STATUS, timeout_s=_EXEC_S)
+            printed = RunStorage(job, kubectl, pod).run(*_STATUS, timeout_s=_EXEC_S)
         except (Forbidden, Unanswered):
             raise
         except ClusterTrainError as error:  # of a head: it is gone by now, or has no Python
-            why = _first_line(error)
+            why = str(error).splitlines()[0]
             continue
         if (stored := StoredStatus.parsed(printed)) is not None:
             return stored
@@ -204,10 +202,6 @@ def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[st
     if why:
         notes.append(f"the storage was not read: {why}")
     return None
-
-
-def _first_line(error: ClusterTrainError) -> str:
-    return str(error).splitlines()[0]
 
 
 def kubectl_for(job_file: str | None, namespace: str | None) -> Kubectl:

@@ -83,11 +83,6 @@ def volumes(job: Job) -> tuple[Volume, ...]:
     return () if job.storage.location.is_s3 else (_DEFAULT_VOLUME,)
 
 
-def storage_volume(job: Job) -> Volume | None:
-    """The volume that the job's storage is on, or None if it is on S3."""
-    return None if job.storage.location.is_s3 else _volume_of(job, _storage(job))
-
-
 def _storage(job: Job) -> str:
     uri = job.storage.uri
     if job.storage.location.is_s3 or _volume_of(job, uri) is not None:

@@ -118,20 +118,16 @@ def submitter_template(run: PodJob, entrypoint: str) -> dict[str, Any]:
     return {"metadata": _metadata(run, "submitter"), "spec": spec}
 
 
-def reader_pod(job: Job, name: str, arguments: list[str], limit_s: int) -> dict[str, Any]:
-    """A pod that reads the storage of a run whose own pods are gone. It may run for `limit_s` seconds.
+def reader_pod(job: Job, name: str, limit_s: int) -> dict[str, Any]:
+    """A pod in which `kubectl exec` reads the storage of a run whose own pods are gone. It waits for
+    `limit_s` seconds.
 
     The job file is an annotation of the pod, since the ConfigMap with the job is deleted with the RayJob.
-
-    Args:
-        arguments: of `clustertrain`. Without any it waits: `kubectl exec` runs a command in it whose output
-            is too large for the log of a pod.
     """
     run = PodJob.of(job)
-    wait = ["-c", f"import time; time.sleep({limit_s})"]
     container = {
         **_container(run, READER_CONTAINER),
-        "command": [_PYTHON, *(["-m", "clustertrain.cli", *arguments] if arguments else wait)],
+        "command": [_PYTHON, "-c", f"import time; time.sleep({limit_s})"],
         "env": _environment(run, {}),
         "resources": small_amounts(run),
         "volumeMounts": [*_mounts(run), _TMP_MOUNT, _JOB_MOUNT],

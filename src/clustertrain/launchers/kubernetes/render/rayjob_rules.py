@@ -1,13 +1,12 @@
 """Mistakes in a RayJob that the API server accepts, and that neither it nor the operator reports later.
 
-Only `kubernetes.patches` make most of them. The rules are those of KubeRay 1.6.2 and 1.7.0 and of Kueue 0.14.
+Only `kubernetes.patches` make most of them. The rules are those of KubeRay 1.6.2 and 1.7.0.
 Of all that the operator refuses, `submit` and `status` print its own verdict, ValidationFailed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from clustertrain.errors import JobError
@@ -15,10 +14,6 @@ from clustertrain.launchers.kubernetes.render.fields import at, items
 from clustertrain.launchers.kubernetes.render.manifests import Manifest
 from clustertrain.units import shortened
 
-_MODES = ("K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode")
-_KUEUE = "kueue.x-k8s.io/queue-name"
-_QUEUES = (_KUEUE, "volcano.sh/queue-name", "yunikorn.apache.org/queue")
-_KUEUE_MOST_PODSETS = 8  # kinds of pods of one workload
 _LARGEST_INT32 = 2**31 - 1
 _QUANTITIES = ("requests", "limits", "sizeLimit")  # their numbers may be larger
 _GROUPS = "spec.rayClusterSpec.workerGroupSpecs"
@@ -34,7 +29,7 @@ def check_rayjob(rayjob: Manifest) -> list[str]:
     cluster = at(spec, "rayClusterSpec")
     for text in (*_shape(cluster), *_too_large(spec, "spec")):
         raise JobError(f"{name}: {text}", at=("kubernetes", "patches"))
-    advice = (*_ends(spec), *_cluster(cluster), *_queues(rayjob))
+    advice = (*_ends(spec), *_cluster(cluster))
     return [f"advice: {name}: {text}" for text in advice]
 
 
@@ -75,19 +70,10 @@ def _too_large(value: Any, path: str) -> Iterator[str]:
 
 
 def _ends(spec: Any) -> Iterator[str]:
-    """How the run begins and ends."""
     if at(spec, "shutdownAfterJobFinishes") is not True and at(spec, "deletionStrategy") is None:
         yield (
             "spec.shutdownAfterJobFinishes is not true: the cluster stays, with its GPUs, after the job has "
             "ended. Leave it as it is rendered; kubernetes.ttl keeps the head's pod for a while."
-        )
-    mode = at(spec, "submissionMode")
-    if mode not in (None, *_MODES):
-        near = get_close_matches(str(mode), _MODES, n=1, cutoff=0.4)
-        remedy = f"Did you mean {near[0]!r}?" if near else f"The modes are {', '.join(_MODES)}."
-        yield (
-            f"spec.submissionMode is {shortened(repr(mode))}: the operator starts the cluster and never "
-            f"submits the job. {remedy}"
         )
 
 
@@ -99,24 +85,10 @@ def _cluster(cluster: Any) -> Iterator[str]:
         )
     for path, group in _groups(cluster):
         yield from _containers(at(group, "template", "spec"), f"{path}.template.spec.containers")
-    for path, group in [*_groups(cluster)][1:]:
-        least, replicas, most = (at(group, key) for key in ("minReplicas", "replicas", "maxReplicas"))
-        are_numbers = all(isinstance(each, int) for each in (least, replicas, most))
-        if are_numbers and least <= most and not least <= replicas <= most:
-            yield (
-                f"{path}.replicas is {replicas}, outside minReplicas {least} to maxReplicas {most}: the "
-                "nearer one counts. Give all three the same number."
-            )
 
 
 def _containers(pod: Any, path: str) -> Iterator[str]:
-    first, *others = items(pod, "containers")
-    late = [name for each in others if (name := str(at(each, "name"))).startswith("ray-")]
-    if late and not str(at(first, "name")).startswith("ray-"):
-        yield (
-            f"{path} begins with {at(first, 'name')}, and the operator starts Ray in the first one, not in "
-            f"{late[0]}. Put {late[0]} first."
-        )
+    first = items(pod, "containers")[0]
     image = str(at(first, "image") or "")
     if image and ":" not in (last := image.rpartition("/")[2]) and "@" not in last:
         yield (
@@ -132,28 +104,4 @@ def _containers(pod: Any, path: str) -> Iterator[str]:
             f"{path}[0].securityContext.capabilities.add adds 'IPC_LOCK' for user {user}, and Linux gives "
             "added capabilities only to root. Raise the limit of locked memory of the nodes' container "
             "runtime, or run as user 0."
-        )
-
-
-def _queues(rayjob: Manifest) -> Iterator[str]:
-    """Queues: what Kueue's own webhook refuses is found by the dry run."""
-    queues = [key for key in _QUEUES if at(rayjob, "metadata", "labels", key)]
-    if len(queues) > 1:
-        yield (
-            f"metadata.labels name the queues of {len(queues)} schedulers, {' and '.join(queues)}: each "
-            "would queue the job. Leave all but one out."
-        )
-    if _KUEUE not in queues or at(rayjob, "spec", "submissionMode") not in (None, "K8sJobMode"):
-        return
-    groups = items(rayjob, "spec", "rayClusterSpec", "workerGroupSpecs")
-    kinds = len(groups) + 2  # Kueue's webhook does not count the submitter
-    if kinds > _KUEUE_MOST_PODSETS:
-        yield (
-            f"{_GROUPS} have {len(groups)} groups: with the head and the submitter {kinds} kinds of pods, "
-            f"and Kueue 0.14 allows {_KUEUE_MOST_PODSETS}: the job waits forever. Merge some groups."
-        )
-    if any(at(group, "groupName") == "submitter" for group in groups):
-        yield (
-            f"{_GROUPS} have a group 'submitter', a name that Kueue reserves: the job waits forever. "
-            "Rename the group."
         )

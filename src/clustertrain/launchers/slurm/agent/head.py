@@ -10,6 +10,7 @@ from functools import partial
 from clustertrain import variables
 from clustertrain.errors import EXIT_DONE, ClusterError, ClusterTrainError
 from clustertrain.job.model import Job
+from clustertrain.launchers.scheduler.in_job import run_to_its_end
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import Node, Start, prepare_node, record_arrival, start_ray
@@ -18,13 +19,11 @@ from clustertrain.launchers.source_state import read_source
 from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
-from clustertrain.observe.tables import print_ending
 from clustertrain.run.admission import claim_next_attempt, was_stopped_by_user
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Rendezvous, Result
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.states import STATES
-from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.supervise.driver_process import start_driver
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import supervise
@@ -49,7 +48,7 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
             f"{start.run.name} was stopped by its user, and SLURM restarted its job: nothing is started."
         )
         return None
-    run, begun = claim_next_attempt(
+    claimed = claim_next_attempt(
         start.job,
         start.options,
         lambda: _world_sizes(start.job, start.allocation.nodes),
@@ -59,13 +58,7 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
         allocation=start.allocation.record,
         read_source=read_source,
     )
-    if isinstance(begun, Result):
-        return begun
-    send_leftovers(run, screen.echo)
-    with StreamUpload(begun, screen.echo):
-        result = _supervise(start, begun, signals, mail, screen)
-    print_ending(run, result)
-    return result
+    return run_to_its_end(claimed, screen, lambda attempt: _supervise(start, attempt, signals, mail, screen))
 
 
 def _world_sizes(job: Job, nodes: Sequence[str]) -> list[int]:

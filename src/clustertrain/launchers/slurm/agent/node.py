@@ -9,10 +9,9 @@ from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import ClusterError
-from clustertrain.job.code_folders import places
-from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.one_host import check_installed
+from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
 from clustertrain.launchers.slurm.agent.allocation import (
     Allocation,
     check_no_array,
@@ -23,10 +22,8 @@ from clustertrain.launchers.slurm.agent.ray_command import node_environment, por
 from clustertrain.node.network import address_towards, interface_of
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.admission import Options
-from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Arrival
-from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 from clustertrain.supervise.process import Guarded
 
@@ -71,18 +68,9 @@ def read_start(argument: str, folder: Path) -> Start:
             the SLURM job is an element of an array.
     """
     allocation = read_allocation()
-    if not argument.startswith("{"):
-        job = load_job(argument)
-        run = RunDir.newest(job.storage.location, job.name)
-        command = CommandLine("submit --to slurm", argument, run=run.uri)
-        check_no_array(job, command)
-        return Start(job, run, Options(command=command), allocation, folder, [*map(Path, job.code)])
-    submission = Submission.from_text(argument)
-    job = submission.job()
-    check_no_array(job, submission.command)
-    submission.unpack_code(folder / "code")
-    unpacked = [folder / "code" / place for place in places(job.code)]
-    return Start(job, submission.run, submission.options(allocation.restart), allocation, folder, unpacked)
+    job, run, options, code = read_start_of(argument, folder, "submit --to slurm", allocation.restart)
+    check_no_array(job, options.command)
+    return Start(job, run, options, allocation, folder, code)
 
 
 def prepare_node(start: Start, route_target: str) -> Node:

@@ -1,0 +1,59 @@
+"""What the programs of all jobs do: they read what the submission sent, and run the attempt to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from clustertrain.job.code_folders import places
+from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
+from clustertrain.observe.screen import Screen
+from clustertrain.observe.tables import print_ending
+from clustertrain.run.admission import Options
+from clustertrain.run.command_line import CommandLine
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.records import Result
+from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
+from clustertrain.run.submission import Submission
+
+
+def read_start(
+    start: str, folder: Path, command: str, restart: int = 0, *, unpack: bool = True
+) -> tuple[Job, RunDir, Options, list[Path]]:
+    """The job, its run, the options, and the folders of its code on this host.
+
+    Args:
+        start: what the submission sent as text, or the path of the job file.
+        folder: a private folder, in which the code is unpacked.
+        command: what submits a job file by hand.
+        restart: how often the scheduler has started the job before.
+        unpack: False if the nodes read the folders of the job file.
+
+    Raises:
+        ClusterTrainError: the job is wrong, or the snapshot is missing.
+    """
+    if not start.startswith("{"):
+        job = load_job(start)
+        run = RunDir.newest(job.storage.location, job.name)
+        return job, run, Options(command=CommandLine(command, start, run=run.uri)), [*map(Path, job.code)]
+    submission = Submission.from_text(start)
+    job, options = submission.job(), submission.options(restart)
+    if not unpack:
+        return job, submission.run, options, [*map(Path, job.code)]
+    submission.unpack_code(folder / "code")
+    return job, submission.run, options, [folder / "code" / place for place in places(job.code)]
+
+
+def run_to_its_end(
+    claimed: tuple[RunDir, Attempt | Result], screen: Screen, supervise: Callable[[Attempt], Result]
+) -> Result:
+    """Run the claimed attempt, send its streams, print its end; only the result if there is one already."""
+    run, begun = claimed
+    if isinstance(begun, Result):
+        return begun
+    send_leftovers(run, screen.echo)
+    with StreamUpload(begun, screen.echo):
+        result = supervise(begun)
+    print_ending(run, result)
+    return result
