@@ -2,7 +2,7 @@
 
 import os
 import socket
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +16,7 @@ from clustertrain.node.processes import this_process
 from clustertrain.observe.tables import finish
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
+from clustertrain.run.records import Beat, RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.rank_log import start_line
 from sample_records import sample_claim, sample_failure, sample_restart_claim
@@ -128,6 +128,25 @@ def test_without_workers_the_log_of_the_driver_and_the_word_of_the_scheduler_dec
     assert explain(attempt.run).failure == "no_module"
     attempt.run.scheduler_end("slurm", "12").write(SchedulerEnd("NODE_FAIL", nodes="node7"))
     assert explain(attempt.run).failure == "node_failure"
+
+
+def test_a_run_whose_processes_are_gone_is_explained_by_its_last_signs(tmp_path):
+    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    gone = replace(this_process(), pid=2**22 + 1)  # above the largest pid of Linux
+    attempt.claim.create(sample_claim(gone))
+    EventLog(attempt.events).write("ray_started", seconds=4.0)
+    first = summary(attempt)
+    assert "; last event 20" in first[1] and "last sign: its claim, " in first[1]
+    attempt.heartbeat.write(Beat(**asdict(gone), time=1000.0, counter=7))
+    attempt.restart(0).claim.create(sample_restart_claim())
+    found = explain(attempt.run)
+    assert (found.failure, found.host) == ("vanished", "")
+    assert f"pid {gone.pid} on {socket.gethostname()} is gone" in found.proof
+    assert "last heartbeat 1970-01-01 " in found.proof
+    rows = CliRunner().invoke(main, ["status", str(tmp_path / "digits")]).output.splitlines()
+    assert [row.split()[0] for row in rows[-3:]] == ["cause", "proof", "change"]
+    EventLog(attempt.events).write("warning", text="memory of this node: Out of memory: Killed process 7")
+    assert explain(attempt.run).failure == "memory_limit"
 
 
 @pytest.mark.parametrize(("state", "cause", "code"), [("done", "finished", 0), ("stopped", "user", 75)])

@@ -4,12 +4,13 @@ each rank on each node, and the logs of the driver and of Ray."""
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clustertrain.explain.first_cause import Source
 from clustertrain.run.folder import Attempt, Restart
-from clustertrain.run.records import Failure, Result
+from clustertrain.run.records import Claim, Failure, Result
 from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.run.streams.rank_log import start_line
 from clustertrain.run.streams.stream_names import rank_of_log
@@ -55,10 +56,22 @@ class Start:
             yield Source(self._name(self.attempt.result.key), text, order=_OF_RUN, time=result.ended_at)
         run = self.attempt.run
         claim = self.attempt.claim.read()
+        if claim is not None and self.failure is None and self.result is None:
+            yield self._last_signs(claim)
         if claim is not None and (job := claim.allocation) is not None:
             end = run.scheduler_end(job.scheduler, job.job_id).read()
             if end is not None and end.restarts in (None, job.restart):
                 yield Source(f"{job.scheduler} job {job.job_id}", f"{end.native} {end.nodes}", order=_OF_RUN)
+
+    def _last_signs(self, claim: Claim) -> Source:
+        """What is known of an attempt that left neither a failure nor a result."""
+        beat, events = self.attempt.heartbeat.read(), events_of_attempt(self.attempt)
+        last = beat or claim
+        signs = [f"last {'heartbeat' if beat else 'sign: its claim,'} {_clock(last.time)}"]
+        signs += [f"last event {_clock(each['time'])}: {each['kind']}" for each in events[-1:]]
+        signs += [f"pid {last.pid} on {last.host.partition('/')[0]} is gone and left no result"]
+        name = self._name(self.attempt.heartbeat.key)
+        return Source(name, "; ".join(signs), order=_OF_RUN, time=last.time)
 
     def events(self) -> Iterator[Source]:
         """The warnings since this start."""
@@ -97,6 +110,10 @@ class Start:
 
     def _name(self, key: str) -> str:
         return key.removeprefix(f"{self.attempt.key}/")
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _end_of(attempt: Attempt, key: str, most_bytes: int) -> tuple[str, int]:

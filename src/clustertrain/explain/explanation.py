@@ -104,9 +104,11 @@ def claimed_attempt(run: RunDir, number: int | None) -> Attempt:
 
 def summary(attempt: Attempt) -> list[str]:
     """The first three lines for an attempt that failed, or none if its message says the same: the kit's own
-    messages have a remedy."""
+    messages have a remedy. One without a result is lost."""
     result = attempt.result.read()
-    if result is None or result.state != "failed" or result.cause not in _UNEXPLAINED:
+    if result is None:
+        return _of_ended(Start.newest(attempt), _SUMMARY_RANKS).first_lines()
+    if result.state != "failed" or result.cause not in _UNEXPLAINED:
         return []
     start = Start.newest(attempt)
     hits = _hits(start, _SUMMARY_RANKS)

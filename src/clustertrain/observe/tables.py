@@ -132,6 +132,7 @@ def status_rows(status: Status) -> list[Row]:
         rows.append(("last figures", ", ".join(f"{k} {v:.6g}" for k, v in figures.items() if v is not None)))
         rows.append(("", f"{time_text(time.time() - status.last['time'])} ago"))
     rows.append(("folder", status.run.uri))
+    rows += _explanation_rows(status) if status.state == "lost" and status.ended is None else []
     return _cause_first(rows, status.state, standing.text)
 
 

@@ -235,6 +235,23 @@ def aborted():
     os.abort()
 
 
+def vanished():
+    """A run of which every process is killed at once."""
+    from clustertrain.supervise.guardian import descendants
+
+    Path("train.py").write_text("import time\nprint('trains', flush=True)\ntime.sleep(600)\n")
+    Path("job.yaml").write_text("name: digits\nscript: train.py\nresources: {cpus_per_worker: 0.5}\n")
+    program = [sys.executable, "-m", "clustertrain.cli"]
+    run = subprocess.Popen([*program, "run", "job.yaml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    for line in run.stdout:
+        if b"trains" in line:
+            break
+    for pid in [run.pid, *descendants(run.pid)]:
+        os.kill(pid, signal.SIGKILL)
+    run.wait()
+    subprocess.run([*program, "explain", "job.yaml"], check=False)
+
+
 def killed():
     Path("dies.sh").write_text("sleep 9 & kill -KILL $!; wait $!; kill -l $? | sed 's/^/ended by SIG/'\n")
     sys.exit(subprocess.call(["bash", "dies.sh"]))
