@@ -12,6 +12,7 @@ import click
 from clustertrain.cli.where import note
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.launchers.resolve_run import find
+from clustertrain.observe.as_json import as_json, last_printed
 from clustertrain.observe.screen import Lines
 from clustertrain.observe.wait import continues, wait_for_end
 from clustertrain.report.curves import MOST_POINTS
@@ -40,13 +41,13 @@ def facts(target: str, to: str | None, most_points: int) -> RunFacts:
         found = facts_of(run.visible_run(), most_points, alive=not status.over)
     else:
         printed = "\n".join(launcher.reach.lines(run, ["report", "--send", str(most_points)]))
-        try:
-            found = RunFacts.parsed(printed)
-        except ValueError as error:
+        sent = last_printed(RunFacts, printed)
+        if sent is None:
             raise ClusterError(
-                f"The pod's clustertrain printed no report of {target}: {error}.\n"
+                f"The pod's clustertrain printed no report of {target}.\n"
                 "Its version is another one: use that of the image here, too."
-            ) from None
+            )
+        found = sent
     return replace(found, state=status.state, text=status.text, rows=status.rows, over=status.over)
 
 
@@ -92,7 +93,7 @@ def _told(runs: Sequence[RunFacts]) -> tuple[str, bool]:
 
 def send(target: str, to: str | None, most_points: int) -> None:
     """Print the facts of a run as JSON, for `facts` on another machine."""
-    click.echo(facts(target, to, most_points).sent())
+    click.echo(as_json(facts(target, to, most_points)))
 
 
 @streams_kept()

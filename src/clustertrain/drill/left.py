@@ -11,8 +11,7 @@ from typing import Any
 from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.recorded_job import job_at
-from clustertrain.run.streams.events import read_events
-from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
 from clustertrain.run.streams.streams import Tail
 
 _COMPARED = ("loss", "lr", "grad_norm", "loss_scale")
@@ -51,7 +50,8 @@ def left_by(run: RunDir) -> Left:
     job = job_at(run, run.job_key)
     found, folder = Left(), run.store.local_folder(run.checkpoints.key)
     records = sorted(
-        (each for attempt in run.attempts() for each in _records(attempt)), key=lambda each: each["time"]
+        (each for attempt in run.attempts() for each in AttemptFollower(attempt).new(of_all=True)),
+        key=lambda each: each["time"],
     )
     _read_records(found, records)
     if job is None or not job.is_script:
@@ -64,12 +64,6 @@ def left_by(run: RunDir) -> Left:
         found.curve |= {key: {"loss": value} for key, value in digests.of_tensorboard(folder).items()}
     found.resumed = "with its checkpoint files" if found.states else "from the start"
     return found
-
-
-def _records(attempt: Attempt) -> Iterable[dict[str, Any]]:
-    yield from events_of_attempt(attempt)
-    for restart in attempt.restarts():
-        yield from read_events(attempt.run, restart.metrics_key)
 
 
 def _read_records(found: Left, records: Iterable[dict[str, Any]]) -> None:

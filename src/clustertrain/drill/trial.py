@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import threading
@@ -18,8 +17,8 @@ from clustertrain.errors import ClusterTrainError
 from clustertrain.launchers import shell
 from clustertrain.launchers.resolve_run import find
 from clustertrain.launchers.target import silent
+from clustertrain.observe.as_json import last_printed
 from clustertrain.observe.screen import Told
-from clustertrain.record_file import typed
 
 _READ_TIMEOUT_S = 900.0
 HIDDEN_COMMAND = "drilled"
@@ -85,13 +84,12 @@ def _read_left(start: Start, to: str) -> Left:
     """What the run left, by a process that imports torch, or by one in the cluster that has the storage."""
     launcher, target = find(start.run.target, (), None if to == "local" else to, silent)
     if launcher.reach is not None:
-        lines = list(launcher.reach.lines(target, [HIDDEN_COMMAND]))
+        printed = "\n".join(launcher.reach.lines(target, [HIDDEN_COMMAND]))
     else:
         argv = [sys.executable, "-m", "clustertrain.cli", HIDDEN_COMMAND, start.run.target]
-        lines = shell.run(argv, timeout_s=_READ_TIMEOUT_S).stdout.splitlines()
-    for line in reversed(lines):  # a library may print other lines
-        if line.startswith('{"curve":'):
-            return typed(Left, json.loads(line))
+        printed = shell.run(argv, timeout_s=_READ_TIMEOUT_S).stdout
+    if (left := last_printed(Left, printed)) is not None:
+        return left
     raise ClusterTrainError(
         f"What {start.job.name} left cannot be read: `{HIDDEN_COMMAND}` printed no result."
     )

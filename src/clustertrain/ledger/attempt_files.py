@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from clustertrain.checkpoints.manifest import CheckpointName
@@ -35,10 +34,25 @@ class Line(NamedTuple):
     data_wait_s: float
 
 
+class Save(NamedTuple):
+    """When a save began, and how long the training waited for it."""
+
+    begins: float
+    blocking_s: float
+    reason: str
+
+
 @dataclass(frozen=True)
 class Group:
-    """A start of the worker group. `plan` is None if it was only counted as a failed start; `failure` is the
-    event `worker_died`, or `restarting` if the driver was killed."""
+    """A start of the worker group; its times are on the clock of the driver.
+
+    Attributes:
+        plan: None if it was only counted as a failed start.
+        failure: the event `worker_died`, or `restarting` if the driver was killed.
+        reached: the last finished step.
+        evaluations: when they ended, ascending.
+        saves: ascending.
+    """
 
     number: int
     claimed: float
@@ -46,37 +60,15 @@ class Group:
     outcome: Outcome | None
     started: Record | None
     failure: Record | None
-    counted: int
+    reached: int
     lines: Sequence[Line]
-    evaluated: Sequence[Line]
-    saves: Sequence[Record]
-    stages: Sequence[Record]
+    evaluations: list[float]
+    saves: Sequence[Save]
+    staging_s: float
 
     @property
     def resumes(self) -> int:
         return self.plan.step if self.plan is not None else 0
-
-    @property
-    def reached(self) -> int:
-        """The last finished step."""
-        of_outcome = self.outcome.step if self.outcome is not None else None
-        logged = (line.step for line in (*self.lines, *self.evaluated))
-        return max([self.resumes, self.counted, of_outcome or 0, *logged])
-
-    @cached_property
-    def evaluations(self) -> list[float]:
-        """When they ended, ascending."""
-        return sorted(line.time for line in self.evaluated)
-
-    @cached_property
-    def saves_by_begin(self) -> list[tuple[float, Record]]:
-        """The events of the saves, each with the time at which it began, ascending."""
-        return sorted(((e["time"] - number(e, "write_s"), e) for e in self.saves), key=lambda save: save[0])
-
-    @property
-    def staging_s(self) -> float:
-        """Rank 0 fetches one data set after the other; each event has the seconds of its own."""
-        return sum({str(event.get("name")): number(event, "seconds") for event in self.stages}.values())
 
 
 @dataclass(frozen=True)
@@ -140,27 +132,39 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
     ends = [*(time for _, time in claims[1:]), float("inf")]
     for (restart, claimed), plan, until in zip(claims, plans, ends, strict=False):
         own = [e for e in events if claimed <= e["time"] < until]
+        started = next((e for e in own if e["kind"] == "group_started"), None)
         failure = next((e for e in own if e["kind"] in ("worker_died", "restarting")), None)
-        metrics = stream(restart.metrics_key)
+        metrics = [e for e in stream(restart.metrics_key) if e["kind"] in ("train", "eval")]
+        ahead_s = _ahead_s(started, failure, metrics)
+        if abs(ahead_s) >= _NOTED_S:
+            clock = f"the clock of {plan.hosts[0] if plan is not None and plan.hosts else 'rank 0'}"
+            how = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the driver's"
+            notes[f"{clock} was {how}; its times are corrected"] = None
+        outcome, counted = read(restart.outcome), _counted(restart, failure)
+        ended_at = (outcome.step or 0) if outcome is not None else 0
+        by_rank_0 = [(e["time"] - ahead_s, e) for e in of_nodes]
+        saves = (_save(time, e) for time, e in by_rank_0 if e["kind"] == "checkpoint" and _is_by(e, restart))
+        staged = [e for time, e in by_rank_0 if e["kind"] == "stage" and claimed <= time < until]
         group = Group(
             restart.number,
             claimed,
             plan,
-            read(restart.outcome),
-            next((e for e in own if e["kind"] == "group_started"), None),
+            outcome and replace(outcome, train_ended=outcome.train_ended - ahead_s),
+            started,
             failure,
-            _counted(restart, failure),
-            [_line(record) for record in metrics if record["kind"] == "train"],
-            [_line(record) for record in metrics if record["kind"] == "eval"],
-            [e for e in of_nodes if e["kind"] == "checkpoint" and _is_by(e, restart)],
-            [e for e in of_nodes if e["kind"] == "stage"],
+            max([plan.step if plan is not None else 0, counted, ended_at, *(e["step"] for e in metrics)]),
+            [_line(e, ahead_s) for e in metrics if e["kind"] == "train"],
+            sorted(e["time"] - ahead_s for e in metrics if e["kind"] == "eval"),
+            sorted(saves),
+            # Rank 0 fetches one data set after the other; each event has the seconds of its own.
+            sum({str(e.get("name")): number(e, "seconds") for e in staged}.values()),
         )
-        group = _on_drivers_clock(group, notes)
-        groups.append(replace(group, stages=[e for e in group.stages if claimed <= e["time"] < until]))
+        groups.append(group)
     beat = read(attempt.heartbeat)
-    has_metrics = any(group.lines or group.evaluated for group in groups)
+    has_metrics = any(group.lines or group.evaluations for group in groups)
     signs = [claim.time, *(e["time"] for e in events), *(time for _, time in claims)]
-    signs += [line.time for group in groups[-1:] for line in (*group.lines[-1:], *group.evaluated[-1:])]
+    signs += [line.time for group in groups[-1:] for line in group.lines[-1:]]
+    signs += [time for group in groups[-1:] for time in group.evaluations[-1:]]
     return AttemptFiles(
         attempt,
         claim,
@@ -173,10 +177,17 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
     )
 
 
-def _line(record: Record) -> Line:
+def _line(record: Record, ahead_s: float) -> Line:
     data_wait_s = number(record, "data_wait_s")
     step_s = data_wait_s + number(record, "compute_s") + number(record, "communication_s")
-    return Line(record["time"], record["step"], step_s if "compute_s" in record else 0.0, data_wait_s)
+    return Line(
+        record["time"] - ahead_s, record["step"], step_s if "compute_s" in record else 0.0, data_wait_s
+    )
+
+
+def _save(ended: float, event: Record) -> Save:
+    begins = ended - number(event, "write_s")
+    return Save(begins, number(event, "blocking_s"), str(event.get("reason") or "steps"))
 
 
 def _is_of_script(attempt: Attempt) -> bool:
@@ -199,32 +210,10 @@ def _counted(restart: Restart, failure: Record | None) -> int:
     return reached_of(run.spool.read_or_none(key) or run.store.read_or_none(key) or b"")
 
 
-def _on_drivers_clock(group: Group, notes: dict[str, None]) -> Group:
-    """The same with the times of rank 0's node as the driver's clock had them. The driver asks that node for
-    its time at the start of the workers; an earlier version did not, then the times are moved as far as the
-    order of events demands."""
-    started, ended, logged = group.started, group.failure, sorted([*group.lines, *group.evaluated])
-    if started is None:
-        return group
-    ahead_s = number(started, "clock_ahead_s")
-    if "clock_ahead_s" not in started and logged:
-        late_s = logged[-1].time - ended["time"] if ended is not None else 0.0
-        ahead_s = max(0.0, late_s) or min(0.0, logged[0].time - started["time"])
-    if not ahead_s:
-        return group
-    if abs(ahead_s) >= _NOTED_S:
-        clock = f"the clock of {group.plan.hosts[0] if group.plan and group.plan.hosts else 'rank 0'}"
-        how = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the driver's"
-        notes[f"{clock} was {how}; its times are corrected"] = None
-
-    def moved(records: Sequence[Record]) -> list[Record]:
-        return [{**record, "time": record["time"] - ahead_s} for record in records]
-
-    outcome = group.outcome
-    if outcome is not None:
-        outcome = replace(outcome, train_ended=outcome.train_ended - ahead_s)
-    stages, saves = moved(group.stages), moved(group.saves)
-    lines, evaluated = (
-        [line._replace(time=line.time - ahead_s) for line in each] for each in (group.lines, group.evaluated)
-    )
-    return replace(group, outcome=outcome, lines=lines, evaluated=evaluated, saves=saves, stages=stages)
+def _ahead_s(started: Record | None, failure: Record | None, metrics: Sequence[Record]) -> float:
+    """How far the clock of rank 0's node is ahead of the driver's. The driver asks that node for its time at
+    the start of the workers; an earlier version did not, then it is as far as the order of events demands."""
+    if started is None or "clock_ahead_s" in started or not metrics:
+        return number(started or {}, "clock_ahead_s")
+    late_s = metrics[-1]["time"] - failure["time"] if failure is not None else 0.0
+    return max(0.0, late_s) or min(0.0, metrics[0]["time"] - started["time"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from clustertrain.ledger.attempt_files import Group, Line, number
+from clustertrain.ledger.attempt_files import Group, Line
 from clustertrain.ledger.book import Booking, summed
 
 _PREPARED = "model, data and checkpoint"
@@ -147,9 +147,9 @@ def _take_steps(start: Start, part: Stretch, first: int, last: int, data_wait_s:
 
 def _take_saves(start: Start, part: Stretch, begins: float, ends: float) -> None:
     """The waits for the saves that began between two times."""
-    saves = start.group.saves_by_begin
-    for _, event in saves[bisect_left(saves, (begins,)) : bisect_left(saves, (ends,))]:
-        part.take("save", number(event, "blocking_s"), str(event.get("reason") or "steps"))
+    saves = start.group.saves
+    for each in saves[bisect_left(saves, (begins,)) : bisect_left(saves, (ends,))]:
+        part.take("save", each.blocking_s, each.reason)
 
 
 def _evaluations(start: Start, begins: float, ends: float) -> list[float]:

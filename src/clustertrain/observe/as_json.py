@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 from pydantic_core import to_json
+
+from clustertrain.record_file import T, typed
 
 JSON_VERSION = 1
 """A change of the meaning of a field raises it."""
@@ -18,6 +21,15 @@ def as_json(value: Any) -> str:
     for each in plain if isinstance(plain, list) else [plain]:
         each["format_version"] = JSON_VERSION
     return json.dumps(plain)
+
+
+def last_printed(kind: type[T], printed: str) -> T | None:
+    """The record in the last line that is one, known by its first field, or None: a library that the command
+    uses may print other lines."""
+    begins = f'{{"{fields(kind)[0].name}":'
+    found = (line for line in reversed(printed.splitlines()) if line.startswith(begins))
+    line = next(found, None)
+    return None if line is None else typed(kind, json.loads(line))
 
 
 def json_line(text: str) -> str:

@@ -3,17 +3,15 @@ that cannot access the run's storage."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clustertrain.observe.as_json import as_json
+from clustertrain.observe.as_json import as_json, last_printed
 from clustertrain.observe.gpus import newest_group, ranks_of
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.tables import status_rows
-from clustertrain.record_file import typed
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,8 @@ class StoredStatus:
 
     @classmethod
     def parsed(cls, printed: str) -> StoredStatus | None:
-        """Parse the last line that is a StoredStatus, or return None. Libraries may print other
-        lines."""
-        for line in reversed(printed.splitlines()):
-            if line.startswith('{"attempt":'):
-                return typed(cls, json.loads(line))
-        return None
+        """The last line that is a StoredStatus, or None."""
+        return last_printed(cls, printed)
 
     @classmethod
     def of(cls, status: Status) -> StoredStatus:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clustertrain.report.curves import Curve
+from clustertrain.report.curves import SECONDARY, Curve
 from clustertrain.report.facts import RunFacts
 from clustertrain.report.one_run import repository_text
 from clustertrain.report.parts import Html, section, table
 from clustertrain.report.svg import COLOURS, Line, chart, number_text, sparkline
 
 _MOST_METRICS = 4
-_NOT_COMPARED = (
-    "data_wait_s",
-    "compute_s",
-    "communication_s",
-    "rank_s",
-    "slowest_rank",
-    "lr",
-    "samples_per_s",
-)
+_NOT_COMPARED = (*SECONDARY, "samples_per_s")
 
 
 def comparison(runs: Sequence[RunFacts]) -> str:

@@ -14,6 +14,8 @@ from clustertrain.report.svg import COLOURS, Point
 MOST_POINTS = 800
 RANKS = "rank_s"
 """The value with a number for each rank."""
+SECONDARY = ("data_wait_s", "compute_s", "communication_s", RANKS, "slowest_rank", "lr")
+"""What is not shown where there is room for few curves only."""
 _LARGEST = 1e300  # the distance of two larger values is not finite
 _NO_VALUES = {"step", "epoch", "time", "total_steps", "epoch_progress", "samples_seen", "slowest_rank_s"}
 _NO_VALUES |= {RANKS}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,20 +11,21 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.identity import settings
 from clustertrain.ledger.book import Ledger
 from clustertrain.ledger.of_run import ledger_of
-from clustertrain.observe.as_json import as_json
 from clustertrain.observe.event_lines import line_of
-from clustertrain.record_file import typed
 from clustertrain.report.curves import Curve, curves_of
+from clustertrain.report.svg import Span
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines
 from clustertrain.run.recorded_job import newest_job
 from clustertrain.run.records import Provenance
 from clustertrain.run.streams.history import curve, events_of_attempt
+from clustertrain.units import time_text
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _MOST_EVENTS = 300
 _DIFF_CHARACTERS = 250  # for each point of a curve: a page of many runs has less of each
+ATTEMPT_COLOUR, _NODE_COLOUR = 0, 2
 _FAULTS = ("worker_died", "watchdog", "restarting")
 
 
@@ -39,23 +39,13 @@ class Happened:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A node or an attempt, by its name, from `start` to `end` in seconds since 1970."""
-
-    name: str
-    start: float
-    end: float
-    text: str
-    is_attempt: bool = False
-
-
-@dataclass(frozen=True)
 class RunFacts:
     """A run, as far as its files can be read.
 
     Attributes:
         rows: the table of `status`, with the state; set by `with_status`.
         settings: the keys of the job and their values.
+        held: the attempts, and the nodes of each start of the workers.
         changes: of the job between two attempts.
         machines: the ranks of the newest start, and their GPUs.
         provenance: of the newest attempt that has one, whose folder is `attempt_uri`.
@@ -71,7 +61,7 @@ class RunFacts:
     rows: tuple[tuple[str, str], ...] = ()
     curves: tuple[Curve, ...] = ()
     ledger: Ledger | None = None
-    held: tuple[Held, ...] = ()
+    held: tuple[Span, ...] = ()
     events: tuple[Happened, ...] = ()
     events_left_out: int = 0
     settings: Mapping[str, str | int | float] = field(default_factory=dict)
@@ -81,22 +71,6 @@ class RunFacts:
     attempt_uri: str = ""
     diff: str = ""
     missing: tuple[str, ...] = ()
-
-    @classmethod
-    def parsed(cls, printed: str) -> RunFacts:
-        """Parse the last line that is of `sent`. A library may print other lines.
-
-        Raises:
-            ValueError: there is none.
-        """
-        for line in reversed(printed.splitlines()):
-            if line.startswith('{"name":'):
-                return typed(cls, json.loads(line))
-        raise ValueError("it printed no report")
-
-    def sent(self) -> str:
-        """One line, which `parsed` finds."""
-        return as_json(self)
 
 
 def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
@@ -121,7 +95,7 @@ def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
     if not_finite:
         missing[f"metrics: {not_finite} values beyond 1e300, or no numbers, are not in the curves"] = None
     events: list[dict[str, Any]] = []
-    held: list[Held] = []
+    held: list[Span] = []
     provenance, diff, attempt_uri = None, "", ""
     for attempt in part("attempts", run.attempts) or []:
         if (found := part("provenance", attempt.provenance.read)) is not None:
@@ -169,7 +143,7 @@ def _shown(happened: Sequence[Happened]) -> list[Happened]:
     return sorted([*faults, *others], key=lambda each: each.time)
 
 
-def _held(attempt: Attempt, events: Sequence[Mapping[str, Any]], *, alive: bool) -> list[Held]:
+def _held(attempt: Attempt, events: Sequence[Mapping[str, Any]], *, alive: bool) -> list[Span]:
     """The attempt, then the nodes of each start of its workers."""
     if (claim := attempt.claim.read()) is None:
         return []
@@ -178,7 +152,7 @@ def _held(attempt: Attempt, events: Sequence[Mapping[str, Any]], *, alive: bool)
     end = result.ended_at if result is not None else time.time() if alive else last
     end = max(claim.time, end)
     ended = f"{result.state} ({result.cause})" if result is not None else "no result"
-    held = [Held(f"attempt {attempt.n}", claim.time, end, f"attempt {attempt.n}: {ended}", is_attempt=True)]
+    held = [_span(f"attempt {attempt.n}", claim.time, end, f"attempt {attempt.n}: {ended}", ATTEMPT_COLOUR)]
     claims = [(each, one.time) for each in attempt.restarts() if (one := each.claim.read()) is not None]
     for n, (restart, start) in enumerate(claims):
         until = claims[n + 1][1] if n + 1 < len(claims) else end
@@ -187,8 +161,12 @@ def _held(attempt: Attempt, events: Sequence[Mapping[str, Any]], *, alive: bool)
         plan = restart.plan.read()
         for host in dict.fromkeys(plan.hosts if plan is not None and plan.hosts else ("workers",)):
             text = f"{host}: start {restart.number} of attempt {attempt.n}"
-            held.append(Held(host, start, stop, text))
+            held.append(_span(host, start, stop, text, _NODE_COLOUR))
     return held
+
+
+def _span(lane: str, start: float, end: float, text: str, colour: int) -> Span:
+    return Span(lane, start, end, f"{text}, {time_text(end - start)}", colour)
 
 
 def _diff(attempt: Attempt) -> str:

@@ -10,9 +10,9 @@ from itertools import groupby
 
 from clustertrain.ledger.book import CATEGORIES, Ledger
 from clustertrain.report.curves import RANKS, Curve
-from clustertrain.report.facts import Happened, Held, RunFacts
+from clustertrain.report.facts import ATTEMPT_COLOUR, Happened, RunFacts
 from clustertrain.report.parts import Html, code, details, notes, scrolled, section, table
-from clustertrain.report.svg import Line, Sign, Span, bar, chart, key, timeline
+from clustertrain.report.svg import Line, Sign, bar, chart, key, timeline
 from clustertrain.run.command_line import typed
 from clustertrain.run.records import Repository
 from clustertrain.units import size_text, time_text
@@ -109,9 +109,9 @@ def timeline_of(run: RunFacts) -> str:
     """Attempts and nodes as lanes, with faults, checkpoints and requests above them."""
     if not run.held:
         return '<p class="soft">The run has not started.</p>'
-    nodes = list(dict.fromkeys(each.name for each in run.held if not each.is_attempt))
-    drawn = {*nodes[:_MOST_LANES]}
-    spans = [_span(each) for each in run.held if each.is_attempt or each.name in drawn]
+    nodes = list(dict.fromkeys(each.lane for each in run.held if each.colour != ATTEMPT_COLOUR))
+    left_out = {*nodes[_MOST_LANES:]}
+    spans = [each for each in run.held if each.colour == ATTEMPT_COLOUR or each.lane not in left_out]
     happened = _signs(run.events)
     signs = [Sign(each.time, _SYMBOLS[each.kind], each.text) for each in happened]
     more = f" {len(nodes) - _MOST_LANES} more nodes are not drawn." if len(nodes) > _MOST_LANES else ""
@@ -120,11 +120,6 @@ def timeline_of(run: RunFacts) -> str:
     legend = "".join(f"<li>{symbol} {escape(name)}</li>" for symbol, name in used.items())
     image = scrolled(timeline("Timeline", spans, signs, desc), "timeline")
     return f'{image}<ul class="legend">{legend}</ul><p class="soft">{more}</p>'
-
-
-def _span(held: Held) -> Span:
-    length = time_text(held.end - held.start)
-    return Span(held.name, held.start, held.end, f"{held.text}, {length}", 0 if held.is_attempt else 2)
 
 
 def _signs(events: Sequence[Happened]) -> list[Happened]:

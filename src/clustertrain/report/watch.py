@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clustertrain.ledger.book import Ledger
-from clustertrain.report.curves import Curve
+from clustertrain.report.curves import SECONDARY, Curve
 from clustertrain.report.facts import RunFacts
 from clustertrain.report.svg import Point, Scale, number_text
 from clustertrain.units import time_text
 
 MOST_POINTS = 400
 _HEIGHTS, _FILLS = "▁▂▃▄▅▆▇█", "█▓▒░▞▚▖·"
-_NOT_SHOWN = ("data_wait_s", "compute_s", "communication_s", "rank_s", "slowest_rank", "lr")
 _MOST_CURVES, _MOST_PARTS = 5, 7
 
 
 def block(run: RunFacts, width: int = 60) -> str:
     """The lines of a run; `width`: of its curves and its bar, in characters."""
     lines = [f"{run.name}  {run.state}", *(f"  {text}" for text in run.text.splitlines()[:3])]
-    curves = [each for each in run.curves if each.name not in _NOT_SHOWN][:_MOST_CURVES]
+    curves = [each for each in run.curves if each.name not in SECONDARY][:_MOST_CURVES]
     lines += [_curve_line(each, width) for each in curves]
     lines += _ledger_lines(run.ledger, width) if run.ledger is not None and run.ledger.phases else []
     lines += [f"  {run.events[-1].text.splitlines()[0]}"] if run.events else []
