@@ -165,18 +165,17 @@ def _outcome(
     again: list[Difference],
 ) -> Outcome:
     left, (first, seconds) = trial.left or Left(), reference
-    strike = left.strike
-    is_exact = strike is not None and not found and trial.left is not None
+    caused, (step, rank) = left.strike is not None, left.strike or (None, None)
     lost_s = left.lost_s if left.lost_s is not None else max(0.0, trial.seconds - seconds)
     return Outcome(
         kind,
-        strike is not None,
-        is_exact,
-        strike[0] if strike else None,
-        strike[1] if strike else None,
+        caused,
+        caused and not found,
+        step,
+        rank,
         left.resumed,
         left.lost_steps - first.lost_steps,
-        lost_s if strike is not None else None,
+        lost_s if caused else None,
         tuple(found),
         likely_cause(found, again, left.resumed) if found else "",
         trial.failure,

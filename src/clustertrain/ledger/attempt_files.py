@@ -17,7 +17,7 @@ from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Claim, JobChanges, Outcome, Result, ResumePoint
 from clustertrain.run.streams.events import read_events
-from clustertrain.run.streams.step_counter import reached_of
+from clustertrain.run.streams.step_counter import counted_step
 
 _NOTED_S = 1.0  # clocks that differ by less are corrected without a note
 
@@ -204,10 +204,7 @@ def _is_by(checkpoint: Record, restart: Restart) -> bool:
 
 def _counted(restart: Restart, failure: Record | None) -> int:
     """The last step that a start has finished: its failure names it, otherwise the counter of rank 0."""
-    if failure is not None:
-        return failure.get("step") or 0
-    run, key = restart.attempt.run, restart.reached_key
-    return reached_of(run.spool.read_or_none(key) or run.store.read_or_none(key) or b"")
+    return counted_step(restart) if failure is None else failure.get("step") or 0
 
 
 def _ahead_s(started: Record | None, failure: Record | None, metrics: Sequence[Record]) -> float:

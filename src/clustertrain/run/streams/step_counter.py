@@ -26,8 +26,10 @@ class Reached:
         self._map.close()
 
 
-def reached_of(data: bytes) -> int:
-    """The step in the bytes of such a file, or 0 if there is none."""
+def counted_step(restart: Restart) -> int:
+    """The last step in the counter of a start, or 0 if there is none."""
+    run, key = restart.attempt.run, restart.reached_key
+    data = run.spool.read_or_none(key) or run.store.read_or_none(key) or b""
     return int(struct.unpack("<q", data)[0]) if len(data) == 8 else 0
 
 
@@ -37,7 +39,5 @@ def reached_step(restart: Restart) -> int:
     The mapped counter contains every step. If it was lost with its machine, its copy on S3 and the curve
     contain a step that is a few seconds old.
     """
-    run = restart.attempt.run
-    logged = (int(r.get("step", 0)) for r in read_events(run, restart.metrics_key))
-    counted = run.spool.read_or_none(restart.reached_key) or run.store.read_or_none(restart.reached_key)
-    return max(reached_of(counted or b""), *logged, 0)
+    logged = (int(r.get("step") or 0) for r in read_events(restart.attempt.run, restart.metrics_key))
+    return max(counted_step(restart), *logged, 0)
