@@ -15,7 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
+from clustertrain.cli.report import facts
 from clustertrain.node.processes import this_process
+from clustertrain.observe.as_json import last_printed
+from clustertrain.report.facts import RunFacts
 from clustertrain.run.folder import RunDir
 from sample_records import sample_claim
 from waiting import wait_until
@@ -157,6 +160,14 @@ def test_a_long_run_has_a_small_page(write, runs):
     page = write("finished")
     assert len(page) < MOST_BYTES
     assert "to 77 at 31000" in Page(page).text
+
+
+def test_what_a_pod_sends_is_what_is_shown_here(runs):
+    target = str(runs / "finished")
+    printed = CliRunner().invoke(main, ["report", target, "--send", "60"]).stdout
+    sent = last_printed(RunFacts, f"a warning\n{printed}another\n")
+    assert sent == facts(target, None, 60)
+    assert last_printed(RunFacts, "a warning\n") is None
 
 
 def test_watch_prints_a_block_and_ends_with_the_run(runs):
