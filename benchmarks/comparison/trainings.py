@@ -21,6 +21,7 @@ from comparison.figures import (
     FABRIC,
     KIT,
     KIT_UNCHECKED,
+    KIT_WITHOUT_RAY,
     LIGHTNING,
     RAY,
     SPAWN,
@@ -85,6 +86,7 @@ PROGRAMS = (
     Program(RAY, "ray", script("ray_trainer.py")),
     Program(KIT, "clustertrain", kit()),
     Program(KIT_UNCHECKED, "clustertrain", kit("--no-check")),
+    Program(KIT_WITHOUT_RAY, "clustertrain", kit("--no-ray")),
 )
 IMPORTS = """
 import contextlib, importlib

@@ -28,6 +28,8 @@ from clustertrain.worker.fork.client import ask
 from clustertrain.worker.forked_rank import Call, set_up, train
 from clustertrain.worker.place import Place
 
+_ENDS_WITHIN_S = 30.0  # of a killed process, whose GPU or storage may not answer
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -75,10 +77,12 @@ class ForkedRank:
                 self._fail_all()
         return answered
 
-    def end(self) -> None:
+    def kill(self) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.metadata.pid, signal.SIGKILL)
-        self._reader.join()
+
+    def wait_for_end(self) -> None:
+        self._reader.join(_ENDS_WITHIN_S)
 
     def _read(self) -> None:
         with suppress(EOFError, OSError):
@@ -139,7 +143,9 @@ class ForkedGroup:
 
     def end(self) -> None:
         for rank in self._ranks:
-            rank.end()
+            rank.kill()
+        for rank in self._ranks:
+            rank.wait_for_end()
 
 
 class GroupNotStarted(Exception):
