@@ -59,6 +59,7 @@ class ForkedRank:
             ask({"place": json.dumps(asdict(place))}, files=(theirs.fileno(), 1, 2))
         self._channel = Connection(ours.detach())
         self.metadata = Metadata(self._channel.recv(), socket.gethostname())
+        self._process = os.pidfd_open(self.metadata.pid)
         self.distributed_context = Context(place.rank, place.local_rank)
         self._numbers, self._calls = count(), dict[int, Future[Any]]()
         self._lock, self._has_ended = threading.Lock(), False
@@ -78,25 +79,28 @@ class ForkedRank:
         return answered
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.metadata.pid, signal.SIGKILL)
+        with self._lock, suppress(ProcessLookupError):
+            if not self._has_ended:
+                signal.pidfd_send_signal(self._process, signal.SIGKILL)
 
     def wait_for_end(self) -> None:
         self._reader.join(_ENDS_WITHIN_S)
 
     def _read(self) -> None:
-        with suppress(EOFError, OSError):
-            # The end of the channel does not show the end of the process: its children may have it, too.
-            process = os.pidfd_open(self.metadata.pid)
-            try:
-                while self._channel in wait_for_any([self._channel, process]):
+        """Take the answers until the process has ended. The end of the channel does not show that: children
+        of the process may have it, too."""
+        try:
+            with suppress(EOFError, OSError):
+                while self._channel in wait_for_any([self._channel, self._process]):
                     self._take(*self._channel.recv())
-            finally:
-                wait_for_any([process])
-                os.close(process)
-        with self._lock:
-            self._has_ended = True
-            self._fail_all()
+        finally:  # also of an answer that cannot be read
+            self.kill()
+            wait_for_any([self._process])
+            with self._lock:
+                self._has_ended = True
+                self._channel.close()
+                os.close(self._process)
+                self._fail_all()
 
     def _take(self, number: int, result: Any, error: BaseException | None) -> None:
         answered = self._calls.pop(number)
