@@ -9,7 +9,7 @@ import pytest
 
 from example_modules import clustertrain
 from leftovers import kill_together
-from whole_run import FAULTY, ONE_WORKER, same_weights
+from whole_run import FAULTY, ONE_WORKER, books_add_up, same_weights
 
 SAVES = {"checkpoint": {"every": {"steps": 4}, "keep_last": 2}}
 GONE = "raise ImportError('a run with --no-ray imports Ray')\n"
@@ -37,6 +37,8 @@ def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, st
     assert same_weights(run.weights(), uninterrupted(2))
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 0)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["00000020-1.0", "00000021-1.0"]
+    causes = {(loss.category, loss.cause) for loss in books_add_up(run).losses()}
+    assert ("start", "driver") in causes and ("start", "Ray") not in causes
     status = json.loads(clustertrain("status", str(run.job_file), "--json").stdout)
     assert (status["state"], status["step"]) == ("done", 21)
     (started,) = [event for event in run.events if event["kind"] == "group_started"]

@@ -108,7 +108,9 @@ class _Books:
             self._notes[_SCRIPT] = None
         bounds = _ascending([begins, *(group.claimed for group in groups)], max(begins, ends))
         workers = Stretch(bounds[1] - begins)
-        workers.take("start", (bounds[1] if files.ray_started is None else files.ray_started) - begins, "Ray")
+        ready = bounds[1] if files.ray_started is None else files.ray_started
+        has_ray = files.ray_started is not None or not groups
+        workers.take("start", ready - begins, "Ray" if has_ray else "driver")
         held = tuple(workers.rest("start", "processes of the workers"))
         self._add(Phase(begins, bounds[1], n, None, files.claim.world_size, held))
         again = ("start", "process group")

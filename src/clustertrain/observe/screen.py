@@ -145,7 +145,7 @@ class Bar:
             transient=True,
             expand=True,
         )
-        self._task = self._progress.add_task("starting Ray", total=None, figures="")
+        self._task = self._progress.add_task("starting", total=None, figures="")
         self._pace = _Pace()
         self._has_figures = False
         self._progress.start()
