@@ -38,7 +38,8 @@ class RunElsewhere:
         return self.target.job_there.name
 
     def status(self) -> StoredStatus:
-        return self.reach.status(self.target)
+        """The state of a run that was submitted."""
+        return self.reach.status(self.target, existed=True)
 
     def follow(self, echo: Echo) -> int:
         """Print each change of state until the run and its job are over, then its status. Returns the exit
@@ -48,10 +49,11 @@ class RunElsewhere:
             # Who looks again may find nothing that reads the storage.
             passing = (Unanswered,)
             status = wait_for_end(self.name, self.status, _told, echo, _POLL_S, passing=passing, sure_after=1)
-            wait_until(
-                self._is_job_over, _JOB_ENDS_WITHIN_S, poll_s=1.0
-            )  # else the next submission is refused
-        print_table(self.status().rows)
+            rows = status.rows
+            if not self._is_job_over():  # until then the next submission is refused
+                wait_until(self._is_job_over, _JOB_ENDS_WITHIN_S, poll_s=1.0)
+                rows = self.status().rows
+        print_table(rows)
         return EXIT_FAILED if status.exit_code is None else status.exit_code
 
     def _is_job_over(self) -> bool:
@@ -70,7 +72,8 @@ class RunElsewhere:
             JobError: the run is over, or has no job.
             ClusterError: the cluster refused a request.
         """
-        status, handle, word = self.status(), self.reach.handle(self.target), self.scheduler.job_word
+        status, handle = self.reach.status(self.target), self.reach.handle(self.target)
+        word = self.scheduler.job_word
         if status.over or self.scheduler.states([handle]).jobs.get(handle.job_id) is None:
             why = f"its {word} is over" if status.over else f"it has no {word}"
             raise JobError(f"{self.name}: {_line(status)}\nThere is nothing to stop: {why}.")
@@ -100,7 +103,7 @@ class RunElsewhere:
             JobError: the run is not running, or has no such rank.
             ClusterError: nothing runs where the rank was, or the cluster refused a request.
         """
-        status = self.status()
+        status = self.reach.status(self.target)
         if status.over:
             raise JobError(f"{self.name} is not running: {_line(status)}\nStart it again.")
         place = RankPlace.of(status.ranks, rank, self.name)

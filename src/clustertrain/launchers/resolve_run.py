@@ -77,7 +77,8 @@ def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tupl
 def _located(target: Target, to: str | None, echo: Echo) -> tuple[Launcher, Target]:
     newest = target.known
     if to is not None and launcher_of(to).reach is not None:
-        return launcher_of(to), _remote(target, to)
+        # The known run may be on another cluster than the one that the job file names; the file decides.
+        return launcher_of(to), target if target.job is None else replace(target, known=None)
     target = _with_files(target)
     if (
         newest is not None
@@ -149,16 +150,6 @@ def _newest_known(text: str, job: Job | None, to: str | None, echo: Echo) -> Kno
 def _folder(storage: Location) -> tuple[str | None, str]:
     """What two storages have in common if they are one."""
     return storage.endpoint, storage.uri if storage.is_s3 else os.path.realpath(storage.uri)
-
-
-def _remote(target: Target, to: str) -> Target:
-    if target.job is None and target.known is None:
-        raise JobError(
-            f"{target.text} is not a job file, and this machine has submitted no run of that name with "
-            f"--to {to}.\nName the job file."
-        )
-    # The known run may be on another cluster than the one that the job file names; the file decides.
-    return target if target.job is None else replace(target, known=None)
 
 
 def _in_a_cluster(target: Target, job: Job, echo: Echo) -> tuple[Launcher, Target] | None:

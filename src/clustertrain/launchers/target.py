@@ -92,8 +92,11 @@ class Reach(Protocol):
     def handle(self, target: Target) -> Handle:
         """The job of the run."""
 
-    def status(self, target: Target) -> StoredStatus:
+    def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
         """The state of the run, by its job and its storage.
+
+        Args:
+            existed: if nothing is there, the run was cancelled before it began.
 
         Raises:
             JobError: there is no such run.

@@ -20,6 +20,8 @@ from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
+from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.target import Target
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
@@ -200,3 +202,15 @@ def test_a_command_that_writes_files_is_refused(cluster):
     result = CliRunner().invoke(main, ["data", "fetch", "job.yaml"])
     assert result.exit_code == 2
     assert "`data fetch` writes files, and the storage of digits is in the cluster" in result.stderr
+
+
+def test_a_run_that_was_deleted_before_it_began_ends_as_cancelled_for_who_follows_it(cluster):
+    for file in ("job.yaml", "pod.yaml"):
+        path = cluster.folder / file
+        path.write_text(path.read_text().replace("name: digits", "name: deleted"))
+    (cluster.folder / "answers.json").write_text(json.dumps(AFTER_ITS_END))
+    said = []
+    assert launcher_of("kubernetes").follow(Target("job.yaml", load_job("job.yaml")), said.append) == 130
+    assert said == ["cancelled (cancelled): its RayJob was cancelled"]
+    asked = CliRunner().invoke(main, ["status", "--to", "kubernetes", "job.yaml"])
+    assert (asked.exit_code, "There is no run deleted" in asked.stderr) == (2, True)

@@ -48,7 +48,7 @@ def test_objects_that_are_taken_are_sent_at_once(fake):
 def test_a_webhook_that_knows_no_dry_run_is_a_note_and_the_rest_is_checked(fake):
     fake({"ConfigMap": NO_DRY_RUN})
     (note,) = check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl())
-    assert note.startswith("note: not all of ConfigMap right-")
+    assert note.startswith("not all of ConfigMap right-")
     assert "was checked: admission webhook audit.example.org" in note
     fake({"ConfigMap": NO_DRY_RUN, "RayJob": "error: no RayJobs on Fridays"})
     with pytest.raises(ClusterError, match="RayJob right: no RayJobs on Fridays"):
@@ -191,4 +191,4 @@ def test_a_policy_on_other_objects_names_its_keys_as_well(fake):
 def test_an_account_that_may_not_create_pods_gets_a_note(fake):
     fake({"Pod": 'Error from server (Forbidden): pods: User "ci" cannot create resource "pods" in'})
     (note,) = check_pods([rayjob()], Kubectl())
-    assert note.startswith("note: the API server did not check the pods: ci may not create pods")
+    assert note.startswith("the API server did not check the pods: ci may not create pods")

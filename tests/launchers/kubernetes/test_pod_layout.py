@@ -75,7 +75,7 @@ def test_as_few_pods_as_the_nodes_allow(make, resources, nodes, expected):
 def test_the_note_has_the_arithmetic(make):
     _, notes = divided(make("workers: 8, gpus_per_worker: 1"), [EIGHT])
     assert notes == [
-        "note: resources.nodes is taken as 1: 8 workers × 1 GPU = 8 GPUs in each pod, and the largest node "
+        "resources.nodes is taken as 1: 8 workers × 1 GPU = 8 GPUs in each pod, and the largest node "
         "has 8 nvidia.com/gpu"
     ]
 

@@ -12,7 +12,7 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.last_known import LastKnown
 from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed
-from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View, view_of_existing
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View, read_view
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, named
 from clustertrain.launchers.scheduler.interface import Answer, JobState
@@ -85,9 +85,9 @@ def _retries_text(observed: Observed) -> str:
     return "KubeRay retries it (backoff_limit)" if observed.is_retried else "the RayJob fails"
 
 
-def status_of(job: Job) -> StoredStatus:
-    """The status in the storage with the standing in the cluster. Raises as `view_of_existing`."""
-    view = view_of_existing(job, Kubectl.of(job.section(Kubernetes)))
+def status_of(job: Job, *, existed: bool) -> StoredStatus:
+    """The status in the storage with the standing in the cluster. Raises as `read_view`."""
+    view = read_view(job, Kubectl.of(job.section(Kubernetes)), existed=existed)
     standing = view.standing
     return replace(
         view.stored or StoredStatus(),

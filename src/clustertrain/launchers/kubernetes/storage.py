@@ -46,8 +46,8 @@ class KubernetesReach:
         job = target.job_there
         return named(job.name, Kubectl.of(job.section(Kubernetes)))
 
-    def status(self, target: Target) -> StoredStatus:
-        return status_of(target.job_there)
+    def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
+        return status_of(target.job_there, existed=existed)
 
     def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
         job = target.job_there

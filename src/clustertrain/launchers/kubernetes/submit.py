@@ -6,7 +6,7 @@ nodes for GPUs ─▶ manifests, the operator's rules ─▶ preflight, dry run,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import yaml
@@ -61,7 +61,7 @@ class KubernetesScheduler(Scheduler):
 
     def laid_out(self, job: SiteJob) -> tuple[LaidOutJob, Sequence[str]]:
         laid_out, notes = with_nodes(job, Kubectl.of(job.section(Kubernetes)))
-        return LaidOutJob(SiteJob(laid_out)), [*_plain(notes)]
+        return LaidOutJob(SiteJob(laid_out)), notes
 
     def plan(self, job: LaidOutJob, options: Options) -> Plan:
         objects = manifests(job, options)
@@ -71,13 +71,13 @@ class KubernetesScheduler(Scheduler):
 
     def preflight(self, job: LaidOutJob, plan: Plan, command: CommandLine) -> Iterator[str]:
         kubectl, objects = Kubectl.of(job.section(Kubernetes)), _objects(plan)
-        yield from _plain(check_cluster(job, kubectl))
+        yield from check_cluster(job, kubectl)
         for name, key in names_of(job.start_texts).items():
             if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
                 yield f"{key}: {name} is not sent from here; the image has to set it, or a Secret"
         is_replaced = kubectl.find(RAYJOBS, job.name) is not None
-        yield from _plain(check_admission(objects, kubectl, replaced=is_replaced))
-        yield from _plain(check_pods(objects, kubectl))
+        yield from check_admission(objects, kubectl, replaced=is_replaced)
+        yield from check_pods(objects, kubectl)
 
     def unchecked(self, error: ClusterError) -> str | None:
         if isinstance(error, Forbidden):
@@ -152,10 +152,6 @@ def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
 
 def _objects(plan: Plan) -> list[Manifest]:
     return [*yaml.safe_load_all(plan.script)]
-
-
-def _plain(notes: Iterable[str]) -> Iterator[str]:
-    return (note.removeprefix("note: ") for note in notes)
 
 
 def _end_head(kubectl: Kubectl, name: str) -> None:

@@ -83,7 +83,7 @@ def error_or_notes(refused: Sequence[tuple[Manifest, str]], kubectl: Kubectl) ->
     for manifest, message in refused:
         if webhook := _NO_DRY_RUN.search(message):
             notes.append(
-                f"note: not all of {_named(manifest)} was checked: admission webhook {webhook[1]} does not "
+                f"not all of {_named(manifest)} was checked: admission webhook {webhook[1]} does not "
                 "support dry run, and decides when the object is applied"
             )
         else:

@@ -44,7 +44,7 @@ def check_pods(objects: Sequence[Manifest], kubectl: Kubectl) -> list[str]:
     try:
         refused = refused_objects(kubectl, CREATE, pods)
     except Forbidden as error:
-        return [f"note: the API server did not check the pods: {str(error).splitlines()[0]}"]
+        return [f"the API server did not check the pods: {str(error).splitlines()[0]}"]
     lasting = [(pod, text) for pod, text in refused if not any(each in text for each in _PASSING)]
     return error_or_notes(lasting, kubectl)
 

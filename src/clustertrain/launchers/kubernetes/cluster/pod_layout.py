@@ -79,7 +79,7 @@ def fitted(job: Job, nodes: Sequence[Object]) -> tuple[Job, list[str]]:
     if shape.nodes is not None:
         update["nodes"] = _range(shape.min_nodes, sizes[-1] // per_pod)
     note = (
-        f"note: resources.workers is taken as [{shape.min_workers}, {sizes[-1]}] instead of "
+        f"resources.workers is taken as [{shape.min_workers}, {sizes[-1]}] instead of "
         f"[{shape.min_workers}, {shape.max_workers}]: the nodes of the cluster have room for "
         f"{counted('worker', most)}, and KubeRay starts a run when all of its pods run"
     )
@@ -109,7 +109,7 @@ def divided(job: Job, nodes: Sequence[Object]) -> tuple[Job, list[str]]:
     given = laid_out.resources.nodes
     shown = [*given] if isinstance(given, tuple) else given
     product = f"{counted('worker', workers)} × {counted('GPU', each)} = {counted('GPU', workers * each)}"
-    return laid_out, [f"note: resources.nodes is taken as {shown}: {product} in each pod, and {has}"]
+    return laid_out, [f"resources.nodes is taken as {shown}: {product} in each pod, and {has}"]
 
 
 def _with(job: Job, **resources: object) -> Job:

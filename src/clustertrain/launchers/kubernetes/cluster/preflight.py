@@ -42,9 +42,7 @@ def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
         if volume.claim is not None:
             with _unless_forbidden(left_out):
                 _check_claim(job, volume, kubectl, left_out)
-    return (
-        [f"note: not all was checked: this account may not {', may not '.join(left_out)}"] if left_out else []
-    )
+    return [f"not all was checked: this account may not {', may not '.join(left_out)}"] if left_out else []
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,41 +77,39 @@ class View:
         return self.standing.exit_code
 
 
-def read_view(job: Job, kubectl: Kubectl) -> View:
+def read_view(job: Job, kubectl: Kubectl, *, existed: bool = False) -> View:
     """Read the state of a run from the cluster and the storage.
 
     Args:
         job: merged with the site file.
+        existed: the run was submitted, and may have been deleted.
 
     Raises:
-        ClusterError: kubectl failed, or the cluster refused a request.
+        JobError: it has no RayJob, and no attempt in its storage.
+        ClusterError: kubectl failed, or the cluster refused a request; or it has no RayJob, and its storage
+            could not be read.
     """
     notes: list[str] = []
     observed = observe_run(job, kubectl, notes)
     stored, last = _read_storage(job, kubectl, observed, notes), None
-    if observed.rayjob is not None:
-        if stored is None:
-            last = last_known(job, observed.rayjob)
-        elif stored.attempt is not None:
-            remember(job, observed.rayjob, stored)
+    if observed.rayjob is None:
+        if not existed:
+            _check_exists(job, stored, notes)
+    elif stored is None:
+        last = last_known(job, observed.rayjob)
+    elif stored.attempt is not None:
+        remember(job, observed.rayjob, stored)
     return View(job, observed, stored, tuple(notes), last)
 
 
-def view_of_existing(job: Job, kubectl: Kubectl) -> View:
-    """As `read_view`, for a run that has a RayJob, or an attempt in its storage.
-
-    Raises:
-        JobError: it has neither.
-        ClusterError: it has no RayJob, and its storage could not be read; and as `read_view`.
-    """
-    view = read_view(job, kubectl)
-    if view.observed.rayjob is not None or (view.stored is not None and view.stored.attempt is not None):
-        return view
+def _check_exists(job: Job, stored: StoredStatus | None, notes: Sequence[str]) -> None:
+    if stored is not None and stored.attempt is not None:
+        return
     namespace = job.section(Kubernetes).namespace
     where = f"namespace {namespace}" if namespace else "the context's namespace"
     start = f"`{CommandLine('submit --to kubernetes')}` starts it."
-    if view.stored is None:
-        why = "; ".join(view.notes)
+    if stored is None:
+        why = "; ".join(notes)
         raise ClusterError(f"{job.name} has no RayJob in {where}, and {why}\nIf it never ran there, {start}")
     raise JobError(
         f"There is no run {job.name} in {where}: it has no RayJob, and no attempt in its storage.\n{start}"
