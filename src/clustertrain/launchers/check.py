@@ -176,7 +176,7 @@ def _check_interpreter(job: Job, elsewhere: bool) -> list[str]:
     except JobError as error:
         if not elsewhere:
             raise
-        return [f"the machines of the job need the interpreter: {_first_line(str(error))}"]
+        return [f"the machines of the job need the interpreter: {str(error).splitlines()[0]}"]
     return []
 
 
@@ -193,7 +193,7 @@ def _check_data(job: Job, elsewhere: bool) -> list[str]:
         except DataError as error:
             if not elsewhere:
                 raise DataError(f"data.{name}: {error}") from error
-            notes.append(f"data.{name} is not on this machine: {_first_line(str(error))}")
+            notes.append(f"data.{name} is not on this machine: {str(error).splitlines()[0]}")
     return notes
 
 
@@ -213,7 +213,7 @@ def _import_and_rehearse(job: Job, env: Mapping[str, str], world_size: int, else
     if not report.error:
         return report.notes
     if elsewhere and report.of_this_machine:
-        return [*report.notes, f"not all of the code could be checked here: {_first_line(report.error)}"]
+        return [*report.notes, f"not all of the code could be checked here: {report.error.splitlines()[0]}"]
     raise _error_of(report)
 
 
@@ -237,7 +237,3 @@ def check_training_installed(command: str) -> None:
     if missing := missing_for_training():
         what = f"`clustertrain {command}` needs {' and '.join(missing)}: not installed here."
         raise JobError(f"{what}\n{how_to_install('train')}")
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0]

@@ -10,14 +10,13 @@ job. A file that cannot be used is skipped with a note, so no command fails beca
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
 
 from clustertrain.errors import StorageError
 from clustertrain.job.file import dump_job, parse_job
@@ -25,6 +24,7 @@ from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob
 from clustertrain.node.user_folders import known_runs_folder
+from clustertrain.record_file import json_object, typed
 from clustertrain.regular_file import read_file
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.run_address import RunAddress
@@ -105,7 +105,7 @@ def record_known_run(run: KnownRun) -> str | None:
     folder = known_runs_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        open_store(str(folder)).write_atomic(state_file(run).name, _ADAPTER.dump_json(run, indent=1))
+        open_store(str(folder)).write_atomic(state_file(run).name, json.dumps(asdict(run), indent=1).encode())
     except (OSError, StorageError) as error:
         return f"{folder} cannot be written, so `clustertrain ls` will not list this run: {error}"
     return None
@@ -150,9 +150,6 @@ def known_runs() -> tuple[list[KnownRun], list[str]]:
     return sorted(runs, key=lambda run: run.time, reverse=True), notes
 
 
-_ADAPTER = TypeAdapter(KnownRun)
-
-
 class _Unusable(Exception):
     """A file that cannot be used; the text is the reason."""
 
@@ -161,13 +158,11 @@ def _read(path: Path) -> KnownRun:
     try:
         if path.stat().st_uid != os.getuid():
             raise _Unusable("belongs to another user")
-        run = _ADAPTER.validate_json(read_file(path))
+        run = typed(KnownRun, json_object(read_file(path)))
     except OSError as error:
         raise _Unusable(f"cannot be read ({error.strerror})") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(key) for key in first["loc"])
-        raise _Unusable(f"is damaged ({where + ': ' if where else ''}{first['msg']})") from error
+    except ValueError as error:
+        raise _Unusable(f"is damaged ({error})") from error
     if run.version > _VERSION:
         raise _Unusable(f"was written by a later version of clustertrain (format {run.version})")
     if run.launcher not in plugins():

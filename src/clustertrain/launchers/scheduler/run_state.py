@@ -44,6 +44,7 @@ class Files:
         cancelled: whether the job is known to be cancelled before it began or continued.
         text: the reason of `live`.
         are_read: whether the storage could be read.
+        job_name: how texts name the job; by default with the scheduler and the ID.
     """
 
     scheduler: str
@@ -56,10 +57,11 @@ class Files:
     cancelled: bool = False
     text: str = ""
     are_read: bool = True
+    job_name: str = ""
 
     @property
     def job_text(self) -> str:
-        return f"{self.scheduler} job {self.job_id}"
+        return self.job_name or f"{self.scheduler} job {self.job_id}"
 
 
 def standing_of(

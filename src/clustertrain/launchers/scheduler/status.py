@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from clustertrain.errors import StorageError
@@ -79,23 +79,19 @@ class QueuedStatus(Status):
     def job_rows(self) -> list[Row]:
         job, queue = self.job, self.job.queue
         rows = [("job", f"{self.scheduler} {job.job_id}" + (f": {queue.text}" if queue is not None else ""))]
-        if queue is not None and queue.starts:
-            rows.append(("starts", queue.starts))
-        if queue is not None and queue.nodes:
-            rows.append(("nodes", queue.nodes))
-        if queue is not None and queue.has_nodes and queue.time_left:
-            rows.append(("time left", queue.time_left.lower()))
-        if queue is not None and queue.restarts:
-            rows.append(("requeued", f"{queue.restarts} times" if queue.restarts > 1 else "once"))
+        if queue is not None:
+            requeued = f"{queue.restarts} times" if (queue.restarts or 0) > 1 else "once"
+            known = {
+                "starts": queue.starts,
+                "nodes": queue.nodes,
+                "time left": queue.time_left.lower() if queue.has_nodes else "",
+                "requeued": requeued if queue.restarts else "",
+            }
+            rows += [(name, text) for name, text in known.items() if text]
         for each in self.waiting_jobs:
-            rows += (
-                [("next job", f"{self.scheduler} {each.job_id}: {each.queue.text}")]
-                if each.queue is not None
-                else []
-            )
-        if job.handle.output:
-            rows.append(("output", job.handle.output))
-        return rows
+            if each.queue is not None:
+                rows.append(("next job", f"{self.scheduler} {each.job_id}: {each.queue.text}"))
+        return [*rows, ("output", job.handle.output)] if job.handle.output else rows
 
 
 def located(scheduler: Scheduler, status: Status) -> Status:
@@ -215,14 +211,7 @@ def _kept(named: SchedulerJob | SchedulerStart, read: _Files, queue: JobState | 
         started = own.restart if own is not None and own.job_id == named.job_id else 0
         if kept is None or (kept.restarts is not None and kept.restarts < started):
             return None
-        return read.scheduler.state(
-            named.job_id,
-            kept.native,
-            restarts=kept.restarts,
-            nodes=kept.nodes,
-            cluster=kept.cluster,
-            exit_code=kept.exit_code,
-        )
+        return read.scheduler.state(named.job_id, **asdict(kept))
     if queue.is_over:
         end = SchedulerEnd(queue.native, queue.restarts, queue.nodes, queue.cluster, queue.exit_code)
         with suppress(StorageError):  # who may only read the storage sees the state as well

@@ -34,6 +34,7 @@ ANY = "*"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _QUEUE_LABELS = {QUEUE_LABEL, "volcano.sh/queue-name", "yunikorn.apache.org/queue"}
 _SUMMARY = ("jobDeploymentStatus", "jobStatus", "reason")
+_JOB = "its RayJob"
 _CLOCK_SKEW_S = 5.0  # the clocks of a pod and of the API server may differ by this much
 
 
@@ -256,14 +257,6 @@ class RayJobState(JobState):
         return "\n".join(filter(None, texts))
 
 
-class _StoredFiles(Files):
-    """What a pod has read of the files of a run."""
-
-    @property
-    def job_text(self) -> str:
-        return "its RayJob"
-
-
 def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
     """The state of the run.
 
@@ -272,11 +265,14 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
     """
     job = RayJobState.of("", observed) if observed.rayjob is not None else None
     if stored is None:
-        return run_state.standing_of(_StoredFiles("KubeRay", "", are_read=False), job, None, lambda: None)
-    files = _StoredFiles(
+        return run_state.standing_of(
+            Files("KubeRay", "", are_read=False, job_name=_JOB), job, None, lambda: None
+        )
+    files = Files(
         "KubeRay",
         "",
         stored.attempt,
+        job_name=_JOB,
         is_of_job=stored.attempt is not None if job is None else made_newest_attempt(observed, stored),
         result=stored if stored.of_result else None,
         live=stored.state,

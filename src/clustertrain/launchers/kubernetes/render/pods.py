@@ -177,19 +177,23 @@ def pods(run: PodJob) -> tuple[int, int]:
 
 
 def _template(run: PodJob, role: str, config_map: str, container: dict[str, Any]) -> dict[str, Any]:
-    mounts = [*_own_mounts(run), *_mounts(run)]
+    disk = {"emptyDir": {"sizeLimit": disk_limit(run)}}
+    is_packed = run.packed is not None
+    mounts = [_TMP_MOUNT, _JOB_MOUNT, *([_CODE_MOUNT] if is_packed else []), *_mounts(run)]
     memory = container["resources"]["limits"]["memory"]
     spec = {
         **_pod(run),
         "terminationGracePeriodSeconds": grace_s(run.job),
         "containers": [{**container, "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]}],
         "volumes": [
-            *_own_volumes(run, config_map),
+            {"name": "tmp", **disk},
+            {"name": "job", "configMap": {"name": config_map}},
+            *([{"name": "code", **disk}] if is_packed else []),
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": memory}},
             *_volumes(run),
         ],
     }
-    if run.packed is not None:
+    if is_packed:
         unpack = {
             **_container(run, CODE_CONTAINER),
             "command": [_PYTHON, "-m", f"{_IN_POD}.unpack_code", PACKED_CODE, CODE],
@@ -216,42 +220,31 @@ def of_the_site(section: Kubernetes, metadata: Mapping[str, Any]) -> dict[str, d
 def _pod(run: PodJob) -> dict[str, Any]:
     """The fields that all pods of the run have in common."""
     section = run.section
-    spec: dict[str, Any] = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            **({} if _is_root(section.run_as) else {"runAsNonRoot": True}),
-            **_ids(section.run_as),
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    }
-    if section.service_account is not None:
-        spec["serviceAccountName"] = section.service_account
-    if section.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in section.pull_secrets]
-    if section.node_selector:
-        spec["nodeSelector"] = dict(section.node_selector)
-    if section.tolerations:
-        spec["tolerations"] = [each.model_dump(exclude_none=True) for each in section.tolerations]
-    if section.affinity:
-        spec["affinity"] = dict(section.affinity)
-    names = {
+    optional = {
+        "serviceAccountName": section.service_account,
+        "imagePullSecrets": [{"name": name} for name in section.pull_secrets],
+        "nodeSelector": dict(section.node_selector),
+        "tolerations": [each.model_dump(exclude_none=True) for each in section.tolerations],
+        "affinity": dict(section.affinity),
         "priorityClassName": section.priority_class,
         "runtimeClassName": section.runtime_class,
         "schedulerName": section.scheduler_name,
     }
-    return spec | {key: name for key, name in names.items() if name is not None}
-
-
-def _is_root(run_as: RunAs) -> bool:
-    return run_as.by == "job" and run_as.user == 0
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {**_ids(section.run_as), "seccompProfile": {"type": "RuntimeDefault"}},
+        **{key: value for key, value in optional.items() if value},
+    }
 
 
 def _ids(run_as: RunAs) -> dict[str, Any]:
-    """User and groups, or none if the cluster assigns them."""
+    """User and groups; only that it is not root if the cluster assigns them."""
+    not_root = {"runAsNonRoot": True}
     if run_as.by == "cluster":
-        return {}
+        return not_root
     return {
+        **(not_root if run_as.user else {}),
         "runAsUser": run_as.user,
         "runAsGroup": run_as.group,
         "fsGroup": run_as.fs_group,
@@ -330,17 +323,6 @@ def _probes(run: PodJob, port: int = HEALTH_PORT) -> dict[str, Any]:
 _TMP_MOUNT: dict[str, Any] = {"name": "tmp", "mountPath": "/tmp"}
 _JOB_MOUNT: dict[str, Any] = {"name": "job", "mountPath": f"{KIT_FOLDER}/job", "readOnly": True}
 _CODE_MOUNT: dict[str, Any] = {"name": "code", "mountPath": WRITABLE}
-
-
-def _own_volumes(run: PodJob, config_map: str) -> list[dict[str, Any]]:
-    disk = {"emptyDir": {"sizeLimit": disk_limit(run)}}
-    own = [{"name": "tmp", **disk}, {"name": "job", "configMap": {"name": config_map}}]
-    return [*own, {"name": "code", **disk}] if run.packed is not None else own
-
-
-def _own_mounts(run: PodJob) -> list[dict[str, Any]]:
-    own = [_TMP_MOUNT, _JOB_MOUNT]
-    return [*own, _CODE_MOUNT] if run.packed is not None else own
 
 
 def _small_tmp(run: PodJob) -> dict[str, Any]:
