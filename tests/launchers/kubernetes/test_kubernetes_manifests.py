@@ -16,7 +16,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as in_pod
 from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
-from clustertrain.launchers.kubernetes.render.paths import in_pods, volumes
+from clustertrain.launchers.kubernetes.render.paths import PodJob, volumes
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
@@ -115,7 +115,7 @@ def test_pods_follow_from_resources(make):
 def test_the_job_in_the_pods_is_the_job_without_what_is_the_default(make):
     job = make(env={"A": "1"}, kubernetes={"ttl": "5m"}, checkpoint={"every": {"epochs": 2}})
     text = of_kind(manifests(job), "ConfigMap")[0]["data"]["job.yaml"]
-    assert parse_job(text, "job.yaml").model_dump() == in_pods(job).model_dump()
+    assert parse_job(text, "job.yaml").model_dump() == PodJob.of(job).job.model_dump()
     assert yaml.safe_load(text).keys() == {
         *("name", "task", "train", "checkpoint", "env", "storage", "code", "image", "kubernetes")
     }
@@ -204,8 +204,8 @@ def test_what_no_pod_can_see_is_refused(make, changes, message):
 
 def test_storage_on_a_volume_and_on_s3_stay_as_they_are(make):
     volume = {"volumes": [{"mount": "/data", "claim": "d"}, {"mount": "/data/runs", "claim": "r"}]}
-    assert in_pods(make(storage="/data/runs/x", kubernetes=volume)).storage.uri == "/data/runs/x"
-    assert in_pods(make(storage="s3://b/p")).storage.uri == "s3://b/p"
+    assert PodJob.of(make(storage="/data/runs/x", kubernetes=volume)).job.storage.uri == "/data/runs/x"
+    assert PodJob.of(make(storage="s3://b/p")).job.storage.uri == "s3://b/p"
 
 
 @pytest.mark.parametrize("storage", ["s3://b/p", {"uri": "s3://b/p", "region": "eu-west-1"}])

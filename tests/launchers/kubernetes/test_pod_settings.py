@@ -6,7 +6,7 @@ import yaml
 from clustertrain.errors import JobError
 from clustertrain.job.file import dump_job, load_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
-from clustertrain.launchers.kubernetes.render.paths import in_pods
+from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
 
 
@@ -129,7 +129,7 @@ def test_labels_annotations_and_placement_are_on_every_pod(make):
         assert (labels["team"], labels["clustertrain.io/role"]) == ("a", role)
         job_file = pod["metadata"]["annotations"].pop("clustertrain.io/job", "")
         assert pod["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
-        assert job_file == (dump_job(in_pods(job), defaults=False) if role == "reader" else "")
+        assert job_file == (dump_job(PodJob.of(job).job, defaults=False) if role == "reader" else "")
         spec = pod["spec"]
         assert (spec["affinity"], spec["runtimeClassName"], spec["schedulerName"]) == (
             affinity,

@@ -22,7 +22,7 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
 from clustertrain.launchers.kubernetes.observed.state import Observed
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, observe_run
-from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
+from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL, WORKER_CONTAINER
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.status import known_rows, status_of
@@ -52,7 +52,7 @@ class KubernetesReach:
     def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
         job = target.job_there
         if [*command[:2]] in _WRITE_FILES:
-            where = in_pods(job).storage
+            where = PodJob.of(job).job.storage
             raise JobError(
                 f"`{' '.join(command[:2])}` writes files, and the storage of {job.name} is in the cluster: "
                 f"{where.uri}.\nRun it on a machine or in a pod that can write to that storage."

@@ -28,7 +28,7 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
 from clustertrain.launchers.kubernetes.observed.state import Observed, RayJobState
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
-from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, in_pods
+from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
@@ -147,7 +147,7 @@ def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
     where = f"namespace {namespace}" + (f" of context {context}" if context else "")
     log = f"kubectl -n {namespace} logs -f job/{job.name}"
     known = named(job.name, Kubectl(namespace, context))
-    return replace(known, cluster=where, output=log, storage=in_pods(job).storage.uri)
+    return replace(known, cluster=where, output=log, storage=PodJob.of(job).job.storage.uri)
 
 
 def _objects(plan: Plan) -> list[Manifest]:

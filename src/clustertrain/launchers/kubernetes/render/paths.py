@@ -45,26 +45,22 @@ class PodJob:
 
     @classmethod
     def of(cls, job: Job) -> PodJob:
-        """Raises as `in_pods`."""
-        return cls(in_pods(job), job.section(Kubernetes), volumes(job), job if code_is_packed(job) else None)
+        """Convert a job.
 
-
-def in_pods(job: Job) -> Job:
-    """The job as the pods read it.
-
-    Raises:
-        JobError: storage or a data set is at a path that no pod can read.
-    """
-    return job.model_copy(
-        update={
+        Raises:
+            JobError: storage or a data set is at a path that no pod can read.
+        """
+        data = {
+            name: entry.model_copy(update={"uri": _data(job, name, entry.uri)})
+            for name, entry in job.data.items()
+        }
+        in_pods = {
             "code": job.section(Kubernetes).code_in_image or _unpacked(job),
             "storage": job.storage.model_copy(update={"uri": _storage(job)}),
-            "data": {
-                name: entry.model_copy(update={"uri": _data(job, name, entry.uri)})
-                for name, entry in job.data.items()
-            },
+            "data": data,
         }
-    )
+        packed = job if code_is_packed(job) else None
+        return cls(job.model_copy(update=in_pods), job.section(Kubernetes), volumes(job), packed)
 
 
 def _unpacked(job: Job) -> tuple[str, ...]:
