@@ -15,7 +15,7 @@ import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -43,6 +43,7 @@ from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
+from clustertrain.supervise.early_driver import AttemptToCome
 from clustertrain.worker.code.user_code import check_code, enter_code
 from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
@@ -52,9 +53,11 @@ _MARGIN_S = 10.0
 _SHUTDOWN_WITHIN_S = 60.0
 
 
-def _import_all(job: Job) -> None:
-    """Import the user's code, torch and Ray Train, in a thread while Ray's processes start: it saves 2 s."""
-    check_code(job)
+def _import_all(run: _Run) -> None:
+    """Import the user's code, torch and Ray Train, in a thread while Ray's processes start: it saves 2 s. A
+    spare driver imports the code when its job is known."""
+    if not run.claimed.to_come.is_spare:
+        check_code(run.job)
     import_module("clustertrain.driver.backend")
     import_module(f"clustertrain.driver.{'stock' if is_stock() else 'trainer'}")
 
@@ -63,8 +66,7 @@ def main(where: str) -> int:
     """Run the attempt that `where` names, as in ClaimedAttempt; returns the exit code of its result."""
     claimed = ClaimedAttempt(where)
     to_come = claimed.to_come
-    job = parse_job(to_come.job_yaml, JOB_YAML)
-    job = job.model_copy(update={"env": json.loads(os.environ.pop(variables.ENV))})
+    job = _job_of(to_come, json.loads(os.environ.pop(variables.ENV)))
     cluster = ray_cluster_of(to_come.launcher, job)
     is_elastic = cluster.is_elastic and not is_stock()
     sizes = _possible(job, to_come.world_size) if is_elastic else (to_come.world_size,)
@@ -77,6 +79,10 @@ def main(where: str) -> int:
         with ending_after(_SHUTDOWN_WITHIN_S, claimed.attempt, no_answer("Ray does not answer.")):
             ray.shutdown()  # gives the run's CPUs and GPUs back at once
     return code
+
+
+def _job_of(to_come: AttemptToCome, env: dict[str, str]) -> Job:
+    return parse_job(to_come.job_yaml, JOB_YAML).model_copy(update={"env": env})
 
 
 def _possible(job: Job, most: int) -> tuple[int, ...]:
@@ -137,6 +143,8 @@ def _run(run: _Run) -> int:
         result = of_outcome(run.attempt)
     except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
         traceback.print_exc()
+        if run.claimed.to_come.is_spare and not run.claimed.is_claimed:
+            return EXIT_DRIVER_FAILED  # no run sees it
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
             return EXIT_RAY_ENDED  # the launcher determines how Ray ended
         is_late = isinstance(error, RayNotUp)
@@ -156,11 +164,14 @@ def _prepare(run: _Run) -> None:
 def _fit(run: _Run) -> None:
     if run.cluster.has_ray:
         _choose_api(run)
-        imports = ThreadPoolExecutor(1).submit(_import_all, run.job)
+        imports = ThreadPoolExecutor(1).submit(_import_all, run)
         _connect(run, imports)
         imports.result()
     elif run.job.resources.gpus_per_worker:
         check_gpus(run.world_sizes[-1], run.job.resources.gpus_per_worker)
+    if run.claimed.to_come.is_spare:
+        run = replace(run, job=_job_of(run.claimed.to_come, run.job.env))
+        check_code(run.job)
     if run.attempt.stop.read() is not None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
     while True:
@@ -211,6 +222,11 @@ def _connect(run: _Run, imports: Future[None]) -> None:
     with run.ending_without_answer():
         run.cluster.start(run.world_sizes[-1], run.warn)
     started_s = time.monotonic() - started
+    if run.claimed.to_come.is_spare:
+        imports.result()
+        _prepare_fork_server()
+        run.claimed.is_ready(time.monotonic() - started)
+        started_s = 0.0
     attempt, started = run.attempt, time.monotonic()
     with run.ending_without_answer():
         address = run.cluster.connect(attempt, run.world_sizes)
@@ -218,6 +234,18 @@ def _connect(run: _Run, imports: Future[None]) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # see end_by_sigterm
     seconds = started_s + time.monotonic() - started
     EventLog(attempt.events).write("ray_started", seconds=seconds, address=address)
+
+
+def _prepare_fork_server() -> None:
+    """Have Ray start and end a worker, for which the fork server imports Ray and Ray Train: a rank is then a
+    fork of that. Ray gives no actor the process of a task."""
+    import ray
+
+    ray.get(ray.remote(num_cpus=0, max_calls=1)(_do_nothing).remote())
+
+
+def _do_nothing() -> None:
+    """The task of that worker."""
 
 
 def _group_start(run: _Run, watch: Any) -> Any:

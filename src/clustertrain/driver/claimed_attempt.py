@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from clustertrain.errors import ClusterTrainError
@@ -15,7 +16,7 @@ from clustertrain.ledger.prometheus import metrics_written
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.folder import Attempt
-from clustertrain.supervise.early_driver import AttemptToCome, StartFolder
+from clustertrain.supervise.early_driver import AttemptToCome, Ready, StartFolder
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.02
@@ -31,29 +32,39 @@ class ClaimedAttempt:
     def __init__(self, where: str) -> None:
         self._where = where
         self._is_there, self._at_end = threading.Event(), ExitStack()
+        self._folder: StartFolder | None = None
         if where.startswith("{"):
             attempt = AttemptRef.from_text(where).open()
             claim = claim_of(attempt)
             job_yaml = (attempt.run.store.read_or_none(attempt.job_key) or b"").decode()
             self.to_come = AttemptToCome(job_yaml, claim.launcher, claim.world_size)
             return
-        to_come = StartFolder(Path(where)).to_come.read()
+        self._folder = StartFolder(Path(where))
+        to_come = self._folder.to_come.read()
         if to_come is None:
             raise ClusterTrainError(f"{where} names no attempt to come. This is a bug: please report it.")
         self.to_come = to_come
 
     def begin(self) -> None:
         """Begin the attempt, or wait for its claim in a thread."""
-        if self._where.startswith("{"):
+        if self._folder is None:
             self._begin(AttemptRef.from_text(self._where))
             return
-        folder = StartFolder(Path(self._where))
-        threading.Thread(target=self._wait_for_claim, args=(folder,), name="claim", daemon=True).start()
+        threading.Thread(target=self._wait_for_claim, args=(self._folder,), name="claim", daemon=True).start()
 
     def attempt(self) -> Attempt:
         """The attempt, when it is claimed. If it never is, this process is ended."""
         self._is_there.wait()
         return self._attempt
+
+    @property
+    def is_claimed(self) -> bool:
+        return self._is_there.is_set()
+
+    def is_ready(self, seconds: float) -> None:
+        """Tell the process that started this one that nothing is left to do before the claim."""
+        if self._folder is not None:
+            self._folder.ready.write(Ready(seconds))
 
     def end(self) -> None:
         """End the heartbeat, and the ledger's metrics."""
@@ -61,6 +72,9 @@ class ClaimedAttempt:
 
     def _begin(self, ref: AttemptRef) -> None:
         self._attempt = ref.open()
+        if self._folder is not None and self.to_come.is_spare:
+            job_yaml = self._attempt.run.store.read_or_none(self._attempt.job_key) or b""
+            self.to_come = replace(self.to_come, job_yaml=job_yaml.decode())
         self._at_end.enter_context(Heartbeat(self._attempt))
         self._at_end.enter_context(metrics_written(self._attempt.run))
         self._is_there.set()

@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from clustertrain.node.signals import handled_signals
 from clustertrain.record_file import RecordFile
 from clustertrain.storage import open_store
 from clustertrain.storage.location import Location
-from clustertrain.supervise.private_folder import private_folder, remove
-from clustertrain.supervise.process import Guarded
+from clustertrain.supervise.private_folder import private_folder, remove, take_over
+from clustertrain.supervise.process import Adopted, Guarded
 
 _POLL_S = 0.1
 
@@ -68,20 +68,55 @@ class CheckFolder:
         self.log, self.scratch = path / "log", path / "scratch"
 
 
-def run_check(request: CheckRequest, environment: Mapping[str, str], deadline_s: float) -> CheckReport:
+class EarlyCheck:
+    """The process of a check. It may start before there is a request, and imports torch meanwhile."""
+
+    def __init__(self, folder: Path, process: Guarded) -> None:
+        self.folder, self.process = folder, process
+
+    @classmethod
+    def start(cls, environment: Mapping[str, str], request: CheckRequest | None = None) -> EarlyCheck:
+        """Start it, with its request if that is known."""
+        path = private_folder()
+        folder = CheckFolder(path)
+        if request is not None:
+            folder.request.write(request)
+        command = [sys.executable, "-m", "clustertrain.worker.check", str(path)]
+        return cls(path, Guarded(command, folder.log, folder.scratch, environment))
+
+    @classmethod
+    def adopt(cls, folder: Path, descriptors: Sequence[int]) -> EarlyCheck:
+        """Take over one that another process has started."""
+        take_over(folder)
+        return cls(folder, Adopted(CheckFolder(folder).log, descriptors))
+
+    def discard(self) -> None:
+        """End it."""
+        self.process.end()
+        remove(self.folder)
+
+
+def run_check(
+    request: CheckRequest,
+    environment: Mapping[str, str],
+    deadline_s: float,
+    early: EarlyCheck | None = None,
+) -> CheckReport:
     """Run the check. The report of a check that reached the deadline has `ended` False and no error; that of
     a check that died has its signal and its last lines as the error.
+
+    Args:
+        early: its process, if that runs already, with the same environment.
 
     Raises:
         RunStopped: this process received SIGINT, SIGTERM or SIGHUP.
     """
-    path = private_folder()
-    folder = CheckFolder(path)
     with handled_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) as signals:
+        check = early or EarlyCheck.start(environment, request)
+        folder, process = CheckFolder(check.folder), check.process
         try:
-            folder.request.write(request)
-            command = [sys.executable, "-m", "clustertrain.worker.check", str(path)]
-            process = Guarded(command, folder.log, folder.scratch, environment)
+            if early is not None:
+                folder.request.write(request)
             try:
                 ends = time.monotonic() + deadline_s
                 while process.code() is None and not signals.numbers and time.monotonic() < ends:
@@ -98,4 +133,4 @@ def run_check(request: CheckRequest, environment: Mapping[str, str], deadline_s:
             text = f"{how}\n{process.last_lines() or '  | (it printed nothing)'}"
             return CheckReport(report.phase, True, text, EXIT_FAILED, of_this_machine=True)
         finally:
-            remove(path)
+            check.discard()

@@ -2,12 +2,15 @@
 
 It is told what the attempt will be, and gets the attempt itself when that is claimed. If the start is
 refused, the driver and its Ray end, and nothing of them is seen. Both messages are files in its folder.
+
+A spare one (launchers/local/warm/) starts before its run, and imports nothing of the user's, who may still
+change it: it learns the job with the attempt.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,17 +22,19 @@ from clustertrain.run.folder import Attempt
 from clustertrain.storage import Location, open_store
 from clustertrain.supervise.driver_process import environment_of_start
 from clustertrain.supervise.orphans import end_processes_of
-from clustertrain.supervise.private_folder import private_folder, remove
-from clustertrain.supervise.process import Guarded
+from clustertrain.supervise.private_folder import private_folder, remove, take_over
+from clustertrain.supervise.process import Adopted, Guarded
 
 
 @dataclass(frozen=True)
 class AttemptToCome:
-    """What is known of an attempt before it is claimed. `job_yaml`: as the attempt will record it."""
+    """What is known of an attempt before it is claimed. `job_yaml`: as the attempt will record it; of a spare
+    driver another job with the same start."""
 
     job_yaml: str
     launcher: str
     world_size: int
+    is_spare: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,41 +44,62 @@ class Claimed:
     attempt: str
 
 
+@dataclass(frozen=True)
+class Ready:
+    """The driver has nothing left to do before the claim. `seconds`: what it took."""
+
+    seconds: float
+
+
 class StartFolder:
-    """The two messages to an early driver, and its log until the attempt is claimed."""
+    """The messages to and from an early driver, and its log until the attempt is claimed."""
 
     def __init__(self, path: Path) -> None:
         store = open_store(Location(str(path)))
         self.to_come = RecordFile(store, "to_come", AttemptToCome)
         self.claimed = RecordFile(store, "claimed", Claimed)
+        self.ready = RecordFile(store, "ready", Ready)
         self.log = path / "log"
 
 
 class EarlyDriver:
     """The driver of an attempt that is not claimed yet."""
 
-    def __init__(
-        self,
+    def __init__(self, folder: Path, process: Guarded) -> None:
+        self.folder, self.process = folder, process
+
+    @classmethod
+    def start(
+        cls,
         job: Job,
         launcher: str,
         world_size: int,
         environment_in: Callable[[Path], Mapping[str, str]],
-    ) -> None:
-        self.folder = private_folder()
-        start = StartFolder(self.folder)
-        start.to_come.write(AttemptToCome(record_of(job), launcher, world_size))
-        command = [sys.executable, "-m", "clustertrain.driver", str(self.folder)]
-        environment = environment_of_start(job, environment_in(self.folder))
-        self._process = Guarded(command, start.log, self.folder, environment)
+        *,
+        is_spare: bool = False,
+    ) -> EarlyDriver:
+        """Start it for a job, with the environment for its private folder."""
+        folder = private_folder()
+        start = StartFolder(folder)
+        start.to_come.write(AttemptToCome(record_of(job), launcher, world_size, is_spare))
+        command = [sys.executable, "-m", "clustertrain.driver", str(folder)]
+        environment = environment_of_start(job, environment_in(folder))
+        return cls(folder, Guarded(command, start.log, folder, environment))
+
+    @classmethod
+    def adopt(cls, folder: Path, descriptors: Sequence[int]) -> EarlyDriver:
+        """Take over one that another process has started."""
+        take_over(folder)
+        return cls(folder, Adopted(StartFolder(folder).log, descriptors))
 
     def run(self, attempt: Attempt) -> Guarded:
         """Have it run this attempt."""
-        self._process.log = attempt.driver_log
+        self.process.log = attempt.driver_log
         StartFolder(self.folder).claimed.write(Claimed(AttemptRef.of(attempt).to_text()))
-        return self._process
+        return self.process
 
     def discard(self) -> None:
         """End it and its Ray."""
-        self._process.end()
+        self.process.end()
         end_processes_of(self.folder)  # for the case that both guardians were killed
         remove(self.folder)

@@ -83,7 +83,10 @@ def main(arguments: Sequence[str]) -> int:
     become_subreaper()
     first, launcher = os.pidfd_open(os.getpid()), sys.stdin.fileno()
     if second := os.fork():
-        return _guard(second, temp_dir, [launcher])
+        code = _guard(second, temp_dir, [launcher])
+        with contextlib.suppress(OSError):  # the launcher has ended
+            os.write(sys.stdout.fileno(), str(code).encode())  # it may not be the parent of this process
+        return code
     become_subreaper()
     driver = _start(command, log)
     driver.returncode = _guard(driver.pid, temp_dir, [launcher, first])  # it has reaped the driver

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,28 +34,48 @@ class Guarded:
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
-        self._alive, theirs = os.pipe()  # it is at its end when no guardian is left
+        reads, self._holds = os.pipe()  # the guardian ends when the other end of its input is closed
+        self._alive, writes = os.pipe()  # it is at its end when no guardian is left
         self._process = subprocess.Popen(
             [sys.executable, "-m", "clustertrain.supervise.guardian", str(folder), str(log), *command],
-            stdin=subprocess.PIPE,
-            pass_fds=[theirs],
+            stdin=reads,
+            stdout=writes,
             env=dict(environment),
             preexec_fn=block_requests if shielded else None,  # noqa: PLW1509  it calls one function of libc
         )
-        os.close(theirs)
+        os.close(reads)
+        os.close(writes)
         self.fd = os.pidfd_open(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """The process that is the guardian."""
+        return self._process.pid
+
+    @property
+    def descriptors(self) -> list[int]:
+        """With these another process can take it over, as `Adopted`."""
+        return [self.fd, self._holds, self._alive]
+
+    def let_go(self) -> None:
+        """Leave it to the process that has the descriptors. This one still learns of its end."""
+        os.close(self._holds)
+        self._holds = -1
 
     def code(self) -> int | None:
         """The command's exit code, 128 + number after a signal, negative if its guardian was killed; None
         while it runs."""
         return self._process.poll()
 
+    def _wait(self) -> int:
+        return self._process.wait()
+
     def end(self) -> int:
         """Kill what still runs and wait for its end; returns the code. If the guardian was killed, the second
         one does it."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            self._process.stdin.close()
-        code = self._process.wait()
+        if self._holds >= 0:
+            self.let_go()
+        code = self._wait()
         if self.fd >= 0:
             select.select([self._alive], [], [], _CLEANED_WITHIN_S)
             os.close(self._alive)
@@ -63,7 +84,7 @@ class Guarded:
         return code
 
     def how_it_ended(self) -> str:
-        code = self._process.returncode
+        code = self._wait()
         if code < 0:
             return f"ended with its guardian, which was killed by signal {-code}"
         return f"was killed by signal {code - 128}" if code > 128 else f"ended with code {code}"
@@ -78,3 +99,21 @@ class Guarded:
             return self.log.read_text(errors="replace").splitlines()
         except FileNotFoundError:
             return []
+
+
+class Adopted(Guarded):
+    """A command under a guardian that another process of this user started, and handed over."""
+
+    def __init__(self, log: Path, descriptors: Sequence[int]) -> None:
+        self.log = log
+        self.fd, self._holds, self._alive = descriptors
+        self._code: int | None = None
+
+    def code(self) -> int | None:
+        return self._wait() if self._code is not None or select.select([self.fd], [], [], 0)[0] else None
+
+    def _wait(self) -> int:
+        if self._code is None:
+            select.select([self.fd], [], [])
+            self._code = int(os.read(self._alive, 4) or -signal.SIGKILL)  # a killed guardian wrote nothing
+        return self._code

@@ -55,7 +55,7 @@ def run_driver(
             started = first.pop() if first else None
             folder = private_folder() if started is None else started.folder
             at_end.callback(remove, folder)  # for the case that both guardians are killed
-            if not owns_process:
+            if not owns_process or started is not None:  # it may be a child of another process
                 at_end.callback(end_processes_of, folder)
             if started is not None:
                 return started.run(attempt)

@@ -14,6 +14,7 @@ from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
+from clustertrain.launchers.local.warm.commands import take
 from clustertrain.launchers.one_host import driver_environment, ray_address, world_sizes_here
 from clustertrain.launchers.source_state import read_source
 from clustertrain.observe.screen import Screen
@@ -62,11 +63,28 @@ def run_local(
 
         def check(world_size: int) -> None:
             """Check the code while the driver prepares itself and starts Ray."""
-            early.append(EarlyDriver(job, "local", world_size, environment))
+            warm = None if options.no_ray else take(job, world_size, screen.echo)
+            early.append(
+                EarlyDriver.start(job, "local", world_size, environment) if warm is None else warm.driver
+            )
             at_end.callback(early[0].discard)
+            early_check = None
+            if warm is not None:
+                at_end.callback(warm.connection.close)
+                early_check = warm.check
+            if early_check is not None:
+                at_end.callback(early_check.discard)
             if not options.no_check:
-                elsewhere, command = bool(ray_address()), options.command
-                check_code(job, screen.echo, command=command, world_size=world_size, elsewhere=elsewhere)
+                check_code(
+                    job,
+                    screen.echo,
+                    command=options.command,
+                    world_size=world_size,
+                    elsewhere=bool(ray_address()),
+                    early=early_check,
+                )
+            elif early_check is not None:
+                early_check.discard()
 
         with placing(options.command):
             run, begun = claim_next_attempt(

@@ -1,0 +1,147 @@
+"""The other side of the keeper: `clustertrain up` and `down`, and the run that takes what it keeps."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from clustertrain import variables
+from clustertrain.errors import ClusterError, ClusterTrainError, JobError
+from clustertrain.job.file import dump_job
+from clustertrain.job.model import Job
+from clustertrain.job.references import check_set
+from clustertrain.launchers.check import check_training_installed
+from clustertrain.launchers.local.warm.keeper import JOB_FILE, LOG
+from clustertrain.launchers.local.warm.messages import (
+    Answer,
+    Ask,
+    check_peer,
+    check_private,
+    connect,
+    keeper_folder,
+    receive,
+    send,
+)
+from clustertrain.launchers.local.warm.start import start_of
+from clustertrain.launchers.one_host import ray_address, world_sizes_here
+from clustertrain.launchers.shell import start_in_background
+from clustertrain.node.processes import process_of
+from clustertrain.supervise.check_process import EarlyCheck
+from clustertrain.supervise.early_driver import EarlyDriver
+from clustertrain.units import duration_text, size_text
+from clustertrain.waiting import wait_until
+
+_ENDS_WITHIN_S = 60.0
+_POLL_S = 0.2
+_MOST_NAMES = 4
+
+Echo = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Warm:
+    """What a run has taken from the keeper, which starts the next when the connection ends."""
+
+    driver: EarlyDriver
+    check: EarlyCheck | None
+    connection: socket.socket
+
+
+def take(job: Job, world_size: int, echo: Echo) -> Warm | None:
+    """The spare processes of the keeper if there are some that fit. If there is a keeper and they do not fit,
+    prints why."""
+    if ray_address():
+        return None
+    try:
+        connection = connect()
+        if connection is None:
+            return None
+        send(connection, Ask("take", start_of(job, world_size)))
+        answer, fds = receive(connection, Answer)
+    except (OSError, ClusterTrainError) as error:
+        echo(f"note: the Ray of `clustertrain up` cannot be used, and this run starts its own: {error}")
+        return None
+    if answer.driver:
+        driver = EarlyDriver.adopt(Path(answer.driver), fds[:3])
+        check = EarlyCheck.adopt(Path(answer.check), fds[3:]) if answer.check else None
+        return Warm(driver, check, connection)
+    connection.close()
+    shown = ", ".join(answer.differs[:_MOST_NAMES]) + (", …" if len(answer.differs) > _MOST_NAMES else "")
+    why = f"was started with another value of: {shown}" if shown else "is in use by another run"
+    echo(f"note: the Ray of `clustertrain up` {why}. This run starts its own.")
+    return None
+
+
+def up(job: Job, idle_s: float, echo: Echo) -> None:
+    """Start the keeper, and wait until Ray is ready; or say what the one keeps that is there.
+
+    Raises:
+        ClusterTrainError: it cannot start here, or the spare processes have ended.
+    """
+    if (answer := _state()) is not None:
+        echo(f"It is up already. {_state_text(answer)}")
+        return
+    _check_possible(job)
+    started_s, folder = time.monotonic(), keeper_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    check_private(folder)
+    (folder / JOB_FILE).write_text(dump_job(job, defaults=True))
+    log = folder / LOG
+    log.write_bytes(b"")
+    command = [sys.executable, "-m", "clustertrain.launchers.local.warm.keeper", str(folder), str(idle_s)]
+    pid = start_in_background(command, log, environ=os.environ)
+    while (answer := _state()) is None or not (answer.is_ready or answer.runs):
+        if process_of(pid) is None:
+            raise ClusterError(
+                log.read_text().strip().removeprefix("error: ") or f"Process {pid} was killed."
+            )
+        time.sleep(_POLL_S)
+    echo(f"Ready after {time.monotonic() - started_s:.1f} s. {_state_text(answer)}")
+
+
+def down(echo: Echo) -> None:
+    """End the keeper and what it keeps, and wait for its end."""
+    connection = connect()
+    if connection is None:
+        echo("Nothing is up.")
+        return
+    with connection:
+        connection.settimeout(_ENDS_WITHIN_S)
+        pid = check_peer(connection)
+        send(connection, Ask("down"))
+        answer, _ = receive(connection, Answer)
+    wait_until(lambda: process_of(pid) is None, _ENDS_WITHIN_S, _POLL_S)
+    echo("Ended." + (" The run that uses the Ray of it goes on." if answer.runs else ""))
+
+
+def _check_possible(job: Job) -> None:
+    check_training_installed("up")
+    check_set(job.start_texts, os.environ)
+    world_sizes_here(job)
+    for name in ("RAY_ADDRESS", variables.RAY):
+        if os.environ.get(name):
+            raise JobError(
+                f"{name}={os.environ[name]}: with it no Ray can be started before a run.\nUnset {name}."
+            )
+
+
+def _state() -> Answer | None:
+    connection = connect()
+    if connection is None:
+        return None
+    with connection:
+        send(connection, Ask("state"))
+        return receive(connection, Answer)[0]
+
+
+def _state_text(answer: Answer) -> str:
+    state = "ready" if answer.is_ready else "in use by a run" if answer.runs else "starting"
+    return (
+        f"Kept for runs of {answer.kept_for}: {state}, {size_text(answer.memory_bytes)} of memory. "
+        f"Without a run it ends after {duration_text(answer.idle_s)}; `clustertrain down` ends it now."
+    )

@@ -1,0 +1,133 @@
+"""The keeper's socket, in a private folder of its user, and what is said on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from clustertrain.errors import ClusterError
+from clustertrain.record_file import decoded, encoded
+
+_MOST_BYTES = 2**16  # a socket takes more
+_MOST_DESCRIPTORS = 6
+_PEER = struct.Struct("iII")  # pid, uid, gid
+_ANSWERS_WITHIN_S = 10.0
+
+T = TypeVar("T", "Ask", "Answer")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked of the keeper. `start`: of a run, what its processes would have from their start."""
+
+    what: Literal["state", "take", "down"]
+    start: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The state of the keeper, or its spare processes; their descriptors come with it.
+
+    Attributes:
+        is_ready: the spare processes have nothing left to do before a run.
+        runs: how many runs use what it has started.
+        kept_for: the resources of the jobs that it can serve.
+        memory_bytes: what the keeper and the spare processes take.
+        idle_s: without a run it ends after this time.
+        differs: what the run and the spare processes have not in common.
+        driver, check: the private folders of the spare processes that were handed over, or empty.
+    """
+
+    is_ready: bool
+    runs: int
+    kept_for: str
+    memory_bytes: int
+    idle_s: float
+    differs: list[str] = field(default_factory=list)
+    driver: str = ""
+    check: str = ""
+
+
+def keeper_folder() -> Path:
+    """The folder of this user's keeper: its socket, its log, and the job that it keeps Ray for."""
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp", f"clustertrain-{os.getuid()}")
+
+
+def socket_in(folder: Path) -> str:
+    return str(folder / "socket")
+
+
+def check_private(folder: Path) -> None:
+    """Check that no other user can have made the folder, or can change it.
+
+    Raises:
+        ClusterError: one can.
+        FileNotFoundError: it does not exist.
+    """
+    found = folder.lstat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or mode & 0o077:
+        raise ClusterError(
+            f"{folder} belongs to user {found.st_uid} and has mode {mode:03o}; for a Ray of your own it has "
+            f"to be a folder of user {os.getuid()} with mode 700.\n"
+            "Remove it, or let XDG_RUNTIME_DIR name a folder that only you can write."
+        )
+
+
+def connect() -> socket.socket | None:
+    """A connection to the keeper of this user, or None if there is none.
+
+    Raises:
+        ClusterError: another user may have made its folder or its socket.
+    """
+    folder = keeper_folder()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(_ANSWERS_WITHIN_S)
+    try:
+        check_private(folder)
+        connection.connect(socket_in(folder))
+        check_peer(connection)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_peer(connection: socket.socket) -> int:
+    """Check that a process of this user is at the other end; returns its pid.
+
+    Raises:
+        ClusterError: it is another user's.
+    """
+    pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if uid != os.getuid():
+        raise ClusterError(
+            f"Process {pid} of user {uid} is at the other end of the socket of `clustertrain up`."
+        )
+    return int(pid)
+
+
+def send(connection: socket.socket, message: Ask | Answer, descriptors: Sequence[int] = ()) -> None:
+    socket.send_fds(connection, [encoded(message)], list(descriptors))
+
+
+def receive(connection: socket.socket, kind: type[T]) -> tuple[T, list[int]]:
+    """The next message, and the descriptors that came with it.
+
+    Raises:
+        ConnectionError: the other side has ended.
+        StorageError: it is a message of another version.
+    """
+    data, descriptors, _, _ = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS)
+    if not data:
+        raise ConnectionError("the other side has ended")
+    return decoded(kind, data, "A message of another version of clustertrain"), descriptors

@@ -1,0 +1,112 @@
+"""When a run may use what `clustertrain up` keeps, and who may answer it."""
+
+import os
+import socket
+
+import pytest
+
+from clustertrain.errors import ClusterError
+from clustertrain.launchers.local.warm import messages
+from clustertrain.launchers.local.warm.commands import take
+from clustertrain.launchers.local.warm.messages import (
+    check_peer,
+    connect,
+    keeper_folder,
+    socket_in,
+)
+from clustertrain.launchers.local.warm.start import start_of
+from small_job import job
+
+__all__ = ["job"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    keeper_folder().mkdir(mode=0o700)
+    return keeper_folder()
+
+
+@pytest.fixture
+def listens(folder):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(socket_in(folder))
+        listening.listen()
+        yield listening
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LD_PRELOAD", "/lib/a.so"),
+        ("OMP_NUM_THREADS", "number 7"),
+        ("CUDA_VISIBLE_DEVICES", "0,1"),
+        ("MY_OWN", "secret"),
+    ],
+)
+def test_another_value_of_any_variable_is_another_start(monkeypatch, job, name, value):
+    before = start_of(job(), 2)
+    monkeypatch.setenv(name, value)
+    after = start_of(job(), 2)
+    assert {each for each in before | after if before.get(each) != after.get(each)} == {name}
+    assert value not in after[name], "a value may be a secret"
+
+
+def test_another_terminal_is_none(monkeypatch, job):
+    before = start_of(job(), 2)
+    monkeypatch.setenv("TERM", "other")
+    monkeypatch.setenv("SSH_CONNECTION", "1")
+    assert start_of(job(), 2) == before
+
+
+def test_the_resources_the_folder_and_the_env_of_the_job_belong_to_it(tmp_path, monkeypatch, job):
+    plain = job()
+    before = start_of(plain, 2)
+    assert start_of(plain, 1) != before
+    assert start_of(job(env={"A": "1"}), 2) != before
+    monkeypatch.chdir(tmp_path)
+    assert start_of(plain, 2) != before
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o702])
+def test_a_folder_that_others_may_use_is_refused(folder, mode):
+    folder.chmod(mode)
+    with pytest.raises(ClusterError, match=f"has mode {mode:03o}"):
+        connect()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_is_refused(folder):
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(ClusterError, match="belongs to user 65534"):
+        connect()
+
+
+def test_a_link_to_a_private_folder_is_refused(folder, tmp_path):
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ClusterError, match="has to be a folder"):
+        connect()
+
+
+def test_another_users_process_is_refused(listens, monkeypatch):
+    connection = connect()
+    accepted, _ = listens.accept()
+    with connection, accepted:
+        assert check_peer(accepted) == os.getpid()
+        monkeypatch.setattr(messages.os, "getuid", lambda: 12345)
+        with pytest.raises(ClusterError, match="at the other end"):
+            check_peer(accepted)
+
+
+def test_a_run_whose_refused_keeper_cannot_be_asked_says_so_and_starts_its_own(folder, job):
+    folder.chmod(0o755)
+    lines = []
+    assert take(job(), 2, lines.append) is None
+    assert len(lines) == 1 and "has mode 755" in lines[0] and "starts its own" in lines[0]
+
+
+def test_nobody_there_is_no_word(folder, job):
+    lines = []
+    assert take(job(), 2, lines.append) is None
+    assert lines == []
