@@ -27,7 +27,7 @@ def environment(home: Path) -> dict[str, str]:
     """This process's environment without settings for the programs. They write into a folder of the bench."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_A_PROGRAM)}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    folders = dict.fromkeys(("HOME", "TMPDIR", "XDG_STATE_HOME"), str(home))
+    folders = dict.fromkeys(("HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"), str(home))
     return {**kept, **folders, "PATH": path, "OMP_NUM_THREADS": "1"}
 
 
@@ -49,6 +49,19 @@ def running(argv: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[byte
         yield process
     finally:
         kill_descendants()
+
+
+def ended(argv: Sequence[str], folder: Path) -> None:
+    """Runs the command to its end, in the folder. What it has started in the background stays.
+
+    Raises:
+        Failed: it ended with an error.
+    """
+    become_subreaper()
+    options = {"cwd": folder, "env": environment(folder.parent), "timeout": PATIENCE_S}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
+    if done.returncode:
+        raise Failed(f"code {done.returncode}: {last_error(done.stdout + done.stderr)}")
 
 
 def wait_for(process: subprocess.Popen[bytes], folder: Path, done: Callable[[], bool], poll_s: float) -> None:

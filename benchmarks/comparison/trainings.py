@@ -21,13 +21,14 @@ from comparison.figures import (
     FABRIC,
     KIT,
     KIT_UNCHECKED,
+    KIT_UP,
     KIT_WITHOUT_RAY,
     LIGHTNING,
     RAY,
     SPAWN,
     TORCHRUN,
 )
-from comparison.processes import Failed, MemoryWatch, running, wait_for
+from comparison.processes import Failed, MemoryWatch, ended, running, wait_for
 
 _STEP_S = 0.015  # about the time of a step
 PEERS = Path(__file__).resolve().parents[1] / "peers"
@@ -36,11 +37,12 @@ Command = Callable[[Path, Settings], list[str]]
 
 @dataclass(frozen=True)
 class Program:
-    """A program that trains, and the module that it needs."""
+    """A program that trains, the module that it needs, and a command that has ended before it starts."""
 
     name: str
     needs: str
     command: Command
+    before: Command | None = None
 
     @property
     def missing(self) -> str:
@@ -56,8 +58,8 @@ def under_torchrun(name: str) -> Command:
     return lambda folder, settings: [*launcher, *script(name)(folder, settings)[1:]]
 
 
-def kit(*options: str) -> Command:
-    """`clustertrain run` of a job file in the folder."""
+def kit(*options: str, name: str = "run") -> Command:
+    """`clustertrain run`, or another command, of a job file in the folder."""
 
     def command(folder: Path, settings: Settings) -> list[str]:
         job = {
@@ -72,7 +74,7 @@ def kit(*options: str) -> Command:
             "env": {"OMP_NUM_THREADS": "1"},
         }
         (folder / "job.yaml").write_text(yaml.safe_dump(job))
-        return [sys.executable, "-m", "clustertrain.cli", "run", *options, "job.yaml"]
+        return [sys.executable, "-m", "clustertrain.cli", name, *options, "job.yaml"]
 
     return command
 
@@ -87,6 +89,7 @@ PROGRAMS = (
     Program(KIT, "clustertrain", kit()),
     Program(KIT_UNCHECKED, "clustertrain", kit("--no-check")),
     Program(KIT_WITHOUT_RAY, "clustertrain", kit("--no-ray")),
+    Program(KIT_UP, "clustertrain", kit(), before=kit(name="up")),
 )
 IMPORTS = """
 import contextlib, importlib
@@ -130,6 +133,8 @@ class Trained:
 
 def train(program: Program, folder: Path, steps: int, data: str, warm: int) -> Trained:
     """Trains to the end."""
+    if program.before is not None:
+        ended(program.before(folder, Settings(str(folder), steps, data)), folder)
     began_s = time.time()
     with running(program.command(folder, Settings(str(folder), steps, data)), folder) as process:
         wait_for(process, folder, lambda: process.poll() == 0, 0.01)

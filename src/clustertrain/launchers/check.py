@@ -67,9 +67,9 @@ def placing(command: CommandLine) -> Iterator[None]:
 def check_code(
     job: Job,
     echo: Callable[[str], None],
-    *,
     command: CommandLine = UNKNOWN,
     world_size: int | None = None,
+    *,
     elsewhere: bool = False,
     as_text: bool = False,
     early: EarlyCheck | None = None,

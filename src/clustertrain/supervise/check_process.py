@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from clustertrain.node.signals import handled_signals
 from clustertrain.record_file import RecordFile
 from clustertrain.storage import open_store
 from clustertrain.storage.location import Location
-from clustertrain.supervise.private_folder import private_folder, remove, take_over
-from clustertrain.supervise.process import Adopted, Guarded
+from clustertrain.supervise.private_folder import private_folder
+from clustertrain.supervise.private_process import LOG, PrivateProcess
+from clustertrain.supervise.process import Guarded
 
 _POLL_S = 0.1
 
@@ -65,14 +66,11 @@ class CheckFolder:
         store = open_store(Location(str(path)))
         self.request = RecordFile(store, "request", CheckRequest)
         self.report = RecordFile(store, "report", CheckReport)
-        self.log, self.scratch = path / "log", path / "scratch"
+        self.log, self.scratch = path / LOG, path / "scratch"
 
 
-class EarlyCheck:
+class EarlyCheck(PrivateProcess):
     """The process of a check. It may start before there is a request, and imports torch meanwhile."""
-
-    def __init__(self, folder: Path, process: Guarded) -> None:
-        self.folder, self.process = folder, process
 
     @classmethod
     def start(cls, environment: Mapping[str, str], request: CheckRequest | None = None) -> EarlyCheck:
@@ -83,17 +81,6 @@ class EarlyCheck:
             folder.request.write(request)
         command = [sys.executable, "-m", "clustertrain.worker.check", str(path)]
         return cls(path, Guarded(command, folder.log, folder.scratch, environment))
-
-    @classmethod
-    def adopt(cls, folder: Path, descriptors: Sequence[int]) -> EarlyCheck:
-        """Take over one that another process has started."""
-        take_over(folder)
-        return cls(folder, Adopted(CheckFolder(folder).log, descriptors))
-
-    def discard(self) -> None:
-        """End it."""
-        self.process.end()
-        remove(self.folder)
 
 
 def run_check(

@@ -10,7 +10,7 @@ change it: it learns the job with the attempt.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import Attempt
 from clustertrain.storage import Location, open_store
 from clustertrain.supervise.driver_process import environment_of_start
-from clustertrain.supervise.orphans import end_processes_of
-from clustertrain.supervise.private_folder import private_folder, remove, take_over
-from clustertrain.supervise.process import Adopted, Guarded
+from clustertrain.supervise.private_folder import private_folder
+from clustertrain.supervise.private_process import LOG, PrivateProcess
+from clustertrain.supervise.process import Guarded
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,11 @@ class StartFolder:
         self.to_come = RecordFile(store, "to_come", AttemptToCome)
         self.claimed = RecordFile(store, "claimed", Claimed)
         self.ready = RecordFile(store, "ready", Ready)
-        self.log = path / "log"
+        self.log = path / LOG
 
 
-class EarlyDriver:
+class EarlyDriver(PrivateProcess):
     """The driver of an attempt that is not claimed yet."""
-
-    def __init__(self, folder: Path, process: Guarded) -> None:
-        self.folder, self.process = folder, process
 
     @classmethod
     def start(
@@ -86,20 +83,8 @@ class EarlyDriver:
         environment = environment_of_start(job, environment_in(folder))
         return cls(folder, Guarded(command, start.log, folder, environment))
 
-    @classmethod
-    def adopt(cls, folder: Path, descriptors: Sequence[int]) -> EarlyDriver:
-        """Take over one that another process has started."""
-        take_over(folder)
-        return cls(folder, Adopted(StartFolder(folder).log, descriptors))
-
     def run(self, attempt: Attempt) -> Guarded:
         """Have it run this attempt."""
         self.process.log = attempt.driver_log
         StartFolder(self.folder).claimed.write(Claimed(AttemptRef.of(attempt).to_text()))
         return self.process
-
-    def discard(self) -> None:
-        """End it and its Ray."""
-        self.process.end()
-        end_processes_of(self.folder)  # for the case that both guardians were killed
-        remove(self.folder)

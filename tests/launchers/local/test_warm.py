@@ -9,10 +9,10 @@ from clustertrain.errors import ClusterError
 from clustertrain.launchers.local.warm import messages
 from clustertrain.launchers.local.warm.commands import take
 from clustertrain.launchers.local.warm.messages import (
+    SOCKET,
     check_peer,
     connect,
     keeper_folder,
-    socket_in,
 )
 from clustertrain.launchers.local.warm.start import start_of
 from small_job import job
@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def listens(folder):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(socket_in(folder))
+        listening.bind(str(folder / SOCKET))
         listening.listen()
         yield listening
 

@@ -70,21 +70,14 @@ def run_local(
             at_end.callback(early[0].discard)
             early_check = None
             if warm is not None:
-                at_end.callback(warm.connection.close)
                 early_check = warm.check
-            if early_check is not None:
+                at_end.callback(warm.connection.close)
                 at_end.callback(early_check.discard)
             if not options.no_check:
-                check_code(
-                    job,
-                    screen.echo,
-                    command=options.command,
-                    world_size=world_size,
-                    elsewhere=bool(ray_address()),
-                    early=early_check,
-                )
-            elif early_check is not None:
-                early_check.discard()
+                elsewhere, command = bool(ray_address()), options.command
+                check_code(job, screen.echo, command, world_size, elsewhere=elsewhere, early=early_check)
+            if early_check is not None:
+                early_check.discard()  # also without a check
 
         with placing(options.command):
             run, begun = claim_next_attempt(

@@ -16,8 +16,9 @@ from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.references import check_set
 from clustertrain.launchers.check import check_training_installed
-from clustertrain.launchers.local.warm.keeper import JOB_FILE, LOG
 from clustertrain.launchers.local.warm.messages import (
+    JOB_FILE,
+    LOG,
     Answer,
     Ask,
     check_peer,
@@ -48,17 +49,15 @@ class Warm:
     """What a run has taken from the keeper, which starts the next when the connection ends."""
 
     driver: EarlyDriver
-    check: EarlyCheck | None
+    check: EarlyCheck
     connection: socket.socket
 
 
 def take(job: Job, world_size: int, echo: Echo) -> Warm | None:
     """The spare processes of the keeper if there are some that fit. If there is a keeper and they do not fit,
     prints why."""
-    if ray_address():
-        return None
     try:
-        connection = connect()
+        connection = None if ray_address() else connect()
         if connection is None:
             return None
         send(connection, Ask("take", start_of(job, world_size)))
@@ -66,10 +65,9 @@ def take(job: Job, world_size: int, echo: Echo) -> Warm | None:
     except (OSError, ClusterTrainError) as error:
         echo(f"note: the Ray of `clustertrain up` cannot be used, and this run starts its own: {error}")
         return None
-    if answer.driver:
-        driver = EarlyDriver.adopt(Path(answer.driver), fds[:3])
-        check = EarlyCheck.adopt(Path(answer.check), fds[3:]) if answer.check else None
-        return Warm(driver, check, connection)
+    if answer.folders:
+        driver, check = map(Path, answer.folders)
+        return Warm(EarlyDriver.adopt(driver, fds[:3]), EarlyCheck.adopt(check, fds[3:]), connection)
     connection.close()
     shown = ", ".join(answer.differs[:_MOST_NAMES]) + (", …" if len(answer.differs) > _MOST_NAMES else "")
     why = f"was started with another value of: {shown}" if shown else "is in use by another run"
@@ -95,7 +93,7 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     log.write_bytes(b"")
     command = [sys.executable, "-m", "clustertrain.launchers.local.warm.keeper", str(folder), str(idle_s)]
     pid = start_in_background(command, log, environ=os.environ)
-    while (answer := _state()) is None or not (answer.is_ready or answer.runs):
+    while (answer := _state()) is None or not (answer.is_ready or answer.is_used):
         if process_of(pid) is None:
             raise ClusterError(
                 log.read_text().strip().removeprefix("error: ") or f"Process {pid} was killed."
@@ -111,12 +109,10 @@ def down(echo: Echo) -> None:
         echo("Nothing is up.")
         return
     with connection:
-        connection.settimeout(_ENDS_WITHIN_S)
         pid = check_peer(connection)
         send(connection, Ask("down"))
-        answer, _ = receive(connection, Answer)
     wait_until(lambda: process_of(pid) is None, _ENDS_WITHIN_S, _POLL_S)
-    echo("Ended." + (" The run that uses the Ray of it goes on." if answer.runs else ""))
+    echo("Ended.")
 
 
 def _check_possible(job: Job) -> None:
@@ -140,7 +136,7 @@ def _state() -> Answer | None:
 
 
 def _state_text(answer: Answer) -> str:
-    state = "ready" if answer.is_ready else "in use by a run" if answer.runs else "starting"
+    state = "ready" if answer.is_ready else "in use by a run" if answer.is_used else "starting"
     return (
         f"Kept for runs of {answer.kept_for}: {state}, {size_text(answer.memory_bytes)} of memory. "
         f"Without a run it ends after {duration_text(answer.idle_s)}; `clustertrain down` ends it now."

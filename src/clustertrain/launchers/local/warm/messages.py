@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 from clustertrain.errors import ClusterError
 from clustertrain.record_file import decoded, encoded
 
+SOCKET, JOB_FILE, LOG = "socket", "job.yaml", "log"
 _MOST_BYTES = 2**16  # a socket takes more
 _MOST_DESCRIPTORS = 6
 _PEER = struct.Struct("iII")  # pid, uid, gid
@@ -32,35 +33,30 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """The state of the keeper, or its spare processes; their descriptors come with it.
+    """The state of the keeper, or its spare processes, whose descriptors come with it.
 
     Attributes:
         is_ready: the spare processes have nothing left to do before a run.
-        runs: how many runs use what it has started.
-        kept_for: the resources of the jobs that it can serve.
-        memory_bytes: what the keeper and the spare processes take.
+        is_used: a run uses those that the keeper has started.
+        kept_for: the resources of the runs that it can serve.
+        memory_bytes: what the spare processes take.
         idle_s: without a run it ends after this time.
         differs: what the run and the spare processes have not in common.
-        driver, check: the private folders of the spare processes that were handed over, or empty.
+        folders: the private folders of the spare driver and the spare check, if they are handed over.
     """
 
-    is_ready: bool
-    runs: int
-    kept_for: str
-    memory_bytes: int
-    idle_s: float
+    is_ready: bool = False
+    is_used: bool = False
+    kept_for: str = ""
+    memory_bytes: int = 0
+    idle_s: float = 0.0
     differs: list[str] = field(default_factory=list)
-    driver: str = ""
-    check: str = ""
+    folders: list[str] = field(default_factory=list)
 
 
 def keeper_folder() -> Path:
     """The folder of this user's keeper: its socket, its log, and the job that it keeps Ray for."""
     return Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp", f"clustertrain-{os.getuid()}")
-
-
-def socket_in(folder: Path) -> str:
-    return str(folder / "socket")
 
 
 def check_private(folder: Path) -> None:
@@ -91,7 +87,7 @@ def connect() -> socket.socket | None:
     connection.settimeout(_ANSWERS_WITHIN_S)
     try:
         check_private(folder)
-        connection.connect(socket_in(folder))
+        connection.connect(str(folder / SOCKET))
         check_peer(connection)
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
