@@ -97,10 +97,18 @@ def step_s(lines: Sequence[Line]) -> float | None:
 def _book_training(start: Start, trained: Stretch, usual_s: float | None) -> None:
     """Line after line of the log: what was measured apart from steps, then the steps; then the tail."""
     at, step = start.trains, start.group.resumes
+    marks = sorted([*start.group.evaluations, *(save.begins for save in start.group.saves)])
+    alone_s = waited_s = 0.0  # of the lines with nothing but new steps: in a long run these are most
     for line in start.group.lines:
         if line.step <= step:
             continue
         ends, count = min(max(at, line.time), start.stops), line.step - step
+        is_new = step > start.group.resumes and step >= start.redoes_to
+        if is_new and bisect_left(marks, at) == bisect_right(marks, ends):
+            alone_s += ends - at
+            waited_s += min(max(0.0, count * line.data_wait_s), ends - at)
+            at, step = ends, line.step
+            continue
         part = Stretch(ends - at)
         _take_saves(start, part, at, ends)
         in_steps_s = count * line.step_s or (count * usual_s if usual_s else part.left_s)
@@ -112,7 +120,9 @@ def _book_training(start: Start, trained: Stretch, usual_s: float | None) -> Non
         _take_steps(start, part, step, line.step, count * line.data_wait_s)
         trained.booked += part.booked
         at, step = ends, line.step
-    trained.booked += _tail(start, at, step, usual_s)
+    alone = Stretch(alone_s)
+    _take_steps(start, alone, step, step, waited_s)
+    trained.booked += [*alone.booked, *_tail(start, at, step, usual_s)]
 
 
 def _tail(start: Start, at: float, step: int, usual_s: float | None) -> list[Booking]:
