@@ -122,7 +122,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Source:
-    """The repositories of the job's code; none if the start did not see them, as in a pod."""
+    """The repositories of the job's code; none if nobody saw them, as of a rendered RayJob."""
 
     repositories: tuple[Repository, ...] = ()
 

@@ -18,8 +18,10 @@ from clustertrain.launchers.kubernetes.in_pod import entrypoint as in_pod
 from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import PodJob, volumes
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
+from clustertrain.record_file import decoded
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
+from clustertrain.run.records import Repository, Source
 from clustertrain.version import RAY_VERSION
 
 CHECKOUT = Path(__file__).parents[3]
@@ -307,3 +309,16 @@ def test_text_that_go_reads_as_a_number_or_a_boolean_is_quoted():
         assert to_yaml([{text: text}]) == f"---\n'{text}': '{text}'\n"
     plain = [{"app.kubernetes.io/name": "a word: of /mnt", "/mnt": "1 line\nand another"}]
     assert list(yaml.safe_load_all(to_yaml(plain))) == plain
+
+
+def test_a_submission_carries_the_commit_and_a_diff_that_has_room(make):
+    def carried(diff):
+        source = Source((Repository("/home/me/project", "c0ffee", diff=diff),))
+        config = of_kind(manifests(make(), Options(source=source)), "ConfigMap")[0]
+        (repository,) = decoded(Source, config["data"]["source.json"].encode(), "source.json").repositories
+        return repository
+
+    assert (carried("+x = 2\n").commit, carried("+x = 2\n").diff) == ("c0ffee", "+x = 2\n")
+    assert (carried("+" * 100_000).commit, carried("+" * 100_000).diff) == ("c0ffee", "")
+    assert "no room" in carried("+" * 100_000).note
+    assert "source.json" not in of_kind(manifests(make()), "ConfigMap")[0]["data"]

@@ -56,6 +56,8 @@ def submit(
     job, layout = scheduler.laid_out(given)
     if job.world_sizes != given.world_sizes:  # the job file allows all of the given ones
         options = replace(options, allow_world_size_change=True)
+    if not scheduler.reads_storage:
+        options = replace(options, source=read_source(job.code))
     plan = scheduler.plan(job, options)
     notes = [*scheduler.preflight(job, plan, options.command), *plan.notes]
     if scheduler.reads_storage:

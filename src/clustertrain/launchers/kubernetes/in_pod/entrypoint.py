@@ -19,7 +19,7 @@ from typing import Any
 from clustertrain import variables
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
+from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod, source_of_pod
 from clustertrain.launchers.kubernetes.render.manifests import START_OPTIONS, flag_of
 from clustertrain.launchers.scheduler.in_job import run_to_its_end
 from clustertrain.observe.screen import Lines, Screen
@@ -94,7 +94,13 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
     if options.fresh and _has_started_before(job, allocation):
         options = replace(options, fresh=False)
     claimed = claim_next_attempt(
-        job, options, lambda: job.world_sizes, screen.echo, launcher="kubernetes", allocation=allocation
+        job,
+        options,
+        lambda: job.world_sizes,
+        screen.echo,
+        launcher="kubernetes",
+        allocation=allocation,
+        read_source=lambda folders: source_of_pod(),
     )
     return run_to_its_end(claimed, screen, lambda attempt: _supervise(attempt, job, options.command, screen))
 

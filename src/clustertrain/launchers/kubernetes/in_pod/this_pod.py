@@ -8,6 +8,14 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.record_file import decoded
+from clustertrain.run.records import Source
+
+
+def source_of_pod() -> Source:
+    """Read the state of the code's repositories at the submission; none of them if nobody submitted it."""
+    path = Path(os.environ[variables.JOB]).with_name("source.json")
+    return decoded(Source, path.read_bytes(), str(path)) if path.exists() else Source()
 
 
 def job_of_pod() -> Job:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -37,11 +38,14 @@ from clustertrain.launchers.kubernetes.render.pods import (
     worker_parameters,
     worker_template,
 )
+from clustertrain.record_file import encoded
 from clustertrain.run.admission import Options
+from clustertrain.run.records import Source
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.version import RAY_VERSION, __version__
 
 MOST_CODE_BYTES = 900_000  # a Kubernetes object has at most 1 MiB in all
+_MOST_SOURCE_BYTES = 100_000
 _SUBMITTER_RETRIES = 8
 _STORAGE, _VERSION = "clustertrain.io/storage", "clustertrain.io/version"
 
@@ -67,7 +71,7 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
             "Add image: …, clustertrain's (`make image`) or one built from it: see docs/docker.md."
         )
     run = PodJob.of(job)
-    config = job_config_map(run)
+    config = job_config_map(run, options.source)
     objects = [config, *(_claim(run, volume) for volume in run.volumes if volume.size_bytes is not None)]
     if run.section.network_policies:
         objects += network_policies(run)
@@ -135,8 +139,8 @@ _Dumper.add_representer(str, _text)
 _Dumper.add_representer(list, _items)
 
 
-def job_config_map(run: PodJob) -> Manifest:
-    """The ConfigMap with the job and its code.
+def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
+    """The ConfigMap with the job, its code, and the state of the code's repositories.
 
     Raises:
         StorageError: the packed code is too large for a ConfigMap, or cannot be read.
@@ -144,6 +148,9 @@ def job_config_map(run: PodJob) -> Manifest:
     job_yaml = dump_job(run.job, defaults=False)  # the pods have the same version, so the same defaults
     content: Manifest = {"data": {"job.yaml": job_yaml}}
     hashed = hashlib.sha256(job_yaml.encode())
+    if source is not None:
+        content["data"]["source.json"] = _source_json(source)
+        hashed.update(content["data"]["source.json"].encode())
     if run.packed is not None:
         # Pods cannot read data sets below the code folder of this machine, so these are packed as well.
         snapshot = take_snapshot(run.packed.model_copy(update={"data": {}}))
@@ -163,6 +170,18 @@ def job_config_map(run: PodJob) -> Manifest:
         "immutable": True,
         **content,
     }
+
+
+def _source_json(source: Source) -> str:
+    """The record, without the diffs if the ConfigMap has no room for them."""
+    text = encoded(source).decode()
+    if len(text.encode()) <= _MOST_SOURCE_BYTES:
+        return text
+    left_out = "the diff is left out: a ConfigMap has no room for it"
+    short = (
+        replace(each, diff="", note=left_out if each.diff else each.note) for each in source.repositories
+    )
+    return encoded(Source(tuple(short))).decode()
 
 
 def ray_job(run: PodJob, config: str, options: Options) -> Manifest:

@@ -1,0 +1,51 @@
+"""The commands that run in a pod: its command line takes each of them, on the job file of the pod."""
+
+import pytest
+
+from clustertrain.cli.main import main
+from clustertrain.errors import JobError
+from clustertrain.job.site import SiteJob
+from clustertrain.launchers.kubernetes import storage
+from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
+from clustertrain.launchers.launcher import Target
+from small_job import job
+
+__all__ = ["job"]
+
+
+@pytest.fixture
+def sent(job, monkeypatch):
+    """The arguments of the command in the pod."""
+
+    class Storage:
+        def lines(self, *arguments):
+            yield from arguments
+
+    monkeypatch.setattr(storage, "_storage_of", lambda job: Storage())
+    monkeypatch.setattr(
+        storage, "job_of", lambda target: SiteJob(job(image="kit", storage="s3://bucket/runs"))
+    )
+    return lambda *command: list(storage.KubernetesReach().lines(Target("digits"), command))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["stacks"], ["explain"], ["explain", "--attempt", "3", "--json"], ["drilled"]),
+        *(["report", "--send", "60"], ["checkpoint", "--now"], ["profile", "--now", "--steps=5"]),
+        *(["ckpt", "ls", "--json"], ["ckpt", "verify"], ["data", "ls", "digits"]),
+    ],
+    ids=" ".join,
+)
+def test_the_command_line_of_a_pod_takes_it(sent, command):
+    group, rest = main, sent(*command)
+    while hasattr(group, "commands"):
+        group = group.commands[rest.pop(0)]
+    given = group.make_context("pod", rest).params
+    assert JOB_FILE in (given.get("target"), *(given.get("targets") or ()))
+    assert given.get("attempt") in (None, 3) and given.get("send") in (None, 60)
+
+
+def test_what_writes_files_is_refused(sent):
+    with pytest.raises(JobError, match=r"`data fetch` writes files, and the storage of .* is in the cluster"):
+        sent("data", "fetch")
