@@ -1,13 +1,15 @@
 """The commands that run in a pod: its command line takes each of them, on the job file of the pod."""
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import pytest
 
 from clustertrain.cli.main import main
 from clustertrain.errors import JobError
-from clustertrain.job.site import SiteJob
 from clustertrain.launchers.kubernetes import storage
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
-from clustertrain.launchers.launcher import Target
+from clustertrain.launchers.target import NotThere, Target
 from small_job import job
 
 __all__ = ["job"]
@@ -21,11 +23,10 @@ def sent(job, monkeypatch):
         def lines(self, *arguments):
             yield from arguments
 
-    monkeypatch.setattr(storage, "_storage_of", lambda job: Storage())
-    monkeypatch.setattr(
-        storage, "job_of", lambda target: SiteJob(job(image="kit", storage="s3://bucket/runs"))
-    )
-    return lambda *command: list(storage.KubernetesReach().lines(Target("digits"), command))
+    monkeypatch.setattr(storage, "_storage_of", lambda job, observed: Storage())
+    monkeypatch.setattr(storage, "_observed", lambda job: SimpleNamespace(head="head"))
+    target = Target("digits", job(image="kit", storage="s3://bucket/runs"))
+    return lambda *command: list(storage.KubernetesReach().lines(target, command))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,26 @@ def test_the_command_line_of_a_pod_takes_it(sent, command):
     given = group.make_context("pod", rest).params
     assert JOB_FILE in (given.get("target"), *(given.get("targets") or ()))
     assert given.get("attempt") in (None, 3) and given.get("send") in (None, 60)
+
+
+def test_a_head_that_ends_meanwhile_is_followed_by_a_reader_pod(sent, monkeypatch):
+    @dataclass(frozen=True)
+    class Storage:
+        head: str | None = "head"
+        printed: tuple[str, ...] = ()
+
+        def lines(self, *arguments):
+            if self.head is None:
+                yield "read"
+                return
+            yield from self.printed
+            raise NotThere("the head's pod is gone")
+
+    monkeypatch.setattr(storage, "_storage_of", lambda job, observed: Storage())
+    assert sent("drilled") == ["read"]
+    monkeypatch.setattr(storage, "_storage_of", lambda job, observed: Storage(printed=("half",)))
+    with pytest.raises(NotThere):
+        sent("drilled")
 
 
 def test_what_writes_files_is_refused(sent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
 from clustertrain.errors import ClusterError, JobError
@@ -61,7 +62,16 @@ class KubernetesReach:
         if command[0] == "stop" and observed.head is None:
             raise NotThere(_left(job, observed))
         words = [word for word in command if observed.head is not None or word != "--follow"]
-        yield from _storage_of(job, observed).lines(*_arguments(words))
+        storage, has_printed = _storage_of(job, observed), False
+        try:
+            for line in storage.lines(*_arguments(words)):
+                has_printed = True
+                yield line
+        except NotThere:
+            if has_printed or is_followed or command[0] == "stop" or storage.head is None:
+                raise
+            # The run has just ended: a reader pod has the same storage.
+            yield from replace(storage, head=None).lines(*_arguments(words))
         if is_followed and observed.head is None:
             raise NotThere("the head's pod does not run, and the attempt has not ended")
 
