@@ -10,7 +10,7 @@ of clustertrain.errors with the same text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -25,6 +25,7 @@ from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.local.run import run_local
 from clustertrain.launchers.model import model_of
 from clustertrain.launchers.resolve_run import find
+from clustertrain.launchers.scheduler.submit import Prepared
 from clustertrain.launchers.target import Echo, Target, silent
 from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of
 from clustertrain.observe.columns import Cell, Columns
@@ -272,6 +273,11 @@ class Start:
             note(f"note: {problem}")
         return known
 
+    def prepare(self, to: str, echo: Echo, **options: Unpack[StartOptions]) -> Prepared | None:
+        """Check a point of a sweep, for `submit_array`; None if its run is already finished."""
+        launcher = launcher_of(to)
+        return launcher.prepare(launcher.merged(self.job), Options(**options, command=self.command), echo)
+
     def run_here(
         self, screen: Screen, *, owns_process: bool, **options: Unpack[RunOptions]
     ) -> tuple[RunDir, Result]:
@@ -279,6 +285,14 @@ class Start:
         check_training_installed("run")
         given = Options(**options, command=self.command)
         return run_local(self.job, given, screen, owns_process=owns_process)
+
+
+def submit_array(name: str, to: str, points: Sequence[Prepared], echo: Echo, note: Echo) -> list[KnownRun]:
+    """Submit the points of a sweep as one job. `name`: of that job in the queue."""
+    submitted = launcher_of(to).submit_array(name, points, echo)
+    for problem in filter(None, map(record_known_run, submitted)):
+        note(f"note: {problem}")
+    return submitted
 
 
 def _uri(job: Job) -> str:

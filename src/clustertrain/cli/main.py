@@ -197,23 +197,27 @@ def submit(
     """Check a job and submit it to a scheduler; `--to local` starts it in the background of this machine.
 
     It runs a snapshot of job and code: later changes have no effect on it. With --grid it is a job for each
-    point of a sweep.
+    point of a sweep; on SLURM, an array of them.
     """
-    from clustertrain.api import Start
+    from clustertrain.api import Start, submit_array
     from clustertrain.cli.grid import points_of
+    from clustertrain.job.file import load_job
     from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.target import Target
 
     if grid and to == "local":
         raise JobError("--grid: all points would train on this machine at once.\n`run --grid` takes turns.")
-    submitted, codes = [], [0]
+    submitted, prepared, codes = [], [], [0]
+    as_array = bool(grid) and launcher_of(to).scheduler.has_arrays
     for each in points_of(job_file, sets, grid):
         if dry_run:
             ctx.invoke(render, job_file=job_file, sets=each, to=to)
             continue
         start = Start.of(f"submit --to {to}", job_file, each)
         try:
-            known = start.submit(to, click.echo, note, **options)
+            if as_array and (point := start.prepare(to, click.echo, **options)) is not None:
+                prepared.append((each, start, point))
+            known = None if as_array else start.submit(to, click.echo, note, **options)
         except ClusterTrainError as error:
             if not grid:
                 raise
@@ -222,6 +226,11 @@ def submit(
             continue
         if known is not None:
             submitted.append(Target(job_file, start.job, known, sets=each))
+    if prepared:
+        name = load_job(Path(job_file), sets).name
+        array = submit_array(name, to, [point for _, _, point in prepared], click.echo, note)
+        of_array = zip(prepared, array, strict=True)
+        submitted += [Target(job_file, start.job, known, sets=each) for (each, start, _), known in of_array]
     if wait:
         codes += [launcher_of(to).follow(run, click.echo) for run in submitted]
     sys.exit(next(filter(None, codes), 0))

@@ -19,7 +19,14 @@ from clustertrain.launchers.scheduler.interface import Handle, LaidOutJob, Sched
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import located, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
-from clustertrain.launchers.scheduler.submit import submit, what_next
+from clustertrain.launchers.scheduler.submit import (
+    Prepared,
+    Submitted,
+    prepare,
+    send,
+    send_array,
+    what_next,
+)
 from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.columns import Columns
@@ -105,12 +112,34 @@ class Launcher:
         Raises:
             ClusterTrainError: the job was not submitted.
         """
-        submitted = submit(self.scheduler, job, options, echo)
-        if submitted is None:
+        prepared = prepare(self.scheduler, job, options, echo)
+        if prepared is None:
             return None
-        known = known_run(self.scheduler, job, options.command.job_file, submitted.handle)
-        command = by_name(options.command, known, is_new=True)
-        echo(what_next(self.scheduler, job.name, submitted, command))
+        return self._told(job, options.command, send(self.scheduler, prepared, echo), echo)
+
+    def prepare(self, job: SiteJob, options: Options, echo: Echo) -> Prepared | None:
+        """Check a point of a sweep, and store its snapshot; None if its run is already finished.
+
+        Raises:
+            ClusterTrainError: it cannot be submitted.
+        """
+        return prepare(self.scheduler, job, options, echo)
+
+    def submit_array(self, name: str, points: Sequence[Prepared], echo: Echo) -> list[KnownRun]:
+        """Submit the points of a sweep, as one job if the scheduler can, and print the next commands.
+
+        Raises:
+            ClusterTrainError: they were not submitted.
+        """
+        sent = send_array(self.scheduler, name, points, echo)
+        return [
+            self._told(each.job, each.options.command, submitted, echo)
+            for each, submitted in zip(points, sent, strict=True)
+        ]
+
+    def _told(self, job: SiteJob, command: CommandLine, submitted: Submitted, echo: Echo) -> KnownRun:
+        known = known_run(self.scheduler, job, command.job_file, submitted.handle)
+        echo(what_next(self.scheduler, job.name, submitted, by_name(command, known, is_new=True)))
         if word := self.scheduler.first_word(job):
             echo(word)
         return known

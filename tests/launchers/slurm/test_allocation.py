@@ -49,6 +49,11 @@ def test_who_it_is():
     assert share(SLURM_RESTART_COUNT="3").restart == 3
 
 
+def test_an_element_of_an_array_has_the_id_that_scontrol_takes_for_it_alone():
+    """Its own number is that of the whole array for one element of each."""
+    assert share(SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID="3").job_id == "12_3"
+
+
 @pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_NODEID"])
 def test_elsewhere_it_is_refused(missing):
     with pytest.raises(ClusterError, match="not a task of a SLURM step"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from clustertrain.errors import ClusterError, StorageError
@@ -15,7 +15,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.check import check_code
-from clustertrain.launchers.scheduler.interface import Handle, Plan, Scheduler
+from clustertrain.launchers.scheduler.interface import Handle, LaidOutJob, Plan, Scheduler
 from clustertrain.launchers.scheduler.status import status_of
 from clustertrain.launchers.source_state import read_source
 from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
@@ -23,7 +23,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.states import STATES
-from clustertrain.run.submission import Submission, record, submission_of, upload
+from clustertrain.run.submission import Submission, array_text, record, submission_of, upload
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,26 @@ class Submitted:
     starts: str
 
 
-def submit(
+@dataclass(frozen=True)
+class Prepared:
+    """A job that is checked and can be sent.
+
+    Attributes:
+        plan: what is sent.
+        submission: its snapshot in the storage; None if the plan contains job and code.
+        options: of the start.
+    """
+
+    job: LaidOutJob
+    plan: Plan
+    submission: Submission | None
+    options: Options
+
+
+def prepare(
     scheduler: Scheduler, given: SiteJob, options: Options, echo: Callable[[str], None]
-) -> Submitted | None:
-    """Submit a job. Returns None if its run is already finished.
+) -> Prepared | None:
+    """Check a job, and store its snapshot. Returns None if its run is already finished.
 
     Raises:
         ClusterTrainError: the last attempts all ended without a new committed step.
@@ -71,12 +87,54 @@ def submit(
     if not options.no_check:
         check_code(job, echo, command=options.command, elsewhere=scheduler.is_elsewhere)
     submission = _snapshot(run, job, plan, options) if run is not None else None
+    return Prepared(job, plan, submission, options)
+
+
+def send(scheduler: Scheduler, prepared: Prepared, echo: Callable[[str], None]) -> Submitted:
+    """Submit a job.
+
+    Raises:
+        ClusterError: the scheduler does not answer, or refuses the job.
+    """
+    submission, command = prepared.submission, prepared.options.command
     text = submission.to_text() if submission is not None else ""
-    handle = scheduler.submit(job, plan, text, options.command)
+    handle = scheduler.submit(prepared.job, prepared.plan, text, command)
     for line in handle.printed:
         echo(line)
-    if submission is not None:
-        _record(scheduler, submission, handle, echo)
+    return _accepted(scheduler, prepared, handle, echo)
+
+
+def send_array(
+    scheduler: Scheduler, name: str, points: Sequence[Prepared], echo: Callable[[str], None]
+) -> list[Submitted]:
+    """Submit jobs as one job with an element for each; one by one, if they differ in what the scheduler is
+    asked for, such as the number of nodes.
+
+    Args:
+        name: of the job in the queue.
+
+    Raises:
+        JobError: there are too many.
+        ClusterError: the scheduler does not answer, or refuses the job.
+    """
+    named = [LaidOutJob(SiteJob(each.job.model_copy(update={"name": name}))) for each in points]
+    plans = [scheduler.plan(job, each.options) for job, each in zip(named, points, strict=True)]
+    if len(points) < 2 or any(plan.script != plans[0].script for plan in plans):
+        return [send(scheduler, each, echo) for each in points]
+    submissions = [each.submission for each in points if each.submission is not None]
+    array = scheduler.array(named[0], plans[0], len(points))
+    handle = scheduler.submit(named[0], array, array_text(submissions), points[0].options.command)
+    for line in handle.printed:
+        echo(line)
+    elements = [scheduler.element(handle, index) for index in range(len(points))]
+    return [_accepted(scheduler, each, one, echo) for each, one in zip(points, elements, strict=True)]
+
+
+def _accepted(
+    scheduler: Scheduler, prepared: Prepared, handle: Handle, echo: Callable[[str], None]
+) -> Submitted:
+    if prepared.submission is not None:
+        _record(scheduler, prepared.submission, handle, echo)
     found = scheduler.states([handle]).jobs.get(handle.job_id)
     if found is None:
         return Submitted(handle, "", "")

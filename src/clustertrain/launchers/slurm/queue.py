@@ -126,8 +126,9 @@ def _error_text(error: CommandFailed) -> str:
 
 
 _UNKNOWN = "Invalid job id"
+_SQUEUE = ("squeue", "--noheader", "--array")  # each element of an array has a line and an ID such as 12_3
 _COLUMNS = (
-    *("JobID", "State", "RestartCnt", "TimeLeft", "Cluster"),
+    *("JobArrayID", "State", "RestartCnt", "TimeLeft", "Cluster"),
     *("SubmitTime", "StartTime", "exit_code", "NodeList"),
 )
 
@@ -140,7 +141,7 @@ def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
         CommandFailed: SLURM does not answer.
     """
     columns = ",".join(f"{name}:|" for name in (*_COLUMNS, "Reason"))
-    argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(job_ids)}", f"--Format={columns}"]
+    argv = [*_SQUEUE, "--states=all", f"--jobs={','.join(job_ids)}", f"--Format={columns}"]
     try:
         printed = run(argv, environ=_environment(), timeout_s=ANSWER_S).stdout
     except CommandFailed as error:
@@ -156,7 +157,7 @@ def position(job_id: str) -> str:
     other users, or does not answer."""
     if "jobs" in site_settings().get("PrivateData", ""):
         return ""
-    argv = ["squeue", "--noheader", "--states=PENDING", "--sort=-p", "--format=%P|%i"]
+    argv = [*_SQUEUE, "--states=PENDING", "--sort=-p", "--format=%P|%i"]
     try:
         printed = run(argv, environ=_environment(), timeout_s=ANSWER_S).stdout
     except ClusterError:
@@ -220,6 +221,14 @@ def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
     return found
 
 
+def number_of(job_id: str) -> str:
+    """The number of a job: srun knows the elements of an array by no other ID."""
+    if "_" not in job_id:
+        return job_id
+    argv = [*_SQUEUE, f"--jobs={job_id}", "--Format=JobID"]
+    return run(argv, environ=_environment(), timeout_s=ANSWER_S).stdout.strip()
+
+
 def cluster_name() -> str | None:
     """The name of this machine's cluster, or None if SLURM does not answer."""
     return site_settings().get("ClusterName") or None
@@ -233,6 +242,11 @@ def cancel(job_id: str, *, only_waiting: bool = False) -> None:
         CommandFailed: SLURM does not answer, or the job belongs to another user.
     """
     try:
+        if only_waiting and "_" in job_id:
+            # Otherwise --state=PENDING cancels all waiting elements of the array, which are one record until
+            # one of them is changed (seen with 22.05).
+            change = ["scontrol", "update", f"JobId={job_id}", "Comment=cancelled"]
+            run(change, timeout_s=ANSWER_S, check=False)
         run(["scancel", *(["--state=PENDING"] if only_waiting else []), job_id], timeout_s=2 * ANSWER_S)
     except CommandFailed as error:
         if _UNKNOWN not in error.stderr:

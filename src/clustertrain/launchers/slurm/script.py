@@ -90,7 +90,7 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Plan:
         "\n".join([*lines, body]).encode(),
         _ARGV,
         lead_s,
-        own_output=rf"{re.escape(job_name(job))}-\d+\.out",
+        own_output=rf"{re.escape(job_name(job))}-[\d_]+\.out",
         notes=tuple(notes),
         waits_for_another=slurm.dependency is not None,
     )

@@ -72,7 +72,7 @@ def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
     nodes = tuple(filter(None, environ.get(variables.NODES, "").split(",")))
     return Allocation(
         cluster=environ.get("SLURM_CLUSTER_NAME"),
-        job_id=environ["SLURM_JOB_ID"],
+        job_id=_job_id(environ),
         restart=int(environ.get("SLURM_RESTART_COUNT") or 0),
         nodes=nodes or (socket.gethostname(),),
         node_rank=int(environ["SLURM_NODEID"]),
@@ -81,6 +81,13 @@ def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
         gpus=_gpus(environ),
         memory_bytes=_memory_bytes(environ),
     )
+
+
+def _job_id(environ: Mapping[str, str]) -> str:
+    """The ID of this job as users know it: 12_3 for an element of an array, which has a number of its own."""
+    if (index := environ.get("SLURM_ARRAY_TASK_ID")) is None:
+        return environ["SLURM_JOB_ID"]
+    return f"{environ['SLURM_ARRAY_JOB_ID']}_{index}"
 
 
 def check_no_array(job: Job, command: CommandLine, environ: Mapping[str, str] = os.environ) -> None:

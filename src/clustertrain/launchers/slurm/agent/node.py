@@ -24,6 +24,7 @@ from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.admission import Options
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Arrival
+from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 from clustertrain.supervise.process import Guarded
 
@@ -68,8 +69,12 @@ def read_start(argument: str, folder: Path) -> Start:
             the SLURM job is an element of an array.
     """
     allocation = read_allocation()
+    if is_of_sweep := argument.startswith("["):
+        index = int(os.environ["SLURM_ARRAY_TASK_ID"])
+        argument = Submission.of_element(argument, index).to_text()
     job, run, options, code = read_start_of(argument, folder, "submit --to slurm", allocation.restart)
-    check_no_array(job, options.command)
+    if not is_of_sweep:
+        check_no_array(job, options.command)
     return Start(job, run, options, allocation, folder, code)
 
 

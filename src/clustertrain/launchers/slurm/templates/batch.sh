@@ -10,10 +10,14 @@ CLUSTERTRAIN_NODES=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd, 
 CLUSTERTRAIN_TOKEN=$(od -An -v -N32 -tx1 /dev/urandom | tr -d ' \n')
 export CLUSTERTRAIN_AT_TIME_LIMIT CLUSTERTRAIN_NODES CLUSTERTRAIN_TOKEN
 
+# With the number that SLURM_JOB_ID has, scontrol and scancel would mean all elements of an array.
+id=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+id=${id:-$SLURM_JOB_ID}
+
 # Whether SLURM has not requeued the job since. A node that lost the network and returns still runs this script
 # after SLURM has started the job on other nodes. It must not signal or requeue that start.
 is_newest_start() {
-  scontrol show job "$SLURM_JOB_ID" -o 2>&1 | grep -q " Restarts=${SLURM_RESTART_COUNT:-0} "
+  scontrol show job "$id" -o 2>&1 | grep -q " Restarts=${SLURM_RESTART_COUNT:-0} "
 }
 
 # The lines of slurm.setup run in a login shell, which defines `module`, and this shell then starts the agents:
@@ -65,7 +69,7 @@ while kill -0 "$step" 2> /dev/null; do
   if [ -e "$mail/query" ]; then
     rm -f "$mail/query"
     {
-      scontrol show job "$SLURM_JOB_ID" -o
+      scontrol show job "$id" -o
       scontrol show config | grep -E '^(KillWait|Configuration data as of)'
       sinfo --noheader --nodes="$SLURM_JOB_NODELIST" --states=down --format='Down: %N|%T|%H|%E'
     } > "$mail/answer.new" 2>&1
@@ -76,7 +80,7 @@ while kill -0 "$step" 2> /dev/null; do
   # other agents have ended or ignore the signal.
   if [ -n "${ended_at:-}" ] && ((SECONDS >= ended_at + 3)) && [ -z "${term_sent:-}" ]; then
     term_sent=yes
-    if is_newest_start; then scancel --signal=TERM "$SLURM_JOB_ID"; fi
+    if is_newest_start; then scancel --signal=TERM "$id"; fi
   fi
 done
 wait "$step"
@@ -102,7 +106,7 @@ elif [ ! -e "$mail/agent" ] && [ ! -e "$mail/term" ]; then
 fi
 trap '' TERM
 rm -rf "$mail" # before the requeue, which kills this shell
-if [ "$verdict" = requeue ] && is_newest_start && scontrol requeue "$SLURM_JOB_ID"; then
-  echo "clustertrain: job $SLURM_JOB_ID is requeued: the run continues from its newest checkpoint, if it has one"
+if [ "$verdict" = requeue ] && is_newest_start && scontrol requeue "$id"; then
+  echo "clustertrain: job $id is requeued: the run continues from its newest checkpoint, if it has one"
 fi
 exit "$code"
