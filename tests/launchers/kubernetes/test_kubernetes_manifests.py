@@ -313,7 +313,7 @@ def test_text_that_go_reads_as_a_number_or_a_boolean_is_quoted():
 
 def test_a_submission_carries_the_commit_and_a_diff_that_has_room(make):
     def carried(diff):
-        source = Source((Repository("/home/me/project", "c0ffee", diff=diff),))
+        source = Source((Repository("project", "c0ffee", diff=diff),))
         config = of_kind(manifests(make(), Options(source=source)), "ConfigMap")[0]
         (repository,) = decoded(Source, config["data"]["source.json"].encode(), "source.json").repositories
         return repository
