@@ -38,6 +38,8 @@ def start_of(job: Job, world_size: int) -> dict[str, str]:
         "the Python": sys.executable,
         "the installed packages": packages.stat().st_mtime_ns,
         "the working directory": Path.cwd(),
+        "the umask": _umask(),
+        "the niceness": os.nice(0),
         "the processors": sorted(os.sched_getaffinity(0)),
         "the limits (ulimit)": [resource.getrlimit(number) for number in range(_LIMITS)],
         "the limits of memory": [group.limit_bytes for group in limits.cgroups],
@@ -51,3 +53,9 @@ def start_of(job: Job, world_size: int) -> dict[str, str]:
     found |= {f"env.{name}": value for name, value in with_values(job.env, os.environ).items()}
     found |= {name: value for name, value in os.environ.items() if not _OF_TERMINAL.fullmatch(name)}
     return {name: hashlib.sha256(str(value).encode()).hexdigest()[:16] for name, value in found.items()}
+
+
+def _umask() -> int:
+    umask = os.umask(0o077)  # it can only be read by a change
+    os.umask(umask)
+    return umask
