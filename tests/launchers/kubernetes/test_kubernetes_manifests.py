@@ -281,8 +281,12 @@ def test_options_of_the_start_reach_the_entrypoint(make):
 
 @pytest.mark.parametrize(
     "option",
-    # `submit` checks the code, before there is a pod.
-    [field.name for field in fields(Options) if field.type == "bool" and field.name != "no_check"],
+    # `submit` checks the code, before there is a pod; only `run` can do without Ray.
+    [
+        field.name
+        for field in fields(Options)
+        if field.type == "bool" and field.name not in ("no_check", "no_ray")
+    ],
 )
 def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make, option):
     given = Options(**{option: True})
