@@ -36,15 +36,22 @@ class Two:
             kube, namespace = self.admin.kube, self.admin.namespace
             kube.patch("rayjobs", self.admin.name, change, namespace, "status")
 
-    def with_a_head(self) -> None:
-        run = {"clustertrain.io/run": self.admin.name, "clustertrain.io/role": "head"}
-        name = f"{self.cluster}-head"
+    def with_a_pod(self, role: str, container: str) -> None:
+        run = {"clustertrain.io/run": self.admin.name, "clustertrain.io/role": role}
+        name = f"{self.cluster}-{role}"
         pod = shell_pod(name, "sleep 600", {**run, "ray.io/cluster": self.cluster})
-        pod["spec"]["containers"][0]["name"] = "ray-head"
+        pod["spec"]["containers"][0]["name"] = container
         kube, namespace = self.admin.kube, self.admin.namespace
         kube.apply(pod, namespace=namespace)
         kube.wait_for_pod(namespace, name)
+
+    def with_a_head(self) -> None:
+        self.with_a_pod("head", "ray-head")
         self.submitted(jobDeploymentStatus="Running", jobStatus="RUNNING")
+
+    def with_a_submitter(self) -> None:
+        self.with_a_pod("submitter", "ray-job-submitter")
+        self.waiting()
 
     def without_its_rayjob(self) -> None:
         self.admin.apply()
@@ -76,7 +83,7 @@ NEEDED = [
     ("pods", "create", Two.ended, "status", {}),
     ("pods", "get", Two.ended, "status", {}),
     ("pods", "delete", Two.ended, "status", {}),
-    ("pods/log", "get", Two.ended, "status", {}),
+    ("pods/log", "get", Two.with_a_submitter, "logs", {}),
     ("pods/exec", "create", Two.with_a_head, "status", {}),
     ("events", "list", Two.waiting, "status", {}),
     ("persistentvolumeclaims", "get", Two.nothing, "submit", {}),
