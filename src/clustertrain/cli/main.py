@@ -302,7 +302,7 @@ def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: U
 @SETS
 @click.option("--idle", default="30m", show_default=True, help="End it after this time without a run.")
 def up(job_file: str, sets: tuple[str, ...], idle: str) -> None:
-    """Keep a Ray ready on this machine, so that the next `run` of JOBFILE trains after a second.
+    """Keep a Ray ready on this machine, so that the next `run` of JOBFILE imports neither torch nor Ray.
 
     It serves every job with the same code folder, env and resources; a run with another environment starts
     its own. Each run gets a new Ray, and none of your code is imported before. `up` again shows the state.
