@@ -54,7 +54,7 @@ def test_the_code_imports_what_an_installation_brings_and_no_tool():
 
 
 def test_an_installation_for_submitting_is_light():
-    light = {"boto3", "click", "jsonpatch", "pydantic", "pyyaml", "rich", "urllib3"}
+    light = {"boto3", "click", "jsonpatch", "pydantic", "pyyaml", "rich", "typing-extensions", "urllib3"}
     assert names(PROJECT["dependencies"]) == light
 
 
