@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from whole_run import Run
 
+pytestmark = pytest.mark.run
+
 RAISES = """\
 import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
