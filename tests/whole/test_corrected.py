@@ -56,12 +56,13 @@ def loggers_have_begun(run, mlflow, step):
 def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(
     make_run, venv, tmp_path, monkeypatch
 ):
-    """Each start waits in its midst for what the test waits for."""
+    """Each start waits in its midst for what the test waits for; a stop is found within 0.2 s, the 24 steps left
+    take a second."""
     go_on = tmp_path / "go-on"
     run = make_run(
         "corrected",
         task="held:Held",
-        args={"until": str(go_on), "at_call": 3},
+        args={"until": str(go_on), "at_call": 3, "step_s": 0.05},
         train={"epochs": 2, "batch_size": 4, "log_every": 1, "log": ["tensorboard", "mlflow", "wandb"]},
         env={"WANDB_MODE": "offline"},
         **ONE_WORKER,
