@@ -35,11 +35,17 @@ pytestmark = [
 ]  # in CI: test_endings.py, driver/test_ray_watch.py
 
 SEED = os.environ.get("SWEEP_SEED") or time.strftime("%Y%m%d")
-RUNS = 40
+RUNS = 100
 KILL, TERM, STOP = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP
 # Those that nobody watches go on after some seconds; of the others, the watchdogs notice it.
-CONTINUED = ("driver", "guardian", "command", "raylet", "check", "server")
-VICTIMS = ("rank", "driver", "guardian", "command", "raylet", "gcs_server", "loader", "check")
+CONTINUED = ("driver", "guardian", "command", "raylet", "check", "spare", "server")
+WITHOUT_RAY = ("rank", "driver", "guardian", "command", "loader", "check")
+VICTIMS = {  # by the kind of run; the spare is the process of which the ranks are forks
+    "local": (*WITHOUT_RAY, "raylet", "gcs_server", "spare"),
+    "s3": (*WITHOUT_RAY, "raylet", "gcs_server", "spare", "server"),
+    "fsdp": (*WITHOUT_RAY, "raylet", "gcs_server", "spare"),
+    "no-ray": WITHOUT_RAY,
+}
 SECTIONS = {
     "args": {"step_s": 0.4},
     "train": {"epochs": 3, "batch_size": 4, "log_every": 1, "loader_workers": 1},
@@ -64,10 +70,9 @@ class Strike:
 
 
 def drawn(draw: random.Random, kind: str) -> list[Strike]:
-    victims = (*VICTIMS, "server") if kind == "s3" else VICTIMS
     found = []
     for _ in range(draw.choice((1, 2))):
-        victim, number = draw.choice(victims), draw.choice((KILL, TERM, STOP))
+        victim, number = draw.choice(VICTIMS[kind]), draw.choice((KILL, TERM, STOP))
         late = victim != "check" and draw.random() < 0.6
         found.append(Strike(victim, number, draw.uniform(0, 2 if late else 6), late))
     return found
@@ -107,12 +112,19 @@ def processes(run: Run) -> dict[str, list[int]]:
         "check": r"-m clustertrain\.worker\.check ",
         "raylet": r"^\S*/raylet ",
         "gcs_server": r"^\S*/gcs_server ",
+        "spare": r"-m clustertrain\.driver\.fork\.server ",
         "rank": r"^ray::.*RayTrainWorker",
     }
     for pid, command in run.left(0).items():
         name = next((name for name, pattern in patterns.items() if re.search(pattern, command)), None)
         if name is not None:
             found.setdefault(name, []).append(pid)
+    if drivers := found.get("driver"):  # without Ray the ranks are its children, and the loaders theirs
+        forks = {pid for driver in drivers for pid in descendants(driver)}
+        found["driver"] = [pid for pid in drivers if pid not in forks]
+        if "--no-ray" in run.process.args:
+            of_ranks = {pid for fork in forks for pid in descendants(fork)}
+            found["rank"] = [pid for pid in drivers if pid in forks - of_ranks]
     found["loader"] = [pid for rank in found.get("rank", []) for pid in descendants(rank)]
     return {name: pids for name, pids in found.items() if pids}
 
@@ -201,7 +213,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.usefixtures("aws_environment")
 def test_a_run_that_is_struck_ends_with_the_same_bits(make_run, undisturbed, tmp_path, monkeypatch, number):
     draw = random.Random(f"{SEED}-{number}")
-    kind = ("local", "s3", "fsdp")[number % 3]
+    kind = [*VICTIMS][number % len(VICTIMS)]
     strikes = drawn(draw, kind)
     print(f"seed {SEED}, run {number} ({kind}):", *strikes, sep="\n  ")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -226,7 +238,8 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(make_run, undisturbed, tmp
             shelf = Shelf(open_store(bucket.location("runs", retry_s=5.0)), shelf.key)
         looks, left = Looks(shelf), list(strikes)
         for _ in range(4):  # the start itself, and one more for each strike that ends it
-            run.start(checked=any(each.victim == "check" for each in strikes))
+            options = ["--no-ray"] if kind == "no-ray" else []
+            run.start(*options, checked=any(each.victim == "check" for each in strikes))
             while left and strike(run, left[0], draw, looks, server):
                 left.pop(0)
             output, _ = run.process.communicate(timeout=400)
