@@ -230,6 +230,13 @@ def test_the_books_of_a_running_run_end_now_and_of_a_vanished_one_with_its_last_
     assert ledger.wall_s == 6
 
 
+def test_a_first_attempt_that_was_killed_at_its_claim_leaves_no_gap(run):
+    Written(run)
+    Written(run, 2, claimed=5).starts(0, 7, 8).trains(0, 10).ends(11, returned=10, step=1)
+    ledger, _ = books(run)
+    assert (ledger.by_category()["idle"], ledger.wall_s) == (5, 11)
+
+
 def test_a_run_without_metrics_has_what_there_is(run, tmp_path):
     Written(run).starts(0, 2, 3).ends(9, returned=8, step=None)
     _, found = books(run)

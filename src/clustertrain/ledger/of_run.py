@@ -52,11 +52,13 @@ class _Books:
         self._notes, self._submissions = notes, submissions
         self._usual_step_s: float | None = None
         self._reached, self._redone_for = 0, ""  # the last finished step of all starts; why it was lost
+        self._booked_until: float | None = None  # even where an attempt has no phase
 
     def _end(self, default: float) -> float:
-        return self.phases[-1].end if self.phases else default
+        return default if self._booked_until is None else self._booked_until
 
     def _add(self, phase: Phase) -> None:
+        self._booked_until = max(phase.end, self._end(phase.end))
         if phase.end > phase.start:
             self.phases.append(phase)
 
