@@ -46,10 +46,12 @@ def test_the_rank_that_raised_is_the_cause_and_not_the_one_that_lost_it(tmp_path
     assert "cause:" not in output  # the message has the exception already
     shown = told("explain", run.job_file)
     found = json.loads(told("explain", run.job_file, "--json"))
-    assert (found["failure"], found["rank"], found["followed"]) == ("unknown", 1, [0])
+    assert (found["failure"], found["rank"], found["followed"]) == ("own_exception", 1, [0])
     assert "ValueError: the sensor is upside down" in found["proof"]
     assert 2 <= len(found["evidence"]) <= 10
-    assert shown.splitlines()[0].startswith("cause:  rank 1 on ")
+    first = shown.splitlines()[0]
+    assert first.startswith("cause:  rank 1 on ")
+    assert first.endswith(" raised ValueError: the sensor is upside down at train.py:6 (your own code)")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from clustertrain.run.streams.rank_log import start_line
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.5]:41713"
-RAISED = "Traceback (most recent call last):\n  File 'a.py', line 3\n{}\n"
+RAISED = 'Traceback (most recent call last):\n  File "/job/a.py", line 3, in f\n    g()\n{}\n'
 FAILED = Result("failed", "error", 1, "it failed")
 
 
@@ -60,8 +60,8 @@ def test_a_rank_that_raised_comes_before_those_that_lost_it(attempt):
         "node2",
         (0, 1, 2),
     )
-    assert found.proof == "logs/node2/rank-3.log:5  rank 3  IndexError: Target 10 is out of bounds."
-    assert found.evidence[-1].startswith("logs/node2/rank-2.log:5  rank 2  RuntimeError: ")
+    assert found.proof == "logs/node2/rank-3.log:6  rank 3  IndexError: Target 10 is out of bounds."
+    assert found.evidence[-1].startswith("logs/node2/rank-2.log:6  rank 2  RuntimeError: ")
     assert len(found.evidence) <= 10
     assert [line[:8] for line in summary(attempt)] == ["cause:  ", "proof:  ", "change: "]
     assert "after:  only followed from it: the errors of ranks 0-2" in found.lines()
@@ -75,9 +75,27 @@ def test_what_a_rank_raised_by_itself_comes_before_what_others_printed(attempt):
     handled = f"retrying: No space left on device\n{RAISED.format('KeyError: a')}"
     log(attempt, 2, f"{handled}\n{RAISED.format('[rank2]: ValueError: upside down')}")
     found = explain(attempt.run)
-    assert (found.failure, found.rank) == ("unknown", 2)
+    assert (found.failure, found.rank) == ("own_exception", 2)
+    assert found.cause == "rank 2 on node2 raised ValueError: upside down at a.py:3 (your own code)"
     assert "upside down" in found.proof
     assert summary(attempt) == []
+
+
+INSTALLED = "/usr/lib/python3.11/json/decoder.py", "/env/lib/python3.12/site-packages/pandas/io.py"
+
+
+@pytest.mark.parametrize("library", [*INSTALLED, "/home/me/src/clustertrain/worker/rank.py", "<string>"])
+def test_the_line_of_the_own_code_is_named_and_not_one_of_a_library(attempt, library):
+    frame = f'  File "{library}", line 80, in read'
+    error = "json.JSONDecodeError: Expecting value"
+    fail(attempt, f"rank 2: {error}", rank=2, error="JSONDecodeError")
+    log(attempt, 2, RAISED.format(f"{frame}\n{error}"))
+    assert explain(attempt.run).cause.endswith(f" raised {error} at a.py:3 (your own code)")
+    log(attempt, 2, f"Traceback (most recent call last):\n{frame}\n{error}\n")
+    found = explain(attempt.run)
+    assert found.failure == "unknown"
+    assert found.cause.startswith("rank 2 on node2: unknown: an exception that neither the catalogue knows")
+    assert error in found.proof
 
 
 def test_behind_a_kill_is_what_the_rank_printed_before_it(attempt):

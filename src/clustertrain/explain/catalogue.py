@@ -42,7 +42,7 @@ class Entry:
 UNKNOWN = Entry(
     "unknown",
     (),
-    "an exception that the catalogue does not know",
+    "unknown: an exception that neither the catalogue knows nor a line of your own code raised",
     "Read the lines around it: the code that raised it is in the traceback.",
     kind="symptom",
 )

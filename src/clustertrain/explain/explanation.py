@@ -20,6 +20,7 @@ _ADVICE = "If it makes no step, look at the first group: the others wait for it.
 _EVIDENCE, _OF_CAUSE = 10, 7  # lines in all, and of the cause itself
 _REQUESTED = ("user", "interrupt", "terminated", "interrupted_twice")  # causes of the state "stopped"
 _UNEXPLAINED = ("error", "same_error_twice", "retries_used_up", "driver_died")  # of the state "failed"
+_LONGEST_MESSAGE = 200  # of an exception, in characters
 _SUMMARY_RANKS = 32  # whose logs a command reads that only adds three lines
 
 
@@ -28,8 +29,8 @@ class Explanation:
     """Why a run failed, or where a running one is.
 
     Attributes:
-        failure: the name in the table of docs/failures.md, "unknown" if it is not there, or empty if the run
-            has not failed.
+        failure: the name in the table of docs/failures.md, "own_exception" for another exception that a line
+            of the user's own code raised, "unknown" for any other, or empty if the run has not failed.
         cause: the first cause in one sentence.
         proof: the line that shows it, and where it is.
         change: what to change.
@@ -161,17 +162,26 @@ def _of_ended(start: Start, most_ranks: int) -> Explanation:
 
 def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
     rank, host = hit.source.rank, hit.source.host
-    who = "" if rank is None else f"rank {rank}{f' on {host}' if host else ''}: "
+    who = "" if rank is None else f"rank {rank}{f' on {host}' if host else ''}"
+    name, cause, change = hit.entry.name, hit.entry.cause, hit.entry.change
+    if hit.entry is UNKNOWN and hit.own_line:
+        name, change = (
+            "own_exception",
+            f"Correct {hit.own_line}, or what it is given: the traceback is below.",
+        )
+        cause = f"{who or 'it'} raised {hit.message[:_LONGEST_MESSAGE]} at {hit.own_line} (your own code)"
+    else:
+        cause = f"{who}: " * bool(who) + cause + f" ({name})" * (hit.entry is not UNKNOWN)
     same = [each for each in hits if (each.entry, each.source.rank) == (hit.entry, rank)]
     log = next((each for each in (hit, *same) if each.source.name.endswith(".log")), hit)
     others = {each.source.rank: each for each in hits if each.entry.kind == "consequence"}
     followed = tuple(sorted(each for each in others if each is not None and each != rank))
     lines = [*log.around[:_OF_CAUSE], *(others[each].shown for each in followed)]
     return Explanation(
-        hit.entry.name,
-        f"{who}{hit.entry.cause}{'' if hit.entry is UNKNOWN else f' ({hit.entry.name})'}",
+        name,
+        cause,
         log.shown,
-        hit.entry.change.replace(" RUN", f" {shlex.quote(start.attempt.uri)}"),
+        change.replace(" RUN", f" {shlex.quote(start.attempt.uri)}"),
         rank,
         host,
         tuple(lines[:_EVIDENCE]),

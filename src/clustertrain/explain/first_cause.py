@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from clustertrain.explain.catalogue import UNKNOWN, Entry, catalogue
 
@@ -24,6 +25,8 @@ _WRAPPER = re.compile(  # what another process reports of an exception that its 
     r"Process(?:Raised|Exited)Exception|ChildFailedError|Ray\w*Error|ActorDiedError|WorkerGroupError|"
     r"UserCodeFailed|ScriptFailed"
 )
+_FRAME = re.compile(r'^(?:\[rank\d+\]: ?)? *File "(?P<path>.+)", line (?P<line>\d+)')
+_NOT_OWN = re.compile(r"^<|/(?:site|dist)-packages/|/lib/python3|/clustertrain/(?:training|worker)/")
 _TIME = re.compile(r"(?:\d{4}-\d\d-\d\d[ T]|\b[IWEF]\d{4} )(?P<at>\d\d:\d\d:\d\d)")
 
 
@@ -67,6 +70,17 @@ class Hit:
     def message(self) -> str:
         """The line without torch's `[rank1]: ` before it."""
         return self.line.partition("]: ")[2] if self.line.startswith("[rank") else self.line
+
+    @property
+    def own_line(self) -> str:
+        """The innermost line of the user's own code in the traceback that it ends: `train.py:12`; empty
+        if there is none."""
+        for line in reversed(self.lines[: self.index]):
+            if _TRACEBACK in line:
+                break
+            if (frame := _FRAME.match(line)) is not None and not _NOT_OWN.search(frame["path"]):
+                return f"{Path(frame['path']).name}:{frame['line']}"
+        return ""
 
     @property
     def at(self) -> str:
