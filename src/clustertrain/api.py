@@ -264,9 +264,12 @@ class Start:
     def run(self) -> Run:
         return Run(_uri(self.job))
 
-    def submit(self, to: str, echo: Echo, note: Echo, **options: Unpack[StartOptions]) -> KnownRun | None:
-        """Submit the job; returns what is known of the run, or None if it is already finished."""
-        given = Options(**options, command=self.command)
+    def submit(
+        self, to: str, echo: Echo, note: Echo, after: Sequence[str] = (), **options: Unpack[StartOptions]
+    ) -> KnownRun | None:
+        """Submit the job; returns what is known of the run, or None if it is already finished. `after`: the
+        jobs before it in a sweep."""
+        given = Options(**options, command=self.command, after=tuple(after))
         launcher = launcher_of(to)
         known = launcher.submit(launcher.merged(self.job), given, echo)
         if known is not None and (problem := record_known_run(known)) is not None:

@@ -84,7 +84,7 @@ def test_what_a_rank_raised_by_itself_comes_before_what_others_printed(attempt):
 INSTALLED = "/usr/lib/python3.11/json/decoder.py", "/env/lib/python3.12/site-packages/pandas/io.py"
 
 
-@pytest.mark.parametrize("library", [*INSTALLED, "/home/me/src/clustertrain/worker/rank.py", "<string>"])
+@pytest.mark.parametrize("library", [*INSTALLED, "/opt/src/clustertrain/worker/rank.py", "<string>"])
 def test_the_line_of_the_own_code_is_named_and_not_one_of_a_library(attempt, library):
     frame = f'  File "{library}", line 80, in read'
     error = "json.JSONDecodeError: Expecting value"

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from clustertrain.run.folder import RunDir
+from clustertrain.waiting import wait_until
 from whole_run import ONE_WORKER, Run
 
 HELD = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_every": 1}, **ONE_WORKER}
@@ -60,3 +62,33 @@ def test_a_submitted_run_is_watched_stopped_and_continued(make_run):
     assert "done" in followed
     assert run.result.step == int(steps)
     assert run.left(5) == {}
+
+
+POINT = """\
+import time
+time.sleep(3)
+"""
+
+
+def test_the_points_of_a_sweep_train_in_turn_behind_the_command(make_run):
+    run = make_run("points", script="train.py", args=["0"], code=".", **ONE_WORKER)
+    (run.folder / "train.py").write_text(POINT)
+    run.before = set(run.left(0))
+    grid = "--no-check", "--grid", "failures.retries=0,1,2"
+    printed = call(run, "submit", "--to", "local", *grid, str(run.job_file))
+    assert re.findall(r"^submitted (\S+) as local job \S+: (\w+)", printed, re.MULTILINE) == [
+        ("points-0", "RUNNING"),
+        ("points-1", "PENDING"),
+        ("points-2", "PENDING"),
+    ]
+    assert "was cancelled in the queue" in call(run, "stop", "points-1")
+    assert "cancelled (cancelled)" in call(run, "status", "points-1")
+    points = [RunDir.newest(str(run.folder / "runs"), f"points-{n}") for n in (0, 2)]
+
+    def results():
+        return [attempt.result.read() for each in points if (attempt := each.newest_attempt()) is not None]
+
+    assert wait_until(lambda: [each and each.state for each in results()] == ["done", "done"], 240, 0.5)
+    first, last = (each.newest_attempt() for each in points)
+    assert first.result.read().ended_at <= last.claim.read().time
+    assert run.left(20) == {}

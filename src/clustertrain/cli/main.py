@@ -197,7 +197,7 @@ def submit(
     """Check a job and submit it to a scheduler; `--to local` starts it in the background of this machine.
 
     It runs a snapshot of job and code: later changes have no effect on it. With --grid it is a job for each
-    point of a sweep; on SLURM, an array of them.
+    point of a sweep; on SLURM, an array of them; here, one starts when the one before has ended.
     """
     from clustertrain.api import Start, submit_array
     from clustertrain.cli.grid import points_of
@@ -205,9 +205,8 @@ def submit(
     from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.target import Target
 
-    if grid and to == "local":
-        raise JobError("--grid: all points would train on this machine at once.\n`run --grid` takes turns.")
-    submitted, prepared, codes = [], [], [0]
+    submitted: list[Target] = []
+    prepared, codes = [], [0]
     as_array = bool(grid) and launcher_of(to).scheduler.has_arrays
     for each in points_of(job_file, sets, grid):
         if dry_run:
@@ -217,7 +216,8 @@ def submit(
         try:
             if as_array and (point := start.prepare(to, click.echo, **options)) is not None:
                 prepared.append((each, start, point))
-            known = None if as_array else start.submit(to, click.echo, note, **options)
+            before = [run.known.job_id for run in submitted if run.known is not None]
+            known = None if as_array else start.submit(to, click.echo, note, before, **options)
         except ClusterTrainError as error:
             if not grid:
                 raise

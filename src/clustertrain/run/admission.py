@@ -34,6 +34,7 @@ class Options:
         no_check: start without the check of the code.
         no_ray: the ranks of a start on this machine run without Ray.
         snapshot: the digest of the submission's snapshot, or empty for a start from the job file.
+        after: the jobs before it in a sweep; a launcher without a queue starts this one after their end.
         source: the state of the code's repositories, for a scheduler whose plan contains the code.
         command: the command line itself, for messages that advise one of the options.
     """
@@ -46,6 +47,7 @@ class Options:
     accept_changes: bool = False
     retry: bool = False
     snapshot: str = ""
+    after: tuple[str, ...] = ()
     source: Source | None = None
     command: CommandLine = UNKNOWN
 

@@ -1,7 +1,7 @@
 """This machine as a launcher: a submitted run is a process in the background.
 
-It runs a snapshot of job and code, as the job of a scheduler does. It never waits: what this machine has no
-room for is refused.
+It runs a snapshot of job and code, as the job of a scheduler does. It waits only for those before it in its
+sweep: what this machine has no room for is refused.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from clustertrain.launchers.check import check_training_installed, placing
 from clustertrain.launchers.known_runs import KnownRun, state_file
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.local.run import allocation_notes
+from clustertrain.launchers.local.turn import START, TURN, job_id_of, pid_of, waits
 from clustertrain.launchers.one_host import ray_address, world_sizes_here
 from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Meaning, Plan, Scheduler
 from clustertrain.launchers.shell import start_in_background
@@ -43,7 +44,17 @@ _POLL_S = 0.2
 class ProcessState(JobState):
     """The state of a process. One that has ended has none: how its run ended is in the storage."""
 
-    meanings: ClassVar = {"RUNNING": Meaning("running", "training", "runs")}
+    meanings: ClassVar = {
+        "RUNNING": Meaning("running", "training", "runs"),
+        "PENDING": Meaning("queued", "scheduler", "waits"),
+    }
+
+    @classmethod
+    def of(cls, job_id: str, pid: int) -> ProcessState:
+        host = socket.gethostname()
+        if waits(pid):
+            return cls(job_id, "PENDING", "a run before it in the sweep has not ended", cluster=host)
+        return cls(job_id, "RUNNING", nodes=host, cluster=host)
 
     @property
     def before_its_attempt(self) -> Meaning:
@@ -65,8 +76,8 @@ class LocalScheduler(Scheduler):
         return ""
 
     def plan(self, job: SiteJob, options: Options) -> Plan:
-        program = (sys.executable, "-m", "clustertrain.launchers.local.start")
-        return Plan(dump_job(job, defaults=True).encode(), program)
+        program = (TURN, *options.after) if options.after else (START,)
+        return Plan(dump_job(job, defaults=True).encode(), (sys.executable, "-m", *program))
 
     def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Sequence[str]:
         check_training_installed("submit --to local")
@@ -85,10 +96,9 @@ class LocalScheduler(Scheduler):
         return Handle(job_id_of(process or Process(this_host(), pid, 0)), socket.gethostname(), str(output))
 
     def states(self, jobs: Sequence[Handle]) -> Answer:
-        host = socket.gethostname()
-        running = (job.job_id for job in jobs if _pid(job) is not None)
-        found = {each: ProcessState(each, "RUNNING", nodes=host, cluster=host) for each in running}
-        return Answer(found, cluster=host)
+        pids = {job.job_id: pid_of(job.job_id) for job in jobs}
+        found = {job_id: ProcessState.of(job_id, pid) for job_id, pid in pids.items() if pid is not None}
+        return Answer(found, cluster=socket.gethostname())
 
     def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
         if host != socket.gethostname():
@@ -97,10 +107,9 @@ class LocalScheduler(Scheduler):
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
         """Request that the run saves and ends; what is left of it after 30 s is killed."""
-        if only_waiting:
-            return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if (pid := _pid(job)) is None:
+            pid = pid_of(job.job_id)
+            if pid is None or (only_waiting and not waits(pid)):
                 return
             try:
                 os.kill(pid, number)
@@ -108,19 +117,7 @@ class LocalScheduler(Scheduler):
                 raise ClusterError(f"Process {pid} belongs to another user.\nAsk that user.") from None
             except ProcessLookupError:  # it has ended at this moment
                 return
-            wait_until(lambda: _pid(job) is None, _KILLED_AFTER_S, _POLL_S)
-
-
-def job_id_of(process: Process) -> str:
-    """The ID of the job that this process is."""
-    return f"{process.pid}-{process.pid_started_ticks}"
-
-
-def _pid(job: Handle) -> int | None:
-    """The pid of a job that runs on this host, or None."""
-    pid = int(job.job_id.partition("-")[0])
-    process = process_of(pid)
-    return pid if process is not None and job_id_of(process) == job.job_id else None
+            wait_until(lambda: pid_of(job.job_id) is None, _KILLED_AFTER_S, _POLL_S)
 
 
 def _output_file(job: SiteJob) -> Path:

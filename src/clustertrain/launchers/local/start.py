@@ -7,7 +7,7 @@ import socket
 import sys
 
 from clustertrain import variables
-from clustertrain.launchers.local.launcher import job_id_of
+from clustertrain.launchers.local.turn import job_id_of
 from clustertrain.launchers.scheduler.start import main
 from clustertrain.node.processes import this_process
 

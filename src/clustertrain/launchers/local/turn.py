@@ -1,0 +1,42 @@
+"""A submitted run that waits for others to end: `python -m clustertrain.launchers.local.turn JOB_ID…`.
+
+Each later point of a sweep waits in such a process. So it imports little; when its turn comes, it becomes the
+run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from clustertrain.node.processes import Process, process_of
+
+START, TURN = "clustertrain.launchers.local.start", "clustertrain.launchers.local.turn"
+_POLL_S = 1.0
+
+
+def job_id_of(process: Process) -> str:
+    """The ID of the job that this process is."""
+    return f"{process.pid}-{process.pid_started_ticks}"
+
+
+def pid_of(job_id: str) -> int | None:
+    """The pid of a job that runs on this host, or None."""
+    process = process_of(int(job_id.partition("-")[0]))
+    return process.pid if process is not None and job_id_of(process) == job_id else None
+
+
+def waits(pid: int) -> bool:
+    """Whether this process is a run that waits for its turn."""
+    try:
+        return TURN in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:  # it has ended at this moment
+        return False
+
+
+if __name__ == "__main__":
+    while any(pid_of(job_id) is not None for job_id in sys.argv[1:]):
+        time.sleep(_POLL_S)
+    os.execv(sys.executable, [sys.executable, "-m", START])
