@@ -61,6 +61,21 @@ def test_submit_renders_each_point(job_file, launcher):
     assert all(f"name: digits-0-{digits}\n" in done.output for digits in ("1", "01"))
 
 
+def test_on_slurm_it_renders_the_one_array_that_it_sends(job_file):
+    def sent(*grid):
+        done = CliRunner().invoke(main, ["submit", "--to", "slurm", "--dry-run", *grid, job_file])
+        assert done.exit_code == 0, done.output
+        return done
+
+    array, alone = sent("--grid", "lr=0.1,0.01", "--grid", "seed=1,2"), sent()
+    assert array.stdout == alone.stdout
+    assert "note: one job with 4 elements; it is sent by `sbatch " in array.stderr
+    assert "--array=0-3 --output=" in array.stderr
+    apart = sent("--grid", "resources.workers=1,2")
+    assert apart.stdout.count("#SBATCH --job-name=digits-") == 2
+    assert "elements" not in apart.stderr
+
+
 def test_ls_shows_the_points_of_a_sweep_with_what_differs(job_file):
     for number, sets in enumerate(points_of(job_file, (), ["lr=0.1,0.01"])):
         job = load_job(job_file, sets)

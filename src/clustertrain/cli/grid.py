@@ -7,9 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from clustertrain.cli.where import note
 from clustertrain.errors import JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.launcher import launcher_of
+from clustertrain.run.command_line import typed
 
 
 def points_of(job_file: str, sets: tuple[str, ...], grid: Sequence[str]) -> list[tuple[str, ...]]:
@@ -37,6 +40,18 @@ def points_of(job_file: str, sets: tuple[str, ...], grid: Sequence[str]) -> list
             raise JobError(f"--grid: two points have the name {name}.\nLeave one of their values out.")
         points[name] = (*sets, *(f"{key}={value}" for key, value in point), f"name={name}")
     return list(points.values())
+
+
+def rendered(job_file: str, points: Sequence[tuple[str, ...]], to: str, name: str = "") -> str:
+    """What `submit` sends for these `--set` options of each point. `name`: of the sweep.
+
+    Raises:
+        JobError: a job cannot be rendered.
+    """
+    launcher = launcher_of(to)
+    jobs = [launcher.merged(load_job(Path(job_file), sets)) for sets in points]
+    commands = [typed("render", job_file, sets) for sets in points]
+    return launcher.render_sweep(name, [*zip(jobs, commands, strict=True)], note)
 
 
 def _as_name(value: str) -> str:

@@ -165,12 +165,9 @@ def check(
 @TO
 def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
     """Print what `submit` would send, and send nothing: `submit --dry-run` does the same."""
-    from clustertrain.job.file import load_job
-    from clustertrain.launchers.launcher import launcher_of
-    from clustertrain.run.command_line import typed
+    from clustertrain.cli.grid import rendered
 
-    job, launcher = load_job(Path(job_file), sets), launcher_of(to)
-    click.echo(launcher.render(launcher.merged(job), typed("render", job_file, sets), note), nl=False)
+    click.echo(rendered(job_file, [sets], to), nl=False)
 
 
 @main.command()
@@ -181,10 +178,7 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
 @start_options
 @click.option("--wait", is_flag=True, help="Follow the run to its end; exit with its code.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent, and send nothing.")
-@click.pass_context
 def submit(
-    ctx: click.Context,
-    /,
     job_file: str,
     sets: tuple[str, ...],
     to: str,
@@ -200,18 +194,18 @@ def submit(
     point of a sweep; on SLURM, an array of them; here, one starts when the one before has ended.
     """
     from clustertrain.api import Start, submit_array
-    from clustertrain.cli.grid import points_of
+    from clustertrain.cli.grid import points_of, rendered
     from clustertrain.job.file import load_job
     from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.target import Target
 
     submitted: list[Target] = []
     prepared, codes = [], [0]
-    as_array = bool(grid) and launcher_of(to).scheduler.has_arrays
-    for each in points_of(job_file, sets, grid):
-        if dry_run:
-            ctx.invoke(render, job_file=job_file, sets=each, to=to)
-            continue
+    as_array, points = bool(grid) and launcher_of(to).scheduler.has_arrays, points_of(job_file, sets, grid)
+    if dry_run:
+        click.echo(rendered(job_file, points, to, load_job(Path(job_file), sets).name), nl=False)
+        return
+    for each in points:
         start = Start.of(f"submit --to {to}", job_file, each)
         try:
             if as_array and (point := start.prepare(to, click.echo, **options)) is not None:

@@ -6,6 +6,7 @@ job. That part has another interface: driver/ray_cluster.py.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import (
     Prepared,
     Submitted,
+    array_of,
     prepare,
     send,
     send_array,
@@ -104,6 +106,19 @@ class Launcher:
         if command.sets and self.scheduler.submit_program:
             by_hand = f"submitted with plain {self.scheduler.submit_program}"
             note(f"note: {by_hand}, the job reads {command.job_file} without the changes of --set")
+        return plan.script.decode()
+
+    def render_sweep(self, name: str, points: Sequence[tuple[SiteJob, CommandLine]], note: Echo) -> str:
+        """Return what `submit` sends for the points of a sweep: one script, if they are sent as one job.
+
+        Raises:
+            JobError: a point cannot be rendered.
+        """
+        array = array_of(self.scheduler, name, [(job, Options(command=command)) for job, command in points])
+        if array is None:
+            return "".join(self.render(job, command, note) for job, command in points)
+        _, plan = array
+        note(f"note: one job with {len(points)} elements; it is sent by `{shlex.join(plan.argv)}`")
         return plan.script.decode()
 
     def submit(self, job: SiteJob, options: Options, echo: Echo) -> KnownRun | None:

@@ -107,27 +107,35 @@ def send(scheduler: Scheduler, prepared: Prepared, echo: Callable[[str], None]) 
 def send_array(
     scheduler: Scheduler, name: str, points: Sequence[Prepared], echo: Callable[[str], None]
 ) -> list[Submitted]:
-    """Submit jobs as one job with an element for each; one by one, if they differ in what the scheduler is
-    asked for, such as the number of nodes.
-
-    Args:
-        name: of the job in the queue.
+    """Submit jobs as one job with an element for each, or one by one: see `array_of`.
 
     Raises:
         JobError: there are too many.
         ClusterError: the scheduler does not answer, or refuses the job.
     """
-    named = [LaidOutJob(SiteJob(each.job.model_copy(update={"name": name}))) for each in points]
-    plans = [scheduler.plan(job, each.options) for job, each in zip(named, points, strict=True)]
-    if len(points) < 2 or any(plan.script != plans[0].script for plan in plans):
+    array = array_of(scheduler, name, [(each.job, each.options) for each in points])
+    if array is None:
         return [send(scheduler, each, echo) for each in points]
     submissions = [each.submission for each in points if each.submission is not None]
-    array = scheduler.array(named[0], plans[0], len(points))
-    handle = scheduler.submit(named[0], array, array_text(submissions), points[0].options.command)
+    handle = scheduler.submit(*array, array_text(submissions), points[0].options.command)
     for line in handle.printed:
         echo(line)
     elements = [scheduler.element(handle, index) for index in range(len(points))]
     return [_accepted(scheduler, each, one, echo) for each, one in zip(points, elements, strict=True)]
+
+
+def array_of(
+    scheduler: Scheduler, name: str, points: Sequence[tuple[SiteJob, Options]]
+) -> tuple[LaidOutJob, Plan] | None:
+    """The job with an element for each of these jobs, and its plan; None if the scheduler has no arrays, or
+    they differ in what it is asked for, such as the number of nodes. `name`: of the job in the queue."""
+    if not scheduler.has_arrays or len(points) < 2:
+        return None
+    named = [LaidOutJob(SiteJob(job.model_copy(update={"name": name}))) for job, _ in points]
+    plans = [scheduler.plan(job, options) for job, (_, options) in zip(named, points, strict=True)]
+    if any(plan.script != plans[0].script for plan in plans):
+        return None
+    return named[0], scheduler.array(named[0], plans[0], len(points))
 
 
 def _accepted(
