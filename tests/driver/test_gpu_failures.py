@@ -1,5 +1,6 @@
 """From the GPUs of a group's workers to the event of its start, and to the failure of one of them."""
 
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -50,6 +51,7 @@ def group(attempt, monkeypatch):
 def test_the_event_of_a_start_has_the_gpus(group):
     event = group.as_event()
     assert event["world_size"] == 2 and event["cuda"] is not None and event["nccl"].count(".") == 2
+    assert abs(event["ranks"][1].pop("clock_ahead_s")) < 1
     assert event["ranks"][1] == {
         "rank": 1,
         "host": "node7",
@@ -64,6 +66,24 @@ def test_the_event_of_a_start_has_the_gpus(group):
             }
         ],
     }
+
+
+class ClockOf1(Workers):
+    """The clock of rank 1's node is five minutes ahead."""
+
+    def get_workers(self):
+        ranks = super().get_workers()
+        of_1 = ranks[1].execute_async
+        ranks[1].execute_async = lambda function, *args: (
+            done(lambda: time.time() + 300) if function is time.time else of_1(function, *args)
+        )
+        return ranks
+
+
+def test_the_event_of_a_start_has_the_clock_of_each_rank(group, attempt):
+    event = HereGroup(ClockOf1(), attempt.restart(0)).as_event()
+    found = [event["clock_ahead_s"], *(rank["clock_ahead_s"] for rank in event["ranks"])]
+    assert found == pytest.approx([0, 0, 300], abs=2)
 
 
 FULL = (

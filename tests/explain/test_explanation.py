@@ -98,6 +98,21 @@ def test_the_line_of_the_own_code_is_named_and_not_one_of_a_library(attempt, lib
     assert error in found.proof
 
 
+def test_the_times_of_nodes_with_different_clocks_are_compared_on_one(attempt):
+    """The clock of node2 is five minutes behind: rank 3 raised a second after rank 1."""
+    clocks = [("node1", 0.0), ("node1", 0.0), ("node2", -300.0), ("node2", -300.0)]
+    ranks = [{"rank": r, "host": host, "pid": r, "clock_ahead_s": s} for r, (host, s) in enumerate(clocks)]
+    EventLog(attempt.events).write("group_started", restart=0, world_size=4, ranks=ranks)
+    log(attempt, 1, f"2026-11-21 00:02:00 INFO\n{RAISED.format('IndexError: Target 10 is out of bounds.')}")
+    log(attempt, 3, f"2026-11-20 23:57:01 INFO\n{RAISED.format('IndexError: Target 11 is out of bounds.')}")
+    found = explain(attempt.run)
+    assert (found.rank, found.host) == (1, "node1")
+    log(attempt, 1, f"2026-11-21 00:02:02 INFO\n{RAISED.format('IndexError: Target 10 is out of bounds.')}")
+    found = explain(attempt.run)
+    assert (found.rank, found.host) == (3, "node2")
+    assert "  rank 3  00:02:01  IndexError" in found.proof
+
+
 def test_behind_a_kill_is_what_the_rank_printed_before_it(attempt):
     fail(attempt, "rank 1 (pid 7 on node1) died of signal 9 (SIGKILL)", rank=1, error="signal")
     assert explain(attempt.run).failure == "killed"

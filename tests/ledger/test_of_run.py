@@ -138,6 +138,17 @@ def test_a_node_with_another_clock_changes_nothing_but_a_note(run, ahead_s):
     assert ledger.notes == (f"the clock of a was {how}; its times are corrected",)
 
 
+def test_of_each_node_with_another_clock_there_is_a_note(run):
+    ranks = [
+        {"rank": n, "host": host, "clock_ahead_s": s}
+        for n, (host, s) in enumerate({"a": 0.1, "b": -300.0}.items())
+    ]
+    written = Written(run).starts(0, 2)
+    written.event("group_started", 4, restart=0, world_size=2, clock_ahead_s=0.1, ranks=ranks)
+    written.trains(0, 6, 7).ends(9, returned=8, step=2)
+    assert books(run)[0].notes == ("the clock of b was 300 s behind the driver's; its times are corrected",)
+
+
 @pytest.mark.parametrize("ahead_s", [-300.0, 7200.0])
 def test_without_an_exchange_the_order_of_events_bounds_the_error(run, ahead_s):
     """Earlier versions did not ask for the time."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clustertrain.explain.first_cause import Source
 from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.records import Claim, Failure, Result
-from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.run.streams.history import clocks_ahead_s, events_of_attempt
 from clustertrain.run.streams.rank_log import start_line
 from clustertrain.run.streams.stream_names import rank_of_log
 from clustertrain.run.streams.streams import Tail, stream_names
@@ -32,6 +32,7 @@ class Start:
     result: Result | None
     hosts: dict[int, str]
     pids: dict[int, int]
+    clocks: dict[str, float]
 
     @classmethod
     def newest(cls, attempt: Attempt) -> Start:
@@ -40,11 +41,13 @@ class Start:
         failure = restart.failure.read() if restart is not None else None
         plan = restart.plan.read() if restart is not None else None
         hosts, pids = dict(enumerate(plan.hosts if plan is not None else ())), {}
-        for event in events_of_attempt(attempt):
+        events = events_of_attempt(attempt)
+        for event in events:
             if event["kind"] == "group_started" and restart and event.get("restart") == restart.number:
                 hosts |= {int(each["rank"]): str(each["host"]) for each in event["ranks"]}
                 pids = {int(each["rank"]): int(each["pid"]) for each in event["ranks"]}
-        return cls(attempt, restart, failure, attempt.result.read(), hosts, pids)
+        result, clocks = attempt.result.read(), clocks_ahead_s(events)
+        return cls(attempt, restart, failure, result, hosts, pids, clocks)
 
     def records(self) -> Iterator[Source]:
         """The failure of the start, the result of the attempt, and the scheduler's word on its job."""
@@ -88,7 +91,9 @@ class Start:
         text, first_line = _end_of(self.attempt, key, most_bytes)
         before, mark, of_start = text.rpartition(start_line(number))
         first_line += before.count("\n") if mark else 0
-        return Source(self._name(key), of_start, rank, self.hosts[rank], _OF_RANK, first_line)
+        host = self.hosts[rank]
+        ahead_s = self.clocks.get(host, 0.0)
+        return Source(self._name(key), of_start, rank, host, _OF_RANK, first_line, ahead_s=ahead_s)
 
     def other_logs(self) -> Iterator[Source]:
         """The ends of the driver's log and of Ray's log on each node."""

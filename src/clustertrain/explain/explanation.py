@@ -35,7 +35,8 @@ class Explanation:
         proof: the line that shows it, and where it is.
         change: what to change.
         rank, host: where it happened, or null and empty.
-        evidence: at most ten lines: the file, the rank, the time of day on its node and the text of each.
+        evidence: at most ten lines: the file, the rank, the time of day on the driver's clock and the text of
+            each.
         followed: the ranks whose errors only follow from it.
         earlier: the failures of earlier starts of the workers in this attempt.
         stacks: of a running run: the groups of ranks at one place, the outlier first; without frames those

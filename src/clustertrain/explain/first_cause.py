@@ -39,6 +39,7 @@ class Source:
         first_line: the number of its first line in the file.
         order: sources with a smaller number decide first.
         time: of a record, in seconds since 1970.
+        ahead_s: how far the clock of its times of day was ahead of the driver's.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Source:
     order: int = 0
     first_line: int = 1
     time: float | None = None
+    ahead_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,14 @@ class Hit:
 
     @property
     def at(self) -> str:
-        """Its time of day on its node, or empty if unknown."""
+        """Its time of day on the driver's clock, or empty if unknown."""
         for line in reversed(self.lines[: self.index + 1]):
             if (found := _TIME.search(line)) is not None:
-                return found["at"]
-        seconds = self.source.time
-        return "" if seconds is None else time.strftime("%H:%M:%S", time.localtime(seconds))
+                hours, minutes, seconds = map(int, found["at"].split(":"))
+                of_day_s = hours * 3600 + minutes * 60 + seconds - round(self.source.ahead_s)
+                return time.strftime("%H:%M:%S", time.gmtime(of_day_s % 86400))
+        time_s = self.source.time
+        return "" if time_s is None else time.strftime("%H:%M:%S", time.localtime(time_s))
 
     @property
     def key(self) -> tuple[int, int, str, int, int]:

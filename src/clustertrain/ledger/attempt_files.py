@@ -17,6 +17,7 @@ from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Claim, JobChanges, Outcome, Result, ResumePoint
 from clustertrain.run.streams.events import read_events
+from clustertrain.run.streams.history import clocks_ahead_s
 from clustertrain.run.streams.step_counter import counted_step
 
 _NOTED_S = 1.0  # clocks that differ by less are corrected without a note
@@ -136,10 +137,12 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
         failure = next((e for e in own if e["kind"] in ("worker_died", "restarting")), None)
         metrics = [e for e in stream(restart.metrics_key) if e["kind"] in ("train", "eval")]
         ahead_s = _ahead_s(started, failure, metrics)
-        if abs(ahead_s) >= _NOTED_S:
-            clock = f"the clock of {plan.hosts[0] if plan is not None and plan.hosts else 'rank 0'}"
-            how = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the driver's"
-            notes[f"{clock} was {how}; its times are corrected"] = None
+        first = plan.hosts[0] if plan is not None and plan.hosts else "rank 0"
+        clocks = {**clocks_ahead_s([started] if started is not None else []), first: ahead_s}
+        for host, by_s in clocks.items():
+            if abs(by_s) >= _NOTED_S:
+                how = f"{abs(by_s):.0f} s {'ahead of' if by_s > 0 else 'behind'} the driver's"
+                notes[f"the clock of {host} was {how}; its times are corrected"] = None
         outcome, counted = read(restart.outcome), _counted(restart, failure)
         ended_at = (outcome.step or 0) if outcome is not None else 0
         by_rank_0 = [(e["time"] - ahead_s, e) for e in of_nodes]

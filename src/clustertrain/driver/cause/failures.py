@@ -67,8 +67,9 @@ class Group:
         self._limits: dict[int, Limits] = self._of_all(read_limits)
         self._gpus: dict[int, RankGpus] = self._of_all(gpus_of_rank)
         asked = time.time()
-        answered = answer(self._workers[0].execute_async(time.time))
-        self._clock_ahead_s = answered - (asked + time.time()) / 2
+        clocks = self._of_all(time.time)
+        here = (asked + time.time()) / 2
+        self._clocks_ahead_s = {rank: clock - here for rank, clock in clocks.items()}
 
     def _of_all(self, function: Callable[[], Any]) -> dict[int, Any]:
         found = answers([worker.execute_async(function) for worker in self._workers.values()])
@@ -82,6 +83,7 @@ class Group:
                 "host": worker.metadata.hostname,
                 "pid": worker.metadata.pid,
                 "gpus": [asdict(gpu) for gpu in self._gpus[rank].gpus],
+                "clock_ahead_s": self._clocks_ahead_s[rank],
             }
             for rank, worker in self._workers.items()
         ]
@@ -89,7 +91,7 @@ class Group:
         return {
             "restart": self._restart.number,
             "world_size": len(ranks),
-            "clock_ahead_s": self._clock_ahead_s,
+            "clock_ahead_s": self._clocks_ahead_s[0],
             "ranks": ranks,
             "cuda": of_first.cuda,
             "nccl": of_first.nccl,

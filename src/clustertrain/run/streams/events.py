@@ -39,8 +39,8 @@ KINDS = {
     ),
     "ray_started": Kind("Ray runs at `address`.", "seconds, address"),
     "group_started": Kind(
-        "The workers started. `ranks` are objects with rank, host, pid and gpus (uuid, pci, name, driver, "
-        "capability). The clock of rank 0's node was `clock_ahead_s` ahead of the driver's.",
+        "The workers started. `ranks` are objects with rank, host, pid, gpus (uuid, pci, name, driver, "
+        "capability) and clock_ahead_s, how far its clock was ahead of the driver's; beside them, of rank 0.",
         "restart, world_size, clock_ahead_s, cuda, nccl, ranks",
     ),
     "resized": Kind("The run continues with `world_size` workers of at most `of`.", "world_size, of, text"),

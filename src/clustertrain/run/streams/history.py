@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clustertrain.run.folder import Attempt, RunDir
@@ -9,9 +10,11 @@ from clustertrain.run.job_diff import was_refused
 from clustertrain.run.streams.events import Follower, read_events
 from clustertrain.run.streams.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run.streams.streams import stream_names
+from clustertrain.units import LATEST_S
 
 _STREAMS_PER_LOOK = 32
 _LIVELY_STREAMS = 8
+_ONE_CLOCK_S = 1.0  # the driver's question takes less
 
 
 class AttemptFollower:
@@ -52,10 +55,28 @@ class AttemptFollower:
 
 
 def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
-    """All events of an attempt, from every node, by time."""
+    """All events of an attempt, from every node, by time on the driver's clock."""
     names = filter(is_events_stream, stream_names(attempt.run, attempt.key))
-    events = [e for name in names for e in read_events(attempt.run, f"{attempt.key}/{name}")]
+    streams = {name: read_events(attempt.run, f"{attempt.key}/{name}") for name in names}
+    clocks = clocks_ahead_s(streams.get(attempt.events.name, ()))
+    for host, ahead_s in clocks.items():
+        name = attempt.node_events(host).name
+        streams[name] = [{**each, "time": each["time"] - ahead_s} for each in streams.get(name, ())]
+    events = [event for stream in streams.values() for event in stream]
     return sorted(events, key=lambda event: float(event["time"]))
+
+
+def clocks_ahead_s(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """How far the clock of each host was ahead of the driver's when its ranks last started; only hosts whose
+    clock differs by a second or more."""
+    found: dict[str, float] = {}
+    for event in events:
+        ranks = event.get("ranks") if event["kind"] == "group_started" else None
+        for rank in ranks if isinstance(ranks, list) else ():
+            match rank:  # other programs may have written something else
+                case {"host": str(host), "clock_ahead_s": int() | float() as ahead_s}:
+                    found[host] = ahead_s
+    return {host: ahead_s for host, ahead_s in found.items() if _ONE_CLOCK_S <= abs(ahead_s) <= LATEST_S}
 
 
 def curve(run: RunDir) -> list[dict[str, Any]]:
