@@ -99,7 +99,11 @@ NEEDED = [
     ("poddisruptionbudgets.policy", "delete", Two.waiting, "stop", BUDGET),
 ]
 OF_THE_CLUSTER_ROLE = {"list nodes"}
-OF_KUEUE = {("workloads.kueue.x-k8s.io", "list"), ("localqueues.kueue.x-k8s.io", "get")}
+OF_KUEUE = {
+    ("workloads.kueue.x-k8s.io", "list"),
+    ("localqueues.kueue.x-k8s.io", "get"),
+    ("localqueues/pendingworkloads.visibility.kueue.x-k8s.io", "get"),
+}
 
 
 @pytest.fixture

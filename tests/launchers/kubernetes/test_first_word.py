@@ -19,7 +19,13 @@ REFUSED = {
 
 
 def rayjob(status, labels=None, **spec):
-    metadata = {"name": "cpu", "uid": "u1", "creationTimestamp": MADE, "labels": labels or {}}
+    metadata = {
+        "name": "cpu",
+        "namespace": "ml",
+        "uid": "u1",
+        "creationTimestamp": MADE,
+        "labels": labels or {},
+    }
     spec = {"rayClusterSpec": {"workerGroupSpecs": [{"replicas": 1}]}, **spec}
     return {"metadata": metadata, "spec": spec, "status": status}
 
@@ -56,6 +62,10 @@ class Cluster:
         if isinstance(self.now, Exception):
             raise self.now
         return self.now["rayjobs"]
+
+    def raw(self, path):
+        assert path.endswith("/namespaces/ml/localqueues/team/pendingworkloads")
+        return self.now.get("pending")
 
     def list(self, kind, selector=""):
         return self.now.get(kind.partition(".")[0], [])
@@ -138,6 +148,13 @@ def test_pods_that_are_scheduled_are_counted():
 def test_a_queue_that_admits_the_run_is_not_the_end_of_the_wait():
     admitted = queued(workload("True", "Quota reserved"))
     assert "all pods are scheduled" in first_word(JOB, Cluster(queued(), admitted, SCHEDULED))
+
+
+@pytest.mark.parametrize(("owner", "place"), [("u1", ", 12th in it"), ("u2", "")])
+def test_the_position_in_a_queue_is_told_if_kueue_tells_it(owner, place):
+    waits = {"metadata": {"ownerReferences": [{"uid": owner}]}, "positionInLocalQueue": 11}
+    state = {**queued(workload("False", "no quota")), "pending": {"items": [waits]}}
+    assert f"waits in queue team of Kueue{place}: Pending: no quota" in first_word(JOB, Cluster(state))
 
 
 def test_a_run_that_is_suspended_by_hand_says_so():

@@ -243,3 +243,12 @@ def test_a_job_is_asked_for_where_its_handle_says(fake):
     assert argv.read_text().startswith("--context=prod --namespace=ml get rayjobs.ray.io ")
     SCHEDULER.states([Handle("digits")])
     assert argv.read_text().startswith("get rayjobs.ray.io ")
+
+
+@pytest.mark.parametrize("stderr", [FORBIDDEN, "Error from server (NotFound): the server could not find it"])
+def test_what_the_api_server_does_not_serve_is_none(fake, stderr):
+    argv = fake(0, stdout='{"items": []}')
+    assert Kubectl("team").raw("/apis/x") == {"items": []}
+    assert argv.read_text() == "--namespace=team get --raw=/apis/x\n"
+    fake(1, stderr)
+    assert Kubectl("team").raw("/apis/x") is None

@@ -94,6 +94,12 @@ def start_text(estimate: float | None) -> str:
     return time.strftime("about %H:%M" if is_today else "about %Y-%m-%d %H:%M", starts)
 
 
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 11th."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}th" if number % 100 in (11, 12, 13) else f"{number}{ending}"
+
+
 @dataclass(frozen=True)
 class JobState:
     """The state of one job in a scheduler.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.scheduler.interface import Answer, JobState, Meaning
+from clustertrain.launchers.scheduler.interface import Answer, JobState, Meaning, ordinal
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
 from clustertrain.launchers.slurm.site_settings import TRAINS_ON, site_settings, tracks_by_group
 from clustertrain.launchers.slurm.times import slurm_time_s
@@ -165,12 +165,7 @@ def position(job_id: str) -> str:
     jobs = [line.strip().partition("|") for line in printed.splitlines()]
     own = next((partition for partition, _, each in jobs if each == job_id), None)
     before = [each for partition, _, each in jobs if partition == own]
-    return f"{_ordinal(before.index(job_id) + 1)} in its partition's queue" if own is not None else ""
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}th" if number % 100 in (11, 12, 13) else f"{number}{ending}"
+    return f"{ordinal(before.index(job_id) + 1)} in its partition's queue" if own is not None else ""
 
 
 def _parsed(line: str) -> QueueState:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
@@ -153,6 +154,15 @@ class Kubectl:
         where = [f"--context={self.context}"] if self.context else []
         where += [f"--namespace={self.namespace}"] if self.namespace else []
         return ["kubectl", *where, *arguments]
+
+    def raw(self, path: str) -> dict[str, Any] | None:
+        """The API server's answer at a path; None if it serves none there, or not to this user."""
+        with suppress(CommandFailed):
+            value: dict[str, Any] = json.loads(
+                run(self.argv("get", f"--raw={path}"), timeout_s=ANSWER_S).stdout
+            )
+            return value
+        return None
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """One object. Raises as `__call__`; NotFound if it does not exist."""

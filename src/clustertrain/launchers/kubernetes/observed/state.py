@@ -24,7 +24,7 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
 )
 from clustertrain.launchers.kubernetes.render.fields import at, items, mapping
 from clustertrain.launchers.scheduler import run_state
-from clustertrain.launchers.scheduler.interface import JobState, Meaning
+from clustertrain.launchers.scheduler.interface import JobState, Meaning, ordinal
 from clustertrain.launchers.scheduler.run_state import Files
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
@@ -96,6 +96,7 @@ class Observed:
         pods: of the run, including those that are terminating.
         events: of the objects of the run, and of claims.
         workload: Kueue's Workload of the RayJob, or None if none exists or none could be read.
+        position: of the RayJob in its queue, from 1; None if Kueue does not tell.
         lost_nodes: why a node of the pods is not ready, by its name.
         last_words: what containers printed last, if it explains a problem.
     """
@@ -104,6 +105,7 @@ class Observed:
     pods: tuple[Object, ...] = ()
     events: tuple[Object, ...] = ()
     workload: Object | None = None
+    position: int | None = None
     lost_nodes: Mapping[str, str] = field(default_factory=dict)
     last_words: LastWords = field(default_factory=dict)
 
@@ -295,7 +297,8 @@ def _why_suspended(observed: Observed) -> tuple[str, str]:
     elif reserved.get("status") == "True":
         stored.append("admitted, it is about to start")
     summary = "; ".join(stored) or "Kueue has not processed it yet"
-    return f"waits in queue {observed.queue} of Kueue: {summary}", "scheduler"
+    place = f", {ordinal(observed.position)} in it" if observed.position is not None else ""
+    return f"waits in queue {observed.queue} of Kueue{place}: {summary}", "scheduler"
 
 
 def _partial_start(observed: Observed) -> str:

@@ -41,6 +41,7 @@ from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import CommandLine
 
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
+_PENDING = "/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces/{}/localqueues/{}/pendingworkloads"
 _STATUS = ("status", "--json", "--to", "local", JOB_FILE)
 _EXEC_S = 60.0
 
@@ -136,7 +137,8 @@ def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
         events: tuple[Object, ...] = ()
     else:
         events = _events(kubectl, observed, notes)
-    return replace(observed, events=events, workload=_workload(kubectl, observed, notes))
+    workload, position = _workload(kubectl, observed, notes), _position(kubectl, observed)
+    return replace(observed, events=events, workload=workload, position=position)
 
 
 def _is_of(pod: Object, observed: Observed) -> bool:
@@ -165,7 +167,7 @@ def _events(kubectl: Kubectl, observed: Observed, notes: list[str]) -> tuple[Obj
 
 def _workload(kubectl: Kubectl, observed: Observed, notes: list[str]) -> Object | None:
     """Kueue's Workload of a RayJob that waits in a queue; else None."""
-    if observed.rayjob is None or not observed.queue or observed.native.state != "queued":
+    if observed.rayjob is None or not _is_in_queue(observed):
         return None
     try:
         workloads = kubectl.list(WORKLOADS)
@@ -174,6 +176,20 @@ def _workload(kubectl: Kubectl, observed: Observed, notes: list[str]) -> Object 
         return None
     uid = observed.rayjob["metadata"]["uid"]
     return next((each for each in workloads if uid in _owners(each)), None)
+
+
+def _position(kubectl: Kubectl, observed: Observed) -> int | None:
+    """The position of a RayJob in its queue, from 1, if the cluster serves Kueue's visibility API."""
+    if observed.rayjob is None or not _is_in_queue(observed):
+        return None
+    metadata = observed.rayjob["metadata"]
+    found = kubectl.raw(_PENDING.format(metadata["namespace"], observed.queue)) or {}
+    waiting = (each for each in found.get("items") or () if metadata["uid"] in _owners(each))
+    return next((int(each["positionInLocalQueue"]) + 1 for each in waiting), None)
+
+
+def _is_in_queue(observed: Observed) -> bool:
+    return bool(observed.queue) and observed.native.state == "queued"
 
 
 def _owners(thing: Object) -> list[str]:
