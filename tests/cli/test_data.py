@@ -24,6 +24,13 @@ from web import Answer, serving
 
 BODY = bytes(range(256)) * 1000
 
+SMALL_PARTS = """
+from clustertrain.cli.main import main
+from clustertrain.staging import fetch
+fetch.PART_BYTES = 1000  # what a kill costs, of a file that is shorter than a real part
+main()
+"""
+
 
 @pytest.fixture
 def web():
@@ -114,7 +121,7 @@ def test_a_missing_file_is_listed_and_hides_no_other(data, job_file, tmp_path):
 
 def test_what_a_kill_left_is_shown_and_evicted(data, web, job_file, tmp_path):
     web.answers = [Answer(hold_after=100_000)]
-    command = [sys.executable, "-m", "clustertrain.cli", "data", "fetch", str(job_file), "train"]
+    command = [sys.executable, "-c", SMALL_PARTS, "data", "fetch", str(job_file), "train"]
     with subprocess.Popen(command, env={**os.environ}, stdout=subprocess.PIPE, text=True) as killed:
         assert "download" in killed.stdout.readline()
         killed.kill()

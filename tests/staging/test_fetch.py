@@ -36,10 +36,10 @@ def web():
 
 
 def get(uri, folder, sha256=None, tick=lambda *_: None):
-    part = fetch(open_source(Location(uri)), folder, uri=uri, sha256=sha256, tick=tick)
-    assert hashlib.sha256(part.path.read_bytes()).hexdigest() == part.sha256(tick)
-    assert part.path.stat().st_size == part.size_bytes == part.total_bytes
-    return part.path.read_bytes()
+    fetched = fetch(open_source(Location(uri)), folder, uri=uri, sha256=sha256, tick=tick)
+    data = fetched.path.read_bytes()
+    assert (fetched.size_bytes, fetched.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    return data
 
 
 def test_a_good_server(web, folder):

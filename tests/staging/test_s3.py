@@ -17,7 +17,7 @@ import pytest
 
 from clustertrain.errors import DataError
 from clustertrain.staging import fetch as fetch_module
-from clustertrain.staging import partial_file, retries
+from clustertrain.staging import retries
 from clustertrain.staging.fetch import open_source
 from clustertrain.staging.partial_file import PartFile, read_progress
 from clustertrain.staging.retries import TRIES
@@ -35,12 +35,12 @@ PIECE = 1 << 17
 CHILD = """
 import json, sys
 from pathlib import Path
-from clustertrain.staging import partial_file, retries
+from clustertrain.staging import fetch, retries
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 options = json.loads(sys.argv[1])
 retries.BACKOFF_S = 0.01
-partial_file.PART_BYTES = options["piece"]
+fetch.PART_BYTES = options["piece"]
 path = stage(
     "d", Location(**options["location"]), sha256=None, extract=False, into=Path(options["into"]),
     on_event=lambda event: print(json.dumps(event), flush=True),
@@ -52,7 +52,7 @@ print(json.dumps({"path": str(path)}), flush=True)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """24 pieces, so that eight streams have something to do, in a file that is quickly made."""
-    monkeypatch.setattr(partial_file, "PART_BYTES", PIECE)
+    monkeypatch.setattr(fetch_module, "PART_BYTES", PIECE)
     monkeypatch.setattr(retries, "BACKOFF_S", 0.01)
 
 
@@ -294,17 +294,19 @@ def child(location, into):
 
 
 def test_a_kill_loses_no_recorded_byte(proxy, moto_s3, into):
-    """Killed in the middle of eight streams, twice: four parts have arrived, and all streams wait in a part.
-    Each start requests exactly the missing bytes."""
+    """Killed in the middle of eight streams, twice: four parts have arrived, and all streams wait in a part,
+    which is lost. Each start requests exactly the missing bytes."""
     location = moto_s3.location("f.bin", endpoint=proxy.endpoint)
     for parts in (4, 8):
         proxy.script([None] * 4, when=get)
         proxy.script(stall(50_000), when=get)
+        asked_for = proxy.count(get) + 4 + fetch_module.STREAMS
         with child(location, into) as process:
             wait_for(lambda kept=parts * PIECE: noted_bytes(into) >= kept or process.poll() is not None)
+            wait_for(lambda count=asked_for: proxy.count(get) >= count or process.poll() is not None)
             process.kill()
         proxy.calm()
-        assert parts * PIECE <= noted_bytes(into) < len(BODY)
+        assert noted_bytes(into) == parts * PIECE
     kept, before = noted_bytes(into), bytes_requested(proxy)
     (download,) = into.glob(".*.part/download")
     inode = download.stat().st_ino
@@ -362,7 +364,7 @@ def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(
     web.answers = [Answer(ignores_range=not supports_ranges)] * 50
     with closing(PartFile(tmp_path, '"one"', len(BODY))) as part:
         for index in (0, 2, 3, 7):
-            part.write(index * PIECE, BODY[index * PIECE : (index + 1) * PIECE])
+            put(part, index * PIECE, (index + 1) * PIECE)
     location = Location(f"{web.url}/f")
     part = fetch_module.fetch(
         open_source(location), tmp_path, uri=location.uri, sha256=SHA256, tick=lambda *_: None
@@ -410,47 +412,51 @@ def test_each_cut_on_the_web_is_retried(web, into):
 # ----------------------------------------------------------------------------------------------- the part
 
 
+def put(part, start, end):
+    part.write(start, BODY[start:end])
+    part.record(start, end, zlib.crc32(BODY[start:end]))
+
+
 def test_pieces_in_any_order_become_the_file(tmp_path):
     order = list(range(0, len(BODY), PIECE))
     random.Random(4).shuffle(order)
     with closing(PartFile(tmp_path, '"v"', len(BODY))) as part:
         for at in order:
-            part.write(at, BODY[at : at + 1000])
-            part.write(at + 1000, BODY[at + 1000 : at + PIECE])
-        assert part.is_complete
-        assert part.sha256(lambda *_: None) == SHA256
+            put(part, at, at + 1000)
+            put(part, at + 1000, at + PIECE)
+        assert part.missing() == []
     assert part.path.read_bytes() == BODY
 
 
 def test_gaps_are_what_is_missing(tmp_path):
     end = 3 * PIECE + 5
     with closing(PartFile(tmp_path, '"v"', end)) as part:
-        part.write(0, BODY[:100])
-        part.write(PIECE, BODY[PIECE : 2 * PIECE])
-        assert part.gaps() == [(100, PIECE), (2 * PIECE, end)]
-        part.write(100, BODY[100:PIECE])
-        assert part.gaps() == [(2 * PIECE, end)]
+        put(part, 0, 100)
+        put(part, PIECE, 2 * PIECE)
+        assert part.missing() == [(100, PIECE), (2 * PIECE, end)]
+        put(part, 100, PIECE)
+        assert part.missing() == [(2 * PIECE, end)]
         assert part.size_bytes == 2 * PIECE
     with closing(PartFile(tmp_path, '"v"')) as part:
-        part.write(PIECE, b"x")
-        assert part.gaps() == [(0, PIECE), (PIECE + 1, None)]
+        put(part, PIECE, PIECE + 1)
+        assert part.missing() == [(0, PIECE), (PIECE + 1, None)]
 
 
 @pytest.mark.parametrize("torn", [0, 1, 2])
 def test_only_bytes_that_match_their_checksum_are_used(tmp_path, torn):
     with closing(PartFile(tmp_path, '"v"', len(BODY))) as part:
         for index in range(3):
-            part.write(index * PIECE, BODY[index * PIECE : index * PIECE + 5000])
+            put(part, index * PIECE, index * PIECE + 5000)
     data = bytearray((tmp_path / "download").read_bytes())
     data[torn * PIECE + 4000] ^= 1
     (tmp_path / "download").write_bytes(data)
     with closing(PartFile.resume(tmp_path, lambda *_: None)) as again:
         assert again.size_bytes == 10_000
-        assert again.gaps()[0][0] == (0 if torn == 0 else 5000)
+        assert again.missing()[0][0] == (0 if torn == 0 else 5000)
     assert read_progress(tmp_path).size_bytes == 10_000
 
 
-def test_of_the_pieces_of_an_earlier_release_only_those_that_are_parts_are_used(tmp_path):
+def test_the_pieces_of_an_earlier_release_are_used(tmp_path):
     """It recorded pieces of another size, in the order in which they were begun."""
     (tmp_path / "download").write_bytes(BODY)
     header = json.dumps({"validator": '"v"', "total_bytes": len(BODY)}).encode().ljust(4095) + b"\n"
@@ -458,8 +464,8 @@ def test_of_the_pieces_of_an_earlier_release_only_those_that_are_parts_are_used(
     entries = [struct.pack("<QQI", at, length, zlib.crc32(BODY[at : at + length])) for at, length in pieces]
     (tmp_path / "progress").write_bytes(header + b"".join(entries))
     with closing(PartFile.resume(tmp_path, lambda *_: None)) as again:
-        assert again.gaps() == [(5000, len(BODY))]
-    assert read_progress(tmp_path).size_bytes == 5000
+        assert again.missing() == [(10_000, PIECE * 3), (PIECE * 3 + 5000, len(BODY))]
+    assert read_progress(tmp_path).size_bytes == 15_000
 
 
 def test_a_part_of_another_version_is_another_file(tmp_path):
@@ -467,7 +473,8 @@ def test_a_part_of_another_version_is_another_file(tmp_path):
     old = PartFile(tmp_path, '"old"', len(BODY))
     new = PartFile(tmp_path, '"new"', len(BODY))
     old.write(0, b"x" * 1000)
-    new.write(0, BODY[:10])
+    old.record(0, 1000, zlib.crc32(b"x" * 1000))
+    put(new, 0, 10)
     assert (tmp_path / "download").read_bytes() == BODY[:10]
     assert read_progress(tmp_path).size_bytes == 10
     old.close()
@@ -476,9 +483,9 @@ def test_a_part_of_another_version_is_another_file(tmp_path):
 
 def test_a_stream_that_was_abandoned_writes_nothing_more(tmp_path):
     part = PartFile(tmp_path, '"v"', len(BODY))
-    part.write(0, BODY[:10])
+    put(part, 0, 10)
     part.close()
-    part.write(10, BODY[10:20])
+    put(part, 10, 20)
     assert (tmp_path / "download").read_bytes() == BODY[:10]
     assert read_progress(tmp_path).size_bytes == 10
 

@@ -33,11 +33,12 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 CHILD = """
 import json, sys
 from pathlib import Path
-from clustertrain.staging import retries
+from clustertrain.staging import fetch, retries
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 options = json.loads(sys.argv[1])
 retries.BACKOFF_S = 0.01
+fetch.PART_BYTES = 1000
 path = stage(
     "d", Location(options["uri"]), sha256=options["sha256"], extract=options["extract"],
     into=Path(options["into"]), lease_s=options["lease_s"],

@@ -1,31 +1,33 @@
-"""Fetches one file from its source to the disk: hashed during the write, resumed after a cut or a kill.
+"""Fetches one file from its source to the disk, resumes after a cut or a kill, and computes its sha256.
 
 The bytes are collected in a `PartFile` (partial_file.py). A source that serves any range of one version is
-read by several streams in parallel, any other source by one stream from start to end. The calling thread
-hashes what has no gaps.
+read by several streams in parallel, any other source by one stream from start to end.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import threading
 import time
-from collections import deque
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.staging.local_file import FileSource
-from clustertrain.staging.partial_file import PartFile, Tick, part_end
+from clustertrain.staging.partial_file import PartFile, Tick, chunks_of, forget
 from clustertrain.staging.retries import Retries
 from clustertrain.staging.source import CutShort, NotThatRange, Source, Stream, masked
 from clustertrain.storage.location import Location, local_path
 from clustertrain.units import duration_text
 
+PART_BYTES = 16 << 20  # of one request, at most; large, because every request has a fixed cost
 STREAMS = 8
-_TICK_EVERY_S = 0.01  # also how long the hashing pauses at a gap
+_TICK_EVERY_S = 0.01
 _LEAVE_AFTER_S = 1.0
 _KEPT_FREE_BYTES = 1 << 30
 
@@ -53,7 +55,16 @@ def open_source(location: Location) -> Source:
     return HttpSource(uri, location.timeout_s)
 
 
-def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: Tick) -> PartFile:
+@dataclass(frozen=True)
+class Fetched:
+    """A file that was fetched completely."""
+
+    path: Path
+    size_bytes: int
+    sha256: str
+
+
+def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: Tick) -> Fetched:
     """Fetch a whole source into `folder`, and resume a partial download there.
 
     After a cut the transfer is resumed if the source can prove that its bytes are still the same, and
@@ -66,22 +77,21 @@ def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: T
     """
     download = _Download(source, folder, uri, tick)
     try:
-        download.complete()
-        if sha256 is not None and download.was_cut and download.file.sha256(tick) != sha256:
+        fetched = download.complete()
+        if sha256 not in (None, fetched.sha256) and download.was_cut:
             download.begin(None, None)  # the resumed bytes may be from two different files
-            download.complete()
-        received = download.file.sha256(tick)
+            fetched = download.complete()
     finally:
         download.file.close()
-    if sha256 is not None and received != sha256:
-        download.file.delete_progress()
+    if sha256 not in (None, fetched.sha256):
+        forget(folder)
         raise DataError(
             f"{masked(uri)} does not have the checksum in the job file "
-            f"({download.file.size_bytes} bytes were received).\n"
+            f"({fetched.size_bytes} bytes were received).\n"
             f"expected sha256 {sha256}\n"
-            f"received sha256 {received}; correct the job, or find out who changed the file."
+            f"received sha256 {fetched.sha256}; correct the job, or find out who changed the file."
         )
-    return download.file
+    return fetched
 
 
 class _Download:
@@ -98,20 +108,25 @@ class _Download:
         self.file.close()
         self.file = PartFile(self._folder, validator, total_bytes)
 
-    def complete(self) -> None:
+    def complete(self) -> Fetched:
         """Transfer until the file is complete."""
         retries = Retries(self._source, self._uri, self.file.size_bytes)
-        while not self.file.is_complete:
+        while missing := self.file.missing():
             before_bytes = self.file.size_bytes
             try:
-                self._transfer()
-                if self.file.size_bytes <= before_bytes and not self.file.is_complete:
+                self._transfer(*missing[0])
+                if self.file.size_bytes <= before_bytes and self.file.missing():
                     raise CutShort("no new byte was received")
             except CutShort as cut:
                 self.was_cut = True
                 self._report()
                 self._pause(retries.pause_s(cut, self.file.size_bytes))
+        sha256 = hashlib.sha256()
+        for chunk in chunks_of(self.file.path):
+            self._report()
+            sha256.update(chunk)
         self._report()
+        return Fetched(self.file.path, self.file.size_bytes, sha256.hexdigest())
 
     def _pause(self, seconds: float) -> None:
         ends_at = time.monotonic() + seconds
@@ -132,11 +147,10 @@ class _Download:
             )
         self._tick(self.file.size_bytes, self.file.total_bytes)
 
-    def _transfer(self) -> None:
+    def _transfer(self, start: int, end: int | None) -> None:
         """One try: a stream from the first missing byte on; if others may join it, all that is missing."""
-        start, end = self.file.gaps()[0]
-        if self._source.supports_ranges:
-            end = part_end(start)  # the answer contains the total length
+        if self._source.supports_ranges:  # the answer contains the total length
+            end = min(start + PART_BYTES, end or start + PART_BYTES)
         elif end == self.file.total_bytes:
             end = None
         stream = self._source.opened(start, end, self.file.validator)
@@ -146,12 +160,16 @@ class _Download:
         except BaseException:
             stream.close()
             raise
-        parts = [] if self._in_order or not stream.splits else self.file.missing_parts()
-        if len(parts) > 1:
-            self._fetch_in_parallel(stream, deque(parts))
+        parts = [
+            (at, min(at + PART_BYTES, end))
+            for start, end in self.file.missing()
+            if end is not None
+            for at in range(start, end, PART_BYTES)
+        ]
+        if len(parts) > 1 and stream.splits and not self._in_order:
+            self._fetch_in_parallel(stream, parts)
             return
         for _ in self._received(self.file, stream, stream.offset, stream.end):
-            self.file.hash_more()
             self._report()
 
     def _use_version_of(self, stream: Stream, start: int) -> None:
@@ -166,7 +184,7 @@ class _Download:
             self.begin(None, None)
             raise CutShort(f"its length is {stream.total_bytes} bytes, and was {file.total_bytes} before")
 
-    def _fetch_in_parallel(self, first: Stream, parts: deque[tuple[int, int]]) -> None:
+    def _fetch_in_parallel(self, first: Stream, parts: list[tuple[int, int]]) -> None:
         """Fetch these parts in several streams, each with its own retries. `first` is open at the first one.
 
         The first permanent error, or an exception of `tick`, ends all of them. A stream that waits for a
@@ -174,26 +192,25 @@ class _Download:
         timeout. (A ThreadPoolExecutor would wait for it at the exit of Python.)
         """
         file, is_over, errors = self.file, threading.Event(), list[Exception]()
+        to_fetch = iter(parts)
 
         def work(stream: Stream | None) -> None:
             retries = Retries(self._source, self._uri, file.size_bytes)
             try:
-                while not is_over.is_set():
-                    at, end = parts.popleft()
-                    try:
-                        stream = stream or self._opened(file, at, end)
-                        for reached in self._received(file, stream, at, end):
-                            at = reached
-                            if is_over.is_set():
-                                return
-                    except NotThatRange:
-                        raise
-                    except CutShort as cut:
-                        parts.appendleft((at, end))
-                        is_over.wait(retries.pause_s(cut, file.size_bytes))
-                    stream = None
-            except IndexError:
-                return  # no part is left
+                for start, end in to_fetch:
+                    at = start
+                    while at < end and not is_over.is_set():
+                        try:
+                            stream = stream or self._opened(file, at, end)
+                            for reached in self._received(file, stream, at, end):
+                                at = reached
+                                if is_over.is_set():
+                                    return
+                        except NotThatRange:
+                            raise
+                        except CutShort as cut:
+                            is_over.wait(retries.pause_s(cut, file.size_bytes))
+                        stream = None
             except Exception as error:  # noqa: BLE001  the waiting thread raises it
                 errors.append(error)
                 is_over.set()
@@ -203,11 +220,8 @@ class _Download:
         for thread in threads:
             thread.start()
         try:
-            for thread in threads:
-                while thread.is_alive() and not errors:
-                    self._report()
-                    if not file.hash_more():
-                        thread.join(_TICK_EVERY_S)
+            while any(thread.is_alive() for thread in threads) and not is_over.wait(_TICK_EVERY_S):
+                self._report()
         finally:
             is_over.set()
             ends_at = time.monotonic() + _LEAVE_AFTER_S
@@ -218,14 +232,21 @@ class _Download:
 
     def _received(self, file: PartFile, stream: Stream, at: int, end: int | None) -> Iterator[int]:
         """Writes the bytes of a stream that is open at `at`, up to `end`; yields each offset reached."""
+        start, crc = at, 0
         with closing(stream):
-            while at != end and (block := next(stream.blocks, b"")):
-                data = block if end is None else block[: end - at]
-                file.write(at, data)
-                at += len(data)
-                yield at
-                if end is None:
-                    self._check_space()
+            try:
+                while at != end and (block := next(stream.blocks, b"")):
+                    data = block if end is None else block[: end - at]
+                    file.write(at, data)
+                    at, crc = at + len(data), zlib.crc32(data, crc)
+                    if at - start >= PART_BYTES:
+                        file.record(start, at, crc)
+                        start, crc = at, 0
+                    yield at
+                    if end is None:
+                        self._check_space()
+            finally:
+                file.record(start, at, crc)
         if end is None:
             file.total_bytes = at
         elif at < end:

@@ -30,11 +30,12 @@ from urllib3.util import parse_url
 from clustertrain.errors import DataError
 from clustertrain.staging.header_values import content_range, length_of, validator_of
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream, masked
-from clustertrain.staging.timed_http import PART_BYTES, timed
+from clustertrain.staging.timed_http import timed
 from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S
 from clustertrain.units import shortened, size_text
 
-ANSWER_S = 20.0  # for a connection, for the head of an answer, and for each PART_BYTES of its body
+ANSWER_S = 20.0  # for a connection, for the head of an answer, and for each of these parts of its body:
+_TIMED_BYTES = 10 << 10
 _RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _MOST_REDIRECTS = 10
 _DECODED = {"gzip", "x-gzip", "deflate"}
@@ -52,6 +53,10 @@ class HttpSource(Source):
 
     url: str
     timeout_s: float = DOWNLOAD_TIMEOUT_S
+
+    @property
+    def _answer_s(self) -> float:
+        return min(ANSWER_S, self.timeout_s)
 
     def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
         request = {}
@@ -104,11 +109,13 @@ class HttpSource(Source):
 
     def _blocks(self, answer: Any) -> Iterator[bytes]:
         """The body of an answer; gives up a server that is too slow."""
-        clock = answer.connection.clock
-        clock.renew(PART_BYTES)
-        with self._explained(self.url, f"sent less than {size_text(PART_BYTES)} in {ANSWER_S:g} s"):
+        clock, timed_bytes = answer.connection.clock, 0
+        clock.left_s = self._answer_s
+        with self._explained(self.url, f"sent less than {size_text(_TIMED_BYTES)} in {ANSWER_S:g} s"):
             while data := answer.read1(CHUNK_BYTES, decode_content=False):
-                clock.renew(len(data))
+                timed_bytes += len(data)
+                if timed_bytes >= _TIMED_BYTES:
+                    clock.left_s, timed_bytes = self._answer_s, 0
                 yield data
 
     def _decompressed(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -149,7 +156,6 @@ class HttpSource(Source):
         raise self._refusal(f"more than {_MOST_REDIRECTS} redirects, the last one to {masked(url)}", _FINAL)
 
     def _request(self, url: str, headers: dict[str, str]) -> Any:
-        wait_s = min(ANSWER_S, self.timeout_s)
         fixed = {"User-Agent": "clustertrain", "Accept-Encoding": "identity", "Connection": "close"}
         with self._explained(url, f"did not answer within {ANSWER_S:g} s"):
             encoded = parse_url(url)._replace(fragment=None).url
@@ -157,7 +163,7 @@ class HttpSource(Source):
                 "GET",
                 encoded,
                 headers={**fixed, **headers},
-                timeout=Timeout(connect=wait_s, read=wait_s),
+                timeout=Timeout(connect=self._answer_s, read=self._answer_s),
                 preload_content=False,
                 decode_content=False,
                 enforce_content_length=False,  # the caller counts, and resumes

@@ -1,25 +1,25 @@
-"""A partial download of one file, with checksums from which another process can resume.
+"""A partial download of one file, and the record of its pieces from which another process can resume.
 
     download      the bytes, each at its final offset
-    progress      4 KiB: validator and total size as JSON; then for each part of 16 MiB, in their order, its
-                  offset, the number of its first bytes that are present (u64), and their crc32 (u32)
+    progress      4 KiB: validator and total size as JSON; then for each recorded piece its offset and length
+                  (u64), and its crc32 (u32)
 
-A part is filled from its start. Its entry is overwritten in place while it grows. There is no fsync: a
-process that resumes after a kill or a crash of the machine uses only the bytes that match their crc32.
-Download libraries record which parts were received, without checksums.
+A piece is recorded when it has the size of a part, or when its stream ends. So a kill costs at most one part
+of each stream. There is no fsync: a process that resumes after a kill or a crash of the machine uses
+only the pieces that match their crc32. Download libraries record which parts were received, without
+checksums.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import struct
 import threading
 import zlib
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,19 +27,16 @@ from clustertrain.record_file import json_object, typed
 from clustertrain.regular_file import read_file
 from clustertrain.storage.posix import refused
 
-PART_BYTES = 16 << 20  # of one request, at most; large, because every request has a fixed cost
 _CHUNK_BYTES = 1 << 20
 _HEADER_BYTES = 4096
 _ENTRY = struct.Struct("<QQI")
 
+Piece = tuple[int, int, int]
+"""Offset, length and crc32."""
+
 Tick = Callable[[int, int | None], None]
 """Called often with the bytes present and the total (None: unknown). An exception that it raises ends the
 work."""
-
-
-def part_end(offset: int) -> int:
-    """The end of the part that contains the byte at an offset."""
-    return offset - offset % PART_BYTES + PART_BYTES
 
 
 @dataclass(frozen=True)
@@ -52,14 +49,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Progress:
-    """The content of a progress file; `parts` has (offset, length, crc32) of what is present of each part."""
+    """The content of a progress file."""
 
     header: Header
-    parts: list[tuple[int, int, int]]
+    pieces: list[Piece]
 
     @property
     def size_bytes(self) -> int:
-        return sum(length for _, length, _ in self.parts)
+        return sum(length for _, length, _ in self.pieces)
 
 
 def read_progress(folder: Path) -> Progress | None:
@@ -74,6 +71,11 @@ def read_progress(folder: Path) -> Progress | None:
     return found if found.size_bytes and header.validator is not None else None
 
 
+def forget(folder: Path) -> None:
+    """Remove the progress file of a folder, so that no other process resumes from this download."""
+    (folder / "progress").unlink(missing_ok=True)
+
+
 def copy_part(source: Path, target: Path, tick: Tick) -> None:
     """Copy the partial download in `source`; on a read error or a full disk nothing is left in `target`.
 
@@ -81,12 +83,20 @@ def copy_part(source: Path, target: Path, tick: Tick) -> None:
     """
     try:
         shutil.copyfile(source / "progress", target / "progress")
-        with (source / "download").open("rb") as old, (target / "download").open("xb") as new:
-            while chunk := old.read(_CHUNK_BYTES):
+        with (target / "download").open("xb") as new:
+            for chunk in chunks_of(source / "download"):
                 new.write(chunk)
                 tick(new.tell(), None)
     except OSError:
-        (target / "progress").unlink(missing_ok=True)
+        forget(target)
+
+
+def chunks_of(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """The bytes of a file from `start` to `end`, or to its own."""
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while chunk := file.read(_CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - file.tell())):
+            yield chunk
 
 
 class PartFile:
@@ -100,153 +110,89 @@ class PartFile:
         folder: Path,
         validator: str | None = None,
         total_bytes: int | None = None,
-        *,
-        resumes: bool = False,
+        pieces: Sequence[Piece] = (),
     ) -> None:
-        """Start without bytes; discard an earlier partial download in `folder`, unless `resumes`.
+        """Start with these pieces of the download in `folder`; without any, discard it.
 
         Raises:
             StorageError: the folder cannot be written.
         """
         self.path, self.validator, self.total_bytes = folder / "download", validator, total_bytes
-        self.size_bytes = 0
-        self._progress = folder / "progress"
-        self._present: dict[int, tuple[int, int]] = {}  # of a part by its number: length and crc32
-        self._hash, self._hashed_bytes = hashlib.sha256(), 0
-        self._writing = threading.Lock()
-        try:
-            if not resumes:
-                self.delete_progress()
+        self._recorded = [(offset, offset + length) for offset, length, _ in pieces]
+        self.size_bytes = sum(end - start for start, end in self._recorded)
+        self._lock = threading.Lock()
+        header = json.dumps(asdict(Header(validator, total_bytes))).encode()
+        entries = b"".join(_ENTRY.pack(*piece) for piece in pieces)
+        with self._writing(), ExitStack() as files:
+            if not self._recorded:
+                forget(folder)
                 self.path.unlink(missing_ok=True)
-            mode = "r+b" if resumes else "x+b"
-            with ExitStack() as files:
-                self._file = files.enter_context(self.path.open(mode, buffering=0))
-                self._log = files.enter_context(self._progress.open(mode, buffering=0))
-                if not resumes:
-                    header = json.dumps(asdict(Header(validator, total_bytes))).encode()
-                    self._log.write(header.ljust(_HEADER_BYTES - 1) + b"\n")
-                self._files = files.pop_all()
-        except OSError as error:
-            raise refused(self.path, "written", error) from error
+            self._file = files.enter_context(self.path.open("r+b" if self._recorded else "xb", buffering=0))
+            self._file.truncate(max((end for _, end in self._recorded), default=0))
+            self._log = files.enter_context((folder / "progress.new").open("wb", buffering=0))
+            self._log.write(header.ljust(_HEADER_BYTES - 1) + b"\n" + entries)
+            (folder / "progress.new").rename(folder / "progress")
+            self._files = files.pop_all()
 
     @classmethod
     def resume(cls, folder: Path, tick: Tick) -> PartFile | None:
-        """Resume the partial download in `folder` with all bytes that match their checksum, if any do."""
-        found = read_progress(folder)
-        if found is None or not (folder / "download").is_file():
+        """Resume the partial download in `folder` with all pieces that match their checksum, if any do."""
+        if (found := read_progress(folder)) is None:
             return None
-        resumed = cls(folder, found.header.validator, found.header.total_bytes, resumes=True)
-        with ExitStack() as unusable, suppress(OSError):  # unreadable: restart with new files
-            unusable.callback(resumed.close)
-            for number, (offset, length, crc) in enumerate(found.parts):
-                # Earlier releases recorded pieces of another size.
-                is_part = offset == number * PART_BYTES and length <= PART_BYTES
-                matches = is_part and resumed._crc32(offset, offset + length, tick) == crc
-                resumed._record(number, length if matches else 0, crc if matches else 0)
-            ends = [number * PART_BYTES + length for number, (length, _) in resumed._present.items()]
-            resumed._file.truncate(max(ends))  # off what was not recorded
-            if resumed.size_bytes:
-                unusable.pop_all()
-                return resumed
-        return None
+        pieces: list[Piece] = []
+        for offset, length, crc in found.pieces:
+            actual = 0
+            try:
+                for chunk in chunks_of(folder / "download", offset, offset + length):
+                    actual = zlib.crc32(chunk, actual)
+                    tick(sum(length for _, length, _ in pieces), found.header.total_bytes)
+            except (OSError, OverflowError):
+                continue
+            if length and actual == crc:
+                pieces.append((offset, length, crc))
+        return cls(folder, found.header.validator, found.header.total_bytes, pieces) if pieces else None
 
-    def _crc32(self, at: int, end: int, tick: Tick) -> int | None:
-        """The crc32 of these bytes, if they are all there."""
-        crc = 0
-        while at < end and (data := self._read(at, end)):
-            crc, at = zlib.crc32(data, crc), at + len(data)
-            tick(self.size_bytes, self.total_bytes)
-        return crc if at == end else None
-
-    def _read(self, at: int, end: int) -> bytes:
-        return os.pread(self._file.fileno(), min(_CHUNK_BYTES, end - at), at)
-
-    def _record(self, number: int, length: int, crc: int) -> None:
-        entry = _ENTRY.pack(number * PART_BYTES, length, crc)
-        os.pwrite(self._log.fileno(), entry, _HEADER_BYTES + number * _ENTRY.size)
-        self.size_bytes += length - self._present.get(number, (0, 0))[0]
-        self._present[number] = length, crc
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except OSError as error:
+                raise refused(self.path, "written", error) from error
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write bytes that follow those present of their part, from any thread; nothing after `close`.
+        """Write bytes at an offset, from any thread; nothing after `close`.
 
         Raises:
             StorageError: the disk is full, or cannot be written.
         """
         rest = memoryview(data)
-        with self._writing:
-            try:
-                while rest and not self._file.closed:
-                    number, start = divmod(offset, PART_BYTES)
-                    present_bytes, crc = self._present.get(number, (0, 0))
-                    count = present_bytes - start  # a stream that was abandoned may have written them
-                    if count <= 0:  # a nearly full disk writes some bytes, then refuses
-                        count = os.pwrite(self._file.fileno(), rest[: PART_BYTES - start], offset)
-                        self._record(number, start + count, zlib.crc32(rest[:count], crc))
-                    offset, rest = offset + count, rest[count:]
-            except OSError as error:
-                raise refused(self.path, "written", error) from error
+        with self._writing():
+            while rest and not self._file.closed:  # a nearly full disk writes some bytes, then refuses
+                count = os.pwrite(self._file.fileno(), rest, offset)
+                offset, rest = offset + count, rest[count:]
+                self.size_bytes += count
 
-    @property
-    def is_complete(self) -> bool:
-        return self.size_bytes == self.total_bytes
+    def record(self, start: int, end: int, crc: int) -> None:
+        """Record a piece that was written, for the next process; nothing after `close`."""
+        with self._writing():
+            if start < end and not self._log.closed:
+                self._log.write(_ENTRY.pack(start, end - start, crc))
+                self._recorded.append((start, end))
+                # Starts to write it to the disk, so that the sync at the end has less to do.
+                os.posix_fadvise(self._file.fileno(), start, end - start, os.POSIX_FADV_DONTNEED)
 
-    def gaps(self) -> list[tuple[int, int | None]]:
-        """(start, end) of what is missing; the last end is None if the length is unknown."""
+    def missing(self) -> list[tuple[int, int | None]]:
+        """(start, end) of what is not recorded; the last end is None if the length is unknown."""
         found: list[tuple[int, int | None]] = []
-        end = 0
-        begun = ((number, length) for number, (length, _) in self._present.items() if length)
-        for number, length in sorted(begun):
-            start = number * PART_BYTES
-            if start != end:
-                found.append((end, start))
-            end = start + length
-        return found if end == self.total_bytes else [*found, (end, self.total_bytes)]
-
-    def missing_parts(self) -> list[tuple[int, int]]:
-        """(start, end) of what is missing of each part, if the length is known."""
-        return [
-            (at, min(part_end(at), end))
-            for start, end in self.gaps()
-            if end is not None
-            for at in (start, *range(part_end(start), end, PART_BYTES))
-        ]
-
-    def hash_more(self) -> bool:
-        """Hash the next bytes before the first gap; returns whether there were any.
-
-        Raises:
-            StorageError: the written bytes cannot be read.
-        """
-        number = self._hashed_bytes // PART_BYTES
-        end = number * PART_BYTES + self._present.get(number, (0, 0))[0]
-        if self._hashed_bytes >= end:
-            return False
-        try:
-            data = self._read(self._hashed_bytes, end)
-            if not data:
-                raise OSError(f"the file ends at byte {self._hashed_bytes}, before {end}")
-        except OSError as error:
-            raise refused(self.path, "read", error) from error
-        self._hash.update(data)
-        self._hashed_bytes += len(data)
-        if self._hashed_bytes % PART_BYTES == 0:
-            # Starts to write them to the disk, so that the sync at the end has less to do.
-            place = number * PART_BYTES, PART_BYTES
-            os.posix_fadvise(self._file.fileno(), *place, os.POSIX_FADV_DONTNEED)
-        return True
-
-    def sha256(self, tick: Tick) -> str:
-        """The sha256 of the bytes before the first gap."""
-        while self.hash_more():
-            tick(self.size_bytes, self.total_bytes)
-        return self._hash.hexdigest()
-
-    def delete_progress(self) -> None:
-        """Delete the progress file, so that no other process resumes from this download."""
-        self._progress.unlink(missing_ok=True)
+        reached = 0
+        for start, end in sorted(self._recorded):
+            if start > reached:
+                found.append((reached, start))
+            reached = max(reached, end)
+        return found if reached == self.total_bytes else [*found, (reached, self.total_bytes)]
 
     def close(self) -> None:
         """Write nothing more; the bytes stay. Waits for a write that has begun."""
-        with self._writing:
+        with self._lock:
             self._files.close()

@@ -20,10 +20,10 @@ from typing import Any
 from clustertrain.errors import DataError, RunStopped, StorageError
 from clustertrain.staging.archive import extract as extract_archive
 from clustertrain.staging.entry import MARKER, Entry, local_folder
-from clustertrain.staging.fetch import fetch, open_source
+from clustertrain.staging.fetch import Fetched, fetch, open_source
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
 from clustertrain.staging.marker import Marker
-from clustertrain.staging.partial_file import PartFile, Tick, copy_part, read_progress
+from clustertrain.staging.partial_file import Tick, copy_part, forget, read_progress
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused
@@ -126,8 +126,8 @@ def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
         tick = report.ticker("download", lease)
         _adopt(entry, lease, work, tick)
         source = open_source(entry.location)
-        part = fetch(source, work, uri=entry.location.uri, sha256=entry.sha256, tick=tick)
-        _arrange(entry, part, work / "whole", report.ticker("extract", lease))
+        fetched = fetch(source, work, uri=entry.location.uri, sha256=entry.sha256, tick=tick)
+        _arrange(entry, fetched, work / "whole", report.ticker("extract", lease))
         lease.check()
         _publish(entry, work / "whole")
     except (OSError, StorageError) as error:
@@ -164,29 +164,26 @@ def _adopt(entry: Entry, lease: Lease, work: Path, tick: Tick) -> None:
             shutil.rmtree(path.rename(doomed), ignore_errors=True)
 
 
-def _arrange(entry: Entry, part: PartFile, whole: Path, tick: Tick) -> None:
+def _arrange(entry: Entry, fetched: Fetched, whole: Path, tick: Tick) -> None:
     """Create the folder in its final form: the content, then the marker."""
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
-    contents = None
+    uri, path = masked(entry.location.uri), fetched.path
     if entry.extract:
         try:
-            contents = extract_archive(part.path, entry.content(whole), tick=tick)
+            contents = extract_archive(path, entry.content(whole), tick=tick)
         except DataError:
-            part.delete_progress()  # this archive is unusable; the next start downloads it again
+            forget(path.parent)  # this archive is unusable; the next start downloads it again
             raise
+        marker = Marker.of_archive(uri, fetched.sha256, contents, time.time())
     else:
         entry.content(whole).parent.mkdir()
-        part.path.chmod(0o644)
-        os.link(part.path, entry.content(whole))  # it also stays at its old path, for a resume after a kill
+        path.chmod(0o644)
+        os.link(path, entry.content(whole))  # it also stays at its old path, for a resume after a kill
+        marker = Marker(uri, fetched.sha256, fetched.size_bytes, False, time.time())
     _sync_file_system(whole)  # one call, because there may be a million files
-    uri, sha256 = masked(entry.location.uri), part.sha256(tick)
-    if contents is None:
-        marker = Marker(uri, sha256, part.size_bytes, False, time.time())
-    else:
-        marker = Marker.of_archive(uri, sha256, contents, time.time())
     marker.write(whole / MARKER)
-    part.delete_progress()
+    forget(path.parent)
 
 
 def _publish(entry: Entry, whole: Path) -> None:

@@ -18,34 +18,24 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 from urllib3.response import HTTPResponse
 
-PART_BYTES = 10 << 10
-"""A server has to send this many bytes of a body in the time limit of one answer."""
-
 
 class Clock(io.RawIOBase):
-    """The bytes of a socket; the reads of one part wait for `limit_s` in all, and then raise TimeoutError."""
+    """The bytes of a socket. All reads together wait for `left_s`, and then raise TimeoutError."""
 
     def __init__(self, connection: socket.socket, bytes_of: Any) -> None:
         self._connection, self._bytes_of = connection, bytes_of
-        self._limit_s = connection.gettimeout() or 0.0
-        self._waited_s, self._part_bytes = 0.0, 0
-
-    def renew(self, body_bytes: int) -> None:
-        """Count bytes of the body; a complete part renews the time."""
-        self._part_bytes += body_bytes
-        if self._part_bytes >= PART_BYTES:
-            self._part_bytes, self._waited_s = 0, 0.0
+        self.left_s = connection.gettimeout() or 0.0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        if (left_s := self._limit_s - self._waited_s) <= 0:
+        if self.left_s <= 0:
             raise TimeoutError("the time for this answer is over")
-        self._connection.settimeout(left_s)
+        self._connection.settimeout(self.left_s)
         began_at = time.monotonic()
         count: int | None = self._bytes_of.readinto(buffer)
-        self._waited_s += time.monotonic() - began_at
+        self.left_s -= time.monotonic() - began_at
         return count
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
@@ -15,7 +17,7 @@ from clustertrain.errors import DataError
 from clustertrain.job.model import Job
 from clustertrain.staging.fetch import open_source
 from clustertrain.staging.retries import Retries
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, masked
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, masked
 from clustertrain.storage.location import Location
 from clustertrain.training.data.shards import set_opener
 from clustertrain.training.data.tar_shard import open_local
@@ -39,7 +41,7 @@ class ShardOpener:
         """
         if "://" not in name:
             return open_local(name)
-        remote = _Remote(open_source(self.location_of(name)), name)
+        remote = _Remote(_blocks(open_source(self.location_of(name)), name))
         return cast(BinaryIO, io.BufferedReader(remote, CHUNK_BYTES))
 
     def location_of(self, name: str) -> Location:
@@ -53,79 +55,48 @@ def read_shards_of(job: Job) -> None:
 
 
 class _Remote(io.RawIOBase):
-    """The bytes of a source from start to end, over any number of connections."""
+    """The bytes of an iterator of blocks as a file."""
 
-    def __init__(self, source: Source, uri: str) -> None:
-        self._source, self._uri = source, uri
-        self._retries = Retries(source, uri, 0)
-        self._at = 0
-        self._validator: str | None = None
-        self._total_bytes: int | None = None
-        self._stream: Stream | None = None
-        self._rest = b""
-        self._ended = False
+    def __init__(self, blocks: Generator[bytes]) -> None:
+        self._blocks, self._rest = blocks, b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._ended:
-            try:
-                data = self._next(len(buffer))
-            except CutShort as cut:
-                self._drop()
-                time.sleep(self._retries.pause_s(cut, self._at))
-                continue
-            buffer[: len(data)] = data
-            self._at += len(data)
-            return len(data)
-        return 0
-
-    def _next(self, most_bytes: int) -> bytes:
-        if self._stream is None:
-            self._stream = self._opened()
-        data = self._rest or next(self._stream.blocks, b"")
-        data, self._rest = data[:most_bytes], data[most_bytes:]
-        if not data:
-            total = self._total_bytes
-            if total is not None and self._at < total:
-                raise CutShort(f"{self._at} of {total} bytes were received")
-            self._ended = True
-            self._drop()
-        return data
-
-    def _opened(self) -> Stream:
-        stream = self._source.opened(self._at, None, self._validator)
-        known = (self._validator, self._total_bytes)
-        if self._at == 0:
-            self._validator, self._total_bytes = stream.validator, stream.total_bytes
-        elif (stream.validator, stream.total_bytes) != known or stream.validator is None:
-            stream.close()
-            raise DataError(
-                f"{masked(self._uri)} was cut after {self._at} bytes, and the server cannot continue there: "
-                "it has another version, or names none.\n"
-                "Continue the run, or stage the shards under `data`."
-            )
-        try:
-            self._skip(stream, self._at - stream.offset)
-        except CutShort:
-            stream.close()
-            raise
-        return stream
-
-    def _skip(self, stream: Stream, count: int) -> None:
-        """Read `count` bytes again, from a server that only sends whole files."""
-        while count > 0:
-            data = next(stream.blocks, b"")
-            if not data:
-                raise CutShort(f"{self._at - count} of {self._total_bytes} bytes were received")
-            self._rest, count = data[count:], count - len(data)
-
-    def _drop(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        data = self._rest or next(self._blocks, b"")
+        count = min(len(data), len(buffer))
+        buffer[:count], self._rest = data[:count], data[count:]
+        return count
 
     def close(self) -> None:
-        self._drop()
+        self._blocks.close()
         super().close()
+
+
+def _blocks(source: Source, uri: str) -> Generator[bytes]:
+    """The bytes of a source from start to end, over any number of connections."""
+    retries, at = Retries(source, uri, 0), 0
+    validator, total_bytes = None, None
+    while True:
+        try:
+            with closing(source.opened(at, None, validator)) as stream:
+                if at == 0:
+                    validator, total_bytes = stream.validator, stream.total_bytes
+                elif (stream.validator, stream.total_bytes) != (validator, total_bytes) or validator is None:
+                    raise DataError(
+                        f"{masked(uri)} was cut after {at} bytes, and the server cannot continue there: "
+                        "it has another version, or names none.\n"
+                        "Continue the run, or stage the shards under `data`."
+                    )
+                known_bytes = at - stream.offset  # of a server that only sends whole files
+                for block in stream.blocks:
+                    known_bytes, data = max(0, known_bytes - len(block)), block[known_bytes:]
+                    at += len(data)
+                    if data:
+                        yield data
+            if total_bytes is None or at >= total_bytes:
+                return
+            raise CutShort(f"{at} of {total_bytes} bytes were received")
+        except CutShort as cut:
+            time.sleep(retries.pause_s(cut, at))
