@@ -22,6 +22,7 @@ from clustertrain.launchers.kubernetes.observed.run_storage import error_from_po
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
+from clustertrain.observe.run_table import PRINTED
 
 
 @pytest.fixture
@@ -221,14 +222,16 @@ def test_ls_lists_the_ray_jobs_of_a_namespace(fake):
         "jobDeploymentStatus": "Running",
         "rayClusterStatus": {"readyWorkerReplicas": 1, "desiredWorkerReplicas": 2},
     }
-    metadata = {"name": "digits", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    metadata = {"name": "digits", "namespace": "ml", "creationTimestamp": "2026-01-01T00:00:00Z"}
     fake(0, stdout=json.dumps({"items": [{"metadata": metadata, "spec": {}, "status": status}]}))
     header, row = CliRunner().invoke(main, ["ls", "--to", "kubernetes"]).stdout.splitlines()
-    assert header.split() == ["NAME", "STATE", "AGE", "PODS", "RAYJOB"]
+    assert header.split() == ["NAME", "STATE", "STEP", "ATTEMPT", "ETTR", "HOURS", "WHERE", "FIGURES"]
     assert row.split()[0] == "digits"
-    assert " 1/2 " in row
+    assert ", 1/2 workers' pods, age " in row
     (listed,) = json.loads(CliRunner().invoke(main, ["ls", "--to", "kubernetes", "--json"]).stdout)
-    assert (listed["name"], listed["pods"]) == ("digits", "1/2")
+    assert {*PRINTED} <= listed.keys()
+    assert (listed["name"], listed["where"]) == ("digits", "Kubernetes namespace ml")
+    assert listed["text"] in row
 
 
 def test_a_job_is_asked_for_where_its_handle_says(fake):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from clustertrain.errors import JobError
 from clustertrain.launchers.kubernetes.observed.view import kubectl_for
-from clustertrain.launchers.kubernetes.status import table_of
+from clustertrain.launchers.kubernetes.status import rows_in
 from clustertrain.launchers.kubernetes.storage import KubernetesReach
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.observe.columns import Columns
-from clustertrain.observe.run_table import Table
+from clustertrain.observe.run_table import Table, table_of
 
 
 class KubernetesLauncher(Launcher):
@@ -27,7 +27,7 @@ class KubernetesLauncher(Launcher):
             raise JobError(
                 f"{place} is not a job file, and only a job file names the cluster.\nName the job file."
             )
-        return table_of(kubectl_for(place, namespace))
+        return table_of(rows_in(kubectl_for(place, namespace)), (), columns)
 
 
 LAUNCHER = KubernetesLauncher(SCHEDULER, KubernetesReach())

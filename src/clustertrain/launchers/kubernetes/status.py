@@ -16,7 +16,7 @@ from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View, read_
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, named
 from clustertrain.launchers.scheduler.interface import Answer, JobState
-from clustertrain.observe.run_table import RunRow, Table
+from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import command_on
@@ -126,20 +126,20 @@ def _known_row(known: KnownRun, answer: Answer, job: JobState | None) -> RunRow:
     return RunRow(known.name, state, where=known.cluster, text=text, job_yaml=known.job)
 
 
-def table_of(kubectl: Kubectl) -> Table:
-    """The table of `ls`: clustertrain's RayJobs in a namespace. Their storage is not read.
+def rows_in(kubectl: Kubectl) -> list[RunRow]:
+    """A row of `ls` for each of clustertrain's RayJobs in a namespace. Their storage is not read.
 
     Raises:
         ClusterError: kubectl failed, or the cluster refused a request.
     """
-    rayjobs = sorted(kubectl.list(RAYJOBS, OUR_LABEL), key=name_of)
-    keys = ("name", "state", "age", "pods", "rayjob")
     rows = []
-    for rayjob in rayjobs:
+    for rayjob in sorted(kubectl.list(RAYJOBS, OUR_LABEL), key=name_of):
         observed = Observed(rayjob)
         age = time_text(time.time() - observed.created_at)
         cluster = rayjob.get("status", {}).get("rayClusterStatus", {})
         ready, desired = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
-        values = (name_of(rayjob), observed.native.state, age, f"{ready}/{desired}", observed.summary)
-        rows.append(dict(zip(keys, values, strict=True)))
-    return Table({key: key.upper() for key in keys}, rows)
+        text = f"{observed.summary}, {ready}/{desired} workers' pods, age {age}"
+        there = replace(kubectl, namespace=rayjob["metadata"]["namespace"])
+        where = SCHEDULER.cluster_text(named(name_of(rayjob), there))
+        rows.append(RunRow(name_of(rayjob), observed.native.state, where=where, text=text))
+    return rows

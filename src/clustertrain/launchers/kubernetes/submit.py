@@ -134,7 +134,8 @@ SCHEDULER = KubernetesScheduler()
 
 def named(name: str, kubectl: Kubectl) -> Handle:
     """The RayJob of this name."""
-    return Handle(name, namespace=kubectl.namespace or "", context=kubectl.context or "")
+    where = f"namespace {kubectl.namespace}" + (f" of context {kubectl.context}" if kubectl.context else "")
+    return Handle(name, where, namespace=kubectl.namespace or "", context=kubectl.context or "")
 
 
 def _kubectl_of(job: Handle) -> Kubectl:
@@ -144,10 +145,9 @@ def _kubectl_of(job: Handle) -> Kubectl:
 def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
     """The RayJob of a job, whoever applied it."""
     namespace, context = str(rayjob["metadata"]["namespace"]), job.section(Kubernetes).context
-    where = f"namespace {namespace}" + (f" of context {context}" if context else "")
     log = f"kubectl -n {namespace} logs -f job/{job.name}"
     known = named(job.name, Kubectl(namespace, context))
-    return replace(known, cluster=where, output=log, storage=PodJob.of(job).job.storage.uri)
+    return replace(known, output=log, storage=PodJob.of(job).job.storage.uri)
 
 
 def _objects(plan: Plan) -> list[Manifest]:
