@@ -1,4 +1,4 @@
-"""A rank that SIGKILL or an exception ends costs no step: the last one is kept in memory."""
+"""A rank that SIGKILL, an exception or a hang ends costs no step: the last one is kept in memory."""
 
 from pathlib import Path
 
@@ -15,12 +15,13 @@ def memory_of(run):
     return Path(found.decode().partition("=")[2])
 
 
-@pytest.mark.parametrize(("fault", "rank"), [("kill", 0), ("kill", 1), ("raise", 1)])
+@pytest.mark.parametrize(("fault", "rank"), [("kill", 0), ("kill", 1), ("raise", 1), ("stop", 1)])
 def test_the_next_start_continues_after_the_last_step(make_run, uninterrupted, tmp_path, fault, rank):
     run = make_run(
         f"{fault}-{rank}",
         **{**FAULTY, "checkpoint": {"every": {"epochs": 1}}},
         args={"fault": fault, "rank": rank, "at_call": 14, "marker": str(tmp_path / "struck")},
+        failures={"watchdog": {"step": "5s"}},
     )
     run.start().wait_for_event("group_started")
     memory = memory_of(run)
@@ -28,7 +29,8 @@ def test_the_next_start_continues_after_the_last_step(make_run, uninterrupted, t
     output = run.end(0)
     (died,) = (event for event in run.events if event["kind"] == "worker_died")
     (resumed,) = (event for event in run.events if event["kind"] == "resumed")
-    assert (died["rank"], died["signal"]) == (rank, 9 if fault == "kill" else None)
+    ended = {"kill": (rank, 9), "raise": (rank, None), "stop": (1 - rank, None)}  # the other waits for it
+    assert (died["rank"], died["signal"]) == ended[fault]
     assert (resumed["in_memory"], resumed["step"], resumed["redone_steps"]) == (True, 11, 0), output
     assert "resuming after step 11 (epoch 1), from the memory of the nodes\n" in output
     assert same_weights(run.weights(), uninterrupted(2))

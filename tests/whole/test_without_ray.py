@@ -115,8 +115,10 @@ def test_a_stopped_rank_is_found_by_the_watchdog(make_run, start, uninterrupted,
     args = {"fault": "stop", "rank": 1, "at_call": 14, "marker": str(tmp_path / "struck")}
     run = make_run("halted", **FAULTY, **SAVES, args=args, failures={"watchdog": {"step": "5s"}})
     began = time.monotonic()
-    start(run).end(0)
+    output = start(run).end(0)
     assert time.monotonic() - began < 120
+    (resumed,) = (event for event in run.events if event["kind"] == "resumed")
+    assert (resumed["in_memory"], resumed["redone_steps"]) == (True, 0), output
     assert same_weights(run.weights(), uninterrupted(2))
 
 

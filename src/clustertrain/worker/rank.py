@@ -78,6 +78,7 @@ class WorkerRun:
             limits_s,
             lambda text: self._note("watchdog", text=text, rank=rank),
             Stacks(restart, rank, world_size),
+            save=last_step.save_before_end,
             steps=StepLimit(plan.alarms) if watch.step_s is None else None,
         )
 

@@ -23,7 +23,8 @@ EXIT_CODE = 86  # in logs it shows that the watchdog ended the process
 _LOOK_EVERY_S = 0.5
 _MOST_BETWEEN_LOOKS_S = 2.0  # for longer, the whole process was stopped: SLURM suspends jobs
 _QUIET_S = 10.0  # after this time without progress, a rank checks whether another rank has expired
-_REPORT_S = 10.0  # maximum: storage that does not answer must not keep the process alive
+_SAVE_S = 30.0  # maximum for the last words to the memory of the node, and
+_REPORT_S = 10.0  # for those to the storage, which must not keep the process alive if it does not answer
 
 
 class _Beat(NamedTuple):
@@ -38,6 +39,7 @@ class WatchdogThread:
         limits_s: the limit of each phase in seconds.
         on_expired: gets the text of the message.
         explain: what the phase waits for, in one line; added to the text.
+        save: keeps what the process knows, before it ends.
         steps: learns the limit of the phase "usual_step" from the time between its beats.
     """
 
@@ -48,12 +50,13 @@ class WatchdogThread:
         stacks: Stacks | None = None,
         *,
         explain: Callable[[], str] | None = None,
+        save: Callable[[], None] | None = None,
         steps: StepLimit | None = None,
     ) -> None:
         self._limits_s = limits_s
         self._on_expired = on_expired
         self._stacks = stacks
-        self._explain = explain
+        self._explain, self._save = explain, save
         self._steps = steps
         self._beat = _Beat("idle", time.monotonic())
         self._done = threading.Event()
@@ -101,6 +104,8 @@ class WatchdogThread:
         else:
             print(f"clustertrain: {text}", file=sys.stderr, flush=True)
             self._stacks.write("the watchdog ends this rank")
+        if self._save is not None:
+            _within(_SAVE_S, self._save)
         _within(_REPORT_S, lambda: self._report(text))
         os._exit(EXIT_CODE)
 
