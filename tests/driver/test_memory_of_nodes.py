@@ -1,6 +1,7 @@
 """From which state in the memory of the nodes a start resumes. A node is a folder, a worker calls at once."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.driver import memory_of_nodes
 from clustertrain.driver.memory_of_nodes import newest_in_memory
 from clustertrain.run.streams.events import read_events
+from clustertrain.training.last_shard import LastShard
 from clustertrain.training.last_step import LastStep
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
@@ -59,16 +61,16 @@ def restart(attempt):
     return attempt.restart(1)
 
 
-def train(node, rank, steps, *, marks_after=0, is_alive):
+def train(node, rank, steps, *, marks_after=0, is_alive, kind=LastStep):
     """Keep the last step of a rank, and save its state if it is alive."""
-    model, meter = nn.Linear(20, 20), Meter(RankInfo(rank, 0, 2, torch.device("cpu")), None)
+    rank_info = RankInfo(rank, 0, 2, torch.device("cpu"))
+    model, meter = nn.Linear(20, 20), Meter(rank_info, None)
     with torch.no_grad():
         model.weight.fill_(steps)
     rest = {"saved_step": 0, "flushed_step": 0, "between_due": False, "evaluation_due": False}
+    rest |= {"epoch": 0, "world_size": 2}
     progress = SaveProgress(steps, 0, 0, 2, {}, "steps")
-    kept = LastStep(
-        model, meter, torch.device("cpu"), 99, lambda: (progress, {"model": model.state_dict(), **rest})
-    )
+    kept = kind(model, meter, rank_info, 99, lambda: (progress, {"model": model.state_dict(), **rest}))
     plan = RestartPlan(SimpleNamespace(attempt=1), 0, "", {}, None, False)
     node.call(last_step.keep, plan, rank, kept)
     for step in range(1, steps + 1):
@@ -93,7 +95,7 @@ def test_a_node_without_a_live_rank_gets_the_state_of_another(nodes, restart, de
     state = newest(restart, nodes)
     assert state.name == CheckpointName(3, 1, 0) and sum(state.files.values()) > 2000
     assert nodes[0].states() == nodes[1].states() == {state}
-    plan = RestartPlan(SimpleNamespace(attempt=1), 1, "", {}, str(state.name), False, in_memory=True)
+    plan = RestartPlan(SimpleNamespace(attempt=1), 1, "", {}, str(state.name), False, kept_mark=state.mark)
     found = nodes[dead].call(last_step.restore, plan, dead, 2)
     assert found["model"]["weight"].unique().tolist() == [3]
 
@@ -129,9 +131,21 @@ def test_a_rank_that_starts_on_another_node_gets_its_own_part(nodes, restart):
     for rank, node in enumerate(nodes):
         train(node, rank, 3, is_alive=rank == 0)
     state = newest(restart, list(reversed(nodes)))
-    plan = RestartPlan(SimpleNamespace(attempt=1), 1, "", {}, str(state.name), False, in_memory=True)
+    plan = RestartPlan(SimpleNamespace(attempt=1), 1, "", {}, str(state.name), False, kept_mark=state.mark)
     for rank, node in enumerate(reversed(nodes)):
         assert node.call(last_step.restore, plan, rank, 2)["mark"] == 6
+
+
+def test_a_rank_of_fsdp_that_starts_on_another_node_gets_its_state(nodes, restart):
+    kind = partial(LastShard, every=1, note=print)
+    for rank, node in enumerate(nodes):
+        train(node, rank, 3 + rank, is_alive=False, kind=kind)
+    state = newest(restart, list(reversed(nodes)))
+    assert (state.name, state.mark, state.files) == (CheckpointName(3, 1, 0), 6, {})
+    plan = RestartPlan(SimpleNamespace(attempt=1), 1, "", {}, str(state.name), False, kept_mark=state.mark)
+    for rank, node in enumerate(reversed(nodes)):
+        assert (nodes[1 - rank].folder / "1.0" / f"own-{rank}").exists()
+        assert node.call(last_step.restore, plan, rank, 2)["model"]["weight"].unique().tolist() == [3 + rank]
 
 
 def test_a_state_without_the_own_part_of_a_rank_is_not_used(nodes, restart):

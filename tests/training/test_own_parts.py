@@ -6,21 +6,26 @@ import pytest
 import torch
 from torch import nn
 
-from clustertrain.training.last_step import LastStep, marks_in, with_own_part
+from clustertrain.training.last_step import LastStep, parts_in, with_own_part
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.step.running_loss import Meter
 
 CPU = torch.device("cpu")
+ROOM_BYTES = 1 << 30
 
 
 def last_step(model, most_losses=8):
-    meter = Meter(RankInfo(0, 0, 1, CPU), None)
-    return LastStep(model, meter, CPU, most_losses, lambda: (None, {"model": model.state_dict()})), meter
+    meter = Meter(info := RankInfo(0, 0, 1, CPU), None)
+    return LastStep(model, meter, info, most_losses, lambda: (None, {"model": model.state_dict()})), meter
+
+
+def marks_in(file):
+    return {*parts_in(file)}
 
 
 def read_own_part(file, mark, flushed_step=0):
-    own = with_own_part({"model": {}, "mark": mark, "flushed_step": flushed_step}, file, 2)
+    own = with_own_part({"model": {}, "mark": mark, "flushed_step": flushed_step}, parts_in(file)[mark], 2)
     assert torch.equal(own["rng_of_ranks"][0], own["rng_of_ranks"][1])
     return SimpleNamespace(rng=own["rng_of_ranks"][0], buffers=own["model"], losses=own["losses"])
 
@@ -37,7 +42,7 @@ def do_step(model, kept, meter, step):
 def test_the_file_has_the_own_parts_of_the_last_two_steps(tmp_path):
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5))
     kept, meter = last_step(model)
-    kept.open(file := tmp_path / "own")
+    kept.open(file := tmp_path / "own", ROOM_BYTES)
     assert marks_in(file) == set()
     found = {}
     for step in range(1, 30):
@@ -64,7 +69,7 @@ def test_the_state_counts_only_while_nothing_has_changed_it(tmp_path):
     model = nn.BatchNorm1d(3)
     kept, meter = last_step(model)
     assert kept.state() is None
-    kept.open(tmp_path / "own")
+    kept.open(tmp_path / "own", ROOM_BYTES)
     do_step(model, kept, meter, 1)
     mark, _, state = kept.state()
     assert (mark, state["mark"], state["model"].keys()) == (2, 2, {"weight", "bias"})
@@ -105,7 +110,7 @@ def with_buffer(buffer):
 )
 def test_a_model_that_cannot_be_kept_exactly_or_cheaply_is_trained_as_before(tmp_path, model):
     kept, meter = last_step(model)
-    kept.open(tmp_path / "own")
+    kept.open(tmp_path / "own", ROOM_BYTES)
     do_step(model, kept, meter, 1)
     assert kept.state() is None and not (tmp_path / "own").exists()
 
@@ -113,7 +118,7 @@ def test_a_model_that_cannot_be_kept_exactly_or_cheaply_is_trained_as_before(tmp
 def test_a_buffer_that_the_model_replaces_is_copied_and_one_of_another_shape_ends_it(tmp_path):
     model = with_buffer(torch.zeros(2))
     kept, meter = last_step(model)
-    kept.open(file := tmp_path / "own")
+    kept.open(file := tmp_path / "own", ROOM_BYTES)
     model.seen = model.seen + 1
     do_step(model, kept, meter, 1)
     assert read_own_part(file, 2).buffers["seen"].tolist() == [1, 1]

@@ -35,3 +35,25 @@ def test_the_next_start_continues_after_the_last_step(make_run, uninterrupted, t
     assert "resuming after step 11 (epoch 1), from the memory of the nodes\n" in output
     assert same_weights(run.weights(), uninterrupted(2))
     assert not memory.exists()
+
+
+@pytest.mark.parametrize(("fault", "rank"), [("kill", 1), ("stop", 0)])
+def test_with_fsdp_the_part_of_the_dead_rank_is_in_memory(make_run, tmp_path, fault, rank):
+    sections = {**FAULTY, "train": {**FAULTY["train"], "strategy": "fsdp"}}
+    saving = {"every": {"epochs": 1}, "memory_every": 1}
+    whole = make_run("whole", **sections, checkpoint=saving)
+    whole.start().end(0)
+    run = make_run(
+        f"{fault}-{rank}",
+        **sections,
+        checkpoint=saving,
+        args={"fault": fault, "rank": rank, "at_call": 13, "marker": str(tmp_path / "struck")},
+        failures={"watchdog": {"step": "5s"}},
+    )
+    output = run.start().end(0)
+    (resumed,) = (event for event in run.events if event["kind"] == "resumed")
+    assert (resumed["in_memory"], resumed["step"], resumed["redone_steps"]) == (True, 11, 0), output
+    parts = [each.run_dir.checkpoints.uri(each.result.checkpoint) for each in (run, whole)]
+    names = {"model.shard-00001-of-00002.safetensors", "model.shard-00002-of-00002.safetensors"}
+    for name in names:
+        assert Path(parts[0], name).read_bytes() == Path(parts[1], name).read_bytes(), name

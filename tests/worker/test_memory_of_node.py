@@ -89,6 +89,9 @@ class KeepingRun(MemoryRun):
     def restore(self):
         return last_step.restore(self.plan, self.rank, self.world_size) if self.plan.checkpoint else None
 
+    def fill(self, tensors):
+        last_step.fill_planned(self.plan, self.rank, tensors)
+
     def keep(self, kept):
         last_step.keep(self.plan, self.rank, kept)
 
@@ -111,7 +114,7 @@ def rank_process(rank, pipe, folder, of_all):
         rank_info = RankInfo(rank, rank, world_size, torch.device("cpu"))
         try:
             result = train(task, settings, rank_info, run, {})
-            pipe.send(Outcome(result, run, task, rank_info, "ddp"))
+            pipe.send(Outcome(result, run, task, rank_info, settings.strategy))
         except Exception as error:  # noqa: BLE001  another rank has died
             print(f"rank {rank}: {error!r}")
 
@@ -124,9 +127,11 @@ def rank_process(rank, pipe, folder, of_all):
 class Group:
     """One start of the ranks; it acts as the controller does."""
 
-    def __init__(self, folder, task, settings, *, victims, restart=0, checkpoint=None, fault="", world_size):
+    def __init__(self, folder, task, settings, *, victims, restart=0, state=None, fault="", world_size):
         self.folder, self.world_size = folder, world_size
-        plan = SimpleNamespace(ref=SimpleNamespace(attempt=1), restart=restart, checkpoint=checkpoint)
+        checkpoint, mark = (None, 0) if state is None else (str(state.name), state.mark)
+        ref = SimpleNamespace(attempt=1)
+        plan = SimpleNamespace(ref=ref, restart=restart, checkpoint=checkpoint, kept_mark=mark)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self.pipes, self.processes = [], []
@@ -193,7 +198,7 @@ def resumed(folder, state, task, settings, world_size):
         settings,
         victims=(),
         restart=9,  # one that no earlier group has used
-        checkpoint=str(state.name),
+        state=state,
         world_size=world_size,
     )
     return again.outcomes()
@@ -229,6 +234,33 @@ def check_same(whole, again, step):
     ],
 )
 def test_the_next_start_ends_with_the_same_bits(ranks, folder, case):
+    task, world_size, victim, settings, steps = case
+    whole = ranks(world_size).results(run_task, type(task)(), settings)
+    group = Group(folder, task, settings, victims=[victim], world_size=world_size)
+    group.wait_for_death(victim)
+    state = group.save({victim})
+    assert state is not None and state.name.step in steps
+    again = resumed(folder, state, task, settings, world_size)
+    check_same(whole, again, state.name.step)
+
+
+FSDP = replace(SETTINGS, strategy="fsdp", memory_every=1)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (Killed("forward", 1 + 6), 2, 0, FSDP, {2}),  # one pass is discarded
+        (Killed("forward", 1 + 6), 2, 1, FSDP, {2}),
+        (Killed("forward", 1 + 8), 3, 1, FSDP, {4}),
+        (Killed("before the optimizer", 3), 2, 1, FSDP, {2}),
+        (Killed("after the optimizer", 3), 3, 0, FSDP, {2}),
+        (Killed("evaluation", 6), 2, 0, FSDP, {4}),
+        (WithCallback("callback", 3), 2, 1, FSDP, {2}),
+        (Killed("forward", 1 + 8), 2, 1, replace(FSDP, memory_every=2), {3}),  # of steps 1, 3, 5, …
+    ],
+)
+def test_with_fsdp_the_part_of_a_dead_rank_is_there(ranks, folder, case):
     task, world_size, victim, settings, steps = case
     whole = ranks(world_size).results(run_task, type(task)(), settings)
     group = Group(folder, task, settings, victims=[victim], world_size=world_size)
@@ -302,7 +334,7 @@ def test_a_kill_at_a_random_moment(ranks, folder, seed):
     chance = random.Random(seed)
     settings = replace(SETTINGS, epochs=30)
     whole = ranks(3).results(run_task, Killed(), settings)
-    checkpoint, step = None, 0
+    resumes_from, step = None, 0
     for restart in range(5):
         group = Group(
             folder,
@@ -310,7 +342,7 @@ def test_a_kill_at_a_random_moment(ranks, folder, seed):
             settings,
             victims=(),
             restart=restart,
-            checkpoint=checkpoint,
+            state=resumes_from,
             world_size=3,
         )
         started = folder / f"1.{restart}" / "own-0"
@@ -322,7 +354,7 @@ def test_a_kill_at_a_random_moment(ranks, folder, seed):
         state = group.save({victim})
         if state is not None:
             assert state.name.step >= step
-            checkpoint, step = str(state.name), state.name.step
+            resumes_from, step = state, state.name.step
     assert step > 0
     again = resumed(folder, state or kept(folder, 3), Killed(), settings, 3)
     check_same(whole, again, step)

@@ -277,6 +277,14 @@ def _check_entry_point(job: CommonJob) -> None:
             "every",
             "epochs",
         )
+    is_divided = job.train is not None and job.train.strategy == "fsdp"
+    if not is_divided and job.checkpoint.memory_every != "auto":
+        raise Refused(
+            f"is {job.checkpoint.memory_every}, and there is no train.strategy: fsdp\n"
+            "with ddp every step is kept in memory; a function or script keeps none\nremove the key",
+            "checkpoint",
+            "memory_every",
+        )
     if job.is_script and "checkpoint" in job.model_fields_set:
         raise Refused(
             f"this section is given together with {entry_point}\na {entry_point} saves its own checkpoints\n"

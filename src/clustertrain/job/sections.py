@@ -121,6 +121,11 @@ class Checkpoint(Section):
     """How often to save. For a `function` the default is `minutes: 10`. `auto` computes the interval from the
     measured saves and `failures.mtbf`: see [How often to save](checkpoints.md#how-often-to-save)."""
 
+    memory_every: Count | Literal["auto"] = "auto"
+    """With `strategy: fsdp`, after how many steps each worker copies its state into the memory of its node,
+    from which a start after the death of a worker resumes. `auto` measures how many make the copies take at
+    most 1 % of the time: see [The last step, in memory](checkpoints.md#the-last-step-in-memory)."""
+
     keep_last: Count = 3
     """How many of the newest checkpoints to keep."""
 

@@ -7,11 +7,13 @@ which is the same on all ranks and which any rank that is alive can write, it is
 
 A file has the own parts of the last two steps, because ranks may be one step apart when one of them dies.
 torch writes it once, with room for all; then its tensors are mapped, and writing to them changes the file.
+
+With FSDP no other rank has the weights of a dead one: there the own part is the whole state of the rank
+(last_shard.py).
 """
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import mmap
 from array import array
@@ -22,7 +24,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.serialization import set_default_mmap_options
+from torch.utils._pytree import tree_leaves
 
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.ranks.rng import RngReader, pack_rng
 from clustertrain.training.step.running_loss import Meter
@@ -34,35 +38,35 @@ State = tuple[SaveProgress, dict[str, Any]]
 
 def _mapped(file: Path) -> dict[str, Any]:
     """`marks` of two own parts, 0 while one is written, and `parts`: random states, buffers, and the losses
-    since they were last summed over all ranks, each with its step and its samples."""
+    since they were last summed over all ranks, each with its step and its samples. Of FSDP also what
+    last_shard.py adds."""
     found: dict[str, Any] = torch.load(file, weights_only=True, mmap=True)
     return found
 
 
-def marks_in(file: Path) -> set[int]:
-    """The marks of the complete own parts in a file."""
-    return {*_mapped(file)["marks"].tolist()} - {0}
-
-
-def with_own_part(state: dict[str, Any], file: Path, world_size: int) -> dict[str, Any]:
-    """The state as a checkpoint has it, with the own part of the same mark. The random states of the other
-    ranks are not known; each rank uses its own.
-
-    Raises:
-        ValueError: the file has no complete own part with this mark.
-    """
+def parts_in(file: Path) -> dict[int, dict[str, Any]]:
+    """The complete own parts in a file, by their marks."""
     found = _mapped(file)
-    own = found["parts"][found["marks"].tolist().index(state["mark"])]
+    return {mark: part for mark, part in zip(found["marks"].tolist(), found["parts"], strict=True) if mark}
+
+
+def with_own_part(state: dict[str, Any], own: dict[str, Any], world_size: int) -> dict[str, Any]:
+    """The state as a checkpoint has it, with the own part of the same mark. The random states of the other
+    ranks are not known; each rank uses its own."""
+    model = {**state["model"], **own["buffers"]}
+    return {**state, "model": model, **of_rank(own, state["flushed_step"], world_size)}
+
+
+def of_rank(own: dict[str, Any], flushed_step: int, world_size: int) -> dict[str, Any]:
+    """What a state has of a rank: its random states, and its losses after `flushed_step`."""
     losses = [(int(n), loss, int(m)) for n, loss, m in own["losses"][: int(own["count"])].tolist()]
     return {
-        **state,
-        "model": {**state["model"], **own["buffers"]},
         "rng_of_ranks": own["rng"].expand(world_size, -1),
-        "losses": [each for each in losses if each[0] > state["flushed_step"]],
+        "losses": [each for each in losses if each[0] > flushed_step],
     }
 
 
-class _OwnPart:
+class OwnPart:
     """One of the two own parts in the mapped file.
 
     Numbers are written as plain memory. An operation of torch on a number takes 30 µs at this moment, because
@@ -71,7 +75,7 @@ class _OwnPart:
 
     def __init__(self, tensors: dict[str, Any]) -> None:
         self._rng, self._losses, self._count = map(
-            _memory, (tensors["rng"], tensors["losses"], tensors["count"])
+            memory_of, (tensors["rng"], tensors["losses"], tensors["count"])
         )
         self.buffers: list[torch.Tensor] = [*tensors["buffers"].values()]
 
@@ -81,14 +85,14 @@ class _OwnPart:
     def write(self, rng: RngReader, buffers: list[torch.Tensor], losses: array[float]) -> None:
         packed, of_torch = rng.packed()
         self._rng[: len(packed)] = packed
-        self._rng[len(packed) : len(packed) + of_torch.nbytes] = _memory(of_torch)
+        self._rng[len(packed) : len(packed) + of_torch.nbytes] = memory_of(of_torch)
         if buffers:
             torch._foreach_copy_(self.buffers, buffers)
         self._losses[: 8 * len(losses)] = memoryview(losses).cast("B")
         self._count.cast("q")[0] = len(losses) // 3
 
 
-def _memory(tensor: torch.Tensor) -> memoryview:
+def memory_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor of the CPU, which the caller keeps alive."""
     return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
@@ -100,11 +104,13 @@ class LastStep:
     state changes. The training thread changes it; another thread calls `state` and `is_still`.
     """
 
+    is_whole = False  # whether the own part of a rank is its whole state
+
     def __init__(
         self,
         model: nn.Module,
         meter: Meter,
-        device: torch.device,
+        rank_info: RankInfo,
         most_losses: int,
         state: Callable[[], State],
     ) -> None:
@@ -113,16 +119,16 @@ class LastStep:
             most_losses: of a rank between two flushes of the meter.
             state: how far the training is, and the state that all ranks share, live tensors.
         """
-        self._model, self._meter, self._device = model, meter, device
+        self._model, self._meter, self._rank_info = model, meter, rank_info
         self._most_losses, self._state = most_losses, state
         self._mark = self._written = 0
-        self._parts: tuple[_OwnPart, _OwnPart] | None = None
+        self._parts: tuple[OwnPart, OwnPart] | None = None
         self._losses = array("d")  # step, loss, samples, as often as the meter has added
         self._flushed_step = self._parts_written = 0
         self._parameters, self._versions = [*model.parameters()], list[int]()
         self._places: dict[str, tuple[nn.Module, str]] = {}
 
-    def open(self, path: Path) -> None:
+    def open(self, path: Path, room_bytes: float) -> None:
         """Keep the own part in a new file, if that is possible without slowing down the steps.
 
         Raises:
@@ -132,20 +138,36 @@ class LastStep:
         if places is None:
             return
         self._places, self._names = places, self._model.state_dict().keys()
-        buffers = {
-            name: buffer.detach().clone() for name, buffer in zip(places, self._buffers(), strict=True)
-        }
-        losses = torch.zeros(self._most_losses, 3, dtype=torch.float64)
-        if losses.nbytes + sum(buffer.nbytes for buffer in buffers.values()) > _MOST_BYTES:
+        buffers = dict(zip(places, self._buffers(), strict=True))
+        self._create(path, min(room_bytes, 2 * _MOST_BYTES), buffers)
+
+    def _create(
+        self,
+        path: Path,
+        room_bytes: float,
+        buffers: dict[str, torch.Tensor],
+        more: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        """Create the file of two own parts, with buffers like these and what `more` makes for each, and map
+        it; not if it needs more than `room_bytes`."""
+
+        def part() -> dict[str, Any]:  # zeros of which no page is in memory yet
+            return {
+                "rng": pack_rng(self._rank_info.device),
+                "losses": torch.zeros(self._most_losses, 3, dtype=torch.float64),
+                "count": torch.zeros((), dtype=torch.int64),
+                "buffers": {n: torch.zeros(b.shape, dtype=b.dtype) for n, b in buffers.items()},
+                **more(),
+            }
+
+        parts = [part(), part()]
+        if sum(tensor.nbytes for tensor in tree_leaves(parts) if not tensor.is_meta) > room_bytes:
             return
-        count = torch.zeros((), dtype=torch.int64)
-        part = {"rng": pack_rng(self._device), "losses": losses, "count": count, "buffers": buffers}
-        marks = torch.zeros(2, dtype=torch.int64)
-        torch.save({"marks": marks, "parts": [part, copy.deepcopy(part)]}, path)
+        torch.save({"marks": torch.zeros(2, dtype=torch.int64), "parts": parts}, path)
         with set_default_mmap_options(mmap.MAP_SHARED):
             self._mapped = mapped = _mapped(path)
-        self._rng, self._marks = RngReader(), _memory(mapped["marks"]).cast("q")
-        self._parts = _OwnPart(mapped["parts"][0]), _OwnPart(mapped["parts"][1])
+        self._rng, self._marks = RngReader(), memory_of(mapped["marks"]).cast("q")
+        self._parts = OwnPart(mapped["parts"][0]), OwnPart(mapped["parts"][1])
 
     def _buffers(self) -> list[torch.Tensor]:
         """Those of now: a model may replace the tensor of a buffer."""
@@ -167,17 +189,22 @@ class LastStep:
         """Write the own part, unless it was written with this mark. Also called before the optimizer step, if
         nothing can change the own part after it: a rank that dies in the optimizer step then has written it.
         """
-        if self._parts is None or mark == self._written:
-            return
-        number = self._parts_written % 2
+        if self._parts is not None and mark != self._written:
+            self._write(mark, self._buffers(), lambda part: None)
+
+    def _write(
+        self, mark: int, buffers: list[torch.Tensor], write_more: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Write the older own part anew. `write_more` writes to its further tensors."""
+        number, parts = self._parts_written % 2, self._parts
         self._parts_written += 1
-        part, buffers = self._parts[number], self._buffers()
         self._add_losses()
-        if not part.fits(buffers) or len(self._losses) > 3 * self._most_losses:
+        if parts is None or not parts[number].fits(buffers) or len(self._losses) > 3 * self._most_losses:
             self._parts = None  # the model has replaced a buffer by one of another kind
             return
         self._marks[number] = 0  # a kill from here on leaves the other part
-        part.write(self._rng, buffers, self._losses)
+        parts[number].write(self._rng, buffers, self._losses)
+        write_more(self._mapped["parts"][number])
         self._marks[number] = self._written = mark
 
     def _add_losses(self) -> None:

@@ -17,6 +17,7 @@ from clustertrain.training.data.loader_kinds import evaluated_part, loader_of, o
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
+from clustertrain.training.last_shard import LastShard
 from clustertrain.training.last_step import LastStep
 from clustertrain.training.measured.step_watch import StepWatch
 from clustertrain.training.model.building import (
@@ -164,7 +165,11 @@ class _Loop:
         )
         self.saved_step = self.mark = 0
         losses = (self.settings.log_every + 1) * self.settings.accumulate  # the most between two flushes
-        self.last_step = LastStep(self.model, self.meter, self.rank_info.device, losses, self._last_state)
+        kept = self.model, self.meter, self.rank_info, losses, self._last_state
+        self.last_step = LastStep(*kept)
+        if is_sharded(self.model):
+            every = self.settings.memory_every
+            self.last_step = LastShard(*kept, every=every, note=lambda text: self._log("note", text=text))
         self.meter.before_change = self.last_step.changes
         self.between_due = False  # what follows a step is not done: the line of the log, evaluation, save
         callbacks = [getattr(each, "__func__", None) for each in (self.task.on_step, self.task.on_epoch)]
@@ -214,8 +219,8 @@ class _Loop:
                 return True
             if self.saved_step < self.position.step and (reason := self._save_due()):
                 self._save(reason, measured)
-        info = self.rank_info
-        if info.world_size > 1 and info.device.type == "cpu" and not is_sharded(self.model):
+        is_kept = self.rank_info.world_size > 1 and self.rank_info.device.type == "cpu"
+        if is_kept and not self.last_step.is_whole:
             self.run.keep(self.last_step)
         loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
         first_step = self.position.step + 1
@@ -238,6 +243,8 @@ class _Loop:
             loss = 0.0
             if self.position.step == first_step:  # the optimizer has its state now
                 self.run.reserve(self._tensors())  # the first save then waits no longer than the others
+                if is_kept and self.last_step.is_whole:
+                    self.run.keep(self.last_step)
             if self._between_steps():
                 break
             self.last_step.completed(self.mark)
@@ -424,6 +431,7 @@ class _Loop:
     def _last_state(self) -> tuple[SaveProgress, dict[str, Any]]:
         """As LastStep needs it."""
         marks = {"saved_step": self.saved_step, "flushed_step": self.meter.flushed_step}
+        marks |= {"epoch": self.position.epoch, "world_size": self.rank_info.world_size}
         marks["between_due"] = self.between_due
         rates = (self.optimization.lr, self.optimization.grad_norm)  # for the line of the log
         return self._progress("lost_rank", {}), {**self._state(), **marks, "rates": rates}

@@ -3,7 +3,7 @@
 While training, each rank keeps its own part in a file in /dev/shm. When a rank has died, the controller asks
 the others to save the state that they share (`offered`, then `save`), before it ends them; the next start
 resumes from it (`kept_on_node`, then `restore`). The state is a checkpoint in another folder, in the same
-format, and the fence is in its name.
+format, and the fence is in its name. With FSDP the own parts are the whole state, and nothing is saved.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from clustertrain.checkpoints.save import TRAINING_FILE, load
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.node.limits import Limits, read_limits
 from clustertrain.storage import Location, open_store
-from clustertrain.training.last_step import marks_in, with_own_part
+from clustertrain.training.last_shard import fill, is_whole, whole_state
+from clustertrain.training.last_step import parts_in, with_own_part
 from clustertrain.training.ranks.host import KeptStep
 from clustertrain.worker.restart_plan import RestartPlan
 
@@ -130,10 +131,12 @@ def keep(plan: RestartPlan, rank: int, last_step: KeptStep) -> None:
     if (folder := _memory()) is None:
         return
     shelf = _shelf(folder, plan.ref.attempt, plan.restart)
+    room_bytes = _room_bytes(read_limits()) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     with suppress(OSError, RuntimeError):
         Path(str(shelf)).mkdir(exist_ok=True)
-        last_step.open(_own_part(shelf, rank))
-        _kept.plan, _kept.last_step = plan, last_step
+        last_step.open(_own_part(shelf, rank), room_bytes)
+        if not last_step.is_whole:
+            _kept.plan, _kept.last_step = plan, last_step
 
 
 def forget_earlier(plan: RestartPlan) -> None:
@@ -227,33 +230,38 @@ def kept_on_node(attempt: int) -> KeptOnNode:
         shelf = _shelf(folder, attempt, restart)
         for name in names(shelf):
             with suppress(CheckpointDamaged, OSError, ValueError, KeyError):
-                states.add(_kept_state(shelf, name))
+                verify(shelf, name)
+                saved = Path(shelf.uri(name))
+                sizes_bytes = {file.name: file.stat().st_size for file in saved.iterdir()}
+                states.add(_kept_state(name, load(saved), sizes_bytes))
         for file in Path(str(shelf)).glob("own-*"):
             rank = int(file.name.removeprefix("own-"))
-            own_parts |= {(restart, mark, rank): file.stat().st_size for mark in _readable_marks(file)}
+            for mark, own in _readable_parts(file).items():
+                if is_whole(own):
+                    if (state := whole_state(own, 1)) is None:
+                        continue
+                    states.add(_kept_state(CheckpointName(mark // 2, attempt, restart), state, {}))
+                own_parts[restart, mark, rank] = file.stat().st_size
     return KeptOnNode(frozenset(states), own_parts)
 
 
-def _readable_marks(file: Path) -> set[int]:
-    """The marks in a file of own parts; none if a copy of it was cut."""
+def _readable_parts(file: Path) -> dict[int, dict[str, Any]]:
+    """The own parts in a file, by their marks; none if a copy of it was cut."""
     try:
-        return marks_in(file)
+        return parts_in(file)
     except (RuntimeError, OSError, EOFError, UnpicklingError):
-        return set()
+        return {}
 
 
-def _kept_state(shelf: Shelf, name: CheckpointName) -> KeptState:
-    manifest = verify(shelf, name)
-    folder = Path(shelf.uri(name))
-    state = load(folder)
+def _kept_state(name: CheckpointName, state: dict[str, Any], files: Mapping[str, int]) -> KeptState:
     return KeptState(
         name=name,
         mark=state["mark"],
-        epoch=manifest.epoch,
-        world_size=manifest.world_size,
+        epoch=state["epoch"],
+        world_size=state["world_size"],
         saved_step=state["saved_step"],
         due=(state["between_due"], state["evaluation_due"]),
-        files={file.name: file.stat().st_size for file in folder.iterdir()},
+        files=files,
     )
 
 
@@ -310,9 +318,22 @@ def _in_memory(file: str) -> Path:
 
 def restore(plan: RestartPlan, rank: int, world_size: int) -> dict[str, Any]:
     """The state of the plan, with the own part of this rank."""
+    shelf, own = _planned(plan, rank)
+    state = whole_state(own, world_size) if is_whole(own) else None
+    if state is not None:
+        return state
+    return with_own_part(load(Path(shelf.uri(plan.checkpoint or ""))), own, world_size)
+
+
+def fill_planned(plan: RestartPlan, rank: int, tensors: dict[str, torch.Tensor]) -> None:
+    """Copy this rank's parts of divided tensors, by their paths in the state of the plan."""
+    fill(_planned(plan, rank)[1], tensors)
+
+
+def _planned(plan: RestartPlan, rank: int) -> tuple[Shelf, dict[str, Any]]:
+    """The folder of the plan's state, and the own part of this rank."""
     name, folder = CheckpointName.parse(plan.checkpoint or ""), _memory()
     if name is None or folder is None:
         raise KeyError(plan.checkpoint)
     shelf = _shelf(folder, name.attempt, name.restart)
-    state = load(Path(shelf.uri(name)))
-    return with_own_part(state, _own_part(shelf, rank), world_size)
+    return shelf, parts_in(_own_part(shelf, rank))[plan.kept_mark]

@@ -52,7 +52,7 @@ class WorkerRun:
         self.plan, self.rank, self.world_size = plan, rank, world_size
         self.attempt = plan.ref.open()
         restart = self.attempt.restart(plan.restart)
-        self.step = 0
+        self.step = self._steps = 0
         self.last_metrics: dict[str, float] = {}
         self._is_known_to_fork_server = False
         self.saves_in_background = job.checkpoint.async_
@@ -193,6 +193,9 @@ class WorkerRun:
         return load(self._restored_folder())
 
     def fill(self, tensors: dict[str, torch.Tensor]) -> None:
+        if self.plan.in_memory:
+            last_step.fill_planned(self.plan, self.rank, tensors)
+            return
         from clustertrain.checkpoints.shards import fill
 
         name = self.plan.checkpoint or ""
@@ -207,8 +210,6 @@ class WorkerRun:
         last_step.keep(self.plan, self.rank, kept)
 
     def reserve(self, state: dict[str, Any]) -> None:
-        if os.environ.get("LOCAL_RANK") == "0":  # every rank has done a step
-            last_step.forget_earlier(self.plan)
         if self._saver:
             check_host_memory(bytes_on_gpus(state), self._saving_ranks, read_limits())
             self._saver.reserve(state)
@@ -256,6 +257,9 @@ class WorkerRun:
             self._reached.set(step)
         if name in ("step", "usual_step"):
             self.strike.step_done(step)
+            self._steps += 1
+            if self._steps == 2 and os.environ.get("LOCAL_RANK") == "0":  # every rank has kept the first
+                last_step.forget_earlier(self.plan)
 
     def profile(self) -> tuple[Path, str]:
         return self._file(self.attempt.restart(self.plan.restart).profile_key(self.rank))

@@ -21,7 +21,12 @@ class RestartPlan:
     checkpoint: str | None  # the one to resume from, None for a fresh start
     resumes_script: bool = False  # a script left a file in its checkpoint folder
     alarms: int = 0  # earlier starts of this attempt that a watchdog ended
-    in_memory: bool = False  # the checkpoint is the last step of an earlier start, in the nodes' memory
+    kept_mark: int = 0  # of the state in the nodes' memory that is the checkpoint; 0: it is in the storage
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the checkpoint is the last step of an earlier start, in the memory of the nodes."""
+        return self.kept_mark != 0
 
     @property
     def job(self) -> Job:

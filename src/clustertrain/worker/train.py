@@ -122,6 +122,7 @@ def settings_of(job: Job) -> TrainSettings:
     return TrainSettings(
         **{each.name: getattr(job.train, each.name) for each in fields(Train)},
         save_every=job.checkpoint.periods,
+        memory_every=None if job.checkpoint.memory_every == "auto" else job.checkpoint.memory_every,
         keep_best=keep_best.metric if keep_best else None,
         cpus=job.resources.cpus_per_worker,
         job_sha256=job_hash(job),

@@ -260,7 +260,7 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
         name,
         resumes_script,
         alarms=sum(failure is not None and failure.error == "watchdog" for failure in failures),
-        in_memory=kept is not None,
+        kept_mark=kept.mark if kept is not None else 0,
     )
     if config.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))

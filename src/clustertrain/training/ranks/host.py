@@ -35,7 +35,9 @@ class SaveProgress:
 class KeptStep(Protocol):
     """The last completed step of this rank, as its host sees it: see last_step.LastStep."""
 
-    def open(self, path: Path) -> None: ...
+    is_whole: bool
+
+    def open(self, path: Path, room_bytes: float) -> None: ...
 
     def state(self) -> tuple[int, SaveProgress, dict[str, Any]] | None: ...
 
@@ -72,8 +74,8 @@ class Host(Protocol):
 
     def keep(self, last_step: KeptStep) -> None:
         """Keep the last step in memory, if this launcher can resume from it: open its file, and save its
-        state when another rank has died. Called on all ranks before the first step; not with one rank, with
-        FSDP, or on a GPU."""
+        state when another rank has died. Called on all ranks before the first step, with FSDP after it; not
+        with one rank, or on a GPU."""
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of metrics, called on rank 0, or one of the kind "samples", called on each rank."""

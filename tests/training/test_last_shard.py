@@ -1,0 +1,128 @@
+"""How often a rank of FSDP keeps its state, and what of it is read again."""
+
+import mmap
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.serialization import set_default_mmap_options
+
+from clustertrain.training import last_shard
+from clustertrain.training.last_shard import LastShard, whole_state
+from clustertrain.training.last_step import _mapped, parts_in
+from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.host import SaveProgress
+from clustertrain.training.step.running_loss import Meter
+
+ROOM_BYTES = 1e6
+
+
+class Rank:
+    """A rank whose clock shows only what is given: `copy_s` for each copy, `step_s` for each step."""
+
+    def __init__(self, path, every=None, room_bytes=ROOM_BYTES):
+        self.now_s, self.copy_s, self.step_s = 0.0, 0.0, 1.0
+        self.notes, self.kept, self.path, self.step = [], [], path, 0
+        self.model = nn.Linear(20, 20)
+        info = RankInfo(0, 0, 1, torch.device("cpu"))
+        meter = Meter(info, None)
+        self.shard = LastShard(self.model, meter, info, 99, self.state, every=every, note=self.notes.append)
+        self.shard.open(path, room_bytes)
+
+    def state(self):
+        if self.step:  # not when the file is created
+            self.kept.append(self.step)
+        self.now_s += self.copy_s
+        rest = {"flushed_step": 0, "rates": (0.1, torch.tensor(2.0))}
+        return SaveProgress(self.step, 0, 0, 1, {}, ""), {"model": self.model.state_dict(), **rest}
+
+    def train(self, steps):
+        for _ in range(steps):
+            self.step += 1
+            self.shard.changes()
+            with torch.no_grad():
+                self.model.weight.fill_(self.step)
+            self.now_s += self.step_s
+            self.shard.completed(2 * self.step)
+            self.shard.completed(2 * self.step)  # after what is done between two steps
+
+
+@pytest.fixture
+def rank_of(tmp_path, monkeypatch):
+    ranks = []
+    clock = SimpleNamespace(perf_counter=lambda: ranks[-1].now_s if ranks else 0.0)
+    monkeypatch.setattr(last_shard, "time", clock)
+
+    def make(**options):
+        rank = Rank(tmp_path / "own-0", **options)
+        ranks.append(rank)
+        return rank
+
+    return make
+
+
+def test_copies_take_one_percent_of_the_time_at_most(rank_of):
+    rank = rank_of()
+    rank.copy_s = 0.025
+    rank.train(11)  # after the first step ten are measured
+    assert rank.kept == [*range(1, 12)]
+    assert rank.notes == [
+        "the last step is kept in memory every 3 steps: a copy takes 25.0 ms, 0.8% of their time"
+    ]
+    rank.kept.clear()
+    began_s = rank.now_s
+    rank.train(9)
+    assert rank.kept == [13, 16, 19]
+    assert len(rank.kept) * rank.copy_s <= 0.01 * (rank.now_s - began_s)
+
+
+def test_the_number_of_steps_follows_the_measurement(rank_of):
+    rank = rank_of()
+    rank.copy_s = 0.005
+    rank.train(11)
+    assert "every 1 steps" in rank.notes[-1]
+    rank.copy_s = 0.015
+    rank.train(10)
+    assert "every 2 steps: a copy takes 15.0 ms, 0.8% of their time" in rank.notes[-1]
+    rank.train(20)
+    assert len(rank.notes) == 2, "only what has changed"
+
+
+def test_the_number_in_the_job_is_not_measured(rank_of):
+    rank = rank_of(every=4)
+    rank.copy_s = 9.0
+    rank.train(41)
+    assert rank.kept == [*range(1, 42, 4)] and not rank.notes
+
+
+def test_a_node_without_room_keeps_nothing(rank_of):
+    rank = rank_of(room_bytes=1000)
+    rank.train(30)
+    assert not rank.kept and not rank.path.exists()
+    assert rank.notes == [
+        "the last step is not kept in memory: a node has no room for the state of its ranks"
+    ]
+
+
+def test_the_last_two_states_are_read_again(rank_of):
+    rank = rank_of(every=1)
+    rank.train(3)
+    parts = parts_in(rank.path)
+    assert parts.keys() == {4, 6}
+    for mark, own in parts.items():
+        state = whole_state(own, 1)
+        assert state["mark"] == mark and state["model"]["weight"].unique().tolist() == [mark // 2]
+        assert (state["rates"][0], state["rates"][1].item()) == (0.1, 2.0)
+
+
+@pytest.mark.parametrize("name", ["rng", "values", "buffers"])
+def test_a_changed_byte_is_found(rank_of, name):
+    rank = rank_of(every=1)
+    rank.train(1)
+    with set_default_mmap_options(mmap.MAP_SHARED):
+        own = _mapped(rank.path)["parts"][0]
+    tensor = own["buffers"]["model.weight"] if name == "buffers" else own[name]
+    tensor.view(torch.uint8).view(-1)[7] ^= 1
+    (found,) = parts_in(rank.path).values()
+    assert whole_state(found, 1) is None
