@@ -11,7 +11,9 @@ import sys
 
 import pytest
 
+from clustertrain.node.network import LOOPBACK
 from clustertrain.node.ports import free_block
+from clustertrain.worker.place import Place
 from clustertrain.worker.scripts.script import torchrun_environment
 from whole_run import CODE
 
@@ -101,18 +103,17 @@ def test_a_second_start_resumes_with_more_epochs(make_run, framework):
 
 def on_two_nodes(script, args):
     """Runs a script as one worker on each of two nodes; returns what each printed. All are this machine."""
-    one_each = [{"group_rank": rank, "local_rank": 0, "local_world_size": 1} for rank in (0, 1)]
+    one_each = [{"node_rank": rank, "local_rank": 0, "local_world_size": 1} for rank in (0, 1)]
     return in_environment_of_workers(script, args, one_each)
 
 
 def in_environment_of_workers(script, args, workers):
     """Runs a script as a worker starts it, for each of `workers`; returns what each printed."""
     ranks = []
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_block(1, seed=os.getpid()).first)}
+    address = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_block(1, seed=os.getpid()).first)}
     for rank, numbers in enumerate(workers):
-        environment = torchrun_environment(
-            rank=rank, world_size=len(workers), **numbers, restart=0, retries=0, run_id="nodes-1"
-        )
+        place = Place(rank=rank, world_size=len(workers), **numbers, address=LOOPBACK)
+        environment = torchrun_environment(place, restart=0, retries=0, run_id="nodes-1")
         ranks.append(
             subprocess.Popen(
                 [sys.executable, CODE / "migrate" / script, *args],
@@ -126,14 +127,14 @@ def in_environment_of_workers(script, args, workers):
 
 
 def test_a_script_that_spawns_its_processes_is_one_worker():
-    one = {"group_rank": 0, "local_rank": 0, "local_world_size": 1}
+    one = {"node_rank": 0, "local_rank": 0, "local_world_size": 1}
     port = str(free_block(1, seed=os.getpid() + 1).first)
     (output,) = in_environment_of_workers("train_spawn.py", ["--port", port], [one])
     assert_trained_together(last_lines(output), [0, 1])
 
 
 def test_a_script_of_torch_distributed_launch_takes_its_gpu_from_the_environment():
-    both = [{"group_rank": 0, "local_rank": rank, "local_world_size": 2} for rank in (0, 1)]
+    both = [{"node_rank": 0, "local_rank": rank, "local_world_size": 2} for rank in (0, 1)]
     for rank, output in enumerate(in_environment_of_workers("train_launch.py", [], both)):
         assert last_line(output) == {"rank": rank, "world_size": 2, "total": 3.0, "local_rank": rank}
 

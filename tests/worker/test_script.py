@@ -9,6 +9,7 @@ import pytest
 
 from clustertrain.job.model import Job
 from clustertrain.worker.code.error_report import ErrorReport
+from clustertrain.worker.place import ONLY_RANK
 from clustertrain.worker.scripts.script import ScriptFailed, run_script, torchrun_environment
 from clustertrain.worker.scripts.script_command import program_of
 from leftovers import left_after, living_descendants
@@ -235,9 +236,7 @@ def test_the_environment_is_torchruns(tmp_path):
     )
     names = next(line for line in done.stdout.splitlines() if line.startswith("NAMES")).split()[1:]
     set_by_torchrun = set(names) - set(os.environ) - {"MASTER_ADDR", "MASTER_PORT"}
-    ours = torchrun_environment(
-        rank=0, local_rank=0, world_size=1, local_world_size=1, group_rank=0, restart=0, retries=3, run_id="a"
-    )
+    ours = torchrun_environment(ONLY_RANK, restart=0, retries=3, run_id="a")
     wanted = {
         n
         for n in set_by_torchrun

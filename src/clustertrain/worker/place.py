@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clustertrain.node.network import LOOPBACK
+
 if TYPE_CHECKING:
     import torch
 
@@ -34,3 +36,7 @@ class Place:
         import torch
 
         return torch.device("cuda", self.gpus[0]) if self.gpus else torch.device("cpu")
+
+
+ONLY_RANK = Place(rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, address=LOOPBACK)
+"""Of a group with one rank, without its GPUs."""

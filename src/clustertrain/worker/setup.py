@@ -12,6 +12,7 @@ from typing import Any
 
 from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.job.data_and_storage import DataEntry
+from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
 from clustertrain.job.start_environment import without_gpus
 from clustertrain.node.network import interface_variables
@@ -66,15 +67,20 @@ def set_up_process(plan: RestartPlan, place: Place) -> None:
     )
     _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
-    enter_code(plan.job)
-    os.environ.update(without_references(plan.job.env))
+    enter_job(plan.job, place)
+
+
+def enter_job(job: Job, place: Place) -> None:
+    """Give this process the code, the variables and the devices of a rank."""
+    enter_code(job)
+    os.environ.update(without_references(job.env))
     for name, value in interface_variables(place.address).items():
         os.environ.setdefault(name, value)
-    if plan.job.resources.gpus_per_worker:
-        check_gpus(1, plan.job.resources.gpus_per_worker)
-        place_worker(plan.job, place.gpus)
+    if job.resources.gpus_per_worker:
+        check_gpus(1, job.resources.gpus_per_worker)
+        place_worker(job, place.gpus)
     else:
-        os.environ.update(without_gpus(plan.job))
+        os.environ.update(without_gpus(job))
         # As `accelerate launch --cpu` does. Without it, Accelerate and Transformers' Trainer see a world of
         # one rank without a GPU: each rank would train on its own.
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")

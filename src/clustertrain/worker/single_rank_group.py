@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from clustertrain.job.model import Job
+from clustertrain.node.network import LOOPBACK
 from clustertrain.node.ports import free_block
+from clustertrain.worker.place import ONLY_RANK
 from clustertrain.worker.scripts.script import torchrun_environment
 
 if TYPE_CHECKING:
@@ -30,17 +32,8 @@ def device_of(job: Job) -> torch.device:
 
 def set_environment() -> None:
     """Set torchrun's variables for the one rank."""
-    os.environ |= torchrun_environment(
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        local_world_size=1,
-        group_rank=0,
-        restart=0,
-        retries=0,
-        run_id="one-rank",
-    )
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_block(1, seed=os.getpid()).first)}
+    os.environ |= torchrun_environment(ONLY_RANK, restart=0, retries=0, run_id="one-rank")
+    os.environ |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_block(1, seed=os.getpid()).first)}
 
 
 @contextmanager

@@ -158,11 +158,7 @@ def call_function(job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, 
 @marks_of_output()
 def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
     environment = torchrun_environment(
-        rank=run.rank,
-        local_rank=place.local_rank,
-        world_size=run.world_size,
-        local_world_size=place.local_world_size,
-        group_rank=place.node_rank,
+        place,
         restart=run.plan.restart,
         retries=job.failures.retries,
         run_id=f"{run.plan.ref.name}-{run.plan.ref.attempt}",

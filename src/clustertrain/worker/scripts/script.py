@@ -20,6 +20,7 @@ from typing import IO
 from clustertrain.errors import ClusterTrainError
 from clustertrain.worker.code.error_report import ErrorReport, printable
 from clustertrain.worker.code.printed_traceback import last_exception
+from clustertrain.worker.place import Place
 from clustertrain.worker.scripts.group_watch import GroupWatch
 from clustertrain.worker.scripts.peer_errors import shows_lost_peer
 from clustertrain.worker.scripts.script_command import Program
@@ -53,30 +54,20 @@ class ScriptFailed(ClusterTrainError):
         self.returncode, self.last_line, self.report = returncode, last_line, report
 
 
-def torchrun_environment(
-    *,
-    rank: int,
-    local_rank: int,
-    world_size: int,
-    local_world_size: int,
-    group_rank: int,
-    restart: int,
-    retries: int,
-    run_id: str,
-) -> dict[str, str]:
-    """torchrun's variables for a worker, except MASTER_ADDR and MASTER_PORT, which Ray Train has set.
+def torchrun_environment(place: Place, *, restart: int, retries: int, run_id: str) -> dict[str, str]:
+    """torchrun's variables for a worker, except MASTER_ADDR and MASTER_PORT, which are set already.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
     """
     return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(local_world_size),
-        "GROUP_RANK": str(group_rank),
-        "GROUP_WORLD_SIZE": str(max(1, world_size // max(1, local_world_size))),
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(world_size),
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "GROUP_RANK": str(place.node_rank),
+        "GROUP_WORLD_SIZE": str(max(1, place.world_size // max(1, place.local_world_size))),
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(place.world_size),
         "ROLE_NAME": "default",
         "TORCHELASTIC_RESTART_COUNT": str(restart),
         "TORCHELASTIC_MAX_RESTARTS": str(retries),
