@@ -19,8 +19,16 @@ pytestmark = pytest.mark.slow
 SCRIPT = Job(name="a", script="train.py")
 
 
+@pytest.fixture(params=["child", "fork"])
+def way(request):
+    """A script's process is a child of the worker, or a fork of the fork server."""
+    if request.param == "fork":
+        request.getfixturevalue("fork_server")
+    return request.param
+
+
 @pytest.fixture
-def run(tmp_path, capfd):
+def run(tmp_path, capfd, way):
     """Runs a script's text as rank 1; returns (finished, what it printed)."""
 
     def run_text(text, *args, stop=lambda: False, grace_s=5.0, environment=None, rank=1, **more):
@@ -189,7 +197,7 @@ def test_an_error_of_its_own_after_the_stop_is_a_warning(run, notes):
     ]
 
 
-def test_its_output_comes_through_as_it_is_written(tmp_path):
+def test_its_output_comes_through_as_it_is_written(tmp_path, way):
     """A progress bar has no newline for hours; and bytes that are no text stay as they are."""
     (tmp_path / "train.py").write_text(
         "import os, sys, time\n"
@@ -209,7 +217,7 @@ def test_its_output_comes_through_as_it_is_written(tmp_path):
     assert read == wanted
 
 
-def test_a_script_dies_with_a_killed_worker(tmp_path):
+def test_a_script_dies_with_a_killed_worker(tmp_path, way):
     (tmp_path / "train.py").write_text("import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)")
     before = set(living_descendants())
     worker = start_worker(tmp_path)
@@ -217,7 +225,7 @@ def test_a_script_dies_with_a_killed_worker(tmp_path):
     while not (tmp_path / "up").exists():
         assert time.monotonic() < ends
         time.sleep(0.01)
-    assert len(left_after(0, before)) == 2
+    assert len(left_after(0, before)) == (3 if way == "fork" else 2)
     worker.kill()
     worker.wait()
     assert left_after(2, before) == {}

@@ -12,7 +12,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.records import StacksRequest
 from clustertrain.waiting import wait_until
 from clustertrain.worker import stacks_on_demand
-from clustertrain.worker.scripts.py_spy import child_of_session, python_frames
+from clustertrain.worker.scripts.py_spy import python_frames
 from clustertrain.worker.stacks_on_demand import StacksOnDemand
 
 PY_SPY = """\
@@ -77,8 +77,7 @@ def test_a_script_is_a_process_of_its_own(restart, monkeypatch):
     argv = [sys.executable, "-c", code]
     with subprocess.Popen(argv, start_new_session=True, stdout=subprocess.PIPE) as child:
         child.stdout.readline()
-        assert child_of_session() is not None  # other tests may have left servers
-        monkeypatch.setattr(stacks_on_demand, "child_of_session", lambda: child.pid)
+        monkeypatch.setattr(stacks_on_demand, "running", [child.pid])
         StacksOnDemand(restart, 0, 1, asks_storage=True, of_script=True)
         restart.stacks_request.write(StacksRequest("a"))
         found = answer(restart, "a", 0)

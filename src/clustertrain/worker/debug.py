@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bdb
 import os
-import runpy
 import sys
 import tempfile
 import time
@@ -20,13 +19,18 @@ from typing import Any
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
-from clustertrain.job.source import script_file
 from clustertrain.observe.screen import Lines
 from clustertrain.training.ranks.host import Requests
 from clustertrain.worker.code.user_code import code_folders
 from clustertrain.worker.data.local_data import stage_here
 from clustertrain.worker.place import ONLY_RANK
-from clustertrain.worker.scripts.script_command import fill_environment, script_arguments, worker_variables
+from clustertrain.worker.scripts.main_program import run_as_main
+from clustertrain.worker.scripts.script_command import (
+    fill_environment,
+    program_of,
+    script_arguments,
+    worker_variables,
+)
 from clustertrain.worker.setup import enter_job
 from clustertrain.worker.single_rank_group import rank_zero, set_environment
 from clustertrain.worker.train import call_function, settings_of, train_task
@@ -57,7 +61,8 @@ def debug(job: Job) -> None:
         try:
             if job.is_script:
                 set_environment()
-                _run_script(job, script_arguments(job, values, resumes=False))
+                program = program_of(job, code_folders(job), script_arguments(job, values, resumes=False))
+                run_as_main(program.argv[2:])
                 return
             with rank_zero(place.device) as rank_info:
                 if job.function:
@@ -66,18 +71,6 @@ def debug(job: Job) -> None:
                     train_task(job, settings_of(job), rank_info, _NoFiles(screen), data)
         except bdb.BdbQuit:
             raise KeyboardInterrupt from None
-
-
-def _run_script(job: Job, args: list[str]) -> None:
-    """Run the script as the main program of this process."""
-    if job.module:
-        sys.argv = [job.module, *args]
-        runpy.run_module(job.module, run_name="__main__", alter_sys=True)
-        return
-    script = script_file(code_folders(job), job.script or "")
-    sys.path.insert(0, str(script.parent))
-    sys.argv = [str(script), *args]
-    runpy.run_path(str(script), run_name="__main__")
 
 
 def _differences(job: Job) -> str:

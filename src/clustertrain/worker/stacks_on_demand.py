@@ -24,7 +24,8 @@ from clustertrain.node.limits import process_place
 from clustertrain.record_file import RecordFile
 from clustertrain.run.folder import Restart
 from clustertrain.run.records import RankStacks, StacksRequest
-from clustertrain.worker.scripts.py_spy import child_of_session, printed_stacks, python_frames
+from clustertrain.worker.scripts.py_spy import printed_stacks, python_frames
+from clustertrain.worker.scripts.script import running
 
 _POLL_S_ON_S3 = 5.0
 _TRAINS = ("train_loop_per_worker", "make_process_group", "stage_data")  # a function of the thread to show
@@ -71,8 +72,8 @@ class StacksOnDemand:
             self._restart.stacks_answer(request.id, self._rank).write(self._stacks())
 
     def _stacks(self) -> RankStacks:
-        child = child_of_session() if self._of_script else None
-        return stacks_of_process(self._rank) if child is None else stacks_of_script(self._rank, child)
+        scripts = running if self._of_script else []
+        return stacks_of_script(self._rank, scripts[0]) if scripts else stacks_of_process(self._rank)
 
 
 def stacks_of_process(rank: int) -> RankStacks:

@@ -4,6 +4,7 @@
     a server of a job     has imported Ray and Ray Train with the variables of that job, which Ray reads once
     its successor         has also imported what a rank had imported at its first step: the user's code
     a worker              a fork of the newest of these
+    a script's keeper     a fork of this process: see worker/scripts/forked_script.py
 
 All of them have one thread when they fork, and none has used a GPU.
 """
@@ -32,6 +33,7 @@ from typing import Any
 from clustertrain.driver import ray_internals
 from clustertrain.errors import ClusterTrainError
 from clustertrain.waiting import wait_until
+from clustertrain.worker.scripts.forked_script import keep
 
 _TORCH = ("torch", "torch._dynamo", "torch.distributed", "clustertrain.worker.train")
 _RAY = ("ray.train.torch", "clustertrain.driver.backend")
@@ -48,7 +50,13 @@ _SURVIVES_FORK = ("jemalloc_bg_thd",)  # of pyarrow: it is started again in a fo
 
 @dataclass(frozen=True)
 class Request:
-    """A worker to start, or modules to import for the next ones. `place`: of a rank without Ray."""
+    """What to start or import.
+
+    Attributes:
+        modules: to import for the next workers.
+        place: of a rank without Ray.
+        script: what its keeper starts.
+    """
 
     environment: dict[str, str]
     folder: str
@@ -56,6 +64,7 @@ class Request:
     modules: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     place: str = ""
+    script: str = ""
 
     @property
     def job(self) -> tuple[str, ...]:
@@ -91,6 +100,11 @@ def _hand_on(connection: socket.socket, servers: dict[tuple[str, ...], socket.so
     message, files = _received(connection)
     try:
         request = Request(**json.loads(message))
+        if request.script:
+            if os.fork() == 0:
+                raise _Forked(partial(keep, request.script, [os.dup(file) for file in files]))
+            connection.send(_ACCEPTED)
+            return
         if request.job not in servers:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             if os.fork() == 0:

@@ -1,7 +1,9 @@
-"""An unchanged torchrun script as a child process.
+"""An unchanged torchrun script as a process of its own.
 
 script.py          starts the script, follows it, and reports its end
 script_command.py  the command and the variables of that process
+forked_script.py   that process as a fork of the fork server, which has imported torch
+main_program.py    a script or a module as the main program of a process that runs already
 group_watch.py     names a rank of a script that makes no process group while others wait
 py_spy.py          the stacks of that process, where py-spy is installed
 peer_errors.py     whether an exception only shows that another rank is gone

@@ -3,27 +3,13 @@ and the kernel allows it. faulthandler would have to be registered by the script
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-from contextlib import suppress
-from pathlib import Path
 
-from clustertrain.node.processes import process_of
 from clustertrain.worker.scripts.script import printed
 
 _FRAME = re.compile(r"^ {4}(?P<function>.+) \((?P<place>[^()]+:\d+)\)$")
 _LIMIT_S = 8.0
-
-
-def child_of_session() -> int | None:
-    """The process of the script that this process runs: the child that leads a session."""
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # a thread that has ended
-            for pid in map(int, (task / "children").read_text().split()):
-                if os.getsid(pid) == pid and process_of(pid) is not None:
-                    return pid
-    return None
 
 
 def printed_stacks(pid: int) -> str:

@@ -1,8 +1,8 @@
-"""The entry points `script` and `module`: each Ray Train worker starts a torchrun script as a child process.
+"""The entry points `script` and `module`: each worker starts a torchrun script as a process of its own.
 
-A child process rather than runpy in the worker: the train function runs in a thread, where signal.signal
-fails, and Ray's patch of print would affect the script. The child gets torchrun's environment, handles its
-own signals and ends with its own exit code.
+Not in the worker's process: the train function runs in a thread, where signal.signal fails, and Ray's patch
+of print would affect the script. The process gets torchrun's environment, handles its own signals and ends
+with its own exit code. It is a fork of the fork server, or else a child of this process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from typing import IO
 from clustertrain.errors import ClusterTrainError
 from clustertrain.worker.code.error_report import ErrorReport, printable
 from clustertrain.worker.code.printed_traceback import last_exception
+from clustertrain.worker.fork.client import NAME
 from clustertrain.worker.place import Place
+from clustertrain.worker.scripts.forked_script import ForkedScript, ScriptStart
 from clustertrain.worker.scripts.group_watch import GroupWatch
 from clustertrain.worker.scripts.peer_errors import shows_lost_peer
 from clustertrain.worker.scripts.script_command import Program
@@ -38,6 +40,11 @@ _LINE_CHARACTERS = 500
 _KEPT_LINES, _KEPT_CHARACTERS = 400, 10_000  # to find the traceback in; characters of each line
 _BLOCK_BYTES = 1 << 16
 _STDOUT = 1  # setup.py has made it the rank's log
+running: list[int] = []
+"""The process of the script that this process runs."""
+
+
+_Child = subprocess.Popen[bytes] | ForkedScript
 
 
 class ScriptFailed(ClusterTrainError):
@@ -111,24 +118,18 @@ def run_script(
     """
     child_environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
     child_environment.pop("PYTHONBREAKPOINT", None)  # set by Ray for its own debugger
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, *program.argv],
-        cwd=cwd,
-        env=child_environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # signals to the worker's process group do not reach it
-    )
+    child = _start(program, child_environment, cwd)
+    running.append(child.pid)
     if group is not None:
         group.start(program.name, child.pid)
     # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
-    with ThreadPoolExecutor(1) as watcher, child:
+    with child, ThreadPoolExecutor(1) as watcher:
         stopped = watcher.submit(
             _stop_on_request, child, stop_requested, stop_in_s, grace_s=grace_s, rank=rank, note=note
         )
         last_lines = _passed_on(child.stdout, printed)
         code = child.wait()
+    running.remove(child.pid)
     if group is not None:
         group.ended(None if stopped.result() else code)
     if stopped.result() or (code != 0 and stop_exists()):
@@ -137,6 +138,24 @@ def run_script(
     if code != 0:
         raise _failure(program.name, rank, code, last_lines, str(cwd))
     return True
+
+
+def _start(program: Program, environment: dict[str, str], cwd: Path) -> _Child:
+    if program.argv[:2] == (sys.executable, "-u") and NAME in os.environ:
+        cpus = [*os.sched_getaffinity(0)]
+        try:
+            return ForkedScript(ScriptStart([*program.argv[2:]], environment, str(cwd), cpus))
+        except OSError as error:
+            print(f"clustertrain: the script imports torch itself: {error}", flush=True)
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, *program.argv],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # signals to the worker's process group do not reach it
+    )
 
 
 def _passed_on(output: IO[bytes] | None, printed: Callable[[str], None]) -> list[str]:
@@ -189,7 +208,7 @@ def _as_on_a_terminal(line: str) -> str:
 
 
 def _stop_on_request(
-    child: subprocess.Popen[bytes],
+    child: _Child,
     stop_requested: Callable[[], bool],
     stop_in_s: Callable[[], float],
     *,
@@ -203,19 +222,19 @@ def _stop_on_request(
             return False
     if _ends_within(child, stop_in_s()):
         return False
-    child.terminate()
+    child.send_signal(signal.SIGTERM)
     if rank == 0:
         note("note", f"stopping: sent SIGTERM to the script; {grace_s:g} s until SIGKILL")
     if not _ends_within(child, grace_s):
-        child.kill()
+        child.send_signal(signal.SIGKILL)
         note("warning", f"rank {rank}: the script was killed, {grace_s:g} s after SIGTERM")
     return True
 
 
-def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
+def _ends_within(child: _Child, seconds: float) -> bool:
     try:
         child.wait(seconds)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, TimeoutError):
         return False
     return True
 

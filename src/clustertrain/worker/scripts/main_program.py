@@ -1,0 +1,63 @@
+"""A script or a module as the main program of a process that runs already, as `python` would run it."""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+
+def run_as_main(arguments: Sequence[str]) -> None:
+    """Run what `python ARGUMENTS` runs: a script, or `-m` and a module.
+
+    Raises:
+        BaseException: the program's own.
+    """
+    is_module = arguments[0] == "-m"
+    sys.argv = [*arguments[is_module:]]
+    # It stays __main__, for what runs at the end of the process, and for the processes of multiprocessing.
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if is_module:
+        sys.path.insert(0, str(Path.cwd()))
+        runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]  # what python -m calls
+        return
+    path = arguments[0]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    main.__loader__ = loader = SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __cached__=None)
+    exec(compile(loader.get_data(path), path, "exec", dont_inherit=True), main.__dict__)
+
+
+def run_and_exit(arguments: Sequence[str]) -> NoReturn:
+    """Run a program as `run_as_main`, and end this process as Python does after it: with the program's exit
+    code, its traceback, its threads and what it has registered with atexit.
+    """
+    code: object = None
+    try:
+        run_as_main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException as error:  # noqa: BLE001  Python shows all
+        frames = error.__traceback__
+        for _ in range(2):  # without those of this file
+            frames = frames and frames.tb_next
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        code = 1
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    # sys.exit would unwind the frames below, which are another program's.
+    ctypes.pythonapi.Py_Exit(code or 0)
+    raise AssertionError

@@ -1,0 +1,149 @@
+"""A script in a fork of the fork server is as in a process of its own, or it gets one."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from clustertrain.worker.scripts.script import ScriptFailed, run_script
+from clustertrain.worker.scripts.script_command import Program
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fork_server")]
+
+LOADERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Squares(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, n):
+        return torch.tensor(n * n)
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn", "forkserver"):
+        loader = DataLoader(Squares(), 4, num_workers=1, multiprocessing_context=method)
+        print(method, [batch.tolist() for batch in loader])
+"""
+
+
+@pytest.fixture
+def run(tmp_path, capfd):
+    """Runs a script's text; returns what it printed."""
+
+    def run_text(text, *arguments, **environment):
+        (tmp_path / "train.py").write_text(text)
+        arguments = arguments or (str(tmp_path / "train.py"), "--lr", "0.1")
+        run_script(
+            Program("train.py", (sys.executable, "-u", *arguments)),
+            rank=0,
+            environment={"PYTHONPATH": str(tmp_path), **environment},
+            cwd=tmp_path,
+            stop_requested=lambda: False,
+            grace_s=1,
+        )
+        return capfd.readouterr().out
+
+    return run_text
+
+
+HAS_TORCH = "import sys; print('torch' in sys.modules)\n"
+
+
+def test_torch_is_imported_already_and_nothing_of_ray(run):
+    assert run(f"{HAS_TORCH}print('ray' in sys.modules)") == "True\nFalse\n"
+
+
+def test_what_torch_reads_once_and_a_module_of_the_same_name_need_a_process_of_its_own(run, tmp_path):
+    """Such as the number of OpenMP's threads."""
+    text = f"{HAS_TORCH}import torch; print(torch.get_num_threads())"
+    assert run(text, OMP_NUM_THREADS="2") == (
+        "clustertrain: the script imports torch itself: the fork server has another OMP_NUM_THREADS\n"
+        "False\n2\n"
+    )
+    (tmp_path / "yaml.py").write_text("x = 5")
+    told, number = run("import yaml; print(yaml.x)").splitlines()
+    assert told.endswith("a module with the name of one that is imported: yaml")
+    assert number == "5"
+
+
+def test_it_is_the_main_program(run, tmp_path):
+    text = "import sys, pickle\nclass A: pass\nprint(__name__, __spec__, __file__, sys.argv, sys.path[0])\n"
+    path = str(tmp_path / "train.py")
+    shown = f"__main__ None {path} {[path, '--lr', '0.1']} {tmp_path}\n"
+    assert run(f"{text}print(pickle.loads(pickle.dumps(A())).__class__)") == f"{shown}<class '__main__.A'>\n"
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text(
+        "import sys; from . import __name__ as parent; print(__name__, __spec__.name, parent, sys.argv)"
+    )
+    module = f"__main__ package.train package {[str(tmp_path / 'package' / 'train.py'), '--x']}\n"
+    assert run("", "-m", "package.train", "--x") == module
+
+
+def test_its_end_is_that_of_python(run, tmp_path):
+    """Threads, atexit, files that were not closed."""
+    text = (
+        "import atexit, threading, time\n"
+        "file = open('left-open', 'w'); file.write('all of it')\n"
+        "atexit.register(print, 'at exit')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread', __name__))).start()\n"
+        "print('main')\n"
+    )
+    assert run(text) == "main\nthread __main__\nat exit\n"
+    assert (tmp_path / "left-open").read_text() == "all of it"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("import os; os._exit(5)", 5), ("raise KeyboardInterrupt", -2), ("import sys; sys.exit(-1)", 255)],
+)
+def test_its_exit_code_is_that_of_python(run, text, code):
+    with pytest.raises(ScriptFailed) as failed:
+        run(text)
+    assert failed.value.returncode == code
+
+
+def test_a_traceback_begins_in_the_script(run, capfd):
+    with pytest.raises(ScriptFailed):
+        run("def main():\n    raise ValueError('no eels')\nmain()")
+    printed = capfd.readouterr().out
+    assert printed.count("  File ") == 2
+    assert "clustertrain" not in printed
+
+
+def test_processes_of_a_data_loader_find_its_classes(run):
+    lines = [f"{method} [[0, 1, 4, 9]]" for method in ("fork", "spawn", "forkserver")]
+    assert run(LOADERS).splitlines() == lines
+
+
+def test_each_draws_numbers_of_its_own(run):
+    text = "import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1).item())"
+    first, second = run(text).split(), run(text).split()
+    assert all(a != b for a, b in zip(first, second, strict=True))
+
+
+def test_a_killed_keeper_is_a_killed_script(run):
+    """As if the kernel had killed both for memory."""
+    with pytest.raises(ScriptFailed) as failed:
+        run("import os, time; os.kill(os.getppid(), 9); time.sleep(60)")
+    assert failed.value.returncode == -signal.SIGKILL
+
+
+def test_descriptors_signals_and_session_are_those_of_a_new_process(run):
+    text = (
+        "import os, signal\n"
+        "open_files = sorted(os.listdir('/proc/self/fd'))\n"
+        "print(open_files, os.readlink('/proc/self/fd/0'), os.getsid(0) == os.getpid())\n"
+        "print(*[n for n in signal.valid_signals() if callable(signal.getsignal(n))])\n"
+        "print(signal.getsignal(17) == signal.SIG_DFL, signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
+    )
+    assert run(text) == f"['0', '1', '2', '3'] /dev/null True\n{signal.SIGINT.value}\nTrue set()\n"
+
+
+def test_without_its_server_it_starts_anew(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(os.environ, "CLUSTERTRAIN_FORK_SERVER", str(Path(tmp_path, "gone")))
+    told, has_torch = run(HAS_TORCH).splitlines()
+    assert told.startswith("clustertrain: the script imports torch itself: ")
+    assert has_torch == "False"
