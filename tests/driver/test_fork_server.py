@@ -31,12 +31,12 @@ WORKER = """
 import json, os, random, sys
 import signal
 had = set(sys.modules)
-import numpy, ray
+import numpy, ray, torch
 print(json.dumps({
     "is_fork": "torch" in had and "ray" in had, "has": sorted(had & {"mine", "broken", "rank_reader"}),
     "arguments": sys.argv[1:], "folder": os.getcwd(), "job": os.environ.get("RAY_JOB_ID"),
     "threads": os.environ.get("OMP_NUM_THREADS"), "python": random.random(),
-    "numpy": float(numpy.random.rand()),
+    "numpy": float(numpy.random.rand()), "torch": torch.rand(1).item(),
     "object_id": ray.ObjectRef.from_random().hex(),
     "main": __name__, "child_signals": str(signal.getsignal(signal.SIGCHLD)),
 }), flush=True)
@@ -117,6 +117,7 @@ def test_a_worker_is_a_fork_with_its_own_arguments_folder_and_random_numbers(ser
     assert first["child_signals"] == "0"
     assert first["python"] != second["python"]
     assert first["numpy"] != second["numpy"]
+    assert first["torch"] != second["torch"]
     assert first["object_id"] != second["object_id"]
 
 

@@ -278,26 +278,31 @@ def _has_one_thread() -> bool:
 
 @dataclass(frozen=True)
 class RandomStates:
-    """The random states of Python and numpy. A fork draws numbers of its own unless a module has set the
-    seed when it was imported."""
+    """The random states of Python, numpy and torch. A fork draws numbers of its own unless a module has set
+    the seed when it was imported."""
 
     python: Any
     numpy: Any
+    torch: Any
 
     @classmethod
     def now(cls) -> RandomStates:
         import numpy
+        import torch
 
-        return cls(random.getstate(), numpy.random.get_state()[1:3])  # type: ignore[index]
+        return cls(random.getstate(), numpy.random.get_state()[1:3], torch.get_rng_state())  # type: ignore[index]
 
     def renew_since(self, before: RandomStates) -> None:
         import numpy
+        import torch
 
         if self.python != before.python:  # Python itself renews it in a fork
             random.setstate(self.python)
         (key, position), (key_before, position_before) = self.numpy, before.numpy
         if position == position_before and (key == key_before).all():
             numpy.random.seed()
+        if self.torch.equal(before.torch):
+            torch.default_generator.seed()
 
 
 def _become_worker(request: Request, files: list[int], before: RandomStates, after: RandomStates) -> None:
