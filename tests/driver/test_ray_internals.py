@@ -302,18 +302,11 @@ def test_wait_for_dashboard(monkeypatch):
 
 
 def test_make_nodes_with(monkeypatch):
-    """Both take the class from its module when they start a node."""
+    """It takes the class from its module when it starts a node."""
     monkeypatch.setattr("ray._private.node.Node", None)
     ray_internals.make_nodes_with(dict)
     assert _module("ray._private.node").Node is dict
-    for name in ("ray._private.worker", "ray.scripts.scripts"):
-        assert "ray._private.node.Node(" in inspect.getsource(import_module(name))
-
-
-def test_own_node():
-    """There is none before `ray.init`, which sets it."""
-    assert ray_internals.own_node() is None
-    assert "_global_node = ray._private.node.Node(" in inspect.getsource(import_module("ray._private.worker"))
+    assert "ray._private.node.Node(" in inspect.getsource(import_module("ray.scripts.scripts"))
 
 
 def test_end_by_sigterm(monkeypatch):

@@ -22,7 +22,7 @@ DRIVER = """
 import json, os, sys, threading
 from clustertrain.driver import __main__ as driver, ray_watch
 from clustertrain.job.sections import Resources
-from clustertrain.launchers.local.ray import LocalRay, _processes
+from clustertrain.launchers.local.ray import LocalRay
 
 kills_gcs_when_up = sys.argv[1] == "yes"
 ray_watch._ANSWERS_WITHIN_S = 3.0
@@ -37,7 +37,8 @@ if kills_gcs_when_up:
 driver.end_by_sigterm()
 cluster = LocalRay(os.environ["CLUSTERTRAIN_RAY_DIR"], Resources(), 120.0)
 cluster.start(1, print)
-pids = {kind: process.pid for kind, process in _processes().items()}
+[node] = ray_watch._watched
+pids = {kind: infos[0].process.pid for kind, infos in node.all_processes.items()}
 print(json.dumps(pids | {"driver": os.getpid()}), flush=True)
 threading.Event().wait()
 """

@@ -6,7 +6,7 @@ tests/whole/test_slow_ray.py and tests/slurm/test_one_node.py start it.
 import pytest
 
 from clustertrain.driver.ray_cluster import Deadline
-from clustertrain.driver.ray_node import _NotUp, last_words, start_ray
+from clustertrain.driver.ray_node import _NotUp, last_words, repeated
 from clustertrain.errors import ClusterError
 
 BROKEN = "raylet ended with code 1\n  | ModuleNotFoundError: No module named 'x' (pid {})"
@@ -22,7 +22,7 @@ def failing(*reasons):
     """A start that fails for each of these reasons, in this order, and then succeeds."""
     left = list(reasons)
 
-    def start():
+    def start(_):
         if left:
             raise _NotUp(left.pop(0))
         return "up"
@@ -33,7 +33,7 @@ def failing(*reasons):
 def test_a_start_that_was_late_is_repeated_within_the_deadline_and_counted():
     reported = []
     start = failing(*(LATE.format(n) for n in range(4)))
-    assert start_ray(start, Deadline(60.0, "failures.ray_start"), reported.append) == "up"
+    assert repeated(start, Deadline(60.0, "failures.ray_start"), reported.append) == "up"
     assert [line.splitlines()[-1].partition(".")[0] for line in reported] == [
         f"starting Ray again (start {n})" for n in range(2, 6)
     ]
@@ -50,15 +50,15 @@ def test_the_load_is_named_if_it_explains_a_late_start(monkeypatch, load, told):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     with pytest.raises(ClusterError, match=told):
-        start_ray(failing(LATE.format(1)), Deadline(0.0, "k"), lambda _: None)
+        repeated(failing(LATE.format(1)), Deadline(0.0, "k"), lambda _: None)
     reported = []
-    start_ray(failing(LATE.format(1)), Deadline(60.0, "k"), reported.append)
+    repeated(failing(LATE.format(1)), Deadline(60.0, "k"), reported.append)
     assert (" is 90, and it has 2 cores." in reported[0]) == (load > 2)
 
 
 def test_the_same_error_in_two_starts_ends_the_run_with_its_words():
     with pytest.raises(ClusterError) as caught:
-        start_ray(
+        repeated(
             failing(BROKEN.format(1), BROKEN.format(22)), Deadline(60.0, "slurm.nodes_wait"), lambda _: None
         )
     assert "raylet ended with code 1" in str(caught.value)
@@ -68,13 +68,13 @@ def test_the_same_error_in_two_starts_ends_the_run_with_its_words():
 
 def test_an_error_that_does_not_come_again_costs_one_start():
     reported = []
-    assert start_ray(failing(BROKEN.format(1)), Deadline(60.0, "k"), reported.append) == "up"
+    assert repeated(failing(BROKEN.format(1)), Deadline(60.0, "k"), reported.append) == "up"
     assert len(reported) == 1
 
 
 def test_a_start_that_is_late_until_the_deadline_ends_the_run_with_the_key():
     with pytest.raises(ClusterError) as caught:
-        start_ray(failing(LATE.format(1)), Deadline(0.0, "slurm.nodes_wait"), lambda _: None)
+        repeated(failing(LATE.format(1)), Deadline(0.0, "slurm.nodes_wait"), lambda _: None)
     assert "within 0 s (slurm.nodes_wait), in 1 start: raylet ended with code -6" in str(caught.value)
     assert "raise slurm.nodes_wait" in str(caught.value)
 

@@ -125,7 +125,7 @@ def wait_for_dashboard(seconds: float) -> None:
 
 
 def make_nodes_with(node: Any) -> None:
-    """Have `ray.init` and `ray start` call this in place of Node; they have no parameter for it."""
+    """Have `ray start` call this in place of Node; it has no parameter for that."""
     _module("ray._private.node").Node = node
 
 
@@ -141,11 +141,6 @@ def draw_class_ids_from_system() -> None:
             return kind(os.urandom(kind.size()))
 
     actor.ActorClassID = FromSystem
-
-
-def own_node() -> Any:
-    """The Node that `ray.init` has started in this process; None before that."""
-    return _module("ray._private.worker")._global_node
 
 
 def end_by_sigterm() -> None:

@@ -8,13 +8,13 @@ error contains the last words of the process that failed: the logs of Ray are re
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import signal
 import socket
 import time
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,26 +63,29 @@ class _NotUp(Exception):
     """A start of Ray failed. The text is the reason and, in the lines below, the words of Ray's processes."""
 
 
-class WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
-    """Ray's processes on this machine, waited for until a time of our own."""
+class _WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
+    """Ray's processes on this machine, waited for until a time of our own.
 
-    ends = math.inf
-    """When to give up waiting, as a time of time.monotonic(); set by `start_ray`."""
-    when_up: Callable[[Node], None] = staticmethod(lambda node: None)
-    """Called when the processes have started; set by `start_ray`."""
+    `ends`: when to give up, as a time of time.monotonic().
+    """
 
-    def __init__(self, ray_params: RayParams, *args: Any, **options: Any) -> None:
-        _choose_ports(ray_params, is_head=options.get("head", args[0] if args else False))
+    def __init__(self, ray_params: RayParams, ends: float, *, head: bool, **options: Any) -> None:
+        self._ends = ends
+        _choose_ports(ray_params, is_head=head)
         os.environ.update(FAST_RESTART)
         if variables.FORK_SERVER in os.environ:
             ray_params.setup_worker_path = SETUP_WORKER
         try:
-            super().__init__(ray_params, *args, **options)
+            super().__init__(ray_params, head=head, **options)
         except Exception as error:
             reason = _reason(self, error)
             _end(self)
             raise _NotUp(reason) from error
-        self.when_up(self)
+
+    def start_api_server(self, *, include_dashboard: bool | None, **options: Any) -> None:
+        """As in Ray, but not at all without a dashboard: Ray would start its server for other uses."""
+        if include_dashboard is not False:
+            super().start_api_server(include_dashboard=include_dashboard, **options)
 
     def start_ray_processes(self) -> None:
         """As in Ray, and then wait until the node has registered, so that Ray's own wait of 30 s ends at
@@ -98,7 +101,7 @@ class WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
             while not is_there():
                 if self.dead_processes():
                     raise _NotUp("a process ended")
-                if time.monotonic() >= self.ends:
+                if time.monotonic() >= self._ends:
                     raise _NotUp(what)
                 time.sleep(_POLL_S)
 
@@ -115,42 +118,38 @@ class WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
         return True
 
 
-class PatientNode(WaitingNode):
-    """A WaitingNode without three processes that a run does not use: the dashboard's server, the autoscaler
-    and the log monitor. Each costs 0.7 s of CPU, and Ray has no option for all of them."""
-
-    def start_api_server(self, **options: Any) -> None:
-        """Do nothing: the dashboard is off."""
-
-    start_monitor = start_log_monitor = start_api_server
-
-
 def start_ray(
-    start: Callable[[], _T],
-    deadline: Deadline,
-    report: Callable[[str], None],
-    when_up: Callable[[Node], None] = lambda node: None,
-) -> _T:
-    """Call `start`, which makes a WaitingNode, and call it again if Ray does not start.
-
-    A start that failed because something took too long is repeated until the deadline. Any other failure is
-    repeated once: the same failure in two starts in a row is no coincidence.
+    parameters: RayParams, deadline: Deadline, report: Callable[[str], None], **options: Any
+) -> Node:
+    """Start Ray's processes, as many times as it takes within the deadline. Returns Ray's object for them.
 
     Args:
+        parameters: of the node, such as RayParams(**node_parameters(…)).
         report: gets a line for each failed start that is repeated.
-        when_up: gets the node when its processes have started, before `start` connects to them.
+        options: of Ray's Node. `head`: whether this is the first node of its cluster.
 
     Raises:
         ClusterError: Ray did not start; the message has the last words of its processes.
     """
-    ends = time.monotonic() + deadline.seconds
-    WaitingNode.ends, WaitingNode.when_up = ends, staticmethod(when_up)
     wait_for_gcs(deadline.seconds)
+    return repeated(lambda ends: _WaitingNode(copy(parameters), ends, **options), deadline, report)
+
+
+def repeated(start: Callable[[float], _T], deadline: Deadline, report: Callable[[str], None]) -> _T:
+    """Call `start` until it succeeds, with the time of time.monotonic() at which it has to give up.
+
+    A start that failed because something took too long is repeated until the deadline. Any other failure is
+    repeated once: the same failure in two starts in a row is no coincidence.
+
+    Raises:
+        ClusterError: as `start_ray`.
+    """
+    ends = time.monotonic() + deadline.seconds
     starts, before = 0, ""
     while True:
         starts += 1
         try:
-            return start()
+            return start(ends)
         except _NotUp as error:
             reason, same = str(error), _CHANGES.sub("", str(error))
             is_late = time.monotonic() + _PAUSE_S >= ends
@@ -186,7 +185,7 @@ def _choose_ports(params: RayParams, *, is_head: bool) -> None:
             setattr(params, name, block.first + number)
 
 
-def _reason(node: WaitingNode, error: Exception) -> str:
+def _reason(node: Node, error: Exception) -> str:
     """Why a start failed, and in the lines below the last words of Ray's processes."""
     dead = [f"{kind} ended with code {process.returncode}" for kind, process in node.dead_processes()]
     first = ", ".join(dead) or next(iter(str(error).splitlines()), type(error).__name__)
@@ -214,7 +213,7 @@ def _end_of(path: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def _end(node: WaitingNode) -> None:
+def _end(node: Node) -> None:
     """Kill the processes of a failed start, also the agents of a raylet that has ended, which have another
     parent by now. Each has the folder of the session in its command line."""
     node.kill_all_processes(check_alive=False)

@@ -26,10 +26,18 @@ from clustertrain.supervise.driver_process import MARK
 _ASK_EVERY_S = 1.0
 _ANSWERS_WITHIN_S = 30.0  # it takes a millisecond, and a few seconds on a machine with 45 processes per core
 
+_watched: list[Any] = []
+
 
 def end_with(node: Any) -> None:
     """End this process with EXIT_RAY_ENDED as soon as the Ray of this node, a Node of Ray's, has ended."""
+    _watched.append(node)
     threading.Thread(target=_wait_and_end, args=(node,), name="ray-watch", daemon=True).start()
+
+
+def has_ended() -> bool:
+    """Whether a process of the Ray that ends this process has ended: an error may then come from that."""
+    return any(node.dead_processes() for node in _watched)
 
 
 def _wait_and_end(node: Any) -> None:

@@ -6,20 +6,21 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clustertrain import variables
 from clustertrain.driver.elastic_cluster import ElasticCluster
-from clustertrain.driver.ray_cluster import Deadline, RayCluster, worker_resources
+from clustertrain.driver.ray_cluster import Deadline, RayCluster, node_parameters, worker_resources
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
 from clustertrain.launchers.one_host import NO_RAY, ray_address
 from clustertrain.node.network import LOOPBACK
-from clustertrain.node.ray_settings import OBJECT_STORE_BYTES
 from clustertrain.run.folder import Attempt
 
 _KEY = "failures.ray_start"
+# Parameters of a node that `ray.init` has, and those for which its name begins with _.
+_OF_INIT = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
+_PRIVATE_OF_INIT = ("node_ip_address", "temp_dir", "memory")
 
 
 def ray_cluster(job: Job) -> RayCluster:
@@ -58,35 +59,36 @@ class LocalRay(RayCluster):
     def start(self, world_size: int, warn: Callable[[str], None]) -> None:
         import ray
 
-        from clustertrain.driver.ray_internals import is_stock, keep_loopback, make_nodes_with
+        from clustertrain.driver.ray_internals import RayParams, is_stock, keep_loopback
 
-        def start() -> None:
+        parameters = node_parameters(self.resources, world_size, LOOPBACK, Path(self.folder))
+        if is_stock():
             ray.init(
                 address="local",
-                num_cpus=max(1, round(world_size * self.resources.cpus_per_worker + 0.5)),
-                num_gpus=world_size * self.resources.gpus_per_worker,
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
                 log_to_driver=False,
-                _node_ip_address=LOOPBACK,
-                _temp_dir=f"{self.folder}/r",  # Ray opens it to all users: `folder` stays private
+                **{name: parameters[name] for name in _OF_INIT},
+                **{f"_{name}": parameters[name] for name in _PRIVATE_OF_INIT},
             )
-
-        if is_stock():
-            start()
             return
         from clustertrain.driver import ray_watch
-        from clustertrain.driver.ray_node import PatientNode, start_ray
+        from clustertrain.driver.ray_node import start_ray
 
         keep_loopback()
-        make_nodes_with(PatientNode)
-        start_ray(start, self.deadline, warn, ray_watch.end_with)
+        node = start_ray(RayParams(**parameters), self.deadline, warn, head=True, shutdown_at_exit=False)
+        ray_watch.end_with(node)
+        ray.init(address=node.address, log_to_driver=False, _node_ip_address=LOOPBACK)
 
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         return "local"
 
     def is_gone(self) -> bool:
-        return any(process.poll() is not None for process in _processes().values())
+        from clustertrain.driver.ray_internals import is_stock
+
+        if is_stock():
+            return False
+        from clustertrain.driver.ray_watch import has_ended
+
+        return has_ended()
 
 
 @dataclass(frozen=True)
@@ -109,16 +111,6 @@ class NoRay(RayCluster):
 
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         raise NotImplementedError
-
-
-def _processes() -> dict[str, Any]:
-    """The processes that Ray has started in this process, as objects of subprocess.Popen, by Ray's names for
-    them; empty before ray.init, and where Ray's private API is not used."""
-    from clustertrain.driver.ray_internals import is_stock, own_node
-
-    node = None if is_stock() else own_node()
-    started = node.all_processes.items() if node is not None else ()
-    return {kind: info.process for kind, infos in started for info in infos}
 
 
 @dataclass(frozen=True)

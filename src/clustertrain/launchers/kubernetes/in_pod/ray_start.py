@@ -23,7 +23,7 @@ _MEMORY = Path("/dev/shm/clustertrain")  # a volume of the pod, so it outlives a
 
 
 def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
-    """Have `ray start` make a WaitingNode, and make it again after a failed start, until start_deadline.
+    """Have `ray start` start Ray's processes as every launcher does, until start_deadline.
 
     Args:
         parameters: Ray's RayParams of the node, incomplete.
@@ -34,7 +34,7 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
     if is_stock():
         return
     from clustertrain.driver.fork.starter import start_fork_server
-    from clustertrain.driver.ray_node import WaitingNode, start_ray
+    from clustertrain.driver.ray_node import start_ray
 
     job = job_of_pod()
     deadline_s = job.section(Kubernetes).start_deadline_s
@@ -43,16 +43,10 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
     os.environ[variables.MEMORY_DIR] = str(_MEMORY)
     start_fork_server(Path(mkdtemp()), job.resources.cpus_per_worker)
 
-    def node(parameters: Any, **options: Any) -> WaitingNode:
-        given = dict(vars(parameters))
-
-        def start() -> WaitingNode:
-            vars(parameters).update(given)  # without the choices of a start that failed
-            return WaitingNode(parameters, **options)
-
+    def node(parameters: Any, **options: Any) -> Any:
+        deadline = Deadline(deadline_s, "kubernetes.start_deadline")
         try:
-            deadline = Deadline(deadline_s, "kubernetes.start_deadline")
-            return start_ray(start, deadline, lambda text: print(text, flush=True))
+            return start_ray(parameters, deadline, lambda text: print(text, flush=True), **options)
         except ClusterError as error:
             sys.exit(str(error))
 

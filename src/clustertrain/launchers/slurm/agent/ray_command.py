@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clustertrain import variables
+from clustertrain.driver.ray_cluster import node_parameters
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.ports import Ports
-from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
+from clustertrain.node.ray_settings import RAY_ENVIRONMENT
 
 _SERVER_PORTS = (
     "node_manager_port",
@@ -48,8 +48,8 @@ def ports_needed(job: Job) -> int:
 def ray_command(
     job: Job, *, host: str, address: str, ports: Ports, folder: Path, events: Path, head: str | None
 ) -> list[str]:
-    """The command that starts Ray (ray_process.py). It sets every port, size and path, because Ray's defaults
-    come from the whole machine.
+    """The command that starts Ray (ray_process.py). It sets every port as well, because other jobs may share
+    the node.
 
     Args:
         host: the name of this node.
@@ -61,23 +61,13 @@ def ray_command(
     resources, each = job.resources, job.resources.workers_per_node
     servers = range(ports.first + _HEAD_PORTS, ports.first + _HEAD_PORTS + len(_SERVER_PORTS))
     parameters: dict[str, object] = {
-        "node_ip_address": address,
+        **node_parameters(resources, each, address, folder),
+        **({"gcs_server_port": ports.first} if head is None else {"gcs_address": head}),
+        **dict(zip(_SERVER_PORTS, servers, strict=True)),
         "node_name": host,
-        "temp_dir": str(folder / "r"),
-        "num_cpus": math.ceil(each * resources.cpus_per_worker),
-        "num_gpus": each * resources.gpus_per_worker,
-        "resources": {WORKER_SLOT: each},
-        "memory": each * resources.memory_per_worker_bytes if resources.memory_per_worker_bytes else None,
-        "object_store_memory": OBJECT_STORE_BYTES,
         "min_worker_port": servers.stop,
         "max_worker_port": ports.last - each,  # the ports above are for the process groups of scripts
-        "include_log_monitor": False,
-        **dict(zip(_SERVER_PORTS, servers, strict=True)),
     }
-    if head is not None:
-        parameters |= {"gcs_address": head}
-    else:
-        parameters |= {"gcs_server_port": ports.first, "include_dashboard": False, "no_monitor": True}
     program = [sys.executable, "-m", "clustertrain.launchers.slurm.agent.ray_process"]
     program += [str(resources.cpus_per_worker), str(job.section(Slurm).nodes_wait_s)]
     return [*program, str(events), json.dumps(parameters)]

@@ -33,11 +33,8 @@ def main(cpus_per_worker: str, nodes_wait_s: str, events: str, parameters_json: 
     start_fork_server(Path(parameters["temp_dir"]).parent, float(cpus_per_worker))  # before the slow imports
     from clustertrain.driver.connection import Head
     from clustertrain.driver.ray_internals import RayParams
-    from clustertrain.driver.ray_node import PatientNode, last_words, start_ray
+    from clustertrain.driver.ray_node import last_words, start_ray
     from clustertrain.driver.ray_watch import end_of
-
-    def start() -> PatientNode:
-        return PatientNode(RayParams(**parameters), head=head is None)
 
     def report(text: str) -> None:
         print(text, flush=True)
@@ -50,7 +47,7 @@ def main(cpus_per_worker: str, nodes_wait_s: str, events: str, parameters_json: 
         # reports the cause.
         wait_until(Head(head).has_node, deadline.seconds, _HEAD_POLL_S)
     try:
-        node = start_ray(start, deadline, report)
+        node = start_ray(RayParams(**parameters), deadline, report, head=head is None, shutdown_at_exit=False)
     except ClusterError as error:
         print(error, flush=True)
         return EXIT_CLUSTER
