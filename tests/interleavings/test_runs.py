@@ -41,7 +41,7 @@ def the_protocol_alone(monkeypatch):
 
 def begin(job, **options):
     """A start of the job: its attempt, or the result of a finished run."""
-    return claim_next_attempt(job, Options(**options), lambda: (1,), lambda line: None, launcher="local")[1]
+    return claim_next_attempt(job, Options(**options), lambda: (1,), lambda line: None)[1]
 
 
 @pytest.mark.parametrize("before", ["new", pytest.param("continued", marks=pytest.mark.nightly)])

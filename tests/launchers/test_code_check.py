@@ -218,9 +218,7 @@ def test_a_run_whose_best_metric_is_misspelled_claims_no_attempt(job, tmp_path, 
 def test_a_start_that_claims_during_the_check_runs_and_this_one_is_refused(job):
     run = RunDir.newest(job().storage.location, "a")
     with pytest.raises(ClusterTrainError, match="claimed"):
-        claim_next_attempt(
-            job(), Options(), lambda: [1], print, launcher="local", before_claim=lambda _: claim_attempt(run)
-        )
+        claim_next_attempt(job(), Options(), lambda: [1], print, before_claim=lambda _: claim_attempt(run))
     assert len(run.attempts()) == 1
 
 
@@ -232,11 +230,9 @@ def test_a_takeover_requests_the_stop_only_after_the_check(job):
         raise JobError("a mistake")
 
     with pytest.raises(JobError, match="a mistake"):
-        claim_next_attempt(
-            job(), Options(takeover=True), lambda: [1], print, launcher="local", before_claim=refuse
-        )
+        claim_next_attempt(job(), Options(takeover=True), lambda: [1], print, before_claim=refuse)
     assert running.stop.read() is None
-    claim_next_attempt(job(), Options(takeover=True), lambda: [1], print, launcher="local")
+    claim_next_attempt(job(), Options(takeover=True), lambda: [1], print)
     assert running.stop.read() is not None
 
 

@@ -23,7 +23,7 @@ __all__ = ["job"]
 def begun(job, options=None, sizes=(1,), said=None, **more):
     """(run, attempt or result) of a start that has room for these numbers of workers."""
     echo = said.append if said is not None else [].append
-    return claim_next_attempt(job, options or Options(), lambda: sizes, echo, launcher="local", **more)
+    return claim_next_attempt(job, options or Options(), lambda: sizes, echo, **more)
 
 
 def finished(job, state="done", cause="finished", text=""):
@@ -182,7 +182,7 @@ def test_a_start_claims_the_number_after_the_attempt_that_it_checked(job):
     ):
         seconds.clear()
         with pytest.raises(ClusterError, match="claimed by another start at the same moment"):
-            claim_next_attempt(job(), Options(takeover=True), echo=print, launcher="local", **window)
+            claim_next_attempt(job(), Options(takeover=True), echo=print, **window)
         write_result(seconds[0], Result("stopped", "user", 130))
     assert [attempt.n for attempt in seconds[0].run.attempts()] == [1, 2]
 

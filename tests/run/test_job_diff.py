@@ -27,7 +27,7 @@ def begun(job, **options):
     """(attempt or result, what was printed) of a start on one worker."""
     said = []
     chosen = Options(**options, command=COMMAND)
-    _, begun = claim_next_attempt(job, chosen, lambda: (1,), said.append, launcher="local")
+    _, begun = claim_next_attempt(job, chosen, lambda: (1,), said.append)
     return begun, said
 
 

@@ -73,7 +73,6 @@ def claim_next_attempt(
     world_sizes: Callable[[], Sequence[int]],
     echo: Callable[[str], None],
     *,
-    launcher: str,
     run: RunDir | None = None,
     allocation: SchedulerStart | None = None,
     before_claim: Callable[[int], object] | None = None,
@@ -123,7 +122,7 @@ def claim_next_attempt(
         run,
         number=number,
         world_size=world_size,
-        launcher=launcher,
+        launcher=allocation.scheduler if allocation is not None else "local",
         retry=options.retry,
         allocation=allocation,
     )

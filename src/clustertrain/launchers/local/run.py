@@ -85,7 +85,6 @@ def run_local(
                 options,
                 lambda: world_sizes_here(job),
                 screen.echo,
-                launcher="local",
                 before_claim=check,
                 read_source=read_source,
             )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.source_state import read_source
 from clustertrain.observe.screen import Screen
 from clustertrain.observe.tables import print_ending
-from clustertrain.run.admission import Options
+from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.records import Result, SchedulerStart, Source
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.run.submission import Submission
 
@@ -46,10 +47,29 @@ def read_start(
 
 
 def run_to_its_end(
-    claimed: tuple[RunDir, Attempt | Result], screen: Screen, supervise: Callable[[Attempt], Result]
+    job: Job,
+    options: Options,
+    start: SchedulerStart,
+    screen: Screen,
+    *,
+    world_sizes: Callable[[], Sequence[int]],
+    supervise: Callable[[Attempt], Result],
+    run: RunDir | None = None,
+    read_source: Callable[[Sequence[str]], Source] = read_source,
 ) -> Result:
-    """Run the claimed attempt, send its streams, print its end; only the result if there is one already."""
-    run, begun = claimed
+    """Claim the next attempt, run it, send its streams and print its end; if the run is already finished,
+    only return its result.
+
+    Args:
+        world_sizes, run, read_source: as for `claim_next_attempt`.
+        supervise: runs the attempt.
+
+    Raises:
+        ClusterTrainError: as `claim_next_attempt`.
+    """
+    run, begun = claim_next_attempt(
+        job, options, world_sizes, screen.echo, run=run, allocation=start, read_source=read_source
+    )
     if isinstance(begun, Result):
         return begun
     send_leftovers(run, screen.echo)

@@ -30,11 +30,10 @@ from clustertrain.launchers.one_host import (
     world_sizes_here,
 )
 from clustertrain.launchers.scheduler.in_job import read_start, run_to_its_end
-from clustertrain.launchers.source_state import read_source
 from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines
-from clustertrain.run.admission import claim_next_attempt, is_same_start, was_stopped_by_user
+from clustertrain.run.admission import is_same_start, was_stopped_by_user
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.states import STATES
@@ -99,17 +98,9 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
             attempt, environment, meanings, screen, command=options.command, shielded=True, once=True
         )
 
-    claimed = claim_next_attempt(
-        job,
-        options,
-        lambda: world_sizes_here(job),
-        screen.echo,
-        launcher=arguments.launcher,
-        run=run,
-        allocation=start,
-        read_source=read_source,
+    return run_to_its_end(
+        job, options, start, screen, world_sizes=lambda: world_sizes_here(job), supervise=supervise, run=run
     )
-    return run_to_its_end(claimed, screen, supervise)
 
 
 def _meanings(arguments: Namespace) -> dict[int, tuple[str, str]]:

@@ -23,7 +23,7 @@ from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod, source
 from clustertrain.launchers.kubernetes.render.manifests import START_OPTIONS, flag_of
 from clustertrain.launchers.scheduler.in_job import run_to_its_end
 from clustertrain.observe.screen import Lines, Screen
-from clustertrain.run.admission import Options, claim_next_attempt, is_same_start
+from clustertrain.run.admission import Options, is_same_start
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
@@ -93,16 +93,15 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
         return followed
     if options.fresh and _has_started_before(job, allocation):
         options = replace(options, fresh=False)
-    claimed = claim_next_attempt(
+    return run_to_its_end(
         job,
         options,
-        lambda: job.world_sizes,
-        screen.echo,
-        launcher="kubernetes",
-        allocation=allocation,
+        allocation,
+        screen,
+        world_sizes=lambda: job.world_sizes,
+        supervise=lambda attempt: _supervise(attempt, job, options.command, screen),
         read_source=lambda folders: source_of_pod(),
     )
-    return run_to_its_end(claimed, screen, lambda attempt: _supervise(attempt, job, options.command, screen))
 
 
 def _follow_earlier_start(job: Job, allocation: SchedulerStart, screen: Screen) -> Result | None:

@@ -15,11 +15,10 @@ from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import Node, Start, prepare_node, record_arrival, start_ray
 from clustertrain.launchers.slurm.section import Slurm
-from clustertrain.launchers.source_state import read_source
 from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
-from clustertrain.run.admission import claim_next_attempt, was_stopped_by_user
+from clustertrain.run.admission import was_stopped_by_user
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Rendezvous, Result
 from clustertrain.run.result import failed, write_result
@@ -48,17 +47,15 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
             f"{start.run.name} was stopped by its user, and SLURM restarted its job: nothing is started."
         )
         return None
-    claimed = claim_next_attempt(
+    return run_to_its_end(
         start.job,
         start.options,
-        lambda: _world_sizes(start.job, start.allocation.nodes),
-        screen.echo,
-        launcher="slurm",
+        start.allocation.record,
+        screen,
+        world_sizes=lambda: _world_sizes(start.job, start.allocation.nodes),
+        supervise=lambda attempt: _supervise(start, attempt, signals, mail, screen),
         run=start.run,
-        allocation=start.allocation.record,
-        read_source=read_source,
     )
-    return run_to_its_end(claimed, screen, lambda attempt: _supervise(start, attempt, signals, mail, screen))
 
 
 def _world_sizes(job: Job, nodes: Sequence[str]) -> list[int]:
