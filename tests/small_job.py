@@ -1,9 +1,13 @@
 """A job as small as one can be, for tests of what is decided before anything starts."""
 
+from functools import cache
+
 import pytest
 import yaml
 
 from clustertrain.job.file import parse_job
+from clustertrain.node.installed import installed_packages
+from clustertrain.run import provenance
 
 _CODE = """\
 from clustertrain import Task
@@ -11,10 +15,13 @@ class T(Task):
     def __init__(self, lr=0.1): ...
 """
 
+_PACKAGES = cache(installed_packages)  # they stay the same, and reading them takes a tenth of a second
+
 
 @pytest.fixture
-def job(tmp_path):
+def job(tmp_path, monkeypatch):
     """Makes it, in a folder of the test's own, with sections changed or added."""
+    monkeypatch.setattr(provenance, "installed_packages", _PACKAGES)
     (tmp_path / "m.py").write_text(_CODE)
     (tmp_path / "train.py").touch()
 

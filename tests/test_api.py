@@ -189,7 +189,11 @@ def test_a_mistake_in_a_mapping_names_its_key():
 @pytest.mark.parametrize(
     ("arguments", "call"),
     [
-        (["submit", "--to", "local", "job.yaml"], lambda: clustertrain.submit("job.yaml", "local")),
+        pytest.param(
+            ["submit", "--to", "local", "job.yaml"],
+            lambda: clustertrain.submit("job.yaml", "local"),
+            marks=pytest.mark.slow,  # it imports the code in a process
+        ),
         (["submit", "--to", "slurm", "job.yaml"], lambda: clustertrain.submit("job.yaml", "slurm")),
         (["submit", "--to", "kubernetes", "job.yaml"], lambda: clustertrain.submit("job.yaml", "kubernetes")),
         (

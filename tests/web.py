@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 
 @dataclass
@@ -118,12 +118,21 @@ def serving() -> Iterator[Web]:
 
     server = Server(("127.0.0.1", 0), Handler)
     web.url = f"http://127.0.0.1:{server.server_port}"
+    with answering(server):
+        try:
+            yield web
+        finally:
+            web.go_on.set()
+
+
+@contextmanager
+def answering(server: HTTPServer) -> Iterator[None]:
+    """The server answers in a thread, which looks often whether it is over: each test waits for that."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield web
+        yield
     finally:
-        web.go_on.set()
         server.shutdown()
         thread.join()
         server.server_close()

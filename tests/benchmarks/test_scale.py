@@ -5,6 +5,7 @@ import itertools
 import math
 import random
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -35,15 +36,20 @@ from clustertrain.run.streams.step_counter import Reached
 from clustertrain.training.ranks.host import SaveProgress
 
 
+@cache
+def counted(ranks):
+    return scale.counted(ranks, 2)
+
+
 @pytest.fixture(scope="module")
 def counts():
     """What a run of 8 ranks on 4 nodes did."""
-    return scale.counted(8, 2)[0]
+    return counted(8)[0]
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return rows_of({ranks: scale.counted(ranks, 2)[0] for ranks in (8, 32, 128)})
+    return rows_of({ranks: counted(ranks)[0] for ranks in (8, 32, 128)})
 
 
 @pytest.mark.parametrize(
@@ -68,8 +74,9 @@ def test_what_an_actor_does_is_what_is_documented(counts, phase, actor, members,
     assert dict(use.operations) == {kind: members * number for kind, number in operations.items()}
 
 
+@pytest.mark.slow
 def test_all_ranks_together_look_for_a_request_of_stacks_100_times_a_second():
-    looks = {ranks: scale.counted(ranks, 2)[0].uses["a minute", "rank, stacks"] for ranks in (8, 200)}
+    looks = {ranks: counted(ranks)[0].uses["a minute", "rank, stacks"] for ranks in (8, 200)}
     assert {ranks: dict(use.operations) for ranks, use in looks.items()} == {
         8: {"read": 60},
         200: {"read": 30},
@@ -166,6 +173,7 @@ def test_a_stage_takes_the_work_of_all_by_what_the_storage_does_at_a_time():
 SIMPLE = Training(1000, 0.0065, save_every_s=600.0, save_s=2.0, restart_s=120.0, spares=0, replace_s=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [100, 1000, 4000])
 def test_the_simulation_agrees_with_the_closed_form(nodes):
     training = replace(SIMPLE, nodes=nodes, kills=0.5, replace_s=60.0)
@@ -226,6 +234,8 @@ def written(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for module in (report, page):
             patch.setattr(module, "SIMULATED", (8, 128))
+        found = {ranks: counted(ranks) for ranks in (8, 32, 128)}  # before it is replaced
+        patch.setattr(scale, "counted", lambda ranks, per_node, folder: found[ranks])
         patch.setattr(scale, "foreign_load", lambda: 0.1)
         options = argparse.Namespace(ranks=[32, 8, 128], per_node=2, folder=folder, seed=1)
         scale.measured(options).write(folder / "scale.json")

@@ -1,6 +1,5 @@
 import json
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -20,6 +19,7 @@ from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
 from clustertrain.version import __version__
+from commands import ran
 
 
 @pytest.fixture
@@ -96,23 +96,24 @@ BAD_JOBS = {
 
 @pytest.mark.parametrize(("text", "said"), BAD_JOBS.values(), ids=BAD_JOBS)
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_a_bad_job_gets_two_or_three_lines_and_2(tmp_path, command, text, said):
-    """With the real program and its real stderr."""
+def test_a_bad_job_gets_two_or_three_lines_and_2(cli, tmp_path, command, text, said):
     if text is not None:
         (tmp_path / "job.yaml").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "clustertrain.cli", command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == EXIT_JOB
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert 1 <= len(done.stderr.splitlines()) <= 4
-    assert done.stdout == ""
+    result = cli(command)
+    assert result.exit_code == EXIT_JOB
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert 1 <= len(result.stderr.splitlines()) <= 4
+    assert result.stdout == ""
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_the_program_says_no_more_of_a_bad_job_than_its_command(cli, tmp_path, command):
+    """The real one, with its real stderr."""
+    (tmp_path / "job.yaml").write_text(BAD_JOBS["an unknown key"][0])
+    done = ran([sys.executable, "-m", "clustertrain.cli", command], code=EXIT_JOB, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("", cli(command).stderr)
 
 
 ON_CLUSTERS = [

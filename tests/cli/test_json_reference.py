@@ -30,6 +30,7 @@ def test_the_reference_is_that_of_the_code():
     )
 
 
+@pytest.mark.slow
 def test_the_command_refreshes_the_reference_of_a_page(tmp_path):
     page = tmp_path / "json.md"
     page.write_text(PAGE.replace("| `attempt` |", "| `try` |"))

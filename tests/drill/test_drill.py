@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from clustertrain.cli.main import main
+from clustertrain.errors import EXIT_JOB
 from commands import ran
 
 JOBS = Path(__file__).parent / "jobs"
@@ -107,7 +110,7 @@ def test_every_fault_is_caused(drilled, seed):
     ]
 
 
-def test_a_drill_beyond_its_budget_does_nothing(tmp_path, monkeypatch):
+def test_a_drill_beyond_its_budget_does_nothing(tmp_path):
     job = {
         "name": "it",
         "code": str(JOBS),
@@ -116,14 +119,13 @@ def test_a_drill_beyond_its_budget_does_nothing(tmp_path, monkeypatch):
         **TASK,
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    argv = [sys.executable, "-m", "clustertrain.cli", "drill", str(tmp_path / "job.yaml"), "--budget", "2m"]
-    done = ran(argv, code=2)
-    assert "9 starts × 30 s + 5 runs × 12 steps × 1 s, assumed = 330 s" in done.stderr
-    assert "about 5:30, and its budget is 2:00: it is not done" in done.stderr
-    assert not (tmp_path / "runs").exists()
+    estimate = "9 starts × 30 s + 5 runs × 12 steps × 1 s, assumed = 330 s."
     for options, said in {
+        (): f"about 5:30, and its budget is 2:00: it is not done.\n{estimate}",
         ("--faults", "rank,moon"): "'moon' is no fault",
         ("--steps", "3"): "at least 2 × 3 = 6",
         ("--budget", "soon"): "'soon'",
     }.items():
-        assert said in ran([*argv, *options], code=2).stderr
+        drill = CliRunner().invoke(main, ["drill", str(tmp_path / "job.yaml"), "--budget", "2m", *options])
+        assert drill.exit_code == EXIT_JOB and said in drill.stderr
+        assert not (tmp_path / "runs").exists()

@@ -25,6 +25,7 @@ def test_the_reference_is_that_of_the_models():
     assert shown == f"\n{reference_markdown()}", f"docs/job-file.md is stale; refresh it with: {command}"
 
 
+@pytest.mark.slow
 def test_the_command_refreshes_the_reference_of_a_page(tmp_path):
     page = tmp_path / "job-file.md"
     page.write_text(PAGE_TEXT.replace("| `name` |", "| `nom` |"))

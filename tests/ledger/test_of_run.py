@@ -288,6 +288,7 @@ def test_a_clock_that_was_set_back_makes_nothing_negative(run):
     assert ledger.wall_s == 30
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_long_run_takes_no_longer_for_each_of_its_records(run):
     written = Written(run).starts(0, 2, 4)

@@ -219,6 +219,7 @@ def test_follow_writes_the_page_again_with_what_was_added_until_the_run_ends(run
     assert 'http-equiv="refresh"' not in page.read_text()
 
 
+@pytest.mark.slow
 def test_watch_draws_over_itself_on_a_terminal_and_ends_with_the_run(runs):
     going_on, shown = GoingOn(runs), b""
     here, there = pty.openpty()

@@ -1,7 +1,6 @@
 """The proxy causes the faults of its script, and no others."""
 
 import http.client
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -25,6 +24,7 @@ from fault_proxy import (
     status,
     without_conditions,
 )
+from web import answering
 
 BODY = bytes(range(256)) * 40
 
@@ -58,13 +58,10 @@ class Echo(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
-        server.came, server.put = 0, []
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    server.came, server.put = 0, []
+    with answering(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

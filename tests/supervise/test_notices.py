@@ -15,6 +15,7 @@ from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.supervise import notices
 from clustertrain.supervise.notices import Notices
 from small_job import job
+from web import answering
 
 __all__ = ["job"]
 
@@ -43,13 +44,9 @@ def hook():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.posts, server.status, server.hangs, server.goes_on = [], 204, False, threading.Event()
     server.url = f"http://127.0.0.1:{server.server_port}{SECRET}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.goes_on.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answering(server):
+        yield server
+        server.goes_on.set()
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """`notify` in a whole run: a restart and the end are posted to a URL that no file of the run contains."""
 
 import json
-import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from web import answering
 from whole_run import FAULTY, ONE_WORKER
 
 
@@ -21,12 +21,8 @@ def test_a_restart_and_the_end_are_posted_and_the_url_is_in_no_file(make_run, tm
 
     strike = {"fault": "kill", "rank": 0, "at_call": 5, "marker": str(tmp_path / "struck")}
     run = make_run("told", args=strike, notify="${HOOK}/T0B0", **FAULTY, **ONE_WORKER)
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with answering(server := HTTPServer(("127.0.0.1", 0), Handler)):
         run.start(HOOK=f"http://127.0.0.1:{server.server_port}/hidden").end(0)
-        server.shutdown()
-        thread.join()
     assert [(post["event"], post["state"], post["step"]) for post in posts] == [
         ("restart", "", 4),
         ("ended", "done", run.result.step),

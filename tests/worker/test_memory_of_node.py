@@ -296,6 +296,7 @@ def test_it_needs_the_own_part_of_each_rank(ranks, folder, forgets):
     assert not same(again[0].state(end)["model"], whole[0].state(end)["model"])
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_in_a_callback_may_have_drawn_random_numbers(folder):
     """The others have completed the step, and its own part of it is not known."""
     group = Group(folder, WithCallback("callback", 4), SETTINGS, victims=[1], world_size=2)
@@ -318,6 +319,7 @@ def tear_own_part(folder):
     marks[marks.argmax()] = 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [damage_state, tear_own_part])
 def test_a_damaged_state_is_not_offered(folder, damage):
     group = Group(folder, Killed("forward", 2 + 8), SETTINGS, victims=[1], world_size=2)

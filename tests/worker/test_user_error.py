@@ -58,6 +58,7 @@ def test_the_line_that_raised_comes_first_and_its_callers_below(raised):
     assert "Exception" in report.classes
 
 
+@pytest.mark.slow
 def test_an_exception_of_a_loader_process_names_the_line_of_the_data_set(raised):
     report = raised(
         """

@@ -8,11 +8,13 @@ from __future__ import annotations
 import ast
 import inspect
 from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 from textwrap import dedent
 from typing import Any
 
 
+@cache
 def docstrings_of(section: type) -> dict[str, str]:
     """Return the text under each field by the field's name, also of the fields of base classes."""
     found: dict[str, str] = {}

@@ -39,7 +39,8 @@ def launcher_names() -> list[str]:
 
 def installed_packages() -> tuple[str, ...]:
     """The packages of this Python with their versions: `torch==2.12.0`."""
-    found = {f"{each.name}=={each.version}" for each in distributions() if each.metadata["Name"]}
+    described = (each.metadata for each in distributions())  # read once: it parses a file of each
+    found = {f"{each['Name']}=={each['Version']}" for each in described if each["Name"]}
     return tuple(sorted(found, key=str.lower))
 
 
