@@ -56,8 +56,8 @@ def loggers_have_begun(run, mlflow, step):
 def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(
     make_run, venv, tmp_path, monkeypatch
 ):
-    """Each start waits in its midst for what the test waits for; a stop is found within 0.2 s, the 24 steps left
-    take a second."""
+    """Each start waits in its midst for what the test waits for; a stop is found within 0.2 s, and the steps
+    that are left take a second."""
     go_on = tmp_path / "go-on"
     run = make_run(
         "corrected",
