@@ -14,7 +14,7 @@ from clustertrain.drill.report import Report
 STEPS = range(1, 7)
 RUN = Left(
     curve={f"step {n}": {"loss": repr(1 / n), "lr": "0.1"} for n in STEPS},
-    samples={f"epoch 0, step {n}, rank 0, pass {n}": f"{n:x}" for n in STEPS},
+    samples={f"epoch 0, step {n}, rank 0": {f"the sample ids of pass {n}": f"{n:x}"} for n in STEPS},
     states={"step 4": {"model.w": "float32 [2] aa", "rng_of_ranks.0.torch": "uint8 [3] bb"}},
 )
 
@@ -43,9 +43,12 @@ def with_state(**values):
         (with_curve(5, loss="9.0"), "with its checkpoint files", "step 5", "the script's checkpoint"),
         (replace(RUN, curve=dict([*RUN.curve.items()][:-1])), "step 3", "step 6", "counted its steps anew"),
         (
-            replace(RUN, samples={**RUN.samples, "epoch 0, step 2, rank 0, pass 2": "ff"}),
+            replace(
+                RUN,
+                samples={**RUN.samples, "epoch 0, step 2, rank 0": {"the sample ids of pass 2": "ff"}},
+            ),
             "step 1",
-            "epoch 0, step 2, rank 0 (2)",
+            "epoch 0, step 2, rank 0",
             "order of the samples",
         ),
         (with_state(**{"rng_of_ranks.0.torch": "uint8 [3] cc"}), "step 3", "step 4", "a random generator"),

@@ -57,14 +57,11 @@ def differences(reference: Left, other: Left, ignored: Collection[str] = ()) -> 
         {k: {p: v for p, v in one[k].items() if p not in ignored} for k in one if k in two}
         for one, two in ((other.states, reference.states), (reference.states, other.states))
     )
-    samples = [
-        {
-            key.rpartition(", pass")[0] + f" ({key.rpartition(' ')[2]})": {"sample ids": v}
-            for key, v in each.items()
-        }
-        for each in (reference.samples, other.samples)
-    ]
-    pairs = {"samples": samples, "curve": [reference.curve, other.curve], "state": [states, shared]}
+    pairs = {
+        "samples": (reference.samples, other.samples),
+        "curve": (reference.curve, other.curve),
+        "state": (states, shared),
+    }
     for kind, (expected, given) in pairs.items():
         found += list(_first(kind, expected, given))[:1]
     if not shared and reference.states:

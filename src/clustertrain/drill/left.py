@@ -11,7 +11,7 @@ from typing import Any
 from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.recorded_job import job_at
-from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
+from clustertrain.run.streams.history import AttemptFollower, events_of_attempt, host_of
 from clustertrain.run.streams.streams import Tail
 
 _COMPARED = ("loss", "lr", "grad_norm", "loss_scale")
@@ -24,7 +24,7 @@ class Left:
 
     Attributes:
         curve: the metrics of each step, or of each line of a script.
-        samples: a digest of the samples of a pass, by "epoch 0, step 1, rank 0, pass …".
+        samples: a digest of the samples of each pass of a rank, by "epoch 0, step 1, rank 0".
         states: the tensors and numbers of each checkpoint.
         steps: the last step of a task or function; of a script, how many losses it printed.
         strike: the step of the fault, and its rank; None if there was none.
@@ -34,7 +34,7 @@ class Left:
     """
 
     curve: dict[str, dict[str, str]] = field(default_factory=dict)
-    samples: dict[str, str] = field(default_factory=dict)
+    samples: dict[str, dict[str, str]] = field(default_factory=dict)
     states: dict[str, dict[str, str]] = field(default_factory=dict)
     steps: int = 0
     strike: tuple[int, int] | None = None
@@ -72,8 +72,10 @@ def _read_records(found: Left, records: Iterable[dict[str, Any]]) -> None:
     for record in records:
         kind, step = record["kind"], int(record.get("step") or 0)
         if kind == "samples":
-            at = f"epoch {record['epoch']}, step {step}, rank {record['rank']}, pass {record['of_pass']}"
-            found.samples[at] = record["ids"]
+            passes = found.samples.setdefault(
+                f"epoch {record['epoch']}, step {step}, rank {record['rank']}", {}
+            )
+            passes[f"the sample ids of pass {record['of_pass']}"] = record["ids"]
         elif kind in ("train", "eval"):
             values = _compared(record) if kind == "train" else _evaluated(record)
             found.curve[f"step {step}" + ", evaluation" * (kind == "eval")] = values
@@ -100,9 +102,8 @@ def _evaluated(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _lines_of_rank_zero(attempt: Attempt) -> Iterable[str]:
-    groups = (each for each in events_of_attempt(attempt) if each["kind"] == "group_started")
-    hosts = dict.fromkeys(str(r["host"]) for group in groups for r in group["ranks"] if r["rank"] == 0)
-    for host in hosts:
+    hosts = (host for event in events_of_attempt(attempt) if (host := host_of(event, 0)) is not None)
+    for host in dict.fromkeys(hosts):
         for line in Tail(attempt.run, attempt.rank_log_key(host, 0)).new_lines():
             yield from line.decode(errors="replace").replace("\r", "\n").splitlines()
 

@@ -150,7 +150,7 @@ def drill(plan: DrillPlan, budget: str, note: Note, *, keep: bool) -> Report:
     kept = [each.uri for each in trials if keep or not exact or not remove(each)]
     compared = {
         "values of the curve": sum(map(len, first.curve.values())),
-        "digests of sample ids": len(first.samples),
+        "digests of sample ids": sum(map(len, first.samples.values())),
         "tensors and numbers of checkpoints": sum(map(len, first.states.values())),
     }
     skipped = tuple(sorted(ignored))

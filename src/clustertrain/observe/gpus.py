@@ -1,4 +1,4 @@
-"""Which GPU each rank has, from the events of an attempt."""
+"""Which GPU each rank has, from the event of a start of the workers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from clustertrain.run.folder import Attempt
-from clustertrain.run.streams.history import events_of_attempt
-
-
-def newest_group(attempt: Attempt) -> Mapping[str, Any] | None:
-    """The event of the newest start of the attempt's workers, or None if there was none."""
-    groups = (event for event in events_of_attempt(attempt) if event["kind"] == "group_started")
-    return next(reversed(list(groups)), None)
-
-
-def ranks_of(group: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
-    """The ranks in the event of a start; other programs may have written something else there."""
-    ranks = group.get("ranks") if group is not None else None
-    return tuple(rank for rank in ranks if isinstance(rank, dict)) if isinstance(ranks, list) else ()
+from clustertrain.run.streams.history import ranks_of
 
 
 def gpus_text(group: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_st
 from clustertrain.observe.terminal_text import Printed
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
+from clustertrain.run.streams.history import AttemptFollower, host_of, newest_group
 from clustertrain.run.streams.rank_log import own_line
 from clustertrain.run.streams.stream_names import rank_of_log
 from clustertrain.run.streams.streams import Tail, Tails, stream_names
@@ -173,7 +173,7 @@ def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> st
         ]
         found = [host for host, of in logs if of == rank]
         if found:
-            host = _newest_host(attempt, rank) if len(found) > 1 else found[0]
+            host = host_of(newest_group(attempt), rank) if len(found) > 1 else found[0]
             return attempt.rank_log_key(host if host in found else found[-1], rank)
     where = f" on {node}" if node else ""
     raise JobError(
@@ -187,12 +187,6 @@ def _hosts(attempt: Attempt) -> list[str]:
     folder = attempt.logs_key
     names = set(attempt.run.store.list(folder)) | set(stream_names(attempt.run, folder))
     return sorted(name for name in names if not re.search(r"\.log(\.d)?$", name))
-
-
-def _newest_host(attempt: Attempt, rank: int) -> str | None:
-    started = [event for event in events_of_attempt(attempt) if event["kind"] == "group_started"]
-    ranks = started[-1]["ranks"] if started else []
-    return next((str(place["host"]) for place in ranks if place["rank"] == rank), None)
 
 
 # ---------------------------------------------------------------------------------------------- its lines

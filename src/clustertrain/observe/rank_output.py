@@ -14,6 +14,7 @@ from clustertrain.errors import StorageError
 from clustertrain.observe.event_lines import Record
 from clustertrain.observe.terminal_text import Printed
 from clustertrain.run.folder import Attempt
+from clustertrain.run.streams.history import host_of
 from clustertrain.run.streams.rank_log import own_line
 from clustertrain.run.streams.streams import Tail
 
@@ -32,10 +33,8 @@ class RankOutput:
     def follow(self, records: Iterable[Record]) -> None:
         """Take the host of rank 0 from the events of the attempt."""
         for record in records:
-            if record["kind"] == "group_started":
-                host = next((str(of["host"]) for of in record["ranks"] if of["rank"] == 0), None)
-                if host is not None:
-                    self._log = self._logs.setdefault(host, _Log(self._attempt, host))
+            if (host := host_of(record, 0)) is not None:
+                self._log = self._logs.setdefault(host, _Log(self._attempt, host))
 
     def new(self) -> tuple[list[str], list[str]]:
         """The lines that were finished since the last call, and the one that may still change."""

@@ -6,19 +6,16 @@ from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import Any
 
-from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
 from clustertrain.run import save_interval as formula
-from clustertrain.run.folder import RunDir
-from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.run.streams.history import events_of_last_attempts
 from clustertrain.units import time_text
-
-_ATTEMPTS_MEASURED = 3
 
 
 def save_cost_line(job: Job) -> str:
     """The interval and the cost, from the saves and restarts that the run's last attempts measured."""
-    events = _last_events(job)
+    last = events_of_last_attempts(job.storage.location, job.name)
+    events = [event for events in reversed(last) for event in events]
     saves = [event for event in events if event["kind"] == "checkpoint"]
     mtbf_s = formula.mtbf_s(job.failures, job.resources.max_nodes)
     if not saves:
@@ -33,16 +30,6 @@ def save_cost_line(job: Job) -> str:
     interval_s = max(formula.best_interval_s(stall_s, mtbf_s), write_s)
     expected = formula.cost(interval_s, stall_s, max(0.0, write_s - stall_s), restart_s, mtbf_s)
     return f"checkpoint.every auto: {expected.text}"
-
-
-def _last_events(job: Job) -> list[dict[str, Any]]:
-    """The events of the run's last attempts; none if this machine cannot read the storage."""
-    try:
-        run = RunDir.newest(job.storage.location.with_patience(0), job.name)
-        last = run.attempts()[-_ATTEMPTS_MEASURED:]
-        return [event for attempt in last for event in events_of_attempt(attempt)]
-    except StorageError:
-        return []
 
 
 def _restarts_s(events: Iterable[dict[str, Any]]) -> Iterator[float]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clustertrain.observe.as_json import as_json, last_printed
-from clustertrain.observe.gpus import newest_group, ranks_of
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.tables import status_rows
+from clustertrain.run.streams.history import newest_group, ranks_of
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 from clustertrain.errors import EXIT_STOPPED, ClusterTrainError
 from clustertrain.explain.explanation import summary
-from clustertrain.observe.gpus import gpu_rows, newest_group
+from clustertrain.observe.gpus import gpu_rows
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import CommandLine, to_type
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines, standing_attempt, was_refused
 from clustertrain.run.records import Result
+from clustertrain.run.streams.history import newest_group
 from clustertrain.units import aligned, time_text
 
 

@@ -18,7 +18,7 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines
 from clustertrain.run.recorded_job import newest_job
 from clustertrain.run.records import Provenance
-from clustertrain.run.streams.history import curve, events_of_attempt
+from clustertrain.run.streams.history import curve, events_of_attempt, ranks_of
 from clustertrain.units import time_text
 
 P = ParamSpec("P")
@@ -175,11 +175,8 @@ def _diff(attempt: Attempt) -> str:
 
 def _machines(events: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each rank of the newest start; other programs may have written something else there."""
-    groups = [event for event in events if event["kind"] == "group_started"]
-    ranks = groups[-1].get("ranks") if groups else None
     lines = []
-    for each in ranks if isinstance(ranks, list) else ():
-        if isinstance(each, dict):
-            gpus = [str(gpu.get("name")) for gpu in each.get("gpus") or () if isinstance(gpu, dict)]
-            lines.append(f"rank {each.get('rank')}: {each.get('host')}, {', '.join(gpus) or 'CPU'}")
+    for each in ranks_of(next((e for e in reversed(events) if e["kind"] == "group_started"), None)):
+        gpus = [str(gpu.get("name")) for gpu in each.get("gpus") or () if isinstance(gpu, dict)]
+        lines.append(f"rank {each.get('rank')}: {each.get('host')}, {', '.join(gpus) or 'CPU'}")
     return lines

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
-from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.streams.history import events_of_attempt
-
-_ATTEMPTS_MEASURED = 3
+from clustertrain.run.streams.history import events_of_last_attempts
 
 
 def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
@@ -23,14 +17,8 @@ def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
 def measured_save_s(job: Job) -> float | None:
     """The duration in seconds of the slowest save in the newest of the run's last 3 attempts that has a save.
     None if none of them has one, or the storage cannot be read now."""
-    with suppress(StorageError):
-        run = RunDir.newest(job.storage.location.with_patience(0), job.name)
-        for attempt in reversed(run.attempts()[-_ATTEMPTS_MEASURED:]):
-            if (slowest := max(_saves_s(attempt), default=None)) is not None:
-                return slowest
+    for events in events_of_last_attempts(job.storage.location, job.name):
+        saves = (event for event in events if event["kind"] == "checkpoint" and "write_s" in event)
+        if (slowest := max((float(save["write_s"]) for save in saves), default=None)) is not None:
+            return slowest
     return None
-
-
-def _saves_s(attempt: Attempt) -> list[float]:
-    saves = (event for event in events_of_attempt(attempt) if event["kind"] == "checkpoint")
-    return [float(event["write_s"]) for event in saves if "write_s" in event]

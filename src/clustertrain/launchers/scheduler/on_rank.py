@@ -10,10 +10,10 @@ from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.launchers.scheduler.interface import Scheduler
 from clustertrain.launchers.shell import attached
-from clustertrain.observe.gpus import newest_group, ranks_of
 from clustertrain.run.claims import claim_of, who_runs
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import RunDir
+from clustertrain.run.streams.history import newest_group, ranks_of
 
 
 @dataclass(frozen=True)

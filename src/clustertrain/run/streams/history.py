@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from clustertrain.errors import StorageError
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import was_refused
 from clustertrain.run.streams.events import Follower, read_events
 from clustertrain.run.streams.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run.streams.streams import stream_names
+from clustertrain.storage import Location
 from clustertrain.units import LATEST_S
 
 _STREAMS_PER_LOOK = 32
 _LIVELY_STREAMS = 8
+_LAST_ATTEMPTS = 3
 _ONE_CLOCK_S = 1.0  # the driver's question takes less
 
 
@@ -70,13 +74,37 @@ def clocks_ahead_s(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """How far the clock of each host was ahead of the driver's when its ranks last started; only hosts whose
     clock differs by a second or more."""
     found: dict[str, float] = {}
-    for event in events:
-        ranks = event.get("ranks") if event["kind"] == "group_started" else None
-        for rank in ranks if isinstance(ranks, list) else ():
-            match rank:  # other programs may have written something else
-                case {"host": str(host), "clock_ahead_s": int() | float() as ahead_s}:
-                    found[host] = ahead_s
+    for rank in (rank for event in events for rank in ranks_of(event)):
+        match rank:
+            case {"host": str(host), "clock_ahead_s": int() | float() as ahead_s}:
+                found[host] = ahead_s
     return {host: ahead_s for host, ahead_s in found.items() if _ONE_CLOCK_S <= abs(ahead_s) <= LATEST_S}
+
+
+def events_of_last_attempts(storage: Location, name: str) -> list[list[dict[str, Any]]]:
+    """The events of each of a run's last three attempts, the newest first; none if the storage cannot be read
+    now."""
+    with suppress(StorageError):
+        attempts = RunDir.newest(storage.with_patience(0), name).attempts()
+        return [events_of_attempt(attempt) for attempt in reversed(attempts[-_LAST_ATTEMPTS:])]
+    return []
+
+
+def newest_group(attempt: Attempt) -> Mapping[str, Any] | None:
+    """The event of the newest start of the attempt's workers, or None if there was none."""
+    groups = (event for event in reversed(events_of_attempt(attempt)) if event["kind"] == "group_started")
+    return next(groups, None)
+
+
+def ranks_of(group: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
+    """The ranks in the event of a start; other programs may have written something else there."""
+    ranks = group.get("ranks") if group is not None else None
+    return tuple(rank for rank in ranks if isinstance(rank, dict)) if isinstance(ranks, list) else ()
+
+
+def host_of(group: Mapping[str, Any] | None, rank: int) -> str | None:
+    """The host of a rank, by the event of a start; None if it has no such rank."""
+    return next((str(each["host"]) for each in ranks_of(group) if each.get("rank") == rank), None)
 
 
 def curve(run: RunDir) -> list[dict[str, Any]]:
