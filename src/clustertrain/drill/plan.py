@@ -15,7 +15,13 @@ from clustertrain.job.model import Job
 from clustertrain.run.folder import RunDir
 from clustertrain.units import duration_s, time_text
 
-FAULTS = ("rank", "driver", "stop", "save", "node")
+FAULTS = {
+    "rank": "SIGKILL of a rank",
+    "driver": "SIGKILL of the driver",
+    "stop": "stop and start",
+    "save": "SIGKILL in a save",
+    "node": "SIGKILL of a node's raylet",
+}
 DEFAULT_STEPS = 12
 _SAVES = 3  # of a run; the last one at its end
 _START_S, _STEP_S = 30.0, 1.0  # assumed if nothing was measured

@@ -7,20 +7,13 @@ from dataclasses import dataclass
 
 from clustertrain.drill.compare import Difference, differences, likely_cause, unseeded
 from clustertrain.drill.left import Left
-from clustertrain.drill.plan import DrillPlan, refuse_beyond
+from clustertrain.drill.plan import FAULTS, DrillPlan, refuse_beyond
 from clustertrain.drill.trial import Trial, remove, run_trial
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.file import load_job
 from clustertrain.units import aligned
 
 Note = Callable[[str], None]
-_STRUCK = {
-    "rank": "SIGKILL of a rank",
-    "driver": "SIGKILL of the driver",
-    "stop": "stop and start",
-    "save": "SIGKILL in a save",
-    "node": "SIGKILL of a node's raylet",
-}
 
 
 @dataclass(frozen=True)
@@ -99,11 +92,11 @@ class Report:
 
 def _row(each: Outcome) -> tuple[str, ...]:
     if not each.caused:
-        return _STRUCK[each.fault], "-", "-", "-", "failed" if each.failure else "not caused"
+        return FAULTS[each.fault], "-", "-", "-", "failed" if each.failure else "not caused"
     lost = f"{each.lost_steps} steps" + (f", {each.lost_s:.1f} s" if each.lost_s is not None else "")
     result = "exact" if each.exact else "failed" if each.failure else "differs"
     who = f" (rank {each.rank})" if each.fault in ("rank", "node") else ""
-    return f"{_STRUCK[each.fault]}{who}", f"step {each.step}", each.resumed, lost, result
+    return f"{FAULTS[each.fault]}{who}", f"step {each.step}", each.resumed, lost, result
 
 
 def drill(plan: DrillPlan, budget: str, note: Note, *, keep: bool) -> Report:

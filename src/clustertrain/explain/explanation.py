@@ -115,9 +115,9 @@ def summary(attempt: Attempt) -> list[str]:
     start = Start.newest(attempt)
     hits = _hits(start, _SUMMARY_RANKS)
     hit = _decisive(start, hits)
-    if hit is None or hit.entry.told or (hit.entry is UNKNOWN and hit.source.order == 0):
+    if hit is None or hit.entry.told:
         return []
-    if hit.entry is UNKNOWN and hit.message in result.text:
+    if hit.entry is UNKNOWN and (hit.source.order == 0 or hit.message in result.text):
         return []
     return _explained(start, hit, hits).first_lines()
 

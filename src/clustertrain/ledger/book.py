@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from clustertrain.units import time_text
+
 
 class Category(NamedTuple):
     """What the seconds of a category were used for.
@@ -116,6 +118,12 @@ class Ledger:
             return None
         productive = (s for name, s in self.by_category().items() if CATEGORIES[name].productive)
         return min(1.0, sum(productive) / self.wall_s)
+
+    @property
+    def total_text(self) -> str:
+        """Wall time, device hours and ETTR."""
+        ettr = "" if self.ettr is None else f", ETTR {self.ettr:.3f}"
+        return f"{time_text(self.wall_s)}, {self.device_hours:.3g} {self.device}-hours{ettr}"
 
     def by_category(self) -> dict[str, float]:
         """The wall seconds of each category that occurs, in the order of CATEGORIES."""

@@ -82,8 +82,6 @@ def ledger(book: Ledger | None) -> str:
     if book is None or not book.phases:
         return '<p class="soft">There is no ledger of this run.</p>'
     parts = book.by_category()
-    ettr = "" if book.ettr is None else f", ETTR {book.ettr:.3f}"
-    total = f"{time_text(book.wall_s)} of wall time, {book.device_hours:.3g} {book.device}-hours{ettr}"
     order = list(CATEGORIES)
     desc = "; ".join(f"{name} {_share(seconds, book)}" for name, seconds in parts.items())
     bars = bar("Where the time went", [(n, parts.get(n, 0.0)) for n in order], desc)
@@ -94,7 +92,7 @@ def ledger(book: Ledger | None) -> str:
     losses = [(each.category, _seconds_text(each.seconds), each.cause or "-") for each in book.losses()[:20]]
     causes = table(("lost to", "time", "cause"), losses, "losses and their causes") if losses else ""
     shares = table(("category", "time", "share", "meaning"), rows, "the ledger")
-    return f'<div class="book"><p>{total}</p>{bars}{shares}{causes}</div>{notes(book.notes)}'
+    return f'<div class="book"><p>{book.total_text}</p>{bars}{shares}{causes}</div>{notes(book.notes)}'
 
 
 def _seconds_text(seconds: float) -> str:

@@ -8,7 +8,6 @@ from clustertrain.ledger.book import Ledger
 from clustertrain.report.curves import SECONDARY, Curve
 from clustertrain.report.facts import RunFacts
 from clustertrain.report.svg import Point, Scale, number_text
-from clustertrain.units import time_text
 
 MOST_POINTS = 400
 _HEIGHTS, _FILLS = "▁▂▃▄▅▆▇█", "█▓▒░▞▚▖·"
@@ -51,6 +50,4 @@ def _ledger_lines(book: Ledger, width: int) -> list[str]:
     named = [
         f"{fill} {name} {100 * s / wall_s:.0f} %" for fill, (name, s) in zip(_FILLS, parts, strict=False)
     ]
-    ettr = "" if book.ettr is None else f", ETTR {book.ettr:.2f}"
-    total = f"{time_text(book.wall_s)}, {book.device_hours:.3g} {book.device}-hours{ettr}"
-    return [f"  {'time':22} {bar}", f"  {'':22} {'  '.join(named)}", f"  {'':22} {total}"]
+    return [f"  {'time':22} {bar}", f"  {'':22} {'  '.join(named)}", f"  {'':22} {book.total_text}"]
