@@ -62,9 +62,9 @@ class _Books:
         if phase.end > phase.start:
             self.phases.append(phase)
 
-    def _wait(self, until: float, category: str, cause: str) -> None:
-        """Time without ranks, from the end of the books."""
-        start = self._end(until)
+    def _wait(self, until: float, category: str, cause: str, since: float | None = None) -> None:
+        """Time without ranks, from the end of the books, and not before `since`."""
+        start = self._end(until) if since is None else max(since, self._end(since))
         self._add(Phase(start, until, 0, None, 0, tuple(Stretch(until - start).rest(category, cause))))
 
     def add_wait(self, before: AttemptFiles | None, files: AttemptFiles) -> None:
@@ -94,8 +94,7 @@ class _Books:
     def _queue(self, before: AttemptFiles | None, submitted: float, until: float, job: str) -> None:
         if before is not None:
             self._wait(submitted, "idle", before.end)
-        start = max(submitted, self._end(submitted))
-        self._add(Phase(start, until, 0, None, 0, tuple(Stretch(until - start).rest("queue", job))))
+        self._wait(until, "queue", job, submitted)
 
     def add_attempt(self, files: AttemptFiles, ends: float, *, is_alive: bool) -> None:
         """An attempt from its claim, or from the end of the phase before, to its end."""
