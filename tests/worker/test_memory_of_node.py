@@ -330,11 +330,12 @@ def test_a_damaged_state_is_not_offered(folder, damage):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_kill_at_a_random_moment(ranks, folder, seed):
+def test_a_kill_at_a_random_moment(ranks, folder, seed, strategy):
     """Several starts, each killed; some end in the middle of a write, and then nothing is offered."""
     chance = random.Random(seed)
-    settings = replace(SETTINGS, epochs=30)
+    settings = replace(SETTINGS, epochs=30, strategy=strategy, memory_every=1)
     whole = ranks(3).results(run_task, Killed(), settings)
     resumes_from, step = None, 0
     for restart in range(5):

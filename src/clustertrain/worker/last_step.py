@@ -132,11 +132,14 @@ def keep(plan: RestartPlan, rank: int, last_step: KeptStep) -> None:
         return
     shelf = _shelf(folder, plan.ref.attempt, plan.restart)
     room_bytes = _room_bytes(read_limits()) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    with suppress(OSError, RuntimeError):
+    try:
         Path(str(shelf)).mkdir(exist_ok=True)
         last_step.open(_own_part(shelf, rank), room_bytes)
-        if not last_step.is_whole:
-            _kept.plan, _kept.last_step = plan, last_step
+    except (OSError, RuntimeError):
+        _own_part(shelf, rank).unlink(missing_ok=True)  # it may be large
+        return
+    if not last_step.is_whole:
+        _kept.plan, _kept.last_step = plan, last_step
 
 
 def forget_earlier(plan: RestartPlan) -> None:
