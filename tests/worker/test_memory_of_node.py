@@ -3,6 +3,7 @@ from it ends with the bits of an uninterrupted one."""
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import multiprocessing
 import os
@@ -242,6 +243,22 @@ def test_the_next_start_ends_with_the_same_bits(ranks, folder, case):
     assert state is not None and state.name.step in steps
     again = resumed(folder, state, task, settings, world_size)
     check_same(whole, again, state.name.step)
+
+
+def test_ranks_that_hang_save_the_last_step_once_and_wait_for_each_other(folder):
+    group = Group(folder, Killed("forward", 2 + 8), SETTINGS, victims=[1], world_size=3)
+    group.wait_for_death(1)
+    saved = folder / "1.0" / "saved"
+    with saved.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as the rank that saves
+        for rank in (0, 2):
+            group.pipes[rank].send("save_before_end")
+        assert not group.pipes[0].poll(0.5) and not group.pipes[2].poll(0.5)
+    for rank in (0, 2):
+        assert group.pipes[rank].poll(ANSWER_S) and group.pipes[rank].recv() is None
+    group.end()
+    assert saved.read_text() == "8\n"
+    assert kept(folder, 3).name == CheckpointName(4, 1, 0)
 
 
 FSDP = replace(SETTINGS, strategy="fsdp", memory_every=1)

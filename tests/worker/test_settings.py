@@ -28,3 +28,9 @@ def test_early_stopping_and_the_limit_reach_the_loop():
     assert settings.limit_batches == 5
     without = settings_of(parse_job(JOB, "job.yaml"))
     assert (without.early_stop, without.limit_batches) == (None, None)
+
+
+def test_the_steps_between_two_copies_in_memory_reach_the_loop():
+    job = JOB.replace("4}", "4, strategy: fsdp}") + "checkpoint: {memory_every: 5}\n"
+    assert settings_of(parse_job(job, "job.yaml")).memory_every == 5
+    assert settings_of(parse_job(JOB, "job.yaml")).memory_every is None
