@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,13 @@ def test_it_is_the_main_program(run, tmp_path):
     )
     module = f"__main__ package.train package {[str(tmp_path / 'package' / 'train.py'), '--x']}\n"
     assert run("", "-m", "package.train", "--x") == module
+
+
+def test_an_archive_with_a_main_module_runs(run, tmp_path):
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
+        archive.writestr("__main__.py", "import sys, near; print(__name__, near.x, sys.argv[1:])")
+        archive.writestr("near.py", "x = 5")
+    assert run("", str(tmp_path / "app.pyz"), "--y") == "__main__ 5 ['--y']\n"
 
 
 def test_its_end_is_that_of_python(run, tmp_path):

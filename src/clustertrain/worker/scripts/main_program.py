@@ -31,10 +31,14 @@ def run_as_main(arguments: Sequence[str]) -> None:
         runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]  # what python -m calls
         return
     path = arguments[0]
+    source = Path(path).read_bytes()
+    if b"\0" in source:  # compiled, or an archive
+        runpy.run_path(path, run_name="__main__")
+        return
     sys.path.insert(0, str(Path(path).resolve().parent))
-    main.__loader__ = loader = SourceFileLoader("__main__", path)
+    main.__loader__ = SourceFileLoader("__main__", path)
     main.__dict__.update(__file__=path, __cached__=None)
-    exec(compile(loader.get_data(path), path, "exec", dont_inherit=True), main.__dict__)
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
 def run_and_exit(arguments: Sequence[str]) -> NoReturn:
