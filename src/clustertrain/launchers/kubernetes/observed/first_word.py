@@ -13,8 +13,8 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.job_keys import keys_sentence
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.pod_problems import is_terminating, node_of
-from clustertrain.launchers.kubernetes.observed.state import Observed
-from clustertrain.launchers.kubernetes.observed.view import View, observe_run
+from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
+from clustertrain.launchers.kubernetes.observed.view import observe_run
 from clustertrain.launchers.kubernetes.render.amounts import counted
 from clustertrain.waiting import wait_until
 
@@ -41,16 +41,16 @@ def first_word(job: Job, kubectl: Kubectl) -> str:
 
 def _said(job: Job, observed: Observed) -> str:
     """What the cluster says of the pods, or an empty text."""
-    view = View(job, observed, None)
+    standing = standing_of(observed, None)
     if observed.is_over and observed.native.cause == "job":
         remedy = "Correct it in the job file: the next submit replaces this RayJob."
-        raise JobError(f"RayJob {job.name} was applied, and {view.standing.text}\n{remedy}")
-    if observed.is_over or view.standing.cause == "held":
-        return view.standing.line
+        raise JobError(f"RayJob {job.name} was applied, and {standing.text}\n{remedy}")
+    if observed.is_over or standing.cause == "held":
+        return standing.line
     is_queued = observed.queue_conditions.get("QuotaReserved", {}).get("status") == "False"
     if is_queued or any(problem.blocks for problem in observed.problems):
-        words = re.sub(rf"\b{job.name}-[-\w]+", "", view.standing.line)  # without names of pods
-        return "\n".join(filter(None, (view.standing.line, keys_sentence(words))))
+        words = re.sub(rf"\b{job.name}-[-\w]+", "", standing.line)  # without names of pods
+        return "\n".join(filter(None, (standing.line, keys_sentence(words))))
     nodes = [node_of(pod) for pod in observed.pods if not is_terminating(pod)]
     if 0 < sum(observed.expected_pods.values()) <= len(nodes) and all(nodes):
         return f"all pods are scheduled: {counted('pod', len(nodes))} on {counted('node', len({*nodes}))}"
