@@ -187,7 +187,7 @@ def _bucket(server: str, request: pytest.FixtureRequest) -> Bucket:
     return made
 
 
-SERVERS = ["moto", pytest.param("versitygw", marks=pytest.mark.s3)]
+SERVERS = [pytest.param("moto", marks=pytest.mark.slow), pytest.param("versitygw", marks=pytest.mark.s3)]
 
 
 @pytest.fixture(params=SERVERS)

@@ -268,7 +268,7 @@ def test_a_change_of_the_job_changes_the_digest(job):
 # -------------------------------------------------------------------------------------------- the store
 
 
-@pytest.fixture(params=["posix", "s3"])
+@pytest.fixture(params=["posix", pytest.param("s3", marks=pytest.mark.slow)])
 def run(request, tmp_path):
     """A run on each kind of storage."""
     if request.param == "posix":

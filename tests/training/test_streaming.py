@@ -62,7 +62,7 @@ def test_another_number_of_ranks_continues_the_stream(ranks):
     assert sorted(seen) == list(range(40)) and rest.result.epoch == 1
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_stream_that_is_shorter_than_its_length_ends_its_epochs_early(processes):
     settings = replace(SETTINGS, steps=None, epochs=2, loader_workers=processes)
     outcome = run_task(ALONE, OnStream(20, 30), settings)

@@ -29,7 +29,7 @@ except StorageError as error:
 """
 
 
-@pytest.fixture(params=["posix", "moto"])
+@pytest.fixture(params=["posix", pytest.param("moto", marks=pytest.mark.slow)])
 def attempt(request, tmp_path):
     if request.param == "posix":
         return RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)

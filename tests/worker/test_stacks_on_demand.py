@@ -29,7 +29,7 @@ Thread 4720 (active): "loader"
 """
 
 
-@pytest.fixture(params=["posix", "moto"])
+@pytest.fixture(params=["posix", pytest.param("moto", marks=pytest.mark.slow)])
 def restart(request, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(StacksRequest, "look_every_s", lambda world_size: 0.05)

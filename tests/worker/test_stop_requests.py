@@ -25,7 +25,7 @@ def taken_within(poller, seconds=20.0):
     raise AssertionError("nothing was seen")
 
 
-@pytest.fixture(params=["posix", "moto"])
+@pytest.fixture(params=["posix", pytest.param("moto", marks=pytest.mark.slow)])
 def attempt(request, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if request.param == "posix":
