@@ -57,7 +57,7 @@ class Section(LauncherSection):
     lane: str = "slow"
     \"\"\"Where the job waits.\"\"\"
 
-PLUGIN = Plugin(launcher="a_queue.launcher:LAUNCHER", ray="a_queue.ray:ray_cluster", section=Section)
+PLUGIN = Plugin(launcher="a_queue.launcher:LAUNCHER", connect="a_queue.ray:ray_cluster", section=Section)
 """
 
 

@@ -7,7 +7,7 @@ _REMEDY = "Grid Engine's commands are on its submit hosts: log in there, or add 
 
 PLUGIN = Plugin(
     launcher="clustertrain_gridengine.scheduler:LAUNCHER",
-    ray="clustertrain.launchers.local.ray:ray_cluster",
+    connect="clustertrain.launchers.local.ray:ray_cluster",
     section=GridEngine,
     remedies=dict.fromkeys(("qsub", "qstat", "qdel"), _REMEDY),
 )

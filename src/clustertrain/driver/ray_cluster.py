@@ -148,7 +148,7 @@ def ray_cluster_of(launcher: str, job: Job) -> RayCluster:
     Raises:
         JobError: that launcher is not installed here, or cannot be imported.
     """
-    cluster: RayCluster = part_of(launcher, plugin_of(launcher).ray)(job)
+    cluster: RayCluster = part_of(launcher, plugin_of(launcher).connect)(job)
     return cluster
 
 

@@ -81,13 +81,14 @@ class Plugin:
 
     Attributes:
         launcher: `package.module:NAME` of a Launcher (launchers/launcher.py).
-        ray: `package.module:NAME` of a function `(job) -> RayCluster`, which connects the driver to Ray.
+        connect: `package.module:NAME` of a function `(job) -> RayCluster`, whose `connect(attempt, …)` connects
+            the driver to its Ray inside the job.
         section: the model of its section of the job file, if it has one.
         remedies: what to do if a program of its scheduler is not installed, by the program's name.
     """
 
     launcher: str
-    ray: str
+    connect: str
     section: type[LauncherSection] | None = None
     remedies: Mapping[str, str] = field(default_factory=dict)
 

@@ -5,7 +5,7 @@ from clustertrain.launchers.kubernetes.section import Kubernetes
 
 PLUGIN = Plugin(
     launcher="clustertrain.launchers.kubernetes.launcher:LAUNCHER",
-    ray="clustertrain.launchers.kubernetes.ray:ray_cluster",
+    connect="clustertrain.launchers.kubernetes.ray:ray_cluster",
     section=Kubernetes,
     remedies={"kubectl": "Install it (https://kubernetes.io/docs/tasks/tools), or add its folder to PATH."},
 )

@@ -4,5 +4,5 @@ from clustertrain.job.launcher_plugins import Plugin
 
 PLUGIN = Plugin(
     launcher="clustertrain.launchers.local.launcher:LAUNCHER",
-    ray="clustertrain.launchers.local.ray:ray_cluster",
+    connect="clustertrain.launchers.local.ray:ray_cluster",
 )

@@ -8,7 +8,7 @@ _REMEDY = "SLURM's commands are on the login nodes of its cluster: log in there,
 
 PLUGIN = Plugin(
     launcher="clustertrain.launchers.slurm.launcher:LAUNCHER",
-    ray="clustertrain.launchers.slurm.ray:ray_cluster",
+    connect="clustertrain.launchers.slurm.ray:ray_cluster",
     section=Slurm,
     remedies=dict.fromkeys(_COMMANDS, _REMEDY),
 )
