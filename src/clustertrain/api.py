@@ -86,8 +86,9 @@ class Run:
             TimeoutError: it has not ended within `timeout_s`.
             StorageError, ClusterError: the storage or the cluster has not answered for ten minutes.
         """
+        told, patience_s = StoredStatus.told, _PATIENCE_S
         return wait_for_end(
-            self.target, self.status, _told, echo, _POLL_S, patience_s=_PATIENCE_S, timeout_s=timeout_s
+            self.target, self.status, told, echo, _POLL_S, patience_s=patience_s, timeout_s=timeout_s
         )
 
     def logs(
@@ -154,11 +155,6 @@ class Run:
 
     def _found(self) -> tuple[Launcher, Target]:
         return find(self.target, self._sets, self._to, self._note)
-
-
-def _told(status: StoredStatus) -> tuple[str, bool]:
-    """The line for a status, and whether the run is over."""
-    return status.standing.line, status.over
 
 
 def open(target: str | Path, *, overrides: Mapping[str, Any] = _NO_OVERRIDES) -> Run:

@@ -81,7 +81,7 @@ class Plugin:
 
     Attributes:
         launcher: `package.module:NAME` of a Launcher (launchers/launcher.py).
-        connect: `package.module:NAME` of a function `(job) -> RayCluster`, whose `connect(attempt, …)` connects
+        connect: `package.module:NAME` of a function `(job) -> RayCluster`; its method `connect` connects
             the driver to its Ray inside the job.
         section: the model of its section of the job file, if it has one.
         remedies: what to do if a program of its scheduler is not installed, by the program's name.

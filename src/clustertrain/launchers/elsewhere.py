@@ -48,7 +48,8 @@ class RunElsewhere:
         with continues(self.name, command, echo):
             # Who looks again may find nothing that reads the storage.
             passing = (Unanswered,)
-            status = wait_for_end(self.name, self.status, _told, echo, _POLL_S, passing=passing, sure_after=1)
+            told = StoredStatus.told
+            status = wait_for_end(self.name, self.status, told, echo, _POLL_S, passing=passing, sure_after=1)
             rows = status.rows
             if not self._is_job_over():  # until then the next submission is refused
                 wait_until(self._is_job_over, _JOB_ENDS_WITHIN_S, poll_s=1.0)
@@ -152,10 +153,6 @@ class RunElsewhere:
             if status.over or (not follow and attempt in (None, shown.complete)):
                 return
             time.sleep(_POLL_S)
-
-
-def _told(status: StoredStatus) -> tuple[str, bool]:
-    return status.standing.line, status.over
 
 
 def _line(status: StoredStatus) -> str:

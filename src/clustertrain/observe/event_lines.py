@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from clustertrain.observe.gpus import gpus_text
@@ -88,12 +88,14 @@ _LINES: dict[str, Callable[[Record], str | None]] = {
     "note": lambda e: str(e["text"]),
     "transport": lambda e: str(e["text"]),
     "watchdog": lambda e: f"rank {e['rank']}: {e['text']}",
-    "eval": lambda e: f"evaluated at step {e['step']}: {_figures(e)}",
+    "eval": lambda e: f"evaluated at step {e['step']}: {figures_text(e)}",
 }
 
-_NOT_FIGURES = ("step", "epoch", "time", "total_steps", "samples_per_s", "lr", "samples_seen")
+NOT_FIGURES = ("step", "epoch", "time", "total_steps", "samples_per_s", "lr", "samples_seen")
+"""Values of a record of metrics that are not figures of the model."""
 
 
-def _figures(e: Record) -> str:
-    numbers = {k: v for k, v in e.items() if isinstance(v, int | float) and k not in _NOT_FIGURES}
+def figures_text(record: Mapping[str, Any]) -> str:
+    """The figures of a record of metrics: `loss 0.1234, accuracy 0.98`."""
+    numbers = {k: v for k, v in record.items() if isinstance(v, int | float) and k not in NOT_FIGURES}
     return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())

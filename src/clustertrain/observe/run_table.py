@@ -12,8 +12,8 @@ from clustertrain.job.model import Job
 from clustertrain.ledger.prometheus import Used, written_figures
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.columns import Cell, Columns
+from clustertrain.observe.event_lines import figures_text
 from clustertrain.observe.status import RunFiles, Status, read_files
-from clustertrain.observe.tables import HIDDEN
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import newest_job
 from clustertrain.run.states import STATES
@@ -119,8 +119,7 @@ def _unreadable(run: RunDir, error: StorageError) -> RunRow:
 
 
 def _row_of(status: Status) -> RunRow:
-    metrics = status.result.metrics if status.result else {}
-    figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in HIDDEN)
+    figures = figures_text(status.result.metrics) if status.result else ""
     used = _used(status)
     return RunRow(
         status.run.name,

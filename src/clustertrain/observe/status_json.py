@@ -54,6 +54,10 @@ class StoredStatus:
     def standing(self) -> RunState:
         return RunState(self.state, self.cause, self.text, self.over, of_result=self.of_result)
 
+    def told(self) -> tuple[str, bool]:
+        """The line for each change of state, and whether the run is over."""
+        return self.standing.line, self.over
+
     @classmethod
     def parsed(cls, printed: str) -> StoredStatus | None:
         """The last line that is a StoredStatus, or None."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from clustertrain.errors import EXIT_STOPPED, ClusterTrainError
 from clustertrain.explain.explanation import summary
+from clustertrain.observe.event_lines import NOT_FIGURES
 from clustertrain.observe.gpus import gpu_rows
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.terminal_text import plain
@@ -30,7 +31,7 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         rows.append(
             ("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else ""))
         )
-    rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in HIDDEN]
+    rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in NOT_FIGURES]
     if result.skipped_steps:
         rows.append(("skipped steps", f"{result.skipped_steps}, their gradients overflowed fp16"))
     if result.restarts:
@@ -44,10 +45,6 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         rows.append(("best", f"{result.best.name}, {result.best.text}"))
     rows.append(("folder", run.uri))
     return rows
-
-
-HIDDEN = ("samples_per_s", "lr", "total_steps", "samples_seen", "time")
-"""Measured values that the tables do not show."""
 
 
 def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
