@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from contextlib import closing
+from typing import ClassVar
 
 import pytest
 
@@ -396,6 +397,21 @@ def test_an_s3_server_without_etags_is_read_from_the_front(web, into, aws_enviro
 
     assert bring(location, into, None, on_event=change).read_bytes() == BODY[::-1]
     assert changed
+
+
+def test_the_first_stream_keeps_its_part_however_late_its_thread_begins(web, into, monkeypatch):
+    class Late(retries.Retries):
+        begun: ClassVar[list[threading.Thread]] = []
+
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.begun.append(threading.current_thread())
+            if len(self.begun) == 2:  # the first one is that of the download
+                wait_for(lambda: len(web.ranges) > 2)
+
+    monkeypatch.setattr(fetch_module, "Retries", Late)
+    assert bring(Location(f"{web.url}/f"), into, None).read_bytes() == BODY
+    assert len(Late.begun) == 1 + fetch_module.STREAMS
 
 
 def test_each_stream_has_its_tries_and_they_end(web, into):

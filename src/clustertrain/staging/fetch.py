@@ -11,9 +11,10 @@ import shutil
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -126,7 +127,7 @@ class _Download:
             self._report()
             sha256.update(chunk)
         self._report()
-        return Fetched(self.file.path, self.file.size_bytes, sha256.hexdigest())
+        return Fetched(self.file.path, self.file.path.stat().st_size, sha256.hexdigest())
 
     def _pause(self, seconds: float) -> None:
         ends_at = time.monotonic() + seconds
@@ -192,12 +193,12 @@ class _Download:
         timeout. (A ThreadPoolExecutor would wait for it at the exit of Python.)
         """
         file, is_over, errors = self.file, threading.Event(), list[Exception]()
-        to_fetch = iter(parts)
+        others = iter(parts[1:])
 
-        def work(stream: Stream | None) -> None:
+        def work(stream: Stream | None, own: Sequence[tuple[int, int]]) -> None:
             retries = Retries(self._source, self._uri, file.size_bytes)
             try:
-                for start, end in to_fetch:
+                for start, end in chain(own, others):
                     at = start
                     while at < end and not is_over.is_set():
                         try:
@@ -215,8 +216,8 @@ class _Download:
                 errors.append(error)
                 is_over.set()
 
-        streams = [first, *[None] * (min(STREAMS, len(parts)) - 1)]
-        threads = [threading.Thread(target=work, args=(stream,), daemon=True) for stream in streams]
+        work_of_each = [(first, parts[:1]), *[(None, [])] * (min(STREAMS, len(parts)) - 1)]
+        threads = [threading.Thread(target=work, args=each, daemon=True) for each in work_of_each]
         for thread in threads:
             thread.start()
         try:

@@ -140,16 +140,18 @@ class PartFile:
         if (found := read_progress(folder)) is None:
             return None
         pieces: list[Piece] = []
+        present_bytes = 0
         for offset, length, crc in found.pieces:
             actual = 0
             try:
                 for chunk in chunks_of(folder / "download", offset, offset + length):
                     actual = zlib.crc32(chunk, actual)
-                    tick(sum(length for _, length, _ in pieces), found.header.total_bytes)
+                    tick(present_bytes, found.header.total_bytes)
             except (OSError, OverflowError):
                 continue
             if length and actual == crc:
                 pieces.append((offset, length, crc))
+                present_bytes += length
         return cls(folder, found.header.validator, found.header.total_bytes, pieces) if pieces else None
 
     @contextmanager
