@@ -29,6 +29,7 @@ from clustertrain.run.records import Result, ResumePoint
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
 from clustertrain.training.ranks.host import SaveProgress
+from commands import ran
 from sample_records import sample_restart_claim
 
 JOB = {
@@ -249,7 +250,7 @@ def test_the_import_is_lazy_and_run_can_be_called_whatever_was_imported_before()
         "clustertrain.submit; assert callable(clustertrain.run); assert 'torch' not in sys.modules\n"
         "try: clustertrain.run({})\nexcept clustertrain.errors.JobError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], code=0)
     assert done.stdout.startswith("the job: ")
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from commands import ran
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
@@ -87,7 +89,7 @@ def submit_side(tmp_path):
 
     def run(*arguments):
         command = [tmp_path / "light" / "bin" / "python", "-m", "clustertrain.cli", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return ran(command, cwd=tmp_path)
 
     return run
 

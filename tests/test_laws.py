@@ -15,6 +15,7 @@ from clustertrain import variables
 from clustertrain.observe import event_lines
 from clustertrain.run.streams.events import KINDS
 from clustertrain.worker.fork import client
+from commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,7 @@ SUBMIT_SIDE += ["report", "supervise"]
 def modules_after(code: str) -> set[str]:
     """The top-level modules that are loaded once `code` has run in a fresh interpreter."""
     code += "\nimport sys; print(' '.join(sorted({name.partition('.')[0] for name in sys.modules})))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], code=0)
     return set(done.stdout.split())
 
 

@@ -1,10 +1,11 @@
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ TARGETS = {
 def make(*arguments):
     command = ["make", "--no-print-directory", *arguments]
     environment = {**os.environ, "PYTEST_ADDOPTS": ""}  # test-gpu has no plugins
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return ran(command, cwd=ROOT, env=environment)
 
 
 def test_help_lists_every_target():

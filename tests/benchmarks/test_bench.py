@@ -1,7 +1,6 @@
 """benchmarks/bench.py: its arithmetic, and a run of the commands that it measures."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from comparison.processes import Failed, environment, last_error
 from comparison.quiet import Quiet, _busy_s
 from comparison.results import Report, Row, Spread, Value
 from comparison.trainings import Program, Recovered, Step, read_steps, recovered, samples_per_s
+
+from commands import ran
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 EMPTY = Report("2026-11-25", "python benchmarks/bench.py", {}, {})
@@ -170,7 +171,7 @@ print(process.returncode, alive)
 @pytest.mark.slow
 def test_a_program_leaves_no_orphan_and_its_orphans_count_as_its_memory(tmp_path):
     argv = [sys.executable, "-c", ORPHANS, str(BENCHMARKS), str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = ran(argv, timeout=60)
     assert done.stdout == "3 False\n", done.stderr
 
 
@@ -178,7 +179,7 @@ def test_a_program_leaves_no_orphan_and_its_orphans_count_as_its_memory(tmp_path
 def test_the_commands_are_measured_and_shown(tmp_path):
     argv = [sys.executable, str(BENCHMARKS / "bench.py"), "--quick", "--only", "command"]
     options = ["--json", str(tmp_path / "bench.json"), "--folder", str(tmp_path)]
-    done = subprocess.run([*argv, *options], capture_output=True, text=True, cwd=tmp_path, check=True)
+    done = ran([*argv, *options], code=0, cwd=tmp_path)
     assert "| clustertrain --help | " in done.stdout
     rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
     assert len(rows) == 6 and all(row["values"][0]["value"] > 0 for row in rows)
@@ -189,7 +190,7 @@ def test_the_commands_are_measured_and_shown(tmp_path):
 def test_every_program_trains_and_a_killed_rank_makes_new_steps(tmp_path):
     argv = [sys.executable, str(BENCHMARKS / "bench.py"), "--quick", "--only", "start", "recovery"]
     options = ["--json", str(tmp_path / "bench.json"), "--folder", str(tmp_path)]
-    done = subprocess.run([*argv, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = ran([*argv, *options], code=0, cwd=tmp_path)
     report = Report.read(tmp_path / "bench.json")
     assert [row for row in report.rows if row.missing] == [], done.stderr
     assert len(report.rows) == 3 * 8 + 2

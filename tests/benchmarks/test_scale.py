@@ -182,6 +182,7 @@ def test_the_simulation_agrees_with_the_closed_form(nodes):
     assert sum(found) / 4 == pytest.approx(renewal_ettr(training), abs=0.004)
 
 
+@pytest.mark.slow
 def test_the_closed_form_is_that_of_young_and_daly_to_first_order():
     """The difference is of second order: a tenth of the failures, a hundredth of the difference."""
     differences = []

@@ -1,7 +1,6 @@
 """Saves without stopping the loop: what is saved is what was there when `save` was called."""
 
 import resource
-import subprocess
 import sys
 import threading
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 from clustertrain.training.ranks.host import SaveProgress
+from commands import ran
 from shelves import shelf_at
 
 
@@ -433,13 +433,7 @@ def test_a_loaded_checkpoint_takes_no_memory_of_its_own(tmp_path):
     """256 MiB are read through; the pages belong to the files, and are shared by all ranks of a node."""
     made, _ = saver(tmp_path, background=False)
     made.save({"model": {"w": torch.ones(32 << 20)}, "optimizer": [torch.ones(32 << 20)]}, progress(1))
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY_OF_A_LOAD, str(tmp_path / "00000001-1.0")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
+    done = ran([sys.executable, "-c", MEMORY_OF_A_LOAD, str(tmp_path / "00000001-1.0")], code=0, timeout=300)
     assert int(done.stdout) < 32 << 20
 
 

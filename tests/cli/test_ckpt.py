@@ -2,7 +2,6 @@ import json
 import os
 import resource
 import stat
-import subprocess
 import sys
 
 import pytest
@@ -22,6 +21,7 @@ from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import BestCheckpoint
 from clustertrain.run.result import ended, write_result
 from clustertrain.training.ranks.host import SaveProgress
+from commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +92,7 @@ def test_an_export_loads_without_clustertrain(ckpt, tmp_path):
         "assert 'clustertrain' not in sys.modules\n"
         "print(sorted(w), w['a.weight'].equal(w['b.weight']), w['a.weight'].tolist(), w['n'].item())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], code=0)
     assert done.stdout == "['a.weight', 'b.weight', 'n'] True [[20.0, 20.0, 20.0], [20.0, 20.0, 20.0]] 20\n"
     page = json.loads((tmp_path / "out" / "digits.json").read_text())
     assert (page["step"], page["checkpoint"], page["metrics"]) == (20, "00000020-1.0", {"accuracy": 0.2})

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.storage import Location
+from commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -57,8 +57,9 @@ def shell(tmp_path, monkeypatch):
     program.chmod(0o755)
 
     def complete(line, script=BASH, name="bash"):
-        ended = subprocess.run(
+        ended = ran(
             [name, "-c", script, name, line],
+            code=0,
             cwd=folder,
             env={
                 **os.environ,
@@ -66,10 +67,7 @@ def shell(tmp_path, monkeypatch):
                 "PYTHONPATH": str(SRC),
                 "HOME": str(tmp_path),
             },
-            capture_output=True,
-            text=True,
             timeout=60,
-            check=True,
         )
         assert ended.stderr == ""
         return ended.stdout.split("\n")[:-1]
@@ -116,12 +114,8 @@ def test_a_completion_imports_nothing_slow(shell):
         "COMP_CWORD": "2",
     }
     program = "import sys; sys.argv[0] = 'clustertrain'; from clustertrain.cli.main import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
+    ended = ran(
+        [sys.executable, "-X", "importtime", "-c", program], code=0, env={**os.environ, **environment}
     )
     assert ended.stdout == "plain,digits\n"
     assert "clustertrain.cli.complete" in ended.stderr

@@ -1,11 +1,11 @@
 """A call to Ray that does not return ends the driver with a result."""
 
-import subprocess
 import sys
 
 import pytest
 
 from clustertrain.run.folder import RunDir
+from commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -43,8 +43,7 @@ with deadline.on_worker_group_start():
 )
 def test_a_call_that_does_not_return_is_the_result_and_is_in_the_log(tmp_path, program, text):
     command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 3, done.stderr
+    done = ran(command, code=3, timeout=200)
     line = next(n for n, each in enumerate(program.splitlines(), 1) if each.endswith("# the call"))
     assert f'File "<string>", line {line} in <module>' in done.stderr
     result = RunDir.newest(str(tmp_path), "a").attempt(1).result.read()

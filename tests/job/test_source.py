@@ -1,7 +1,6 @@
 """What the text of the user's code shows, without an import: one test for each mistake, with its message."""
 
 import os
-import subprocess
 import sys
 import textwrap
 
@@ -9,6 +8,7 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.source import check_arg_names, check_source
+from commands import ran
 from small_job import job
 
 __all__ = ["job"]
@@ -206,9 +206,6 @@ def test_validate_reports_it_without_torch(tmp_path):
         "code = main(['check', '--no-code', sys.argv[1]], standalone_mode=False)\n"
         "assert 'torch' not in sys.modules\nsys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "job.yaml")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2, done.stderr
+    done = ran([sys.executable, "-c", code, str(tmp_path / "job.yaml")], code=2)
     assert "task: mine:Digit names 'Digit'" in done.stderr
     assert "Did you mean 'Digits'?" in done.stderr

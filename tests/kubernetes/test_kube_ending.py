@@ -14,6 +14,7 @@ import pytest
 
 from clusters.kube import KubeCluster, shared_cluster, why_not
 from clusters.kube_pods import shell_pod
+from commands import ran
 from waiting import wait_until
 
 TESTS = Path(__file__).parents[1]
@@ -47,8 +48,8 @@ def possible():
 
 def traces(folder):
     """What a cluster would be seen by on this machine, beside its processes."""
-    rules = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
-    links = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
+    rules = ran(["iptables-save"], code=0).stdout
+    links = ran(["ip", "-brief", "link"], code=0).stdout
     return {
         "folder": folder.exists(),
         "cgroups": sorted(Path("/sys/fs/cgroup").glob(f"**/{folder.name}")),

@@ -1,7 +1,6 @@
 """RayJobs on a real Kubernetes with the real operator: what they compute, what they outlive, what is left."""
 
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from clustertrain.errors import EXIT_STOPPED
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
+from commands import ran
 from kubernetes.rayjob_runs import CLAIM, FAULTY, slow
 from kubernetes.watched import bind_role
 from whole_run import same_weights
@@ -29,15 +29,12 @@ def applied(kube, namespace):
 def submitted(kube, namespace):
     """The job file of a laptop, by somebody with the documented rights."""
     settings = ("JOB=examples/digits/job.yaml", f"IMAGE={IMAGE}", f"VENV={sys.prefix}")
-    done = subprocess.run(
+    ran(
         ["make", "submit-k8s", *settings],
+        code=0,
         cwd=CHECKOUT,
         env={**os.environ, **kube.environment, "KUBECONFIG": str(bind_role(kube, namespace))},
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.nightly  # in CI: the file in test_k8s_folder.py; test_watching_pods.py trains the same job

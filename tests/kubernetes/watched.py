@@ -16,6 +16,7 @@ from clusters.kube_pods import SHELL_IMAGE
 from clustertrain.job.file import load_job
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.run.admission import Options
+from commands import ran
 
 _POLL_S = 1.0  # one look is five requests, and a status is a second of CPU time
 ROOT = Path(__file__).parent.parent.parent
@@ -65,9 +66,7 @@ class User:
 
     def _run(self, arguments: list[str], code: int | None, timeout_s: float) -> Done:
         argv = [sys.executable, "-m", "clustertrain.cli", *arguments]
-        done = subprocess.run(
-            argv, env=self._environment, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        done = ran(argv, env=self._environment, timeout=timeout_s)
         assert code in (None, done.returncode), f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done
 

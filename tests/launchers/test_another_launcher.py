@@ -1,6 +1,5 @@
 """A launcher from another distribution: real metadata on the path, as pip installs it."""
 
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.node import installed
+from commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -105,13 +105,10 @@ def call(*arguments, code=0):
 
 def in_a_new_process(folder, *arguments):
     """The command with the folder's distribution, as the user of an installation types it."""
-    return subprocess.run(
+    return ran(
         [sys.executable, "-m", "clustertrain.cli", *arguments],
         cwd=folder,
         env={"PYTHONPATH": str(folder / "site"), "HOME": str(folder), "PATH": "/usr/bin:/bin"},
-        check=False,
-        capture_output=True,
-        text=True,
     )
 
 

@@ -1,7 +1,6 @@
 """The check of the code as `check`, `run` and `submit` call it: a child process, its end, its deadline."""
 
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -22,6 +21,7 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
+from commands import ran
 from small_job import job
 
 pytestmark = pytest.mark.slow
@@ -240,13 +240,12 @@ def test_the_command_reports_a_mistake_with_its_exit_code(tmp_path):
     (tmp_path / "mine.py").write_text("import no_such_package\ndef train(config): pass\n")
     (tmp_path / "job.yaml").write_text("name: a\nfunction: mine:train\n")
     command = [sys.executable, "-m", "clustertrain.cli", "check", str(tmp_path / "job.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = ran(command, code=2)
     assert "No module named 'no_such_package'" in done.stderr
     assert "\nAt mine.py:1." in done.stderr
     assert "Traceback" not in done.stderr
     (tmp_path / "mine.py").write_text("def train(config): pass\n")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = ran(command)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("checked in ")
 

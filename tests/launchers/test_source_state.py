@@ -1,13 +1,12 @@
 """What git says of a job's code, and what an attempt records of its start."""
 
-import subprocess
-
 import pytest
 
 from clustertrain.launchers import source_state
 from clustertrain.launchers.source_state import read_source
 from clustertrain.run.folder import RunDir
 from clustertrain.run.provenance import record_provenance
+from commands import ran
 from sample_records import sample_claim
 
 
@@ -24,9 +23,7 @@ def code(tmp_path):
 
 
 def git(folder, *arguments):
-    return subprocess.run(
-        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True
-    ).stdout
+    return ran(["git", "-C", str(folder), *arguments], code=0).stdout
 
 
 def test_the_commit_the_changes_and_the_untracked_files_of_each_repository_once(code, tmp_path):

@@ -1,7 +1,6 @@
 """A node's own address and interface, on this machine's real ones and on some made in a namespace."""
 
 import socket
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from clustertrain.node.network import (
     is_listening,
     is_refused,
 )
+from commands import ran
 
 
 def test_loopback():
@@ -39,12 +39,7 @@ def test_the_route_decides_between_two_interfaces():
         "ip addr add 198.51.100.1/24 dev left; ip addr add 203.0.113.1/24 dev right;"
         "for name in lo left l2 right r2; do ip link set $name up; done; "
     )
-    done = subprocess.run(
-        ["unshare", "-n", "bash", "-c", f'{set_up} exec "$@"', "bash", sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(["unshare", "-n", "bash", "-c", f'{set_up} exec "$@"', "bash", sys.executable, "-c", code])
     if "unshare failed" in done.stderr:
         pytest.skip(f"no network namespace for this user: {done.stderr.strip()}")
     assert done.stdout.splitlines() == ["198.51.100.1 left", "203.0.113.1 right"], done.stderr

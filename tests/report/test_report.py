@@ -20,6 +20,7 @@ from clustertrain.node.processes import this_process
 from clustertrain.observe.as_json import last_printed
 from clustertrain.report.facts import RunFacts
 from clustertrain.run.folder import RunDir
+from commands import ran
 from sample_records import sample_claim
 from waiting import wait_until
 
@@ -262,12 +263,10 @@ def test_a_browser_shows_it_without_a_request_or_a_scroll_to_the_side(write, tmp
         "document.body.dataset.found = document.title }</script>"
     )
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files")
-    shown = subprocess.run(
+    shown = ran(
         [BROWSER, *options, "--virtual-time-budget=5000", "--dump-dom", f"file://{probe}"],
-        capture_output=True,
-        text=True,
+        code=0,
         timeout=120,
-        check=True,
     )
     (found,) = re.findall(r'data-found="(\d+) (\d+)"', shown.stdout)
     assert int(found[0]) <= width

@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import stat
-import subprocess
 import sys
 import tarfile
 import time
@@ -23,6 +22,7 @@ from clustertrain.run.records import Cancellation
 from clustertrain.run.snapshot import take_snapshot, unpack
 from clustertrain.run.submission import Submission, array_text, record, upload
 from clustertrain.storage import Location
+from commands import ran
 
 
 @pytest.fixture
@@ -235,12 +235,10 @@ def test_the_digest_is_the_same_in_another_process_and_locale(job, code):
     script = "import sys; from clustertrain.job.file import load_job\n"
     script += "from clustertrain.run.snapshot import take_snapshot\n"
     script += "print(take_snapshot(load_job(sys.argv[1])).digest)"
-    printed = subprocess.run(
+    printed = ran(
         [sys.executable, "-c", script, str(code.parent / "job.yaml")],
+        code=0,
         env={**os.environ, "PYTHONHASHSEED": "7", "LC_ALL": "C.UTF-8", "TZ": "Asia/Tokyo"},
-        capture_output=True,
-        text=True,
-        check=True,
     ).stdout
     assert printed.strip() == expected
 

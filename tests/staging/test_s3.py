@@ -25,6 +25,7 @@ from clustertrain.staging.retries import TRIES
 from clustertrain.staging.source import NotThatRange, Source, Stream
 from clustertrain.staging.stage import StagingInterrupted, stage
 from clustertrain.storage.location import Location
+from commands import ran
 from fault_proxy import FaultProxy, answered, asked, cut_answer, flip_answer, get, reset, stall, status
 from s3_servers import ENVIRONMENT
 from web import Answer, serving
@@ -530,11 +531,9 @@ def test_memory_is_bounded(versitygw_s3, tmp_path):
         file.truncate(size)
     versitygw_s3.client().upload_file(str(tmp_path / "big"), versitygw_s3.bucket, "big")
     location = versitygw_s3.location("big").__dict__
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", MEMORY, json.dumps(location), str(tmp_path / "data")],
-        capture_output=True,
-        text=True,
-        check=True,
+        code=0,
         env={**os.environ, **ENVIRONMENT},
     )
     (found,) = [path for path in (tmp_path / "data").rglob("big") if path.is_file()]

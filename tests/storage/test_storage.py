@@ -5,7 +5,6 @@ import hashlib
 import os
 import pickle
 import random
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -16,6 +15,7 @@ import pytest
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.storage import PosixStore, open_store, posix, probe
+from commands import ran
 from kills import killed_at_every_point
 from s3_servers import ENVIRONMENT, SERVERS
 
@@ -357,9 +357,7 @@ def test_probe_names_the_user_without_permission(tmp_path):
     for parent in tmp_path.parents:
         if parent.stat().st_uid == os.geteuid() and str(parent).startswith("/tmp/"):
             parent.chmod(parent.stat().st_mode | 0o055)
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE_AS, str(tmp_path / "runs")], capture_output=True, text=True, check=True
-    )
+    done = ran([sys.executable, "-c", PROBE_AS, str(tmp_path / "runs")], code=0)
     uid = 65534 if os.geteuid() == 0 else os.geteuid()
     assert f"created by uid {uid}: Permission denied" in done.stdout
     assert str(tmp_path / "runs") in done.stdout

@@ -2,7 +2,6 @@
 
 import os
 import select
-import subprocess
 import sys
 
 import pytest
@@ -19,6 +18,7 @@ from clustertrain.run.retry_budget import RetryBudget
 from clustertrain.run.streams.events import read_events
 from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.process import Guarded
+from commands import ran
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 KILLED = "kill -9 $$"
@@ -96,7 +96,7 @@ def test_a_driver_that_the_kernel_killed_for_memory_is_not_started_again(attempt
     with memory_cgroup(400 << 20) as cgroup:
         script = [sys.executable, "-c", SUPERVISOR, str(tmp_path / "runs")]
         command = [*WITHIN, str(cgroup / "cgroup.procs"), *script]
-        printed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        printed = ran(command, timeout=120)
     state, cause, what, remedy, changed = printed.stdout.splitlines()
     assert (state, cause) == ("failed", "out_of_memory"), printed.stderr
     killed = "The driver was killed by the kernel: its cgroup"

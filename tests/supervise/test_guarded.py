@@ -20,6 +20,7 @@ from clustertrain.node.processes import this_process
 from clustertrain.supervise import private_folder as module
 from clustertrain.supervise.private_folder import memory_folder, private_folder, remove, write_token
 from clustertrain.supervise.process import Guarded
+from commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -55,8 +56,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(base):
         "from clustertrain.supervise.private_folder import private_folder\n"
         "print(private_folder(), flush=True); os.kill(os.getpid(), 9)"
     )
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    killed = ran([sys.executable, "-c", code], code=-signal.SIGKILL)
     left = Path(killed.stdout.strip())
     assert left.is_dir() and memory_folder(left).is_dir()
     folder = private_folder()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -23,6 +22,7 @@ from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import Profile, SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
+from commands import ran
 from training.mistaken import Collection
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
@@ -354,15 +354,7 @@ def test_it_runs_under_torchrun_without_ray(tmp_path):
     }
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     for start, world_size in (([], 1), (torchrun, 2)):
-        done = subprocess.run(
-            [sys.executable, *start, str(script), str(tmp_path)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        ran([sys.executable, *start, str(script), str(tmp_path)], code=0, env=environment, timeout=120)
         for rank in range(world_size):
             assert (tmp_path / f"{world_size}-{rank}").read_text() == "8 True"
 

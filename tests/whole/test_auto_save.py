@@ -1,9 +1,9 @@
 """`checkpoint.every: auto` in a whole run: its saves follow the clock and change no bit of the result."""
 
-import subprocess
 import sys
 
 from clustertrain.checkpoints.manifest import names, read_manifest
+from commands import ran
 from whole_run import FAULTY, ONE_WORKER, of_one_process, same_weights
 
 
@@ -13,7 +13,7 @@ def test_saves_by_the_measured_stall_change_nothing_and_check_prints_their_cost(
 
     def checked():
         command = [sys.executable, "-m", "clustertrain.cli", "check", "--no-code", str(run.job_file)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return ran(command, code=0).stdout
 
     assert "checkpoint.every auto: how long training waits for a save is not known yet" in checked()
     run.start().end(0)

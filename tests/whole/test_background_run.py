@@ -8,6 +8,7 @@ from pathlib import Path
 
 from clustertrain.run.folder import RunDir
 from clustertrain.waiting import wait_until
+from commands import ran
 from whole_run import ONE_WORKER, Run
 
 HELD = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_every": 1}, **ONE_WORKER}
@@ -15,8 +16,7 @@ HELD = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_
 
 def call(run: Run, *arguments: str, code: int = 0) -> str:
     command = [sys.executable, "-m", "clustertrain.cli", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=run.folder)
-    assert done.returncode == code, done.stdout + done.stderr
+    done = ran(command, code=code, timeout=300, cwd=run.folder)
     return done.stdout
 
 
@@ -42,12 +42,7 @@ def test_a_submitted_run_is_watched_stopped_and_continued(make_run):
     assert f"local {job_id}: RUNNING" in status
     assert json.loads(call(run, "status", "--json", str(run.job_file)))["state"] == "running"
     assert f"local job {job_id}" in call(run, "ls", str(run.job_file))
-    again = subprocess.run(
-        [sys.executable, "-m", "clustertrain.cli", "submit", "--to", "local", str(run.job_file)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    again = ran([sys.executable, "-m", "clustertrain.cli", "submit", "--to", "local", str(run.job_file)])
     assert (again.returncode, "behind is running already: attempt 1" in again.stderr) == (3, True)
     assert "sent a stop request to local job" in call(run, "stop", str(run.job_file))
     assert "stopping as requested" in run.end(0)

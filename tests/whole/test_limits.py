@@ -1,11 +1,11 @@
 """Limits that a run meets for real, each named with its number and not met a second time."""
 
 import re
-import subprocess
 
 import pytest
 
 from cgroups import WITHIN, memory_cgroup
+from commands import ran
 from whole_run import ONE_WORKER
 
 pytestmark = pytest.mark.faults
@@ -55,7 +55,7 @@ def test_a_small_dev_shm_is_named(make_run):
     run = make_run("shm", task="hungry:Bulky", train={**TRAIN, "loader_workers": 1}, **ONE_WORKER)
     apart = ["unshare", "--mount", "--propagation", "private"]
     mount = "mount -t tmpfs -o size=24m tmpfs /dev/shm"
-    tried = subprocess.run([*apart, "sh", "-c", mount], capture_output=True, text=True, check=False)
+    tried = ran([*apart, "sh", "-c", mount])
     if tried.returncode:
         pytest.skip(f"this user may not mount: {tried.stderr.strip()}")
     output = run.start(within=[*apart, "sh", "-c", f'{mount} && exec "$0" "$@"']).end(1)

@@ -1,7 +1,6 @@
 """`checkpoint`, `profile` and `exec` on a run that trains: it saves and profiles at once, and goes on."""
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from clustertrain.cli.now import checkpoint_now, profile_now
 from clustertrain.errors import JobError
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
+from commands import ran
 from sample_records import sample_claim
 from small_job import job
 from whole_run import ONE_WORKER
@@ -26,7 +26,7 @@ def test_a_run_saves_and_profiles_on_request_and_continues(make_run):
 
     def asked(*command: str) -> str:
         argv = [sys.executable, "-m", "clustertrain.cli", *command, str(run.job_file)]
-        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+        return ran(argv, code=0, timeout=120).stdout.strip()
 
     run.wait_for_step(1)
     assert [asked("checkpoint", "--now")] == [str(name) for name in names(run.run_dir.checkpoints)]
@@ -35,7 +35,7 @@ def test_a_run_saves_and_profiles_on_request_and_continues(make_run):
     assert printed.startswith("the profile of steps ") and trace.stat().st_size > 1000
     beside = ["sh", "-c", "kill -0 $CLUSTERTRAIN_PID && echo rank $RANK; exit 7"]
     argv = [sys.executable, "-m", "clustertrain.cli", "exec", str(run.job_file), "--rank", "0", "--", *beside]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    done = ran(argv, timeout=120)
     assert (done.returncode, done.stdout) == (7, "rank 0\n")
     second = asked("checkpoint")
     assert len(names(run.run_dir.checkpoints)) == 2 and str(names(run.run_dir.checkpoints)[-1]) == second

@@ -1,11 +1,12 @@
 """A run that an earlier release stopped is continued by this one."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from commands import ran
 
 RELEASES = sorted((Path(__file__).parents[1] / "fixtures").glob("release_*"))
 
@@ -16,9 +17,6 @@ def test_a_run_that_a_release_stopped_continues_at_its_step(release, tmp_path):
     (tmp_path / "storage").rename(tmp_path / "runs")
     newest = max(path.name for path in tmp_path.glob("runs/stopped/g1/checkpoints/*"))
     program = [sys.executable, "-m", "clustertrain.cli", "run", "stopped.yaml", "--no-check"]
-    done = subprocess.run(
-        [*program, "--set", "train.epochs=20"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran([*program, "--set", "train.epochs=20"], code=0, cwd=tmp_path)
     assert f"resuming from checkpoint {newest} (step {int(newest[:8])}, " in done.stdout
     assert "state       done (finished)\nstep        1280, epoch 20\n" in done.stdout

@@ -2,13 +2,13 @@
 
 import os
 import socket
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from commands import ran
 from given_ray import end_ray, start_ray
 from slow_ray import broken_agent, in_namespace, late_raylet
 from whole_run import ONE_WORKER
@@ -22,7 +22,7 @@ FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 1, "batch_size": 4}, **ON
 def apart(tmp_path):
     def make(line):
         within = in_namespace(line)
-        tried = subprocess.run([*within, "true"], capture_output=True, text=True, check=False)
+        tried = ran([*within, "true"])
         if tried.returncode:
             pytest.skip(f"this user may not mount: {tried.stderr.strip()}")
         return within

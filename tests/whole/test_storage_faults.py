@@ -10,6 +10,7 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import newest_verified, verify
 from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.supervise.guardian import descendants
+from commands import ran
 from whole_run import ONE_WORKER, of_one_process, same_weights
 
 pytestmark = pytest.mark.faults
@@ -19,7 +20,7 @@ TRAIN = {"epochs": 3, "batch_size": 4, "log_every": 1}
 
 
 def mount(*arguments):
-    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
+    done = ran(["mount", *map(str, arguments)])
     if done.returncode != 0:
         pytest.skip(f"mount {' '.join(map(str, arguments))}: {done.stderr.strip()}")
 

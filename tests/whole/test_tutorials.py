@@ -2,11 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from commands import ran
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -41,15 +42,12 @@ def test_the_commands_of_a_tutorial_work_as_they_are_shown(name, tmp_path):
     assert len(commands) >= 5
     script = "set -euo pipefail\n" + "".join(f"{typed}\necho '{END}'\n" for typed, _ in commands)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
+    done = ran(
         ["bash", "-c", script],
+        code=0,
         cwd=tmp_path,
         env={**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     printed = done.stdout.split(f"{END}\n")
     for (typed, shown), output in zip(commands, printed, strict=False):
         assert not shown or output.splitlines() == shown, typed

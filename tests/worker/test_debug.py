@@ -11,6 +11,8 @@ import time
 import pytest
 import yaml
 
+from commands import ran
+
 pytestmark = pytest.mark.slow
 
 # The terminal becomes the controlling one, so that Ctrl-C is a signal to the program, as in a shell.
@@ -103,7 +105,7 @@ def debug(tmp_path):
         (tmp_path / "job.yaml").write_text(yaml.safe_dump({"name": "a", **sections}))
         command = [sys.executable, "-m", "clustertrain.cli", "run", "--debug", "job.yaml"]
         if not by_terminal:
-            return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+            return ran(command, cwd=tmp_path)
         started.append(Terminal(command, tmp_path))
         return started[-1]
 

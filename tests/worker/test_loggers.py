@@ -4,7 +4,6 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,6 +23,7 @@ from clustertrain.run.records import JobChanges
 from clustertrain.worker.loggers.background import MOST_IMAGES, MOST_POINTS, Background
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Point, Subject
+from commands import ran
 from curves import mlflow_client, mlflow_points, wandb_points, wandb_records, write_curve
 from sample_records import sample_claim
 from waiting import wait_until
@@ -249,15 +249,12 @@ print(json.dumps([added_s - begun_s, time.monotonic() - added_s, warnings]))
 
 def train_2000_steps(run, *names, within_s, limits=(), **environment):
     """Writes a curve in a process of its own: (seconds of the steps, seconds of the end, warnings)."""
-    ended = subprocess.run(
+    ended = ran(
         [*limits, sys.executable, "-c", _TRAINING, run.store.location.uri, str(within_s), *names],
+        code=0,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SRC), **environment},
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
-    assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
 

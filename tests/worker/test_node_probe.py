@@ -12,6 +12,7 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
 from clustertrain.worker.machine import storage_probe as node_probe
 from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
+from commands import ran
 from fault_proxy import FaultProxy, put, status
 
 pytestmark = pytest.mark.slow
@@ -73,13 +74,7 @@ def on_another_node(tmp_path):
     def start(mounts):
         shell = f'{mounts} && exec "$@"'
         program = [sys.executable, "-c", _OTHER_NODE, AttemptRef.of(attempt).to_text()]
-        done = subprocess.run(
-            [*private, "sh", "-c", shell, "sh", *program],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "STORAGE": str(storage)},
-        )
+        done = ran([*private, "sh", "-c", shell, "sh", *program], env={**os.environ, "STORAGE": str(storage)})
         return attempt, done
 
     return start

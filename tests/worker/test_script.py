@@ -12,6 +12,7 @@ from clustertrain.worker.code.error_report import ErrorReport
 from clustertrain.worker.place import ONLY_RANK
 from clustertrain.worker.scripts.script import ScriptFailed, run_script, torchrun_environment
 from clustertrain.worker.scripts.script_command import program_of
+from commands import ran
 from leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
@@ -235,12 +236,10 @@ def test_the_environment_is_torchruns(tmp_path):
     """Compared with what torchrun itself sets, name by name."""
     script = tmp_path / "names.py"
     script.write_text("import os; print('NAMES', *sorted(n for n in os.environ))")
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", str(script)],
+        code=0,
         env={**os.environ, "TMPDIR": str(tmp_path)},  # torchrun leaves its own files behind
-        capture_output=True,
-        text=True,
-        check=True,
     )
     names = next(line for line in done.stdout.splitlines() if line.startswith("NAMES")).split()[1:]
     set_by_torchrun = set(names) - set(os.environ) - {"MASTER_ADDR", "MASTER_PORT"}

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -18,12 +17,13 @@ from clustertrain.worker.scripts.script_command import (
     script_arguments,
     worker_variables,
 )
+from commands import ran
 
 SCRIPT = Job(name="a", script="train.py")
 
 
 def output_of(program, folder):
-    return subprocess.run(program.argv, cwd=folder, capture_output=True, text=True, check=False).stdout
+    return ran(program.argv, cwd=folder).stdout
 
 
 def test_a_script_that_is_not_there(tmp_path):

@@ -16,6 +16,7 @@ from clustertrain.worker import watchdog as module
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import StepLimit
 from clustertrain.worker.watchdog import EXIT_CODE, WatchdogThread
+from commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -34,10 +35,7 @@ with WatchdogThread({"step": 0.2}, lambda text: Path("expired").write_text(text)
 
 
 def test_a_phase_without_progress_ends_the_process_and_shows_where(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", STUCK], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == EXIT_CODE
+    done = ran([sys.executable, "-c", STUCK], code=EXIT_CODE, cwd=tmp_path, timeout=60)
     assert "no progress in phase 'step' for 0.2 s (failures.watchdog.step)" in done.stderr
     assert "where_it_hangs" in done.stderr
     assert (tmp_path / "expired").read_text().startswith("no progress in phase 'step'")
@@ -57,10 +55,7 @@ with WatchdogThread({"step": 600}, print, steps=step_limit.StepLimit(0)) as watc
 
 
 def test_the_message_has_the_arithmetic_of_a_learnt_limit():
-    done = subprocess.run(
-        [sys.executable, "-c", LEARNING], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == EXIT_CODE
+    done = ran([sys.executable, "-c", LEARNING], code=EXIT_CODE, timeout=60)
     assert re.search(
         r"clustertrain: no progress in phase 'step' for 0.2 s: the slowest of the last 11 steps took \S+ s, "
         r"and the limit is 10 times that, at least 0.2 s and at most 600 s "

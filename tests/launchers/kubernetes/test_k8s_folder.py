@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import yaml
 from clusters.kube_client import path as programs
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
+from commands import ran
 
 K8S = Path(__file__).parents[3] / "k8s"
 RENDERED = {"base/rayjob-digits.yaml": "digits.yaml"}
@@ -64,8 +64,7 @@ def test_every_job_file_and_every_rayjob_is_among_them():
 def kustomized(folder):
     if (kubectl := shutil.which("kubectl", path=programs())) is None:
         pytest.skip("no kubectl: make kube-tools builds one")
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = ran([kubectl, "kustomize", str(folder)], code=0)
     return list(yaml.safe_load_all(done.stdout))
 
 

@@ -1,7 +1,6 @@
 """Waiting for the pods of the workers, in a real Ray that has the place of one worker."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import pytest
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
+from commands import ran
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 pytestmark = pytest.mark.slow
@@ -57,10 +57,7 @@ def test_pods_that_do_not_come_end_the_wait_and_so_does_a_request_to_stop(tmp_pa
     restart.failure.write(replace(lost, text="rank 1 was lost with its pod."))
 
     text = AttemptRef.of(attempt).to_text()
-    done = subprocess.run(
-        [sys.executable, "-c", WAITING, text], capture_output=True, text=True, check=False, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran([sys.executable, "-c", WAITING, text], code=0, timeout=100)
     at_first, after_a_loss, stopped = json.loads(done.stdout.splitlines()[-1])
     words = "Waiting for pods of 2 workers, have 1 after {} s (kubernetes.start_deadline)."
     assert at_first[0] == after_a_loss[0] == "ClusterError"

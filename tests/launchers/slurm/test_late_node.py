@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 
 import pytest
@@ -16,6 +15,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import SchedulerStart
 from clustertrain.run.result import ended, write_result
+from commands import ran
 from sample_records import sample_restart_claim
 
 NODES = ("node1", "node2")
@@ -91,7 +91,7 @@ def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start):
     environment = {**os.environ, variables.HEAD: f"127.0.0.1:{port}", variables.NODES: ",".join(NODES)}
     environment[variables.ENV] = "{}"
     command = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    done = ran(command, env=environment, timeout=200)
     result = attempt.result.read()
     assert result is not None, done.stderr
     assert (result.state, result.cause) == ("lost", "node_fail"), done.stderr

@@ -16,6 +16,7 @@ from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.script import lead_time_s, render
+from commands import ran
 
 ROOT = Path(__file__).parents[3]
 GOLDENS = sorted(path.stem for path in (ROOT / "slurm").glob("*.sbatch"))
@@ -402,7 +403,7 @@ def test_podman_gets_the_devices_of_infiniband_where_a_node_has_some(tmp_path):
     program += '\nrecord_signals() { echo "$@"; }\nrun_podman --rm image'
 
     def words():
-        done = subprocess.run(["bash", "-eu", "-c", program], capture_output=True, text=True, check=True)
+        done = ran(["bash", "-eu", "-c", program], code=0)
         return done.stdout.split()
 
     assert words() == ["podman", "--runtime=crun", "run", "--rm", "image"]
@@ -418,12 +419,9 @@ def test_runs_on_s3_need_no_mount(tmp_path):
 def mailbox(text: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run the first template; it prints the folder that it chose, and the owner of the mailbox."""
     first, _, _ = text.partition("# The values of this job")
-    return subprocess.run(
+    return ran(
         ["/bin/bash", "-u", "-c", first + '\necho "$temporary"; cat "$CLUSTERTRAIN_MAIL/owner"'],
         env={"PATH": os.environ["PATH"]} | environ,
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
@@ -510,5 +508,5 @@ def test_shellcheck_finds_nothing_in_any_script(tmp_path):
     goldens = [str(ROOT / "slurm" / f"{name}.sbatch") for name in GOLDENS]
     scripts = sorted(str(path) for path in tmp_path.iterdir())
     assert len(scripts) == 2 * len(EVERY_KIND)
-    done = subprocess.run(["shellcheck", *scripts, *goldens], capture_output=True, text=True, check=False)
+    done = ran(["shellcheck", *scripts, *goldens])
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
