@@ -135,6 +135,9 @@ class Run:
     def events(self) -> list[dict]:
         return events_of_attempt(self.attempt)
 
+    def rank_log(self, rank: int) -> str:
+        return next(self.attempt.path.glob(f"logs/*/rank-{rank}.log")).read_text()
+
     def weights(self) -> dict:
         """The model of the newest checkpoint."""
         import torch

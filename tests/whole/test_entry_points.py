@@ -21,10 +21,6 @@ from whole_run import ONE_WORKER
 __all__ = ["cluster"]
 
 
-def rank_log(run, rank):
-    return next(run.attempt.path.glob(f"logs/*/rank-{rank}.log")).read_text()
-
-
 def test_a_function_stops_on_request_and_continues(make_run, tmp_path):
     fast = tmp_path / "fast"
     args = {"steps": 300, "step_s": 0.2, "fast": str(fast)}
@@ -36,7 +32,7 @@ def test_a_function_stops_on_request_and_continues(make_run, tmp_path):
     stopped_at = run.result.step
     fast.touch()
     run.start().end(0)
-    assert f"starting at step {stopped_at} of 300 with 1 workers" in rank_log(run, 0)
+    assert f"starting at step {stopped_at} of 300 with 1 workers" in run.rank_log(0)
     assert run.result.step == 300
     logs = CliRunner().invoke(main, ["logs", str(run.job_file), "--rank", "0"])
     assert "starting at step" in logs.output
@@ -55,7 +51,7 @@ def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(m
     assert "| the disk of rank 1 is full of eels" in output
     assert next(e for e in run.events if e["kind"] == "worker_died")["exit_code"] == 7
     for rank in (0, 1):
-        log = rank_log(run, rank)
+        log = run.rank_log(rank)
         assert f"RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0" in log
         assert "TORCHELASTIC_RESTART_COUNT=0 CUDA_VISIBLE_DEVICES= " in log, "a job without GPUs sees none"
         assert "TORCHELASTIC_RESTART_COUNT=1" in log
@@ -71,7 +67,7 @@ def test_a_killed_script_starts_again_without_an_import_of_torch_and_loses_nothi
     def losses(name, had_torch, **keys):
         run = make_run(name, script="resuming_script.py", args=[], **keys)
         run.start(option).end(0)
-        log = rank_log(run, 0)
+        log = run.rank_log(0)
         assert log.count(f"torch was imported before: {had_torch}\n") == 2
         (died,) = (event for event in run.events if event["kind"] == "worker_died")
         assert (died["rank"], died["signal"]) == (1, 9)
@@ -85,7 +81,7 @@ def test_a_killed_script_starts_again_without_an_import_of_torch_and_loses_nothi
 def test_a_script_is_seen_at_work_and_what_it_loses_at_a_stop_is_no_failure(make_run):
     run = make_run("bar", script="bar.py", args=[], failures={"grace": "20s"})
     run.start().wait_for_event("group_started")
-    wait_until(lambda: "5/600" in rank_log(run, 0), run.patience_s)
+    wait_until(lambda: "5/600" in run.rank_log(0), run.patience_s)
     run.process.send_signal(signal.SIGINT)
     output = run.end(75)
     assert f"clustertrain logs {run.job_file} --rank 1`" in output
@@ -94,7 +90,7 @@ def test_a_script_is_seen_at_work_and_what_it_loses_at_a_stop_is_no_failure(make
     assert output.count("/600") == 2, "the bar in its last state: when it was saved, and at the end"
     assert "stopping: sent SIGTERM to the script; 20 s until SIGKILL\n" in output
     assert "saved\n" in output
-    assert "gloo/transport" in rank_log(run, 0), "rank 1 ended first"
+    assert "gloo/transport" in run.rank_log(0), "rank 1 ended first"
     for word in ("gloo", "Traceback", "error", "restart", "warning"):
         assert word not in output, output
     assert "The script has files in its checkpoint folder.\ncontinue: " in output
@@ -143,7 +139,7 @@ def test_a_module_of_several_folders_in_an_environment_of_its_own_gets_its_paths
     )
     output = run.start().end(0)
     assert "package.train ended with exit code 1 on rank 0" in output
-    log = rank_log(run, 0)
+    log = run.rank_log(0)
     where = f"{tmp_path}/environment {tmp_path}/project eels"
     assert f"{where} ['${{now:%H}}']\nin {tmp_path}/data 1 True\nno more words" in log
     assert f"{where} ['${{now:%H}}', '1.1']\n" in log
@@ -221,7 +217,7 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
     beside.start()
     assert "done (finished)" in run.end(0, all_gone=False)
     assert "done (finished)" in beside.end(0, all_gone=False)
-    log = rank_log(run, 0)
+    log = run.rank_log(0)
     for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHASHSEED"):
         assert f"{name}: {env[name]!r} at the start, {env[name]!r} now\n" in log
     assert "DOLLAR: None at the start, 'a$HOME' now\n" in log, "Ray would expand it"

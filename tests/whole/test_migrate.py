@@ -55,7 +55,7 @@ def start(make_run, framework, epochs=1):
     args = [arg.replace("epochs=1", f"epochs={epochs}") for arg in job["args"]]
     run = make_run(framework, script=f"migrate/train_{framework}.py", **{**job, "args": args})
     run.start().end(0, within_s=240)  # each framework takes seconds to import
-    logs = [next(run.attempt.path.glob(f"logs/*/rank-{rank}.log")).read_text() for rank in (0, 1)]
+    logs = [run.rank_log(rank) for rank in (0, 1)]
     return run, [last_line(log) for log in logs]
 
 

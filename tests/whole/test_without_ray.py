@@ -15,10 +15,6 @@ SAVES = {"checkpoint": {"every": {"steps": 4}, "keep_last": 2}}
 GONE = "raise ImportError('a run with --no-ray imports Ray')\n"
 
 
-def rank_log(run, rank):
-    return next(run.attempt.path.glob(f"logs/*/rank-{rank}.log")).read_text()
-
-
 @pytest.fixture
 def start(tmp_path):
     """Starts a run without Ray, where no process of it can import Ray."""
@@ -63,7 +59,7 @@ def test_a_function_gets_its_session(make_run, start):
     run = make_run("function", function="own_loop:train", args={"steps": 20, "step_s": 0})
     start(run).end(0)
     assert run.result.step == 20
-    assert "starting at step 0 of 20 with 2 workers" in rank_log(run, 0)
+    assert "starting at step 0 of 20 with 2 workers" in run.rank_log(0)
 
 
 def test_a_script_gets_the_environment_of_torchrun_and_a_failure_starts_it_again(make_run, start):
@@ -77,7 +73,7 @@ def test_a_script_gets_the_environment_of_torchrun_and_a_failure_starts_it_again
     output = start(run).end(0)
     assert "torchrun_script.py ended with exit code 7 on rank 1" in output
     for rank in (0, 1):
-        log = rank_log(run, rank)
+        log = run.rank_log(rank)
         assert f"RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0" in log
         assert "TORCHELASTIC_RESTART_COUNT=0 CUDA_VISIBLE_DEVICES= " in log
         assert "TORCHELASTIC_RESTART_COUNT=1" in log

@@ -23,25 +23,10 @@ from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import Repository, Source
 from clustertrain.version import RAY_VERSION
+from launchers.kubernetes.pod_job import make_job
 
+__all__ = ["make_job"]
 CHECKOUT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def make(tmp_path):
-    def make_job(**changes):
-        (tmp_path / "m.py").write_text("x = 1\n")
-        sections = {
-            "name": "run-1",
-            "task": "m:T",
-            "train": {"epochs": 1, "batch_size": 4},
-            "image": "localhost/clustertrain:dev",
-            **changes,
-        }
-        (tmp_path / "job.yaml").write_text(yaml.safe_dump(sections))
-        return load_job(tmp_path / "job.yaml")
-
-    return make_job
 
 
 def of_kind(objects, kind):
@@ -64,8 +49,8 @@ def containers(spec):
     return [*spec["containers"], *spec.get("initContainers", [])]
 
 
-def test_every_pod_keeps_to_the_restricted_standard(make):
-    for spec in pod_specs(manifests(make())):
+def test_every_pod_keeps_to_the_restricted_standard(make_job):
+    for spec in pod_specs(manifests(make_job())):
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -76,8 +61,8 @@ def test_every_pod_keeps_to_the_restricted_standard(make):
             assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_rayjob_ends_restarts_and_locks_its_doors(make):
-    job = make(failures={"grace": "45s"}, kubernetes={"ttl": "5m", "start_deadline": "10m"})
+def test_the_rayjob_ends_restarts_and_locks_its_doors(make_job):
+    job = make_job(failures={"grace": "45s"}, kubernetes={"ttl": "5m", "start_deadline": "10m"})
     spec = ray_job(manifests(job))["spec"]
     assert spec["shutdownAfterJobFinishes"] is True
     assert (spec["ttlSecondsAfterFinished"], spec["preRunningDeadlineSeconds"]) == (0, 600)
@@ -100,9 +85,11 @@ def test_the_one_version_of_ray_is_that_of_the_constraints():
     assert f"\nray=={RAY_VERSION} " in (CHECKOUT / "constraints.txt").read_text()
 
 
-def test_pods_follow_from_resources(make):
+def test_pods_follow_from_resources(make_job):
     objects = manifests(
-        make(resources={"workers": [2, 8], "nodes": [1, 4], "gpus_per_worker": 2, "memory_per_worker": "8Gi"})
+        make_job(
+            resources={"workers": [2, 8], "nodes": [1, 4], "gpus_per_worker": 2, "memory_per_worker": "8Gi"}
+        )
     )
     group = ray_job(objects)["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
     assert (group["minReplicas"], group["replicas"], group["maxReplicas"]) == (1, 4, 4)
@@ -114,8 +101,8 @@ def test_pods_follow_from_resources(make):
     assert group["rayStartParams"]["resources"] == "'{\"clustertrain_worker\": 2}'"
 
 
-def test_the_job_in_the_pods_is_the_job_without_what_is_the_default(make):
-    job = make(env={"A": "1"}, kubernetes={"ttl": "5m"}, checkpoint={"every": {"epochs": 2}})
+def test_the_job_in_the_pods_is_the_job_without_what_is_the_default(make_job):
+    job = make_job(env={"A": "1"}, kubernetes={"ttl": "5m"}, checkpoint={"every": {"epochs": 2}})
     text = of_kind(manifests(job), "ConfigMap")[0]["data"]["job.yaml"]
     assert parse_job(text, "job.yaml").model_dump() == PodJob.of(job).job.model_dump()
     assert yaml.safe_load(text).keys() == {
@@ -131,9 +118,9 @@ def test_a_rendering_has_a_line_for_each_variable_mount_and_list_of_words():
     assert {"- {name: HOME, value: /tmp}", "- {name: tmp, mountPath: /tmp}", "drop: [ALL]"} <= stripped
 
 
-def test_code_and_the_data_below_it_travel(make, tmp_path):
+def test_code_and_the_data_below_it_travel(make_job, tmp_path):
     (tmp_path / "set.csv").write_text("1,2\n")
-    job = make(data={"set": {"uri": "set.csv"}})
+    job = make_job(data={"set": {"uri": "set.csv"}})
     config = of_kind(manifests(job), "ConfigMap")[0]
     assert config["immutable"] is True
     inside = parse_job(config["data"]["job.yaml"], "job.yaml")
@@ -147,26 +134,26 @@ def test_code_and_the_data_below_it_travel(make, tmp_path):
     assert of_kind(manifests(job), "ConfigMap")[0]["metadata"]["name"] != name
 
 
-def test_the_name_does_not_depend_on_where_the_folder_lies(make, tmp_path):
-    first = of_kind(manifests(make()), "ConfigMap")[0]
+def test_the_name_does_not_depend_on_where_the_folder_lies(make_job, tmp_path):
+    first = of_kind(manifests(make_job()), "ConfigMap")[0]
     shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-moved")
     moved = load_job(tmp_path.parent / f"{tmp_path.name}-moved" / "job.yaml")
     assert of_kind(manifests(moved), "ConfigMap")[0] == first
 
 
-def test_code_in_the_image_does_not_travel(make):
-    objects = manifests(make(kubernetes={"code_in_image": "/app"}))
+def test_code_in_the_image_does_not_travel(make_job):
+    objects = manifests(make_job(kubernetes={"code_in_image": "/app"}))
     assert "binaryData" not in of_kind(objects, "ConfigMap")[0]
     assert all("initContainers" not in spec for spec in pod_specs(objects))
 
 
-def test_several_folders_of_code(make, tmp_path):
+def test_several_folders_of_code(make_job, tmp_path):
     (tmp_path / "lib").mkdir()
     beside = tmp_path.parent / f"{tmp_path.name}-beside"
     beside.mkdir()
     (beside / "m.py").write_text("x = 3\n")
     (beside / "set.csv").write_text("1,2\n")
-    job = make(code=[".", "lib", str(beside)], data={"set": {"uri": str(beside / "set.csv")}})
+    job = make_job(code=[".", "lib", str(beside)], data={"set": {"uri": str(beside / "set.csv")}})
     objects = manifests(job)
     config = of_kind(objects, "ConfigMap")[0]
     inside = parse_job(config["data"]["job.yaml"], "job.yaml")
@@ -177,15 +164,15 @@ def test_several_folders_of_code(make, tmp_path):
         assert {"1/m.py", "1/lib", "3/m.py", "3/set.csv"} <= set(archive.getnames())
     environment = pod_specs(objects)[0]["containers"][0]["env"]
     assert {"name": "CLUSTERTRAIN_CODE", "value": ":".join(inside.code)} in environment
-    in_image = make(code=[".", "lib"], kubernetes={"code_in_image": ["/app", "/lib"]})
+    in_image = make_job(code=[".", "lib"], kubernetes={"code_in_image": ["/app", "/lib"]})
     config = of_kind(manifests(in_image), "ConfigMap")[0]
     assert parse_job(config["data"]["job.yaml"], "job.yaml").code == ("/app", "/lib")
 
 
-def test_code_that_is_too_large_is_refused(make, tmp_path):
+def test_code_that_is_too_large_is_refused(make_job, tmp_path):
     (tmp_path / "noise.bin").write_bytes(random.Random(0).randbytes(MOST_CODE_BYTES + 1))
     with pytest.raises(StorageError, match=r"when packed, and a ConfigMap has room for 900,000"):
-        manifests(make())
+        manifests(make_job())
 
 
 @pytest.mark.parametrize(
@@ -199,66 +186,66 @@ def test_code_that_is_too_large_is_refused(make, tmp_path):
         ({"data": {"d": {"uri": "/srv/set.csv"}}}, "is a path on this machine, which no pod can read"),
     ],
 )
-def test_what_no_pod_can_see_is_refused(make, changes, message):
+def test_what_no_pod_can_see_is_refused(make_job, changes, message):
     with pytest.raises(JobError, match=message):
-        manifests(make(**changes))
+        manifests(make_job(**changes))
 
 
-def test_storage_on_a_volume_and_on_s3_stay_as_they_are(make):
+def test_storage_on_a_volume_and_on_s3_stay_as_they_are(make_job):
     volume = {"volumes": [{"mount": "/data", "claim": "d"}, {"mount": "/data/runs", "claim": "r"}]}
-    assert PodJob.of(make(storage="/data/runs/x", kubernetes=volume)).job.storage.uri == "/data/runs/x"
-    assert PodJob.of(make(storage="s3://b/p")).job.storage.uri == "s3://b/p"
+    assert PodJob.of(make_job(storage="/data/runs/x", kubernetes=volume)).job.storage.uri == "/data/runs/x"
+    assert PodJob.of(make_job(storage="s3://b/p")).job.storage.uri == "s3://b/p"
 
 
 @pytest.mark.parametrize("storage", ["s3://b/p", {"uri": "s3://b/p", "region": "eu-west-1"}])
-def test_storage_on_s3_needs_no_volume(make, storage):
+def test_storage_on_s3_needs_no_volume(make_job, storage):
     for kubernetes in ({}, {"namespace": "team"}):
-        assert volumes(make(storage=storage, kubernetes=kubernetes)) == ()
+        assert volumes(make_job(storage=storage, kubernetes=kubernetes)) == ()
     data = {"volumes": [{"mount": "/data", "claim": "d"}]}
-    assert [each.claim for each in volumes(make(storage=storage, kubernetes=data))] == ["d"]
+    assert [each.claim for each in volumes(make_job(storage=storage, kubernetes=data))] == ["d"]
 
 
-def test_flows_to_s3_loggers_and_notices_are_allowed_only_where_they_are_used(make):
+def test_flows_to_s3_loggers_and_notices_are_allowed_only_where_they_are_used(make_job):
     def outgoing(job):
         policies = of_kind(manifests(job), "NetworkPolicy")
         head = next(each for each in policies if each["metadata"]["name"].endswith("-head"))
         return [rule["ports"] for rule in head["spec"]["egress"] if "to" not in rule]
 
-    assert outgoing(make()) == []
-    s3 = make(storage={"uri": "s3://b/p", "endpoint": "http://minio:9000"})
+    assert outgoing(make_job()) == []
+    s3 = make_job(storage={"uri": "s3://b/p", "endpoint": "http://minio:9000"})
     assert outgoing(s3) == [[{"protocol": "TCP", "port": 9000}]]
-    logged = make(
+    logged = make_job(
         train={"epochs": 1, "batch_size": 8, "log": ["mlflow", "wandb"]},
         env={"MLFLOW_TRACKING_URI": "http://mlflow:5000"},
     )
     assert outgoing(logged) == [[{"protocol": "TCP", "port": port} for port in (443, 5000)]]
     for url, port in (("${HOOK}", 443), ("http://hooks:8065/${KEY}", 8065)):
-        assert outgoing(make(notify=url)) == [[{"protocol": "TCP", "port": port}]]
+        assert outgoing(make_job(notify=url)) == [[{"protocol": "TCP", "port": port}]]
 
 
-def test_no_value_of_this_machine_is_in_the_objects(make, monkeypatch):
+def test_no_value_of_this_machine_is_in_the_objects(make_job, monkeypatch):
     monkeypatch.setenv("FROM_HERE", "canary-here")
-    text = to_yaml(manifests(make(env={"A": "${FROM_HERE}"})))
+    text = to_yaml(manifests(make_job(env={"A": "${FROM_HERE}"})))
     assert "A: ${FROM_HERE}" in text
     assert "canary" not in text
 
 
-def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make):
+def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make_job):
     def hooks(**sections):
-        head, worker, _ = pod_specs(manifests(make(**sections)))
+        head, worker, _ = pod_specs(manifests(make_job(**sections)))
         return [sorted(spec["containers"][0]["lifecycle"]) for spec in (head, worker)]
 
     assert hooks() == [["preStop"], ["preStop"]]
     assert hooks(storage="s3://b/p") == [["preStop"], ["postStart", "preStop"]]
 
 
-def test_a_patch_has_the_last_word(make):
+def test_a_patch_has_the_last_word(make_job):
     patch = {"spec": {"ttlSecondsAfterFinished": 5, "submitterConfig": None}}
-    spec = ray_job(manifests(make(kubernetes={"patches": patch})))["spec"]
+    spec = ray_job(manifests(make_job(kubernetes={"patches": patch})))["spec"]
     assert spec["ttlSecondsAfterFinished"] == 5
     assert "submitterConfig" not in spec
     patch = [{"op": "replace", "path": "/spec/ttlSecondsAfterFinished", "value": 6}]
-    assert ray_job(manifests(make(kubernetes={"patches": patch})))["spec"]["ttlSecondsAfterFinished"] == 6
+    assert ray_job(manifests(make_job(kubernetes={"patches": patch})))["spec"]["ttlSecondsAfterFinished"] == 6
 
 
 @pytest.mark.parametrize(
@@ -269,13 +256,13 @@ def test_a_patch_has_the_last_word(make):
         ({"kind": "yunikorn", "name": "q"}, ("yunikorn.apache.org/queue", "q")),
     ],
 )
-def test_a_queue_is_a_label(make, queue, label):
-    labels = ray_job(manifests(make(kubernetes={"queue": queue})))["metadata"]["labels"]
+def test_a_queue_is_a_label(make_job, queue, label):
+    labels = ray_job(manifests(make_job(kubernetes={"queue": queue})))["metadata"]["labels"]
     assert label in labels.items()
 
 
-def test_options_of_the_start_reach_the_entrypoint(make):
-    entrypoint = ray_job(manifests(make(), Options(retry=True, fresh=True)))["spec"]["entrypoint"]
+def test_options_of_the_start_reach_the_entrypoint(make_job):
+    entrypoint = ray_job(manifests(make_job(), Options(retry=True, fresh=True)))["spec"]["entrypoint"]
     assert entrypoint == "python -m clustertrain.launchers.kubernetes.in_pod.entrypoint --fresh --retry"
 
 
@@ -288,16 +275,16 @@ def test_options_of_the_start_reach_the_entrypoint(make):
         if field.type == "bool" and field.name not in ("no_check", "no_ray")
     ],
 )
-def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make, option):
+def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make_job, option):
     given = Options(**{option: True})
-    job = make()
+    job = make_job()
     *_, flag = ray_job(manifests(job, given))["spec"]["entrypoint"].split()
     command = CommandLine("submit --to kubernetes", run=job.name)
     assert in_pod._options(job, [flag]) == replace(given, command=command)
 
 
-def test_what_is_rendered_is_what_yaml_reads(make):
-    job = make(kubernetes={"namespace": "team-a"})
+def test_what_is_rendered_is_what_yaml_reads(make_job):
+    job = make_job(kubernetes={"namespace": "team-a"})
     assert list(yaml.safe_load_all(SCHEDULER.plan(job, Options()).script.decode())) == manifests(job)
     assert all(each["metadata"]["namespace"] == "team-a" for each in manifests(job))
 
@@ -315,14 +302,14 @@ def test_text_that_go_reads_as_a_number_or_a_boolean_is_quoted():
     assert list(yaml.safe_load_all(to_yaml(plain))) == plain
 
 
-def test_a_submission_carries_the_commit_and_a_diff_that_has_room(make):
+def test_a_submission_carries_the_commit_and_a_diff_that_has_room(make_job):
     def carried(diff):
         source = Source((Repository("project", "c0ffee", diff=diff),))
-        config = of_kind(manifests(make(), Options(source=source)), "ConfigMap")[0]
+        config = of_kind(manifests(make_job(), Options(source=source)), "ConfigMap")[0]
         (repository,) = decoded(Source, config["data"]["source.json"].encode(), "source.json").repositories
         return repository
 
     assert (carried("+x = 2\n").commit, carried("+x = 2\n").diff) == ("c0ffee", "+x = 2\n")
     assert (carried("+" * 100_000).commit, carried("+" * 100_000).diff) == ("c0ffee", "")
     assert "no room" in carried("+" * 100_000).note
-    assert "source.json" not in of_kind(manifests(make()), "ConfigMap")[0]["data"]
+    assert "source.json" not in of_kind(manifests(make_job()), "ConfigMap")[0]["data"]

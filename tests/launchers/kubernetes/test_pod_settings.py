@@ -1,31 +1,22 @@
 """Keys for the pods of a run: amounts, placement, users, labels, outgoing traffic."""
 
 import pytest
-import yaml
 
 from clustertrain.errors import JobError
-from clustertrain.job.file import dump_job, load_job
+from clustertrain.job.file import dump_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
+from launchers.kubernetes.pod_job import make_job
+
+__all__ = ["make_job"]
 
 
 @pytest.fixture
-def make(tmp_path):
-    def make_job(resources=None, **kubernetes):
-        (tmp_path / "m.py").write_text("x = 1\n")
-        job = {
-            "name": "run-1",
-            "task": "m:T",
-            "train": {"epochs": 1, "batch_size": 4},
-            "image": "localhost/clustertrain:dev",
-            "resources": resources or {"workers": 1},
-            "kubernetes": kubernetes,
-        }
-        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-        return load_job(tmp_path / "job.yaml")
-
-    return make_job
+def make(make_job):
+    return lambda resources=None, **section: make_job(
+        resources=resources or {"workers": 1}, kubernetes=section
+    )
 
 
 def of_kind(job, kind):
