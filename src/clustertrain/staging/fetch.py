@@ -1,7 +1,8 @@
 """Fetches one file from its source to the disk, resumes after a cut or a kill, and computes its sha256.
 
 The bytes are collected in a `PartFile` (partial_file.py). A source that serves any range of one version is
-read by several streams in parallel, any other source by one stream from start to end.
+read by several streams in parallel, any other source by one stream from start to end. The calling thread
+hashes the parts that have arrived.
 """
 
 from __future__ import annotations
@@ -102,11 +103,13 @@ class _Download:
         self._source, self._folder, self._uri, self._tick = source, folder, uri, tick
         self._ends_at = time.monotonic() + source.timeout_s
         self._in_order = False
+        self._sha256, self._hashed_bytes = hashlib.sha256(), 0
         self.file = PartFile.resume(folder, tick) or PartFile(folder)
         self.was_cut = self.file.size_bytes > 0
 
     def begin(self, validator: str | None, total_bytes: int | None) -> None:
         self.file.close()
+        self._sha256, self._hashed_bytes = hashlib.sha256(), 0
         self.file = PartFile(self._folder, validator, total_bytes)
 
     def complete(self) -> Fetched:
@@ -122,12 +125,17 @@ class _Download:
                 self.was_cut = True
                 self._report()
                 self._pause(retries.pause_s(cut, self.file.size_bytes))
-        sha256 = hashlib.sha256()
-        for chunk in chunks_of(self.file.path):
+        self._hash_more()
+        return Fetched(self.file.path, self._hashed_bytes, self._sha256.hexdigest())
+
+    def _hash_more(self) -> None:
+        """Hash the recorded bytes that have no gap before them, and report."""
+        missing = self.file.missing()
+        for chunk in chunks_of(self.file.path, self._hashed_bytes, missing[0][0] if missing else None):
+            self._sha256.update(chunk)
+            self._hashed_bytes += len(chunk)
             self._report()
-            sha256.update(chunk)
         self._report()
-        return Fetched(self.file.path, self.file.path.stat().st_size, sha256.hexdigest())
 
     def _pause(self, seconds: float) -> None:
         ends_at = time.monotonic() + seconds
@@ -171,7 +179,7 @@ class _Download:
             self._fetch_in_parallel(stream, parts)
             return
         for _ in self._received(self.file, stream, stream.offset, stream.end):
-            self._report()
+            self._hash_more()
 
     def _use_version_of(self, stream: Stream, start: int) -> None:
         """Begin again if a stream is of another version, or of the whole file."""
@@ -222,7 +230,7 @@ class _Download:
             thread.start()
         try:
             while any(thread.is_alive() for thread in threads) and not is_over.wait(_TICK_EVERY_S):
-                self._report()
+                self._hash_more()
         finally:
             is_over.set()
             ends_at = time.monotonic() + _LEAVE_AFTER_S
