@@ -59,7 +59,7 @@ class LocalRay(RayCluster):
     def start(self, world_size: int, warn: Callable[[str], None]) -> None:
         import ray
 
-        from clustertrain.driver.ray_internals import RayParams, is_stock, keep_loopback
+        from clustertrain.driver.ray_internals import is_stock
 
         parameters = node_parameters(self.resources, world_size, LOOPBACK, Path(self.folder))
         if is_stock():
@@ -71,6 +71,7 @@ class LocalRay(RayCluster):
             )
             return
         from clustertrain.driver import ray_watch
+        from clustertrain.driver.ray_internals import RayParams, keep_loopback
         from clustertrain.driver.ray_node import start_ray
 
         keep_loopback()
