@@ -1,7 +1,6 @@
 """Whole runs as RayJobs: submitted by the real program, trained in pods, on a volume of this machine."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from clusters.kube import KubeCluster
 from clusters.kube_api import Refused
 from clustertrain.run.folder import RunDir
+from commands import Done, ran
 from whole_run import Run
 
 PATIENCE_S = 400  # what takes a minute alone takes several beside three others
@@ -63,22 +63,15 @@ class RayJobRun(Run):
     def run_dir(self) -> RunDir:
         return RunDir.newest(str(self.volume / "runs"), self.name)
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str, code: int | None = None) -> Done:
         """Run `clustertrain …` where kubectl finds the cluster."""
-        return subprocess.run(
-            [sys.executable, "-m", "clustertrain.cli", *arguments],
-            cwd=self.folder,
-            env={**os.environ, **self.cluster.environment, "CLUSTERTRAIN_SITE": ""},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        argv = [sys.executable, "-m", "clustertrain.cli", *arguments]
+        environment = {**os.environ, **self.cluster.environment, "CLUSTERTRAIN_SITE": ""}
+        return ran(argv, code=code, cwd=self.folder, env=environment)
 
     def submit(self, *arguments: str) -> "RayJobRun":
         self.live, self.attempts_before = None, len(self.run_dir.attempts())
-        done = self.command("submit", "--to", "kubernetes", self.unchecked, str(self.job_file), *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
+        self.command("submit", "--to", "kubernetes", self.unchecked, str(self.job_file), *arguments, code=0)
         return self
 
     def go_on(self) -> None:

@@ -39,8 +39,7 @@ def test_a_worker_killed_at_the_memory_limit_of_its_pod_is_named_and_not_started
         resources={"memory_per_worker": "512Mi"},
         kubernetes={"secrets": ["kernel-alone"]},
     )
-    done = run.command("submit", "--wait", "--to", "kubernetes", str(run.job_file))
-    assert done.returncode == 1, done.stdout + done.stderr
+    run.command("submit", "--wait", "--to", "kubernetes", str(run.job_file), code=1)
     assert (run.result.state, run.result.cause, run.result.restarts) == ("failed", "out_of_memory", 0)
     assert len(run.run_dir.attempts()) == 1
     text = run.result.text

@@ -66,9 +66,7 @@ class User:
 
     def _run(self, arguments: list[str], code: int | None, timeout_s: float) -> Done:
         argv = [sys.executable, "-m", "clustertrain.cli", *arguments]
-        done = ran(argv, env=self._environment, timeout=timeout_s)
-        assert code in (None, done.returncode), f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done
+        return ran(argv, code=code, env=self._environment, timeout=timeout_s)
 
     @property
     def _environment(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from commands import ran
+from commands import Done, ran
 
 # Where the login node has neither torch nor ray: importing them fails, and they are not found.
 _LIGHT = (
@@ -44,20 +44,26 @@ class Login:
         job["slurm"] = {key: value for key, value in slurm.items() if value is not None}
         (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
 
-    def __call__(self, *arguments: str, light: bool = True, umask: int = -1, **environment: str):
-        """Run `clustertrain …` to its end; returns a CompletedProcess."""
+    def __call__(
+        self,
+        *arguments: str,
+        code: int | None = None,
+        light: bool = True,
+        umask: int = -1,
+        **environment: str,
+    ) -> Done:
+        """Run `clustertrain …` to its end, with this exit code."""
         start = ["-c", _LIGHT] if light else ["-m", "clustertrain.cli"]
         state = str(self.folder.parent / f"{self.folder.name}-state")  # of this user alone
         own = {"CLUSTERTRAIN_SITE": "", "XDG_STATE_HOME": state, **environment}
         variables = {**self.cluster.environment, **own}
         argv = [sys.executable, *start, *arguments]
-        return ran(argv, cwd=self.folder, env=variables, umask=umask, timeout=150)
+        return ran(argv, code=code, cwd=self.folder, env=variables, umask=umask, timeout=150)
 
     def submit(self, *arguments: str, code: int = 0, **options) -> str:
         """`clustertrain submit`, which must end with this code; returns what it printed to stdout, or the
         error's lines where there is one."""
-        done = self("submit", "--to", "slurm", *arguments, **options)
-        assert done.returncode == code, done.stdout + done.stderr
+        done = self("submit", "--to", "slurm", *arguments, code=code, **options)
         assert "Traceback" not in done.stderr
         if code == 0:
             return done.stdout

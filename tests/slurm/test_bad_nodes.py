@@ -143,8 +143,7 @@ def test_an_array_of_the_rendered_script_is_refused_with_the_way_to_do_it(make):
     assert "--set name=swept-3 --set args.KEY=VALUE" in refused(run, 3)
     assert run.run_dir.attempts() == []
     run = make("swept", **FAULTY, slurm={"options": ["--array=0-3"]})
-    done = run.command("submit", "--to", "slurm", str(run.job_file))
-    assert done.returncode == 2
+    done = run.command("submit", "--to", "slurm", str(run.job_file), code=2)
     assert "--array is not allowed" in done.stderr
 
 

@@ -328,8 +328,7 @@ ENDINGS = {
 @pytest.mark.parametrize(("result", "ends_with", "code"), ENDINGS.values(), ids=ENDINGS)
 def test_waiting_ends_with_the_runs_code(login, result, ends_with, code):
     login.write_agent(ENDING_AGENT.format(python=sys.executable, result=result, code=ends_with))
-    done = login("submit", "--to", "slurm", "--wait")
-    assert done.returncode == code, done.stdout + done.stderr
+    done = login("submit", "--to", "slurm", "--wait", code=code)
     state = result.split("'")[1]
     lines = done.stdout.splitlines()
     assert any(line.startswith(f"{state}: attempt 1") for line in lines), done.stdout
@@ -343,9 +342,8 @@ def test_waiting_ends_with_the_runs_code(login, result, ends_with, code):
 
 def test_waiting_for_one_that_never_starts_an_attempt(login):
     done = login(
-        "submit", "--to", "slurm", "--wait", "--set", "slurm.environment=[AGENT_CODE]", AGENT_CODE="9"
+        "submit", "--to", "slurm", "--wait", "--set", "slurm.environment=[AGENT_CODE]", AGENT_CODE="9", code=1
     )
-    assert done.returncode == 1, done.stdout + done.stderr
     assert "lost" in done.stdout
 
 

@@ -31,8 +31,7 @@ def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_noth
         slurm=ON_TWO,
     ).submit()
     task = make("task", **slow(), slurm=ON_TWO)
-    done = task.command("submit", "--to", "slurm", "--wait", str(task.job_file))
-    assert done.returncode == 0, done.stdout + done.stderr
+    task.command("submit", "--to", "slurm", "--wait", str(task.job_file), code=0)
     output = script.wait("COMPLETED")
     assert task.left_on_nodes() == {}
     for run in (task, script):
@@ -161,8 +160,7 @@ def test_an_elastic_run_takes_the_nodes_it_gets_and_once_stopped_its_job_trains_
     train = {"epochs": 9, "global_batch_size": 6, "log_every": 1}
     run = make("elastic", **{**slow(), "train": train}, resources=elastic).submit()
     run.wait_for_step(3)
-    done = run.command("stop", str(run.job_file))
-    assert done.returncode == 0, done.stdout + done.stderr
+    run.command("stop", str(run.job_file), code=0)
     assert (run.result.state, run.result.cause) == ("stopped", "user")
     assert run.result.world_size == 2
     cluster.wait_for_state(run.job_id, ["FAILED", "CANCELLED", "COMPLETED"])

@@ -32,15 +32,15 @@ class Submitted(Run):
         self.job_id = ""
         self._asked_at = 0.0
 
-    def command(self, *arguments: str) -> Done:
+    def command(self, *arguments: str, code: int | None = None) -> Done:
         """Run `clustertrain …` on the login node."""
         argv = [sys.executable, "-m", "clustertrain.cli", *arguments]
-        return ran(argv, cwd=self.folder, env={**self.cluster.environment, "CLUSTERTRAIN_SITE": ""})
+        environment = {**self.cluster.environment, "CLUSTERTRAIN_SITE": ""}
+        return ran(argv, code=code, cwd=self.folder, env=environment)
 
     def submit(self, *arguments: str) -> "Submitted":
         self.live, self.attempts_before = None, len(self.run_dir.attempts())
-        done = self.command("submit", "--to", "slurm", self.unchecked, str(self.job_file), *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
+        self.command("submit", "--to", "slurm", self.unchecked, str(self.job_file), *arguments, code=0)
         self.job_id = self.run_dir.submissions()[-1].job_id
         return self
 

@@ -16,8 +16,7 @@ HELD = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_
 
 def call(run: Run, *arguments: str, code: int = 0) -> str:
     command = [sys.executable, "-m", "clustertrain.cli", *arguments]
-    done = ran(command, code=code, timeout=300, cwd=run.folder)
-    return done.stdout
+    return ran(command, code=code, timeout=300, cwd=run.folder).stdout
 
 
 def wait_for_its_first_step(run: Run) -> None:
