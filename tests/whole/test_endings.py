@@ -29,16 +29,22 @@ def checkpoints_of(run):
 
 
 def test_signals_twice_end_it_at_once_and_storage_is_valid(make_run, tmp_path):
-    """Its loader processes are killed as well, and what they leave among the temporary files is gone."""
+    """Its loader processes are killed as well, and what they leave among the temporary files and in shared
+    memory is gone."""
     each_step = {"checkpoint": {"every": {"steps": 1}}, "train": {**SECTIONS["train"], "loader_workers": 2}}
     run = make_run("twice", args={"step_s": 2.0}, **SECTIONS | each_step, **ONE_WORKER)
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as temporary:
-        _end_by_two_signals(run.start(TMPDIR=temporary, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "kept")))
+        run.start(TMPDIR=temporary, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "kept"))
+        run.wait_for_event("checkpoint")
+        (private,) = Path(temporary).glob("ct-*")
+        shared = Path("/dev/shm")
+        assert [*shared.glob(f"sem.{private.name}-*")], "the queues of the loader processes"
+        _end_by_two_signals(run)
         assert [*Path(temporary).iterdir()] == []
+        assert [*shared.glob(f"*{private.name}*")] == []
 
 
 def _end_by_two_signals(run):
-    run.wait_for_event("checkpoint")
     run.process.send_signal(signal.SIGTERM)
     run.wait_for_event("stop_requested")
     run.process.send_signal(signal.SIGTERM)

@@ -116,5 +116,8 @@ def write_token(folder: Path, token: str | None = None) -> Path:
 
 
 def remove(folder: Path) -> None:
+    for semaphore in _SHARED_MEMORY.glob(f"sem.{folder.name}-*"):  # worker/setup.py names them
+        with suppress(OSError):
+            semaphore.unlink()
     shutil.rmtree(memory_folder(folder), ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)

@@ -7,9 +7,11 @@ import os
 import signal
 import socket
 import sys
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
+from clustertrain import variables
 from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.job.data_and_storage import DataEntry
 from clustertrain.job.model import Job
@@ -73,6 +75,10 @@ def set_up_process(plan: RestartPlan, place: Place) -> None:
 def enter_job(job: Job, place: Place) -> None:
     """Give this process the code, the variables and the devices of a rank."""
     enter_code(job)
+    if folder := os.environ.get(variables.MEMORY_DIR):
+        # The semaphores of loader processes stay in /dev/shm when all processes are killed, so their names
+        # begin with that of the private folder, whose removal removes them.
+        current_process()._config["semprefix"] = f"/{Path(folder).name}"  # type: ignore[attr-defined]
     os.environ.update(without_references(job.env))
     for name, value in interface_variables(place.address).items():
         os.environ.setdefault(name, value)
