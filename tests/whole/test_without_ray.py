@@ -42,6 +42,28 @@ def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, st
     assert "start 0" in clustertrain("logs", str(run.job_file), "--rank", "1").stdout
 
 
+CHANGES = """
+import os, torch
+with open("noted", "a") as file:
+    print(os.getpid(), os.environ.get("CHANGED"), torch.get_default_dtype(), file=file)
+os.environ["CHANGED"] = "yes"
+torch.set_default_dtype(torch.float64)
+def train(config): pass
+"""
+
+
+def test_what_the_import_changes_in_the_check_reaches_neither_driver_nor_ranks(make_run, start, tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "changes.py").write_text(CHANGES)
+    run = make_run("changes", function="changes:train", code=str(code))
+    start(run, checked=True).end(0)
+    pids, *states = zip(*(line.split() for line in (code / "noted").read_text().splitlines()), strict=True)
+    assert len(set(pids)) == 3, "the check and two ranks"
+    assert str(run.driver_pid()) not in pids
+    assert {*map(tuple, zip(*states, strict=True))} == {("None", "torch.float32")}
+
+
 @pytest.mark.parametrize("of", [("kill", 0), ("kill", 1), ("raise", 1)], ids=str)
 def test_the_next_start_continues_after_the_last_step(make_run, start, uninterrupted, tmp_path, of):
     fault, rank = of

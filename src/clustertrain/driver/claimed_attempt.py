@@ -16,7 +16,7 @@ from clustertrain.ledger.prometheus import metrics_written
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.folder import Attempt
-from clustertrain.supervise.early_driver import AttemptToCome, Ready, StartFolder
+from clustertrain.supervise.early_driver import AttemptToCome, Prepared, Ready, StartFolder
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.02
@@ -50,6 +50,8 @@ class ClaimedAttempt:
         if self._folder is None:
             self._begin(AttemptRef.from_text(self._where))
             return
+        socket = self._folder.socket
+        self._folder.prepared.write(Prepared(str(socket) if socket.exists() else ""))
         threading.Thread(target=self._wait_for_claim, args=(self._folder,), name="claim", daemon=True).start()
 
     def attempt(self) -> Attempt:

@@ -34,7 +34,7 @@ from clustertrain.node.installed import (
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
-from clustertrain.supervise.check_process import CheckReport, CheckRequest, EarlyCheck, run_check
+from clustertrain.supervise.check_process import CheckReport, CheckRequest, Start, run_check
 
 DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without the rest of the check
 
@@ -72,7 +72,7 @@ def check_code(
     *,
     elsewhere: bool = False,
     as_text: bool = False,
-    early: EarlyCheck | None = None,
+    fork: Start | None = None,
 ) -> Checked:
     """Check the code, args and local data of a job, and rehearse a task. Prints what it returns.
 
@@ -82,7 +82,7 @@ def check_code(
         elsewhere: the job will run on other machines, as it must where torch is not installed. What may
             differ there becomes a note.
         as_text: read the code and import none of it, in milliseconds; the local data is not checked either.
-        early: the process that imports the code, if it runs already.
+        fork: starts the process that imports the code, as in `run_check`.
 
     Raises:
         ClusterTrainError: what is wrong, with file, line and remedy.
@@ -99,18 +99,13 @@ def check_code(
         if not as_text:
             notes += [*_check_data(job, elsewhere), *_check_interpreter(job, elsewhere)]
             if not job.is_script:
-                notes += _import_and_rehearse(job, env, world_size or job.world_sizes[-1], elsewhere, early)
+                notes += _import_and_rehearse(job, env, world_size or job.world_sizes[-1], elsewhere, fork)
     for note in notes:
         echo(f"note: {note}")
     checked = Checked(time.monotonic() - started_s, notes)
     not_imported = f"{command.job_file}: the keys and the names are right; the code was not imported"
     echo(not_imported if as_text else f"checked in {checked.seconds:.1f} s")
     return checked
-
-
-def environment_of_check(job: Job) -> dict[str, str]:
-    """The environment of the process that imports the code of a job that runs here."""
-    return {**os.environ, **_env_here(job, elsewhere=False), **without_gpus(job)}
 
 
 def _env_here(job: Job, elsewhere: bool) -> dict[str, str]:
@@ -205,7 +200,7 @@ def _check_data(job: Job, elsewhere: bool) -> list[str]:
 
 
 def _import_and_rehearse(
-    job: Job, env: Mapping[str, str], world_size: int, elsewhere: bool, early: EarlyCheck | None
+    job: Job, env: Mapping[str, str], world_size: int, elsewhere: bool, fork: Start | None
 ) -> list[str]:
     """Check the code in a process of its own, with these variables; returns notes.
 
@@ -215,7 +210,7 @@ def _import_and_rehearse(
     if job.task and _is_submit_side():
         return ["the code was not imported: torch is not installed here"]
     request = CheckRequest(dump_job(job), world_size, elsewhere)
-    report = run_check(request, {**os.environ, **env, **without_gpus(job)}, DEADLINE_S, early)
+    report = run_check(request, {**os.environ, **env, **without_gpus(job)}, DEADLINE_S, fork)
     if not report.ended:
         ended = f"the check of the code was ended after {DEADLINE_S:g} s, in the {report.phase}"
         return [*report.notes, ended]

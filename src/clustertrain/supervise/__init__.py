@@ -5,9 +5,8 @@ process.py         starts a command under a guardian
 private_folder.py  the folder of one start on one node
 orphans.py         ends the processes that a killed start left on this machine
 driver_process.py  the driver under a guardian, and its next start or its result if it wrote none
-private_process.py  a process with a private folder, which another one may take over
 early_driver.py    a driver that starts before its attempt is claimed
-check_process.py   the check of a job's code in a process of its own, with a deadline
+check_process.py   the check of a job's code below a guardian, with a deadline
 supervisor.py      the loop beside a driver: shows events, and ends the run if its policy decides so
 notices.py         `notify`: a POST at each restart and at the end
 stop_on_signal.py  the first signal requests a save and a stop, the second ends the run

@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,7 @@ from clustertrain.node.signals import handled_signals
 from clustertrain.record_file import RecordFile
 from clustertrain.storage import open_store
 from clustertrain.storage.location import Location
-from clustertrain.supervise.private_folder import private_folder
-from clustertrain.supervise.private_process import LOG, PrivateProcess
+from clustertrain.supervise.private_folder import LOG, private_folder, remove
 from clustertrain.supervise.process import Guarded
 
 _POLL_S = 0.1
@@ -63,61 +62,76 @@ class CheckFolder:
     """The files of one check. `scratch`: for data that the check unpacks."""
 
     def __init__(self, path: Path) -> None:
-        store = open_store(Location(str(path)))
+        self.path, store = path, open_store(Location(str(path)))
         self.request = RecordFile(store, "request", CheckRequest)
         self.report = RecordFile(store, "report", CheckReport)
         self.log, self.scratch = path / LOG, path / "scratch"
 
 
-class EarlyCheck(PrivateProcess):
-    """The process of a check. It may start before there is a request, and imports torch meanwhile."""
+Start = Callable[["CheckFolder", Mapping[str, str], Callable[[], bool]], Guarded | None]
+"""Starts a check with these variables. None if it cannot, or not before the third argument is true."""
 
-    @classmethod
-    def start(cls, environment: Mapping[str, str], request: CheckRequest | None = None) -> EarlyCheck:
-        """Start it, with its request if that is known."""
-        path = private_folder()
-        folder = CheckFolder(path)
-        if request is not None:
-            folder.request.write(request)
-        command = [sys.executable, "-m", "clustertrain.worker.check", str(path)]
-        return cls(path, Guarded(command, folder.log, folder.scratch, environment))
+
+def command_of_check(folder: Path) -> list[str]:
+    """The command that runs the check of this folder."""
+    return [sys.executable, "-m", "clustertrain.worker.check", str(folder)]
+
+
+def start_process(folder: CheckFolder, environment: Mapping[str, str], _: Callable[[], bool]) -> Guarded:
+    """Start the check as a new process."""
+    return Guarded(command_of_check(folder.path), folder.log, folder.scratch, environment)
 
 
 def run_check(
-    request: CheckRequest,
-    environment: Mapping[str, str],
-    deadline_s: float,
-    early: EarlyCheck | None = None,
+    request: CheckRequest, environment: Mapping[str, str], deadline_s: float, fork: Start | None = None
 ) -> CheckReport:
     """Run the check. The report of a check that reached the deadline has `ended` False and no error; that of
     a check that died has its signal and its last lines as the error.
 
     Args:
-        early: its process, if that runs already, with the same environment.
+        fork: starts it as a fork of a process that has imported torch. A new process takes over from a fork
+            that cannot be made, or ends with that process.
 
     Raises:
         RunStopped: this process received SIGINT, SIGTERM or SIGHUP.
     """
+    ends = time.monotonic() + deadline_s
     with handled_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) as signals:
-        check = early or EarlyCheck.start(environment, request)
-        folder, process = CheckFolder(check.folder), check.process
+        folder = CheckFolder(private_folder())
+
+        def is_over() -> bool:
+            return bool(signals.numbers) or time.monotonic() >= ends
+
         try:
-            if early is not None:
-                folder.request.write(request)
-            try:
-                ends = time.monotonic() + deadline_s
-                while process.code() is None and not signals.numbers and time.monotonic() < ends:
-                    select.select([process.fd], [], [], _POLL_S)
-                has_ended = process.code() is not None
-            finally:
-                process.end()
+            folder.request.write(request)
+            report = _report_of(fork, folder, environment, is_over) if fork is not None else None
+            if report is None and not is_over():
+                report = _report_of(start_process, folder, environment, is_over)
             if signals.numbers:
                 raise RunStopped("Stopped during the check of the code.", checkpointed=False)
-            report = folder.report.read() or CheckReport("start")
-            if report.ended or not has_ended:
-                return report
-            how = f"The check of the code {process.how_it_ended()}, in the {report.phase}. Its last lines:"
-            text = f"{how}\n{process.last_lines() or '  | (it printed nothing)'}"
-            return CheckReport(report.phase, True, text, EXIT_FAILED, of_this_machine=True)
+            return report or CheckReport("start")
         finally:
-            check.discard()
+            remove(folder.path)
+
+
+def _report_of(
+    start: Start, folder: CheckFolder, environment: Mapping[str, str], is_over: Callable[[], bool]
+) -> CheckReport | None:
+    """The report of a check that `start` starts. None if a fork did not start, or ended with its parent."""
+    process = start(folder, environment, is_over)
+    if process is None:
+        return None
+    try:
+        while process.code() is None and not is_over():
+            select.select([process.fd], [], [], _POLL_S)
+        has_ended = process.code() is not None
+    finally:
+        code = process.end()
+    report = folder.report.read() or CheckReport("start")
+    if report.ended or not has_ended:
+        return report
+    if code < 0 and start is not start_process:
+        return None
+    how = f"The check of the code {process.how_it_ended()}, in the {report.phase}. Its last lines:"
+    text = f"{how}\n{process.last_lines() or '  | (it printed nothing)'}"
+    return CheckReport(report.phase, True, text, EXIT_FAILED, of_this_machine=True)

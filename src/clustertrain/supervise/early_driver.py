@@ -1,7 +1,7 @@
 """A driver that starts before its attempt is claimed: it imports, and starts Ray, while the code is checked.
 
 It is told what the attempt will be, and gets the attempt itself when that is claimed. If the start is
-refused, the driver and its Ray end, and nothing of them is seen. Both messages are files in its folder.
+refused, the driver and its Ray end, and nothing of them is seen. The messages are files in its folder.
 
 A spare one (launchers/local/warm/) starts before its run, and imports nothing of the user's, who may still
 change it: it learns the job with the attempt.
@@ -9,8 +9,9 @@ change it: it learns the job with the attempt.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +22,12 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import Attempt
 from clustertrain.storage import Location, open_store
 from clustertrain.supervise.driver_process import environment_of_start
-from clustertrain.supervise.private_folder import private_folder
-from clustertrain.supervise.private_process import LOG, PrivateProcess
-from clustertrain.supervise.process import Guarded
+from clustertrain.supervise.orphans import end_processes_of
+from clustertrain.supervise.private_folder import FORK_SERVER, LOG, private_folder, remove, take_over
+from clustertrain.supervise.process import Adopted, Guarded
+from clustertrain.waiting import wait_until
+
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,13 @@ class Claimed:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """The driver will start no other fork server than this one. `fork_server`: its socket, or ""."""
+
+    fork_server: str
+
+
+@dataclass(frozen=True)
 class Ready:
     """The driver has nothing left to do before the claim. `seconds`: what it took."""
 
@@ -58,12 +69,16 @@ class StartFolder:
         store = open_store(Location(str(path)))
         self.to_come = RecordFile(store, "to_come", AttemptToCome)
         self.claimed = RecordFile(store, "claimed", Claimed)
+        self.prepared = RecordFile(store, "prepared", Prepared)
         self.ready = RecordFile(store, "ready", Ready)
-        self.log = path / LOG
+        self.log, self.socket = path / LOG, path / FORK_SERVER
 
 
-class EarlyDriver(PrivateProcess):
-    """The driver of an attempt that is not claimed yet."""
+class EarlyDriver:
+    """The driver of an attempt that is not claimed yet, and its private folder."""
+
+    def __init__(self, folder: Path, process: Guarded) -> None:
+        self.folder, self.process = folder, process
 
     @classmethod
     def start(
@@ -83,8 +98,28 @@ class EarlyDriver(PrivateProcess):
         environment = environment_of_start(job, environment_in(folder))
         return cls(folder, Guarded(command, start.log, folder, environment))
 
+    @classmethod
+    def adopt(cls, folder: Path, descriptors: Sequence[int]) -> EarlyDriver:
+        """Take over one that another process has started."""
+        take_over(folder)
+        return cls(folder, Adopted(folder / LOG, descriptors))
+
+    def fork_server(self, is_over: Callable[[], bool]) -> str:
+        """The socket of its fork server, as soon as it has one; "" if it has none, or `is_over()` comes
+        first."""
+        prepared, process = StartFolder(self.folder).prepared, self.process
+        wait_until(lambda: prepared.exists() or process.code() is not None or is_over(), math.inf, _POLL_S)
+        found = prepared.read()
+        return found.fork_server if found is not None else ""
+
     def run(self, attempt: Attempt) -> Guarded:
         """Have it run this attempt."""
         self.process.log = attempt.driver_log
         StartFolder(self.folder).claimed.write(Claimed(AttemptRef.of(attempt).to_text()))
         return self.process
+
+    def discard(self) -> None:
+        """End it and all that it has started."""
+        self.process.end()
+        end_processes_of(self.folder)  # for the case that both guardians were killed
+        remove(self.folder)

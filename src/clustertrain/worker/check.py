@@ -6,14 +6,12 @@ one rank and without a process group.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import resource
 import sys
 import traceback
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +22,6 @@ from clustertrain.node.limits import read_limits
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import JOB_YAML
 from clustertrain.supervise.check_process import CheckFolder, CheckReport, CheckRequest
-from clustertrain.waiting import wait_until
 from clustertrain.worker.code.build_task import make_task
 from clustertrain.worker.code.user_code import (
     ImportRefused,
@@ -43,15 +40,15 @@ if TYPE_CHECKING:
 _LEAST_MEMORY_BYTES = 2 << 30
 _NAMES_A_DEVICE = re.compile(r"cuda|nvidia|gpu|cpu|triton|\bhip\b", re.IGNORECASE)
 REHEARSAL = "rehearsal"
-_OF_REHEARSAL = ("torch", "clustertrain.training.rehearsal", "clustertrain.worker.train")
-_POLL_S = 0.02
 
 
 def main(folder_text: str) -> None:
     """Run the check that the folder requests, and write its report there."""
     collect_rarely()
     folder = CheckFolder(Path(folder_text))
-    request = _request(folder)
+    request = folder.request.read()
+    if request is None:
+        raise ClusterTrainError(f"{folder_text} has no request. This is a bug: please report it.")
     check = _Check(folder, request, parse_job(request.job_yaml, JOB_YAML))
     try:
         check.run()
@@ -74,15 +71,6 @@ def main(folder_text: str) -> None:
             exit_code=EXIT_FAILED,
             of_this_machine=check.is_of_this_machine(error),
         )
-
-
-def _request(folder: CheckFolder) -> CheckRequest:
-    """The request. If there is none yet, this process imports what a rehearsal needs, and waits for it."""
-    while (request := folder.request.read()) is None:
-        for name in _OF_REHEARSAL:
-            import_module(name)
-        wait_until(folder.request.exists, math.inf, _POLL_S)
-    return request
 
 
 @dataclass

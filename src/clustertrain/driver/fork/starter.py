@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from clustertrain import variables
+from clustertrain.supervise.private_folder import FORK_SERVER
 from clustertrain.worker.fork import client
 
 SETUP_WORKER = client.__file__
@@ -71,7 +72,7 @@ def _threads(cpus_per_worker: float) -> dict[str, str]:
 
 def _listening(folder: Path) -> socket.socket:
     """The socket of the fork server."""
-    path = folder / "fork"
+    path = folder / FORK_SERVER
     path.unlink(missing_ok=True)  # of a driver that was killed
     os.environ[variables.FORK_SERVER] = str(path)
     listens = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -50,11 +50,11 @@ class LocalRay(RayCluster):
         return Deadline(self.start_s, _KEY)
 
     def prepare(self) -> None:
-        from clustertrain.driver.fork.starter import start_fork_server
+        from clustertrain.driver.fork.starter import fork_server_of_this_process
         from clustertrain.driver.ray_internals import is_stock
 
         if not is_stock():
-            start_fork_server(Path(self.folder), self.resources.cpus_per_worker)
+            fork_server_of_this_process(Path(self.folder), self.resources.cpus_per_worker)
 
     def start(self, world_size: int, warn: Callable[[str], None]) -> None:
         import ray

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from clustertrain.driver.fork.forked_check import start_check
 from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
@@ -64,20 +65,15 @@ def run_local(
         def check(world_size: int) -> None:
             """Check the code while the driver prepares itself and starts Ray."""
             warm = None if options.no_ray else take(job, world_size, screen.echo)
-            early.append(
-                EarlyDriver.start(job, "local", world_size, environment) if warm is None else warm.driver
-            )
-            at_end.callback(early[0].discard)
-            early_check = None
             if warm is not None:
-                early_check = warm.check
                 at_end.callback(warm.connection.close)
-                at_end.callback(early_check.discard)
+            driver = EarlyDriver.start(job, "local", world_size, environment) if warm is None else warm.driver
+            early.append(driver)
+            at_end.callback(driver.discard)
             if not options.no_check:
                 elsewhere, command = bool(ray_address()), options.command
-                check_code(job, screen.echo, command, world_size, elsewhere=elsewhere, early=early_check)
-            if early_check is not None:
-                early_check.discard()  # also without a check
+                fork = None if elsewhere else partial(start_check, driver)
+                check_code(job, screen.echo, command, world_size, elsewhere=elsewhere, fork=fork)
 
         with placing(options.command):
             run, begun = claim_next_attempt(

@@ -32,7 +32,6 @@ from clustertrain.launchers.local.warm.start import start_of
 from clustertrain.launchers.one_host import ray_address, world_sizes_here
 from clustertrain.launchers.shell import start_in_background
 from clustertrain.node.processes import process_of
-from clustertrain.supervise.check_process import EarlyCheck
 from clustertrain.supervise.early_driver import EarlyDriver
 from clustertrain.units import duration_text, size_text
 from clustertrain.waiting import wait_until
@@ -49,12 +48,11 @@ class Warm:
     """What a run has taken from the keeper, which starts the next when the connection ends."""
 
     driver: EarlyDriver
-    check: EarlyCheck
     connection: socket.socket
 
 
 def take(job: Job, world_size: int, echo: Echo) -> Warm | None:
-    """The spare processes of the keeper if there are some that fit. If there is a keeper and they do not fit,
+    """The spare driver of the keeper if there is one that fits. If there is a keeper and it does not fit,
     prints why."""
     try:
         connection = None if ray_address() else connect()
@@ -65,9 +63,8 @@ def take(job: Job, world_size: int, echo: Echo) -> Warm | None:
     except (OSError, ClusterTrainError) as error:
         echo(f"note: the Ray of `clustertrain up` cannot be used, and this run starts its own: {error}")
         return None
-    if answer.folders:
-        driver, check = map(Path, answer.folders)
-        return Warm(EarlyDriver.adopt(driver, fds[:3]), EarlyCheck.adopt(check, fds[3:]), connection)
+    if answer.folder:
+        return Warm(EarlyDriver.adopt(Path(answer.folder), fds), connection)
     connection.close()
     shown = ", ".join(answer.differs[:_MOST_NAMES]) + (", …" if len(answer.differs) > _MOST_NAMES else "")
     why = f"was started with another value of: {shown}" if shown else "is in use by another run"
@@ -79,7 +76,7 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     """Start the keeper, and wait until Ray is ready; or say what the one keeps that is there.
 
     Raises:
-        ClusterTrainError: it cannot start here, or the spare processes have ended.
+        ClusterTrainError: it cannot start here, or the spare driver has ended.
     """
     if (answer := _state()) is not None:
         echo(f"It is up already. {_state_text(answer)}")

@@ -1,7 +1,7 @@
 """The program that keeps a Ray ready: `python -m clustertrain.launchers.local.warm.keeper FOLDER IDLE_S`.
 
-It ends when there has been no run for IDLE_S seconds, and its spare processes end with it. A run that has
-taken them goes on.
+It ends when there has been no run for IDLE_S seconds, and its spare driver ends with it. A run that has taken
+one goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from pathlib import Path
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.check import environment_of_check
 from clustertrain.launchers.local.warm.messages import (
     JOB_FILE,
     SOCKET,
@@ -32,39 +31,38 @@ from clustertrain.launchers.local.warm.messages import (
 )
 from clustertrain.launchers.local.warm.start import start_of
 from clustertrain.launchers.one_host import driver_environment, world_sizes_here
-from clustertrain.supervise.check_process import EarlyCheck
 from clustertrain.supervise.early_driver import EarlyDriver, StartFolder
 from clustertrain.supervise.guardian import descendants
-from clustertrain.supervise.private_process import PrivateProcess
 
 _ASKS_WITHIN_S = 5.0
 
 
 class Keeper:
-    """Keeps a spare driver and a spare check for the next run of this job, or of one with the same start."""
+    """Keeps a spare driver for the next run of this job, or of one with the same start."""
 
     def __init__(self, job: Job, idle_s: float, listens: socket.socket) -> None:
         self._job, self._idle_s, self._listens = job, idle_s, listens
         self._world_size = world_sizes_here(job)[-1]
         self._start = start_of(job, self._world_size)
-        self._spare: list[PrivateProcess] = []
-        self._runs: dict[socket.socket, list[PrivateProcess]] = {}
+        self._spare: EarlyDriver | None = None
+        self._runs: dict[socket.socket, EarlyDriver] = {}
 
     def keep(self) -> None:
-        """Keep them until nobody wants them.
+        """Keep it until nobody wants it.
 
         Raises:
-            ClusterError: one of them has ended.
+            ClusterError: it has ended.
         """
         try:
             self._start_spare()
             idle_since, wants_end = time.monotonic(), False
             while not wants_end and (self._runs or time.monotonic() < idle_since + self._idle_s):
-                fds: list[socket.socket | int] = [each.process.fd for each in self._spare]
+                spare = self._spare.process if self._spare is not None else None
+                fds: list[socket.socket | int] = [spare.fd] if spare is not None else []
                 within_s = None if self._runs else max(0.0, idle_since + self._idle_s - time.monotonic())
                 ready, _, _ = select.select([self._listens, *self._runs, *fds], [], [], within_s)
-                if ended := [each.process for each in self._spare if each.process.fd in ready]:
-                    raise ClusterError(f"A process for the next run has ended:\n{ended[0].last_lines()}")
+                if spare is not None and spare.fd in ready:
+                    raise ClusterError(f"The driver for the next run has ended:\n{spare.last_lines()}")
                 for run in self._runs.keys() & ready:
                     self._is_over(run)
                 if self._listens in ready:
@@ -72,20 +70,18 @@ class Keeper:
                 if ready:
                     idle_since = time.monotonic()
         finally:
-            for each in self._spare:
-                each.discard()
+            if self._spare is not None:
+                self._spare.discard()
 
     def _start_spare(self) -> None:
         environment = partial(driver_environment, self._job)
-        self._spare = [EarlyDriver.start(self._job, "local", self._world_size, environment, is_spare=True)]
-        self._spare += [EarlyCheck.start(environment_of_check(self._job))]
+        self._spare = EarlyDriver.start(self._job, "local", self._world_size, environment, is_spare=True)
 
     def _is_over(self, run: socket.socket) -> None:
-        """Start the next spare processes, now that the run does not need the processors."""
+        """Start the next spare driver, now that the run does not need the processors."""
         run.close()
-        for each in self._runs.pop(run):
-            each.process.end()  # it has ended, or does so now: this closes our descriptors
-        if not self._spare:
+        self._runs.pop(run).process.end()  # it has ended, or does so now: this closes our descriptors
+        if self._spare is None:
             self._start_spare()
 
     def _answer(self) -> bool:
@@ -108,26 +104,25 @@ class Keeper:
     def _hand_over(self, connection: socket.socket, start: dict[str, str]) -> None:
         names, spare = start.keys() | self._start.keys(), self._spare
         differs = sorted(name for name in names if start.get(name) != self._start.get(name))
-        if differs or not spare:
+        if differs or spare is None:
             send(connection, Answer(differs=differs))
             return
-        descriptors = [fd for each in spare for fd in each.process.descriptors]
-        send(connection, Answer(folders=[str(each.folder) for each in spare]), descriptors)
-        for each in spare:
-            each.process.let_go()
-        self._runs[connection], self._spare = spare, []
+        send(connection, Answer(folder=str(spare.folder)), spare.process.descriptors)
+        spare.process.let_go()
+        self._runs[connection], self._spare = spare, None
 
     def _state(self) -> Answer:
-        is_ready = bool(self._spare) and StartFolder(self._spare[0].folder).ready.exists()
+        spare = self._spare
+        is_ready = spare is not None and StartFolder(spare.folder).ready.exists()
         resources = self._job.resources
         gpus = f" and {resources.gpus_per_worker:g} GPUs" if resources.gpus_per_worker else ""
         kept_for = f"{self._world_size} workers with {resources.cpus_per_worker:g} CPUs{gpus} each"
-        memory_bytes = self._memory_bytes() if is_ready else 0
+        memory_bytes = _memory_bytes(spare.process.pid) if spare is not None and is_ready else 0
         return Answer(is_ready, bool(self._runs), kept_for, memory_bytes, self._idle_s)
 
-    def _memory_bytes(self) -> int:
-        guardians = [each.process.pid for each in self._spare]
-        return sum(map(_pss_bytes, [*guardians, *(pid for each in guardians for pid in descendants(each))]))
+
+def _memory_bytes(guardian: int) -> int:
+    return sum(map(_pss_bytes, [guardian, *descendants(guardian)]))
 
 
 def _pss_bytes(pid: int) -> int:

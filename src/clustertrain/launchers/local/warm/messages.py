@@ -16,7 +16,7 @@ from clustertrain.record_file import decoded, encoded
 
 SOCKET, JOB_FILE, LOG = "socket", "job.yaml", "log"
 _MOST_BYTES = 2**16  # a socket takes more
-_MOST_DESCRIPTORS = 6
+_MOST_DESCRIPTORS = 3
 _PEER = struct.Struct("iII")  # pid, uid, gid
 _ANSWERS_WITHIN_S = 10.0
 
@@ -33,16 +33,16 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """The state of the keeper, or its spare processes, whose descriptors come with it.
+    """The state of the keeper, or its spare driver, whose descriptors come with it.
 
     Attributes:
-        is_ready: the spare processes have nothing left to do before a run.
-        is_used: a run uses those that the keeper has started.
+        is_ready: the spare driver has nothing left to do before a run.
+        is_used: a run uses the one that the keeper has started.
         kept_for: the resources of the runs that it can serve.
-        memory_bytes: what the spare processes take.
+        memory_bytes: what the spare driver and its processes take.
         idle_s: without a run it ends after this time.
-        differs: what the run and the spare processes have not in common.
-        folders: the private folders of the spare driver and the spare check, if they are handed over.
+        differs: what the run and the spare driver have not in common.
+        folder: the private folder of the spare driver, if it is handed over.
     """
 
     is_ready: bool = False
@@ -51,7 +51,7 @@ class Answer:
     memory_bytes: int = 0
     idle_s: float = 0.0
     differs: list[str] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)
+    folder: str = ""
 
 
 def keeper_folder() -> Path:
