@@ -132,7 +132,6 @@ class ControlPath:
             start.options,
             lambda: [self.ranks],
             lambda line: None,
-            launcher="slurm",
             run=self.run,
             allocation=start.allocation.record,
         )

@@ -42,6 +42,20 @@ def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, st
     assert "start 0" in clustertrain("logs", str(run.job_file), "--rank", "1").stdout
 
 
+def test_check_and_ranks_import_from_the_pythonpath_of_env(make_run, tmp_path):
+    for folder, text in (("code", "import beside\ndef train(config): beside.note()"), ("more", NOTES)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / {"code": "needs.py", "more": "beside.py"}[folder]).write_text(text)
+    keys = {"function": "needs:train", "code": str(tmp_path / "code")}
+    run = make_run("paths", **keys, env={"PYTHONPATH": str(tmp_path / "more")}, **ONE_WORKER)
+    run.start("--no-ray", checked=True).end(0)
+    assert run.rank_log(0).count("found beside") == 1
+
+
+NOTES = """
+def note():
+    print("found beside", flush=True)
+"""
 CHANGES = """
 import os, torch
 with open("noted", "a") as file:

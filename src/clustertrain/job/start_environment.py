@@ -44,6 +44,13 @@ def driver_environment(job: Job) -> dict[str, str]:
     }
 
 
+def python_environment(job: Job) -> dict[str, str]:
+    """The variables of `env` that Python reads when it starts, such as PYTHONPATH: the driver starts with
+    them, and so do the check and the ranks, which are forks of it."""
+    variables = {} if job.is_script else without_references(job.env)
+    return {name: value for name, value in variables.items() if name.startswith("PYTHON")}
+
+
 def without_gpus(job: Job) -> dict[str, str]:
     """Variables that hide all GPUs from the processes of a job without GPUs, which Ray hides only from
     workers that have some of them. `env` may set them."""

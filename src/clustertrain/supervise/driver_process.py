@@ -14,7 +14,7 @@ from clustertrain import variables
 from clustertrain.errors import EXIT_RAY_ENDED
 from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
-from clustertrain.job.start_environment import start_environment, without_gpus
+from clustertrain.job.start_environment import python_environment, start_environment, without_gpus
 from clustertrain.node.limits import Limits, read_limits
 from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.run.attempt_ref import AttemptRef
@@ -46,8 +46,8 @@ def start_driver(
 def environment_of_start(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of a driver of this job: `environment`, and what the job sets for a start."""
     job = job.model_copy(update={"env": with_values(job.env, environment)})
-    of_job = {**start_environment(job), **without_gpus(job), variables.ENV: json.dumps(job.env)}
-    return {**environment, **of_job}
+    of_job = {**python_environment(job), **start_environment(job), **without_gpus(job)}
+    return {**environment, **of_job, variables.ENV: json.dumps(job.env)}
 
 
 _RAY_EXIT = 1
