@@ -6,7 +6,7 @@ from pathlib import Path
 
 _RAY = Path(find_spec("ray").origin).parent
 _RAYLET = _RAY / "core/src/ray/raylet/raylet"
-_AGENT = _RAY / "_private/runtime_env/agent/main.py"
+_AGENT = _RAY / "dashboard/agent.py"
 
 
 def late_raylet(folder: Path, delay_s: float) -> str:

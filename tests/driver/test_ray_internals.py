@@ -301,21 +301,6 @@ def test_wait_for_dashboard(monkeypatch):
     assert "ray_constants.RAY_DASHBOARD_STARTUP_TIMEOUT_S" in services
 
 
-def test_without_dashboard_agent(monkeypatch):
-    """The start of a raylet takes this function from its module, and the command as one argument.
-    test_ray_watch.py starts such a raylet."""
-    services, started = import_module("ray._private.services"), []
-    monkeypatch.setattr(services, "start_ray_process", lambda command, **_: started.append(command))
-    ray_internals.without_dashboard_agent()
-    services.start_ray_process(
-        ["raylet", "--dashboard_agent_command=python agent.py", "--port=1"], fate_share=True
-    )
-    assert started == [["raylet", '--dashboard_agent_command=sh -c "exec cat"', "--port=1"]]
-    source = inspect.getsource(services.start_raylet)
-    assert '"--dashboard_agent_command={}".format(' in source
-    assert "start_ray_process(" in source
-
-
 def test_make_nodes_with(monkeypatch):
     """It takes the class from its module when it starts a node."""
     monkeypatch.setattr("ray._private.node.Node", None)

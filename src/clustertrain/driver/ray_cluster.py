@@ -120,7 +120,7 @@ def worker_resources(resources: Resources, *, has_slots: bool = False) -> dict[s
 
 def node_parameters(resources: Resources, workers: int, address: str, folder: Path) -> dict[str, object]:
     """Fields of Ray's RayParams for a node with so many workers, without what no run uses: the dashboard's
-    server and agent, the autoscaler and the log monitor. Each of these costs 0.7 s of CPU.
+    server, the autoscaler and the log monitor. Each of these costs 0.7 s of CPU.
 
     Every size is set, because Ray's defaults come from the whole machine.
 

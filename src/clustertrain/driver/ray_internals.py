@@ -124,23 +124,6 @@ def wait_for_dashboard(seconds: float) -> None:
     _module(_CONSTANTS).RAY_DASHBOARD_STARTUP_TIMEOUT_S = math.ceil(seconds)
 
 
-def without_dashboard_agent() -> None:
-    """Have a raylet start `cat` in place of the dashboard's agent, which takes 100 MB and a second of CPU.
-
-    A raylet needs a program there, and ends with it. It holds that program's standard input, so `cat` ends
-    when the raylet does. A raylet that ends by itself kills the program first and waits for it: there must be
-    no shell between them.
-    """
-    services = _module("ray._private.services")
-    start, option = services.start_ray_process, "--dashboard_agent_command="
-
-    def start_with_cat(command: list[str], *args: Any, **options: Any) -> Any:
-        given = [f'{option}sh -c "exec cat"' if each.startswith(option) else each for each in command]
-        return start(given, *args, **options)
-
-    services.start_ray_process = start_with_cat
-
-
 def make_nodes_with(node: Any) -> None:
     """Have `ray start` call this in place of Node; it has no parameter for that."""
     _module("ray._private.node").Node = node

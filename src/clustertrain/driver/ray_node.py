@@ -31,12 +31,11 @@ from clustertrain.driver.ray_internals import (
     get_port_filename,
     persist_port,
     wait_for_gcs,
-    without_dashboard_agent,
 )
 from clustertrain.errors import ClusterError
 from clustertrain.node.limits import overload
 from clustertrain.node.ports import free_block
-from clustertrain.node.ray_settings import FAST_RESTART, WITHOUT_METRICS
+from clustertrain.node.ray_settings import FAST_RESTART
 
 _T = TypeVar("_T")
 
@@ -48,6 +47,7 @@ _AGENT_PORTS = (
     "dashboard_agent_listen_port",
     "runtime_env_agent_port",
 )
+_AGENTS = (METRICS_AGENT_PORT_NAME, RUNTIME_ENV_AGENT_PORT_NAME)
 _LOGS = ("dashboard_agent", "runtime_env_agent", "gcs_server", "raylet")
 _MOST_BYTES = 2**16  # of each log
 _MOST_LINES = 4
@@ -66,15 +66,11 @@ class _NotUp(Exception):
 class _WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
     """Ray's processes on this machine, waited for until a time of our own.
 
-    Args:
-        ends: when to give up, as a time of time.monotonic().
-        has_dashboard: whether the dashboard's server and agent are among them.
+    `ends`: when to give up, as a time of time.monotonic().
     """
 
-    def __init__(
-        self, ray_params: RayParams, ends: float, *, head: bool, has_dashboard: bool, **options: Any
-    ) -> None:
-        self._ends, self._has_dashboard = ends, has_dashboard
+    def __init__(self, ray_params: RayParams, ends: float, *, head: bool, **options: Any) -> None:
+        self._ends = ends
         _choose_ports(ray_params, is_head=head)
         os.environ.update(FAST_RESTART)
         if variables.FORK_SERVER in os.environ:
@@ -86,10 +82,10 @@ class _WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
             _end(self)
             raise _NotUp(reason) from error
 
-    def start_api_server(self, **options: Any) -> None:
+    def start_api_server(self, *, include_dashboard: bool | None, **options: Any) -> None:
         """As in Ray, but not at all without a dashboard: Ray would start its server for other uses."""
-        if self._has_dashboard:
-            super().start_api_server(**options)
+        if include_dashboard is not False:
+            super().start_api_server(include_dashboard=include_dashboard, **options)
 
     def start_ray_processes(self) -> None:
         """As in Ray, and then wait until the node has registered, so that Ray's own wait of 30 s ends at
@@ -111,9 +107,8 @@ class _WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
 
     def _have_agents_started(self) -> bool:
         """Whether each agent has written the file with its port, which it does with a given port as well."""
-        names = [RUNTIME_ENV_AGENT_PORT_NAME, *([METRICS_AGENT_PORT_NAME] if self._has_dashboard else [])]
         session = Path(self.get_session_dir_path())
-        return all((session / get_port_filename(self.node_id, name)).exists() for name in names)
+        return all((session / get_port_filename(self.node_id, name)).exists() for name in _AGENTS)
 
     def _has_registered(self) -> bool:
         try:
@@ -124,33 +119,20 @@ class _WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
 
 
 def start_ray(
-    parameters: RayParams,
-    deadline: Deadline,
-    report: Callable[[str], None],
-    *,
-    has_dashboard: bool = False,
-    **options: Any,
+    parameters: RayParams, deadline: Deadline, report: Callable[[str], None], **options: Any
 ) -> Node:
     """Start Ray's processes, as many times as it takes within the deadline. Returns Ray's object for them.
 
     Args:
         parameters: of the node, such as RayParams(**node_parameters(…)).
         report: gets a line for each failed start that is repeated.
-        has_dashboard: whether to start the dashboard's server and agent; a pod needs them.
         options: of Ray's Node. `head`: whether this is the first node of its cluster.
 
     Raises:
         ClusterError: Ray did not start; the message has the last words of its processes.
     """
     wait_for_gcs(deadline.seconds)
-    if not has_dashboard:
-        without_dashboard_agent()
-        os.environ.update(WITHOUT_METRICS)
-
-    def start(ends: float) -> Node:
-        return _WaitingNode(copy(parameters), ends, has_dashboard=has_dashboard, **options)
-
-    return repeated(start, deadline, report)
+    return repeated(lambda ends: _WaitingNode(copy(parameters), ends, **options), deadline, report)
 
 
 def repeated(start: Callable[[float], _T], deadline: Deadline, report: Callable[[str], None]) -> _T:

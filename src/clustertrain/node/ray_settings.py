@@ -29,8 +29,6 @@ FAST_RESTART = {
 }
 """For Ray's own processes. With its defaults a restart waits up to 0.5 s until the GCS knows that the CPUs of
 a dead rank are free."""
-WITHOUT_METRICS = {"RAY_enable_metrics_collection": "0"}
-"""For all processes of a Ray without the dashboard's agent, to which they would send their metrics."""
 OBJECT_STORE_BYTES = 128 * 2**20  # data and checkpoints are files, so only small objects pass through it
 WORKER_SLOT = "clustertrain_worker"
 """A Ray resource: each node has one unit for each of its workers. Without it, and with fractions of CPUs, Ray

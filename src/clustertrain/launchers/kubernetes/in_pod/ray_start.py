@@ -46,13 +46,9 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
     def node(parameters: Any, **options: Any) -> Any:
         deadline = Deadline(deadline_s, "kubernetes.start_deadline")
         try:
-            return start_ray(parameters, deadline, _report, has_dashboard=True, **options)
+            return start_ray(parameters, deadline, lambda text: print(text, flush=True), **options)
         except ClusterError as error:
             sys.exit(str(error))
 
     wait_for_dashboard(deadline_s)
     make_nodes_with(node)
-
-
-def _report(text: str) -> None:
-    print(text, flush=True)

@@ -13,7 +13,7 @@ from clustertrain.driver.ray_cluster import node_parameters
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.ports import Ports
-from clustertrain.node.ray_settings import RAY_ENVIRONMENT, WITHOUT_METRICS
+from clustertrain.node.ray_settings import RAY_ENVIRONMENT
 
 _SERVER_PORTS = (
     "node_manager_port",
@@ -83,7 +83,7 @@ def node_environment(
     """The environment of Ray on a node; the workers inherit it."""
     left_out = (*_TASK_VARIABLES, *_NOT_PASSED_ON)
     environment = {key: value for key, value in environ.items() if key not in left_out}
-    environment |= RAY_ENVIRONMENT | WITHOUT_METRICS
+    environment |= RAY_ENVIRONMENT
     environment |= {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_path),
