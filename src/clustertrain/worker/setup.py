@@ -28,6 +28,7 @@ from clustertrain.worker.data.local_data import staged
 from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpu_affinity import place_worker
 from clustertrain.worker.machine.gpus import check_gpus
+from clustertrain.worker.machine.heap import keep_freed_memory
 from clustertrain.worker.place import Place
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.stacks_on_demand import StacksOnDemand
@@ -80,6 +81,7 @@ def enter_job(job: Job, place: Place) -> None:
         # begin with that of the private folder, whose removal removes them.
         current_process()._config["semprefix"] = f"/{Path(folder).name}"  # type: ignore[attr-defined]
     os.environ.update(without_references(job.env))
+    keep_freed_memory()
     for name, value in interface_variables(place.address).items():
         os.environ.setdefault(name, value)
     if job.resources.gpus_per_worker:

@@ -25,6 +25,7 @@ from typing import TextIO
 
 from clustertrain.worker.fork.client import ask
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
+from clustertrain.worker.machine.heap import keep_freed_memory
 from clustertrain.worker.scripts.main_program import run_and_exit
 
 # What Python, its modules, the C library, torch and numpy read once.
@@ -165,6 +166,7 @@ def _become(start: ScriptStart) -> None:
     numpy.random.seed()
     torch.default_generator.seed()
     collect_as_usual()
+    keep_freed_memory()
     run_and_exit(start.arguments)
 
 
