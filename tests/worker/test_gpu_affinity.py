@@ -70,7 +70,8 @@ def test_threads_and_children_that_start_later_are_bound_as_well():
 @pytest.fixture
 def no_settings(monkeypatch):
     for name in placement._ALLOCATOR_NAMES:
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # what the code sets is removed after the test
+        monkeypatch.delenv(name)
 
 
 def test_memory_segments_are_expandable_for_children_and_this_process(no_settings, monkeypatch):
@@ -78,14 +79,13 @@ def test_memory_segments_are_expandable_for_children_and_this_process(no_setting
     monkeypatch.setattr("torch._C._accelerator_setAllocatorSettings", calls.append)
     use_expandable_segments(in_this_process=False)
     assert (placement.os.environ["PYTORCH_ALLOC_CONF"], calls) == ("expandable_segments:True", [])
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+    del placement.os.environ["PYTORCH_ALLOC_CONF"]
     use_expandable_segments(in_this_process=True)
     assert calls == ["expandable_segments:True"]
 
 
 @pytest.mark.slow
-def test_torch_takes_the_setting(no_settings, monkeypatch):
-    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "")  # it is removed after the test
+def test_torch_takes_the_setting(no_settings):
     module = "clustertrain.worker.machine.gpu_affinity"
     code = f"from {module} import *; use_expandable_segments(in_this_process=True)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
