@@ -231,7 +231,7 @@ def test_ls_lists_the_ray_jobs_of_a_namespace(fake):
     (listed,) = json.loads(CliRunner().invoke(main, ["ls", "--to", "kubernetes", "--json"]).stdout)
     assert {*PRINTED} <= listed.keys()
     assert (listed["name"], listed["where"]) == ("digits", "Kubernetes namespace ml")
-    assert listed["text"] in row
+    assert listed["text"].partition(" age ")[0] in row  # it is older by now
 
 
 def test_a_job_is_asked_for_where_its_handle_says(fake):
