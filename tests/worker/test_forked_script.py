@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,35 @@ if __name__ == "__main__":
     for method in ("fork", "spawn", "forkserver"):
         loader = DataLoader(Squares(), 4, num_workers=1, multiprocessing_context=method)
         print(method, [batch.tolist() for batch in loader])
+"""
+
+GROUPS = """
+import sys
+import torch
+import torch.distributed as dist
+
+sys.setswitchinterval(30)  # a thread gets the GIL only where the main thread waits without it
+
+def train():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+    model(torch.ones(2, 4)).sum().backward()
+    dist.destroy_process_group()
+
+for _ in range(20):
+    train()
+print("ended")
+"""
+
+NEVER_DESTROYED = """
+import sys
+import torch
+import torch.distributed as dist
+
+sys.setswitchinterval(30)
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+model(torch.ones(2, 4)).sum().backward()
 """
 
 
@@ -124,6 +154,18 @@ def test_a_traceback_begins_in_the_script(run, capfd):
 def test_processes_of_a_data_loader_find_its_classes(run):
     lines = [f"{method} [[0, 1, 4, 9]]" for method in ("fork", "spawn", "forkserver")]
     assert run(LOADERS).splitlines() == lines
+
+
+def test_a_model_that_outlives_its_process_group_does_not_block_the_end(run):
+    assert run(GROUPS, GLOO_SOCKET_IFNAME="lo") == "ended\n"
+
+
+def test_a_process_group_that_is_never_destroyed_does_not_abort_the_end(run, tmp_path):
+    (tmp_path / "group.py").write_text(NEVER_DESTROYED)
+    for attempt in range(3):
+        arguments = [(str(tmp_path / "group.py"), str(tmp_path / f"store-{attempt}"), rank) for rank in "01"]
+        with ThreadPoolExecutor() as ranks:
+            list(ranks.map(lambda each: run("", *each, GLOO_SOCKET_IFNAME="lo"), arguments))
 
 
 def test_each_draws_numbers_of_its_own(run):

@@ -25,6 +25,7 @@ from clustertrain.worker.code.user_code import code_folders
 from clustertrain.worker.data.local_data import stage_here
 from clustertrain.worker.place import ONLY_RANK
 from clustertrain.worker.scripts.main_program import run_as_main
+from clustertrain.worker.scripts.process_group_end import let_gloo_finish_first
 from clustertrain.worker.scripts.script_command import (
     fill_environment,
     program_of,
@@ -62,6 +63,7 @@ def debug(job: Job) -> None:
             if job.is_script:
                 set_environment()
                 program = program_of(job, code_folders(job), script_arguments(job, values, resumes=False))
+                let_gloo_finish_first()
                 run_as_main(program.argv[2:])
                 return
             with rank_zero(place.device) as rank_info:

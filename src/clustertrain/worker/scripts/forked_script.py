@@ -27,6 +27,7 @@ from clustertrain.worker.fork.client import ask
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
 from clustertrain.worker.machine.heap import keep_freed_memory
 from clustertrain.worker.scripts.main_program import run_and_exit
+from clustertrain.worker.scripts.process_group_end import let_gloo_finish_first
 
 # What Python, its modules, the C library, torch and numpy read once.
 _READ_ONCE = re.compile(
@@ -167,6 +168,7 @@ def _become(start: ScriptStart) -> None:
     torch.default_generator.seed()
     collect_as_usual()
     keep_freed_memory()
+    let_gloo_finish_first()
     run_and_exit(start.arguments)
 
 
