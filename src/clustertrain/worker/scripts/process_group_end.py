@@ -1,7 +1,7 @@
 """A script with gloo ends as its code says, where torch 2.13 would block or abort the process.
 
-A backward pass leaves gloo's threads an object of Python's to drop, for which they take the GIL. Where the last
-reference to the group is that of a DDP model, its destructor holds the GIL and joins these threads. Where
+A backward pass leaves gloo's threads an object of Python's to drop, for which they take the GIL. Where the
+last reference to the group is that of a DDP model, its destructor joins them with the GIL held. Where
 Python is ending, it ends a thread that asks for the GIL, and with it the process, by SIGABRT.
 """
 
