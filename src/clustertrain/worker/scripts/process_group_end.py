@@ -20,12 +20,16 @@ def let_gloo_finish_first() -> None:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
+    def wait_without_gil() -> None:
+        if dist.is_initialized():
+            time.sleep(_THREADS_TAKE_S)
+
     destroy = distributed_c10d.destroy_process_group
 
     @wraps(destroy)
     def destroy_process_group(*args: Any, **kwargs: Any) -> None:
-        time.sleep(_THREADS_TAKE_S)
+        wait_without_gil()
         destroy(*args, **kwargs)
 
     dist.destroy_process_group = distributed_c10d.destroy_process_group = destroy_process_group
-    atexit.register(lambda: dist.is_initialized() and time.sleep(_THREADS_TAKE_S))
+    atexit.register(wait_without_gil)
