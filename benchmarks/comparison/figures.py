@@ -102,6 +102,21 @@ FIGURES = (
         picture=True,
     ),
     Figure(
+        "step_cpu",
+        "The processor time of a step",
+        "ms",
+        "Of the process of a rank with the data set of samples, with its threads: the mean of both ranks. "
+        "What the step takes beyond it is waiting, for the other rank or for a processor.",
+    ),
+    Figure(
+        "step_page_faults",
+        "Page faults of a step",
+        "page faults",
+        "Of the same process. By default glibc gives memory that a step has freed back to the kernel, on "
+        "some ranks and not on others, and the next step gets it back page by page. The workers of "
+        "clustertrain keep it.",
+    ),
+    Figure(
         "tensors",
         "Speed from tensors",
         "samples/s",

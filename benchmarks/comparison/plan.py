@@ -29,6 +29,7 @@ from comparison.figures import (
 from comparison.trainings import BARE_STEP, PROGRAMS, Program
 
 SECTIONS = ("start", "tensors", "memory", "recovery", "save", "stage", "command", "slurm", "kubernetes")
+START_FIGURES = ("first_step", "job", "samples", "step_cpu", "step_page_faults")
 Numbers = list[list[float]]
 """The values of each row of a measurement."""
 
@@ -72,7 +73,7 @@ def plan(amounts: Amounts, disk: Path) -> Iterator[Measurement]:
     started = [each for each in PROGRAMS if each.before is None]
     wanted = [each for each in started if amounts.everything or each.name == KIT]
     for each in PROGRAMS:
-        yield _of_program("start", ("first_step", "job", "samples"), each, partial(_start, each, amounts))
+        yield _of_program("start", START_FIGURES, each, partial(_start, each, amounts))
     for each in (BARE_STEP, *wanted):
         yield _of_program("tensors", ("tensors",), each, partial(_from_tensors, each, amounts))
     for each in started if amounts.everything else ():
@@ -107,7 +108,8 @@ def _of_program(
 
 def _start(program: Program, amounts: Amounts, folder: Path) -> Numbers:
     found = trainings.train(program, folder, amounts.steps, "samples", amounts.warm)
-    return [[found.first_step_s], [found.job_s], [found.samples_per_s]]
+    of_step = ([1000.0 * found.step_cpu_s], [found.step_page_faults])
+    return [[found.first_step_s], [found.job_s], [found.samples_per_s], *of_step]
 
 
 def _from_tensors(program: Program, amounts: Amounts, folder: Path) -> Numbers:

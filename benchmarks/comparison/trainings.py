@@ -108,27 +108,36 @@ def warm_up(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """A line of the notes: when which process had made the step."""
+    """A line of the notes: when which process had made the step, and what it had used up to then."""
 
     at_s: float
     step: int
     pid: int
+    cpu_s: float = 0.0
+    page_faults: int = 0
 
 
 def read_steps(folder: Path, rank: int) -> list[Step]:
     """The notes of a rank. The last line may still be in the making."""
     path = folder / f"rank-{rank}"
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [Step(float(at), int(step), int(pid)) for at, step, pid in map(str.split, lines)]
+    fields = (line.split() for line in lines)
+    return [
+        Step(float(at), int(step), int(pid), float(cpu_s), int(faults))
+        for at, step, pid, cpu_s, faults in fields
+    ]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A whole run. The speed is that of the steps after the first `warm` ones."""
+    """A whole run. The speed is that of the steps after the first `warm` ones, and so is what a process of a
+    rank uses for a step, as the mean of all ranks."""
 
     first_step_s: float
     job_s: float
     samples_per_s: float
+    step_cpu_s: float
+    step_page_faults: float
 
 
 def train(program: Program, folder: Path, steps: int, data: str, warm: int) -> Trained:
@@ -139,10 +148,21 @@ def train(program: Program, folder: Path, steps: int, data: str, warm: int) -> T
     with running(program.command(folder, Settings(str(folder), steps, data)), folder) as process:
         wait_for(process, folder, lambda: process.poll() == 0, 0.01)
         job_s = time.time() - began_s
-    made = read_steps(folder, 0)
-    if [each.step for each in made] != [*range(1, steps + 1)]:
-        raise Failed(f"rank 0 made {len(made)} steps, not {steps}")
-    return Trained(made[0].at_s - began_s, job_s, samples_per_s(made[warm - 1 :]))
+    ranks = [read_steps(folder, rank) for rank in range(RANKS)]
+    for rank, made in enumerate(ranks):
+        if [each.step for each in made] != [*range(1, steps + 1)]:
+            raise Failed(f"rank {rank} made {len(made)} steps, not {steps}")
+    measured = RANKS * (steps - warm)
+    cpu_s = sum(made[-1].cpu_s - made[warm - 1].cpu_s for made in ranks)
+    page_faults = sum(made[-1].page_faults - made[warm - 1].page_faults for made in ranks)
+    made = ranks[0]
+    return Trained(
+        made[0].at_s - began_s,
+        job_s,
+        samples_per_s(made[warm - 1 :]),
+        cpu_s / measured,
+        page_faults / measured,
+    )
 
 
 def samples_per_s(steps: list[Step]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +19,16 @@ SAMPLES = 40 * RANKS * BATCH_SIZE  # 40 steps an epoch
 
 
 class Notes:
-    """A line for each step of a rank, in a file of its own: the time, the step from 1, and the process."""
+    """A line for each step of a rank, in a file of its own: the time, the step from 1, the process, and the
+    seconds of CPU and the page faults that it has used up to now."""
 
     def __init__(self, folder: str, rank: int) -> None:
         self._file: TextIO = (Path(folder) / f"rank-{rank}").open("a", buffering=1)
 
     def step(self, step: int) -> None:
-        self._file.write(f"{time.time():.6f} {step} {os.getpid()}\n")
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        cpu_s = used.ru_utime + used.ru_stime
+        self._file.write(f"{time.time():.6f} {step} {os.getpid()} {cpu_s:.6f} {used.ru_minflt}\n")
 
 
 class Samples(Dataset[tuple[torch.Tensor, int]]):

@@ -121,8 +121,8 @@ def test_a_recovery_ends_with_the_first_step_that_is_new():
 
 
 def test_a_note_in_the_making_is_not_read(tmp_path):
-    (tmp_path / "rank-1").write_text("10.250000 1 77\n10.5000")
-    assert read_steps(tmp_path, 1) == [Step(10.25, 1, 77)]
+    (tmp_path / "rank-1").write_text("10.250000 1 77 3.500000 250\n10.5000")
+    assert read_steps(tmp_path, 1) == [Step(10.25, 1, 77, 3.5, 250)]
     assert read_steps(tmp_path, 0) == []
 
 

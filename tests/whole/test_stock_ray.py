@@ -64,5 +64,5 @@ def test_the_same_error_twice_ends_the_run(make_run, stock):
 
 def test_another_value_is_refused(make_run):
     run = make_run("mistyped", function="own_loop:train", args={"steps": 1})
-    text = "CLUSTERTRAIN_RAY='stok': the only value is stock"
+    text = "CLUSTERTRAIN_RAY='stok': the values are stock and none"
     assert text in run.start(CLUSTERTRAIN_RAY="stok").end(3)

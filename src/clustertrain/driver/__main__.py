@@ -194,7 +194,7 @@ def _choose_api(run: _Run) -> None:
         ClusterError: the variable that chooses has an unknown value.
     """
     if (value := os.environ.get(variables.RAY, "")) not in ("", "stock"):
-        raise ClusterError(f"{variables.RAY}={value!r}: the only value is stock. Correct or unset it.")
+        raise ClusterError(f"{variables.RAY}={value!r}: the values are stock and none. Correct or unset it.")
     if is_stock() and run.cluster.is_this_machine:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray replaces the loopback address
     ray = import_module("ray")  # before the thread starts: two threads must not import one package at once
