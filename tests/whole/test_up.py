@@ -61,9 +61,13 @@ def test_runs_take_it_one_at_a_time_and_train_as_always(make_run, keeper):
     spare = keeper.started()
     first.start("--set", "args.step_s=0.3", checked=True).wait_for_step(1)
     assert first.driver_pid() in spare, "the driver ran before the run"
-    second = make_run("second", **{**FAULTY, "train": {"epochs": 1, "batch_size": 4}}, **ONE_WORKER)
+    short = {**FAULTY, "train": {"epochs": 1, "batch_size": 4}}
+    second = make_run("second", **short, **ONE_WORKER)
     assert "is in use by another run. This run starts its own." in second.start().end(0, all_gone=False)
     assert second.driver_pid() not in spare
+    other = make_run("other", **short, **ONE_WORKER).start(DATA_ROOT="/elsewhere")
+    output = other.end(0, all_gone=False)
+    assert "was started with another value of: DATA_ROOT. This run starts its own." in output
     assert "note:" not in first.end(0, all_gone=False)
     assert same_weights(first.weights(), of_one_process(first))
 
