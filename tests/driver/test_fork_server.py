@@ -42,6 +42,24 @@ print(json.dumps({
     "main": __name__, "child_signals": str(signal.getsignal(signal.SIGCHLD)),
 }), flush=True)
 """
+DRIVER = """
+import os, sys
+from pathlib import Path
+from clustertrain.driver.fork.starter import fork_server_of_this_process
+driver = os.getpid()
+try:
+    fork_server_of_this_process(Path(sys.argv[1]), float(sys.argv[2]))
+    print(os.environ["CLUSTERTRAIN_FORK_SERVER"], flush=True)
+    sys.stdin.read()
+finally:
+    if os.getpid() != driver:
+        print("it goes on as the driver", flush=True)
+"""
+EXITING_WORKER = """
+import atexit, sys
+atexit.register(print, "it ends", flush=True)
+sys.exit(0)
+"""
 PRELOAD = """
 import sys
 sys.path.insert(0, ".")
@@ -53,14 +71,14 @@ ask({"modules": sys.argv[1:], "path": sys.path})
 class Server:
     """A fork server, and workers as a raylet would start them."""
 
-    def __init__(self, folder, cpus=1.0):
+    def __init__(self, folder, cpus=1.0, starter=STARTER, worker=WORKER):
         self.folder = folder
-        (folder / "default_worker.py").write_text(WORKER)
+        (folder / "default_worker.py").write_text(worker)
         of_ray = Path(ray.__file__).parent / "_private/workers/setup_worker.py"
         (folder / "setup_worker.py").symlink_to(of_ray)
         self.private = TemporaryDirectory(dir="/tmp")  # a short path
         self.starter = subprocess.Popen(
-            [sys.executable, "-c", STARTER, self.private.name, str(cpus)],
+            [sys.executable, "-c", starter, self.private.name, str(cpus)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -69,17 +87,24 @@ class Server:
         self.environment = {**os.environ, variables.FORK_SERVER: name, "RAY_JOB_ID": "01000000"}
         self.environment.pop("OMP_NUM_THREADS", None)
 
-    def worker(self, *, context="{}", **environment):
+    def start(self, *, context="{}", **environment):
         program = [sys.executable, SETUP_WORKER, str(self.folder / "default_worker.py"), "--worker-id=7"]
         program += [f"--serialized-runtime-env-context={context}", "--language=PYTHON"]
         with (self.folder / "out").open("w") as out:
             subprocess.run(
                 program, env=self.environment | environment, cwd=self.folder, stdout=out, check=True
             )
+
+    def printed(self, end):
+        """What the worker has printed, up to this text."""
         deadline = time.monotonic() + 60
-        while not (text := (self.folder / "out").read_text()).endswith("}\n") and time.monotonic() < deadline:
+        while not (text := (self.folder / "out").read_text()).endswith(end) and time.monotonic() < deadline:
             time.sleep(0.02)
-        return json.loads(text)
+        return text
+
+    def worker(self, **options):
+        self.start(**options)
+        return json.loads(self.printed("}\n"))
 
     def preload(self, *modules):
         program = [sys.executable, "-c", PRELOAD, *modules]
@@ -96,6 +121,16 @@ def server(tmp_path):
     made = Server(tmp_path, cpus=2.5)
     yield made
     made.end()
+    assert left_after(10, before) == {}
+
+
+def test_a_worker_that_exits_does_not_go_on_as_the_driver_whose_fork_it_is(tmp_path):
+    """It would begin the attempt a second time, and write its result."""
+    before = set(living_descendants())
+    server = Server(tmp_path, starter=DRIVER, worker=EXITING_WORKER)
+    server.start()
+    assert server.printed("it ends\n") == "it ends\n"
+    server.end()
     assert left_after(10, before) == {}
 
 

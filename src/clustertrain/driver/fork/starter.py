@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO
@@ -15,6 +16,7 @@ from typing import IO
 from clustertrain import variables
 from clustertrain.supervise.private_folder import FORK_SERVER
 from clustertrain.worker.fork import client
+from clustertrain.worker.scripts.main_program import exit_after
 
 SETUP_WORKER = client.__file__
 """What Ray has to start for each worker process."""
@@ -57,8 +59,7 @@ def fork_server_of_this_process(folder: Path, cpus_per_worker: float) -> None:
                 os.dup2(file, target)
             os.close(is_open)
             os.close(printed)
-            serve(listens.fileno())
-            os._exit(0)
+            exit_after(partial(serve, listens.fileno()))
         os.close(ends)
         os.close(prints)
     _print_lines(os.fdopen(printed, errors="replace"))

@@ -20,13 +20,14 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from clustertrain.worker.fork.client import ask
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
 from clustertrain.worker.machine.heap import keep_freed_memory
-from clustertrain.worker.scripts.main_program import run_and_exit
+from clustertrain.worker.scripts.main_program import exit_after, run_as_main
 from clustertrain.worker.scripts.process_group_end import let_gloo_finish_first
 
 # What Python, its modules, the C library, torch and numpy read once.
@@ -169,7 +170,7 @@ def _become(start: ScriptStart) -> None:
     collect_as_usual()
     keep_freed_memory()
     let_gloo_finish_first()
-    run_and_exit(start.arguments)
+    exit_after(partial(run_as_main, start.arguments))
 
 
 def _unbuffered(stream: TextIO, fd: int) -> TextIO:

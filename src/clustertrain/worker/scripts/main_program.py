@@ -8,7 +8,7 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -41,13 +41,13 @@ def run_as_main(arguments: Sequence[str]) -> None:
     exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
-def run_and_exit(arguments: Sequence[str]) -> NoReturn:
-    """Run a program as `run_as_main`, and end this process as Python does after it: with the program's exit
-    code, its traceback, its threads and what it has registered with atexit.
+def exit_after(run: Callable[[], object]) -> NoReturn:
+    """Call `run`, and end this process as Python does after a main program: with its exit code, its
+    traceback, its threads and what it has registered with atexit. No caller of this function goes on.
     """
     code: object = None
     try:
-        run_as_main(arguments)
+        run()
     except SystemExit as ended:
         code = ended.code
     except BaseException as error:  # noqa: BLE001  Python shows all
