@@ -50,13 +50,15 @@ class Goal:
         measured = self.measured(report, figure)
         if measured is None:
             return "not measured"
-        number = f"{measured:.2f} ×" if self.of else f"{measured:,.2f} {unit}"
+        times = measured / self.bound
+        is_reached = times >= 1 if self.at_least else times <= 1
+        digits = 2 if is_reached or abs(times - 1) >= 0.01 else 3  # a missed number is not shown as its bound
+        number = f"{measured:.{digits}f} ×" if self.of else f"{measured:,.{digits}f} {unit}"
         rows = (report.row(figure, self.program), report.row(figure, self.of))
         mark = " †" if any(value.loaded for row in rows if row for value in row.values) else ""
-        if measured >= self.bound if self.at_least else measured <= self.bound:
+        if is_reached:
             return f"reached: {number}{mark}"
-        times = measured / self.bound
-        by = f"a factor of {times:.1f}" if times > 2 else f"{abs(times - 1):.0%}"
+        by = f"a factor of {times:.1f}" if times > 2 else f"{abs(times - 1):.{digits - 2}%}"
         return f"**missed by {by}**: {number}{mark}"
 
 
