@@ -103,7 +103,7 @@ class Timed(MemoryRun):
         self.seconds: dict[int, float] = {}
 
     def phase(self, name: str, step: int) -> None:
-        if name == "step":
+        if name in ("step", "usual_step"):
             self.at(step)
             if step in (self.warm, self.steps):
                 synchronize()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from clustertrain.checkpoints.shards import ShardSaver, fill
 from clustertrain.training.data.loader_kinds import order_of
 from clustertrain.training.data.sampling import BatchSizes, Position
 from clustertrain.training.model.building import exchange_if, wrap
+from clustertrain.training.model.float8 import to_float8
 from clustertrain.training.model.sharding import shard_model
 from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import Compile, TrainSettings
 from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
@@ -156,30 +159,26 @@ def on_one_rank(out: Path) -> dict[str, Any]:
     """DDP and FSDP with NCCL on one rank: compile, accumulation, checkpointing, clipping, parts."""
     backend = {"backend": "nccl", "device_id": DEVICE} if IS_GPU else {"backend": "gloo"}
     dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1, **backend)
-    cases = [
-        ("ddp", False, "none"),
-        ("fsdp", False, "none"),
-        ("fsdp", False, "blocks"),
-        ("fsdp", False, "operations"),
-    ]
-    cases += [("ddp", True, "none"), ("fsdp", True, "blocks")] if IS_GPU else []
+    blocks = {"strategy": "fsdp", "activation_checkpointing": "blocks"}
+    cases: dict[str, dict[str, Any]] = {
+        "ddp": {},
+        "fsdp": {"strategy": "fsdp"},
+        "fsdp, blocks again": blocks,
+        "fsdp, operations again": {**blocks, "activation_checkpointing": "operations"},
+    }
+    if IS_GPU:
+        cases |= {
+            "ddp compiled": {"compile": Compile()},
+            "fsdp compiled, blocks again": {**blocks, "compile": Compile()},
+        }
+    if IS_GPU and find_spec("torchao"):
+        cases |= {f"{name} float8": {**cases[name], "float8": True} for name in ("ddp", "fsdp")}
     found: dict[str, Any] = {}
     losses: dict[str, list[float]] = {}
-    for strategy, is_compiled, checkpointing in cases:
-        name = (
-            f"{strategy}{' compiled' * is_compiled}{f', {checkpointing} again' * (checkpointing != 'none')}"
-        )
+    rules = {"steps": 10, "batch_size": GPU_BOUND.batch, "accumulate": 2, "clip_norm": 1.0}
+    for name, of_case in cases.items():
         torch.compiler.reset()
-        settings = TrainSettings(
-            steps=10,
-            batch_size=GPU_BOUND.batch,
-            precision="bf16",
-            compile=Compile() if is_compiled else None,
-            strategy=strategy,  # type: ignore[arg-type]  # one of the two
-            activation_checkpointing=checkpointing,  # type: ignore[arg-type]  # one of the three
-            accumulate=2,
-            clip_norm=1.0,
-        )
+        settings = TrainSettings(precision="bf16", **rules, **of_case)
         found[name], losses[name] = _trained(settings, out / name.replace(" ", "_"))
     dist.destroy_process_group()
     far = {
@@ -192,6 +191,8 @@ def _trained(settings: TrainSettings, folder: Path) -> tuple[dict[str, Any], lis
     torch.manual_seed(0)
     task, precision = Language(GPU_BOUND), Precision("bf16", DEVICE)
     model, note = task.model(), ""
+    if settings.float8:
+        to_float8(model, DEVICE)
     if settings.strategy == "fsdp":
         note = shard_model(task, model, settings, RankInfo(0, 0, 1, DEVICE))
     else:
@@ -224,7 +225,7 @@ def _written_and_read(model: Any, optimization: Optimization, folder: Path) -> b
     saver = ShardSaver(_Folder(folder), background=True, on_saved=lambda **fields: None, on_failed=print)
     state = {"model": model.state_dict(), **optimization.state()}
     saver.reserve(state)
-    saver.save(state, {"step": 1, "reason": "steps"})
+    saver.save(state, SaveProgress(1, 0, 1, 1, {}, "steps"))
     saver.finish()
     targets = {f"model.{key}": torch.zeros_like(value) for key, value in state["model"].items()}
     fill(folder, targets, [path.name for path in folder.iterdir()])

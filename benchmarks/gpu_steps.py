@@ -92,7 +92,7 @@ def _hand_step_s(shape: Shape, is_compiled: bool, warm: int, steps: int) -> floa
         optimizer.zero_grad(set_to_none=True)
         if step % 50 == 0:
             loss.item()
-        clock.phase("step", step)
+        clock.phase("usual_step", step)
     return clock.step_s
 
 

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 
 from clustertrain.training.ranks.distributed import RankInfo
 from gpu.suite import IS_GPU, RANK, Row
+
+torch._inductor.config.compile_threads = 1  # no processes beside those of a test
 
 _PROPERTY = "gpu_row"
 

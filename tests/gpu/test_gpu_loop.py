@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.distributed import RankInfo
@@ -171,6 +172,26 @@ def test_join_refuses_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setitem(os.environ, "LOCAL_RANK", str(torch.cuda.device_count()))
     with pytest.raises(ClusterError, match="Start one process per GPU"):
         init_process_group()
+
+
+class InFloat8(Plain):
+    """Two layers that are large enough, also with the 6 samples of the last batch."""
+
+    def model(self):
+        wide = nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)
+        return nn.Sequential(nn.Linear(4, 1024), nn.ReLU(), *wide, nn.ReLU(), nn.Linear(1024, 1))
+
+
+@needs_cuda
+def test_float8_trains_and_resumes_bit_identical(gpu, deterministic):
+    pytest.importorskip("torchao", reason="torchao is not installed: train.float8 needs it")
+    settings = replace(SETTINGS, batch_size=16, precision="bf16", float8=True)
+    whole = run_task(gpu, InFloat8(lr=1e-3), settings)
+    plain = run_task(gpu, InFloat8(lr=1e-3), replace(settings, float8=False))
+    assert all(bool(value.isfinite().all()) for value in whole.weights().values())
+    assert not same(whole.weights(), plain.weights()), "the products were rounded to 8 bits"
+    resumed = run_task(gpu, InFloat8(lr=1e-3), settings, whole.saves[2])
+    assert whole.result.step > 2 and same(resumed.weights(), whole.weights())
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler's advice on number formats and GPU size

@@ -15,6 +15,7 @@ pytest.importorskip(
 )
 pytest.importorskip("pydantic", reason="the kit is not installed: whole runs need it")
 
+from clustertrain.run.streams.history import AttemptFollower
 from whole_run import Run, same_weights
 
 pytestmark = [pytest.mark.gpu, needs_a_gpu]
@@ -46,7 +47,7 @@ def finished(run):
     return output
 
 
-def test_a_killed_rank_is_started_again_and_the_weights_are_the_same(run_of, tmp_path):
+def test_a_killed_rank_is_started_again_and_the_weights_are_the_same(run_of, tmp_path, row):
     common = {
         "task": "gpu_task:OnGpu",
         "train": TRAIN,
@@ -61,6 +62,11 @@ def test_a_killed_rank_is_started_again_and_the_weights_are_the_same(run_of, tmp
     finished(killed)
     assert killed.result.restarts == 1
     assert same_weights(killed.weights(), whole.weights())
+    died = (tmp_path / "killed").stat().st_mtime
+    records = AttemptFollower(killed.attempt).new()
+    started, *_ = (r["time"] for r in records if r["kind"] == "group_started" and r["restart"] == 1)
+    trained, *_ = (r["time"] for r in records if r["kind"] == "train" and r["time"] > started)
+    row("SIGKILL of the rank", "s", new_workers=started - died, next_line_of_the_log=trained - died)
 
 
 @needs_cuda

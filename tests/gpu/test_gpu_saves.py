@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from clustertrain.checkpoints.save import Saver, copy_to_host
+from clustertrain.training.ranks.host import SaveProgress
 from gpu.suite import DEVICE, IS_GPU, needs_a_gpu, needs_cuda, synchronize
 from training.tasks import same
 
@@ -44,6 +45,10 @@ def saver(folder, *, background):
     return made, saved, failed
 
 
+def progress_at(step):
+    return SaveProgress(step, epoch=0, samples_seen=step, world_size=1, metrics={}, reason="steps")
+
+
 def state(step=0):
     generator = torch.Generator(device=DEVICE).manual_seed(7)
     count = STATE_BYTES // 4 // 8
@@ -60,7 +65,7 @@ def test_a_save_in_the_background_writes_what_a_blocking_one_writes(tmp_path):
     for background in (False, True):
         made, saved, failed = saver(tmp_path / str(background), background=background)
         made.reserve(live)
-        made.save(live, {"step": 1, "reason": "steps"})
+        made.save(live, progress_at(1))
         if background:
             for tensor in live["model"].values():
                 tensor.mul_(-1)
@@ -98,7 +103,7 @@ def test_a_save_blocks_for_the_copy_only(tmp_path, row):
         synchronize()
         copies.append(time.perf_counter() - began)
         began = time.perf_counter()
-        made.save(live, {"step": step, "reason": "steps"})
+        made.save(live, progress_at(step))
         blocked.append(time.perf_counter() - began)
     made.finish()
     assert (len(saved), failed) == (7, [])

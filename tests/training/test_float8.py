@@ -36,11 +36,12 @@ def converted(monkeypatch):
     """The names that torchao is asked to convert, on a GPU of the given compute capability."""
     names = []
 
-    def convert(model, *, module_filter_fn):
+    def convert(model, *, module_filter_fn, config):
+        assert config == {"pad_inner_dim": True}
         names.extend(name for name, module in model.named_modules() if module_filter_fn(module, name))
 
     fake = ModuleType("torchao.float8")
-    fake.convert_to_float8_training = convert
+    fake.convert_to_float8_training, fake.Float8LinearConfig = convert, dict
     monkeypatch.setitem(sys.modules, "torchao", ModuleType("torchao"))
     monkeypatch.setitem(sys.modules, "torchao.float8", fake)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")

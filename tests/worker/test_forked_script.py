@@ -87,6 +87,13 @@ def test_torch_is_imported_already_and_nothing_of_ray(run):
     assert run(f"{HAS_TORCH}print('ray' in sys.modules)") == "True\nFalse\n"
 
 
+def test_a_script_with_a_gpu_has_the_settings_of_the_allocator(run):
+    """The rank sets this variable after the fork server has imported torch."""
+    text = f"{HAS_TORCH}import torch; print(torch._C._accelerator_getAllocatorSettings())"
+    given = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert run(text, **given) == "True\nexpandable_segments:True\n"
+
+
 def test_what_torch_reads_once_and_a_module_of_the_same_name_need_a_process_of_its_own(run, tmp_path):
     """Such as the number of OpenMP's threads."""
     text = f"{HAS_TORCH}import torch; print(torch.get_num_threads())"

@@ -22,7 +22,7 @@ def train(config):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     s.print(f"starting at step {start} of {config['steps']} with {s.world_size} workers")
     for step in range(start + 1, config["steps"] + 1):
-        x = torch.full((2, 4), float(step + s.rank))
+        x = torch.full((2, 4), float(step + s.rank), device=s.device)
         loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()

@@ -43,10 +43,12 @@ def to_float8(model: nn.Module, device: torch.device) -> None:
             "Use other GPUs, or remove the key: train.precision: bf16 alone."
         )
     try:
-        from torchao.float8 import convert_to_float8_training
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     except ImportError as error:
         raise JobError(
             f"train.float8 needs torchao, which cannot be imported: {error}\n"
             "Install clustertrain with the extra float8 where the workers run, or remove the key."
         ) from error
-    convert_to_float8_training(model, module_filter_fn=is_convertible)
+    # cuBLAS needs a multiple of 16 in each direction; the short batch at the end of an epoch is padded.
+    padded = Float8LinearConfig(pad_inner_dim=True)
+    convert_to_float8_training(model, module_filter_fn=is_convertible, config=padded)

@@ -64,7 +64,12 @@ def use_expandable_segments(*, in_this_process: bool) -> None:
         return
     os.environ[_ALLOCATOR] = _EXPANDABLE
     if in_this_process:
-        import torch
+        configure_allocator()
 
-        # The variable may have been read when torch was imported.
-        torch._C._accelerator_setAllocatorSettings(_EXPANDABLE)
+
+def configure_allocator() -> None:
+    """Give torch's allocator what the environment has for it; it was read when torch was imported."""
+    import torch
+
+    if settings := os.environ.get(_ALLOCATOR):
+        torch._C._accelerator_setAllocatorSettings(settings)

@@ -26,14 +26,15 @@ from typing import TextIO
 
 from clustertrain.worker.fork.client import ask
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
+from clustertrain.worker.machine.gpu_affinity import configure_allocator
 from clustertrain.worker.machine.heap import keep_freed_memory
 from clustertrain.worker.scripts.main_program import exit_after, run_as_main
 from clustertrain.worker.scripts.process_group_end import let_gloo_finish_first
 
-# What Python, its modules, the C library, torch and numpy read once.
+# What Python, its modules, the C library, torch and numpy read once, and cannot be told later.
 _READ_ONCE = re.compile(
     r"PYTHON(?!(PATH|UNBUFFERED|BREAKPOINT)$).*|TORCH(?!ELASTIC_|INDUCTOR_CACHE_DIR$).*|LANG|TZ|TMPDIR|"
-    r"(LD|LC|MALLOC|GLIBC|OMP|KMP|GOMP|MKL|OPENBLAS|PYTORCH|ATEN|KINETO|NPY)_.*"
+    r"PYTORCH_(?!ALLOC_CONF$).*|(LD|LC|MALLOC|GLIBC|OMP|KMP|GOMP|MKL|OPENBLAS|ATEN|KINETO|NPY)_.*"
 )
 _CHANNEL = 3  # the descriptor of the keeper's socket
 _MOST_BYTES = 4096  # of an answer
@@ -167,6 +168,7 @@ def _become(start: ScriptStart) -> None:
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc,assignment]  # as in a new process
     numpy.random.seed()
     torch.default_generator.seed()
+    configure_allocator()
     collect_as_usual()
     keep_freed_memory()
     let_gloo_finish_first()
