@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -23,6 +24,7 @@ OPERATOR_NAMESPACE = "default"
 KUEUE_NAMESPACE = "kueue-system"
 _OPERATOR, _KUEUE = "kuberay-operator", "kueue-controller-manager"
 _KUEUE_SECRET, _KUEUE_CONFIG = "kueue-webhook-server-cert", "controller_manager_config.yaml"
+_API_SERVICE = "apiservice_v1beta1.yaml"
 _QUEUED = {"clustertrain-tests/queued": "yes"}  # of a namespace whose jobs are Kueue's
 _ANY_SCHEMA = """\
     schema:
@@ -143,11 +145,26 @@ class Addons(Kubernetes):
 
         self.wait_for(webhook_answers, 240, "Kueue's webhook of RayJobs does not answer")
 
+    @contextlib.contextmanager
+    def positions_in_queues(self) -> Iterator[None]:
+        """Serve Kueue's own API, for one test: while it is away, no namespace can be deleted."""
+        service = yaml.safe_load((TOOLS / "kueue" / "components" / "visibility" / _API_SERVICE).read_text())
+        service["spec"]["service"]["name"] = "kueue-visibility-server"
+        name = service["metadata"]["name"]
+        self.apply(service)
+
+        try:
+            self.watch(
+                "apiservices", "", partial(_all_are, "Available"), 120, "Kueue's API is not served", name=name
+            )
+            yield
+        finally:
+            self.delete("apiservices", name)
+
     def _start_kueue(self) -> None:
         self.load_program("localhost/kueue:test", TOOLS / "bin" / "kueue", "/manager")
         made = self._rendered("kueue", {"resources": ["default"], "patches": [_WITHOUT_API]})
-        # Without its own API, the positions in a queue: while that is away, no namespace can be deleted.
-        gates = "--feature-gates=VisibilityOnDemand=false,ManagedJobsNamespaceSelectorAlwaysRespected=true"
+        gates = "--feature-gates=ManagedJobsNamespaceSelectorAlwaysRespected=true"
         _adapt(made, "localhost/kueue:test", gates)
         _confine(made)
         self.apply(*made)
@@ -214,10 +231,13 @@ def ray_definitions(folder: Path) -> Iterator[str]:
 
 
 def are_established(definitions: list[dict]) -> bool:
-    conditions = [each.get("status", {}).get("conditions") or () for each in definitions]
-    return all(
-        any((each["type"], each["status"]) == ("Established", "True") for each in of_one)
-        for of_one in conditions
+    return _all_are("Established", definitions)
+
+
+def _all_are(condition: str, things: list[dict]) -> bool:
+    conditions = [each.get("status", {}).get("conditions") or () for each in things]
+    return bool(things) and all(
+        any((each["type"], each["status"]) == (condition, "True") for each in of_one) for of_one in conditions
     )
 
 

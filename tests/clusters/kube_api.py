@@ -16,6 +16,7 @@ import urllib3
 
 # Where a resource is, if not in v1.
 _GROUPS = {
+    "apiservices": "apiregistration.k8s.io/v1",
     "clusterqueues": "kueue.x-k8s.io/v1beta1",
     "customresourcedefinitions": "apiextensions.k8s.io/v1",
     "deployments": "apps/v1",

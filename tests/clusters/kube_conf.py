@@ -78,6 +78,12 @@ def command_lines(folder: Path, address: str) -> dict[str, list[str]]:
             f"--service-account-signing-key-file={pki}/accounts.key",
             f"--service-cluster-ip-range={SERVICES}",
             "--kubelet-preferred-address-types=InternalIP",
+            # How it shows Kueue's API server, to which it passes requests on, who asks.
+            f"--requestheader-client-ca-file={pki}/ca.crt",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            f"--proxy-client-cert-file={pki}/proxy.crt",
+            f"--proxy-client-key-file={pki}/proxy.key",
         ],
         "controllers": [
             "kube-controller-manager",
@@ -122,6 +128,11 @@ def _write_keys(pki: Path, address: str) -> None:
         *("req", "-x509", *key, "-subj", "/CN=kube-apiserver", "-keyout", "api.key", "-out", "api.crt"),
         *("-CA", "ca.crt", "-CAkey", "ca.key"),
         *("-addext", f"subjectAltName={','.join(alternatives)}", "-addext", "basicConstraints=CA:FALSE"),
+    )
+    openssl(
+        *("req", "-x509", *key, "-subj", "/CN=proxy", "-keyout", "proxy.key", "-out", "proxy.crt"),
+        *("-CA", "ca.crt", "-CAkey", "ca.key"),
+        *("-addext", "extendedKeyUsage=clientAuth", "-addext", "basicConstraints=CA:FALSE"),
     )
     openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "accounts.key")
     openssl("ec", "-in", "accounts.key", "-pubout", "-out", "accounts.pub")
