@@ -24,7 +24,7 @@ def test_the_suite_passes_on_a_cpu():
 
 
 def test_each_measurement_gives_a_result_on_a_cpu(tmp_path):
-    numbers = ["2", "3", "5", "6", "7"]
+    numbers = ["3", "5", "6"]  # those that use the most of the kit
     program = [sys.executable, "benchmarks/gpu.py", str(tmp_path), *numbers]
     ran(program, code=0, cwd=ROOT, env={**os.environ, "GPU_BENCH_CPU": "1"})
     results = json.loads((tmp_path / "gpu.json").read_text())
