@@ -11,7 +11,7 @@ from itertools import islice
 
 from clustertrain.errors import EXIT_FAILED, JobError
 from clustertrain.launchers.scheduler.interface import Scheduler
-from clustertrain.launchers.scheduler.on_rank import RankPlace
+from clustertrain.launchers.scheduler.on_rank import host_and_argv
 from clustertrain.launchers.shell import Unanswered, attached
 from clustertrain.launchers.target import Echo, NotThere, Reach, Target
 from clustertrain.observe.as_json import json_line
@@ -35,7 +35,7 @@ class RunElsewhere:
 
     @property
     def name(self) -> str:
-        return self.target.job_there.name
+        return self.target.submitted_job.name
 
     def status(self) -> StoredStatus:
         """The state of a run that was submitted."""
@@ -107,8 +107,8 @@ class RunElsewhere:
         status = self.reach.status(self.target)
         if status.over:
             raise JobError(f"{self.name} is not running: {_line(status)}\nStart it again.")
-        place = RankPlace.of(status.ranks, rank, self.name)
-        return attached(self.reach.argv_on(self.target, place.host, place.argv(command)))
+        host, argv = host_and_argv(status.ranks, rank, self.name, command)
+        return attached(self.reach.argv_on(self.target, host, argv))
 
     def logs(self, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """The log lines, oldest first.

@@ -35,7 +35,10 @@ class Done:
 class CommandFailed(ClusterError):
     """A command ended with a nonzero exit code, or was killed at its timeout; then `code` is None."""
 
-    def __init__(self, argv: Sequence[str], code: int | None, stdout: str, stderr: str, how: str) -> None:
+    def __init__(
+        self, argv: Sequence[str], code: int | None, stdout: str, stderr: str, how: str = ""
+    ) -> None:
+        how = how or f"ended with code {code}"
         printed_lines = [line.strip() for line in (stderr or stdout).splitlines() if line.strip()]
         text = "\n".join(printed_lines[-_SHOWN_LINES:]) or "It printed nothing."
         super().__init__(f"{argv[0]} {how}: {shortened(shlex.join(argv))}\n{text}")
@@ -97,8 +100,7 @@ def run(
         raise CommandFailed(argv, None, *printed, f"did not end within {timeout_s:g} s") from None
     result = Done(tuple(argv), done.returncode, _text(done.stdout), _text(done.stderr))
     if check and done.returncode != 0:
-        how = f"ended with code {done.returncode}"
-        raise CommandFailed(argv, result.code, result.stdout, result.stderr, how)
+        raise CommandFailed(argv, result.code, result.stdout, result.stderr)
     return result
 
 
@@ -125,8 +127,7 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
                 raise
         errors.seek(0)
         if process.returncode != 0:
-            how = f"ended with code {process.returncode}"
-            raise CommandFailed(argv, process.returncode, "", _text(errors.read()), how)
+            raise CommandFailed(argv, process.returncode, "", _text(errors.read()))
 
 
 def attached(argv: Sequence[str]) -> int:

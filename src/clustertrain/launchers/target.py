@@ -50,24 +50,20 @@ class Target:
         return command if self.known is None else by_name(command, self.known)
 
     @property
-    def submitted_job(self) -> SiteJob | None:
-        """The job of the newest known start; else the job of the job file, merged with the site file."""
-        if self.known is not None:
-            return self.known.submitted_job
-        return None if self.job is None else with_site(self.job)
-
-    @property
-    def job_there(self) -> SiteJob:
-        """The job as it was submitted: it has the cluster, the namespace and the run's name.
+    def submitted_job(self) -> SiteJob:
+        """The job of the newest known start; else the job of the job file, merged with the site file. It has
+        the cluster, the namespace and the run's name.
 
         Raises:
             JobError: neither a job file nor a known run was named.
         """
-        if (job := self.submitted_job) is None:
+        if self.known is not None:
+            return self.known.submitted_job
+        if self.job is None:
             raise JobError(
                 f"{self.text} is not a job file, and only a job file names the cluster.\nName the job file."
             )
-        return job
+        return with_site(self.job)
 
     def visible_run(self) -> RunDir:
         """The run in a storage that this machine reads.

@@ -44,14 +44,14 @@ class KubernetesReach:
     """Implements `Reach` (launchers/target.py)."""
 
     def handle(self, target: Target) -> Handle:
-        job = target.job_there
+        job = target.submitted_job
         return named(job.name, Kubectl.of(job.section(Kubernetes)))
 
     def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
-        return status_of(target.job_there, existed=existed)
+        return status_of(target.submitted_job, existed=existed)
 
     def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
-        job = target.job_there
+        job = target.submitted_job
         if [*command[:2]] in _WRITE_FILES:
             where = PodJob.of(job).job.storage
             raise JobError(
@@ -76,19 +76,19 @@ class KubernetesReach:
             raise NotThere("the head's pod does not run, and the attempt has not ended")
 
     def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
-        job = target.job_there
+        job = target.submitted_job
         _storage_of(job, _observed(job)).run(*_arguments(command), to=to)
 
     def first_lines(self, target: Target) -> Sequence[str]:
         """The output of the submitter's pod, if it has started."""
-        job = target.job_there
+        job = target.submitted_job
         pods = [pod for pod in _observed(job).pods if role_of(pod) == "submitter"]
         started = [pod for pod in pods if pod.get("status", {}).get("phase") in _STARTED]
         kubectl = Kubectl.of(job.section(Kubernetes))
         return [line for pod in started for line in kubectl("logs", name_of(pod)).stdout.splitlines()]
 
     def argv_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
-        job = target.job_there
+        job = target.submitted_job
         pod = next((pod for pod in _observed(job).pods if is_running(pod) and _is_host(pod, host)), None)
         if pod is None:
             raise ClusterError(f"No pod of {job.name} that runs has the host {host}.\nTry again.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clustertrain import variables
@@ -16,30 +15,23 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.streams.history import newest_group, ranks_of
 
 
-@dataclass(frozen=True)
-class RankPlace:
-    """Where a rank runs: the name of its host, and its process there."""
+def host_and_argv(
+    ranks: Iterable[Mapping[str, Any]], rank: int, run: str, command: Sequence[str]
+) -> tuple[str, list[str]]:
+    """The name of the host on which a rank runs, and the command with the variables of the rank.
 
-    rank: int
-    host: str
-    pid: int
+    Args:
+        ranks: of the newest start of the workers.
 
-    @classmethod
-    def of(cls, ranks: Iterable[Mapping[str, Any]], rank: int, run: str) -> RankPlace:
-        """The place by the ranks of the newest start of the workers.
-
-        Raises:
-            JobError: there is no such rank.
-        """
-        found = {each.get("rank"): each for each in ranks}
-        if rank not in found:
-            known = f"its ranks are 0 to {len(found) - 1}" if found else "its workers have not started"
-            raise JobError(f"{run} has no rank {rank}: {known}.\nName a rank that runs.")
-        return cls(rank, str(found[rank].get("host")), int(found[rank].get("pid") or 0))
-
-    def argv(self, command: Sequence[str]) -> list[str]:
-        """The command, with the variables of the rank."""
-        return ["env", f"RANK={self.rank}", f"{variables.PID}={self.pid}", *command]
+    Raises:
+        JobError: there is no such rank.
+    """
+    found = {each.get("rank"): each for each in ranks}
+    if rank not in found:
+        known = f"its ranks are 0 to {len(found) - 1}" if found else "its workers have not started"
+        raise JobError(f"{run} has no rank {rank}: {known}.\nName a rank that runs.")
+    pid = int(found[rank].get("pid") or 0)
+    return str(found[rank].get("host")), ["env", f"RANK={rank}", f"{variables.PID}={pid}", *command]
 
 
 def exec_on_rank(scheduler: Scheduler, run: RunDir, rank: int, command: Sequence[str]) -> int:
@@ -53,6 +45,5 @@ def exec_on_rank(scheduler: Scheduler, run: RunDir, rank: int, command: Sequence
     if attempt is None or who_runs(attempt) is None:
         shows = command_on(run.uri, "status")
         raise JobError(f"{run.name} is not running, so no node has its ranks.\n`{shows}` shows its state.")
-    place = RankPlace.of(ranks_of(newest_group(attempt)), rank, run.name)
-    argv = place.argv(command)
-    return attached(scheduler.argv_on(claim_of(attempt).allocation, place.host, argv))
+    host, argv = host_and_argv(ranks_of(newest_group(attempt)), rank, run.name, command)
+    return attached(scheduler.argv_on(claim_of(attempt).allocation, host, argv))

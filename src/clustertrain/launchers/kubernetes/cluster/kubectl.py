@@ -147,8 +147,7 @@ class Kubectl:
             raise _explained(error, self) from None
 
     def _error(self, done: Done) -> ClusterError:
-        how = f"ended with code {done.code}"
-        return _explained(CommandFailed(done.argv, done.code, done.stdout, done.stderr, how), self)
+        return _explained(CommandFailed(done.argv, done.code, done.stdout, done.stderr), self)
 
     def argv(self, *arguments: str) -> list[str]:
         where = [f"--context={self.context}"] if self.context else []
