@@ -23,7 +23,7 @@ def sent(job, monkeypatch):
         def lines(self, *arguments):
             yield from arguments
 
-    monkeypatch.setattr(storage, "_storage_of", lambda job, observed: Storage())
+    monkeypatch.setattr(storage, "RunStorage", lambda job, head: Storage())
     monkeypatch.setattr(storage, "_observed", lambda job: SimpleNamespace(head="head"))
     target = Target("digits", job(image="kit", storage="s3://bucket/runs"))
     return lambda *command: list(storage.KubernetesReach().lines(target, command))
@@ -60,9 +60,9 @@ def test_a_head_that_ends_meanwhile_is_followed_by_a_reader_pod(sent, monkeypatc
             yield from self.printed
             raise NotThere("the head's pod is gone")
 
-    monkeypatch.setattr(storage, "_storage_of", lambda job, observed: Storage())
+    monkeypatch.setattr(storage, "RunStorage", lambda job, head: Storage())
     assert sent("drilled") == ["read"]
-    monkeypatch.setattr(storage, "_storage_of", lambda job, observed: Storage(printed=("half",)))
+    monkeypatch.setattr(storage, "RunStorage", lambda job, head: Storage(printed=("half",)))
     with pytest.raises(NotThere):
         sent("drilled")
 

@@ -13,7 +13,6 @@ from clustertrain.launchers.kubernetes.observed.last_known import LastKnown
 from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View, read_view
-from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, named
 from clustertrain.launchers.scheduler.interface import Answer, JobState
 from clustertrain.observe.run_table import RunRow
@@ -87,7 +86,7 @@ def _retries_text(observed: Observed) -> str:
 
 def status_of(job: Job, *, existed: bool) -> StoredStatus:
     """The status in the storage with the standing in the cluster. Raises as `read_view`."""
-    view = read_view(job, Kubectl.of(job.section(Kubernetes)), existed=existed)
+    view = read_view(job, existed=existed)
     standing = view.standing
     return replace(
         view.stored or StoredStatus(),
@@ -107,7 +106,7 @@ def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
     notes: list[str] = []
     groups: dict[Kubectl, dict[str, KnownRun]] = {}
     for each in known:
-        groups.setdefault(Kubectl.of(each.submitted_job.section(Kubernetes)), {})[each.name] = each
+        groups.setdefault(Kubectl.of(each.submitted_job), {})[each.name] = each
     for kubectl, group in groups.items():
         answer = SCHEDULER.states([named(name, kubectl) for name in group])
         if answer.no_answer is not None:

@@ -15,6 +15,7 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.last_known import last_known
 from clustertrain.launchers.kubernetes.observed.pod_problems import (
     Object,
+    has_started,
     is_running,
     name_of,
     node_of,
@@ -25,7 +26,6 @@ from clustertrain.launchers.kubernetes.observed.state import Observed
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, observe_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL, WORKER_CONTAINER
-from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.status import known_rows, status_of
 from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, named
 from clustertrain.launchers.launcher import known_run
@@ -37,7 +37,6 @@ from clustertrain.observe.status_json import StoredStatus
 _WRITE_FILES = (["data", "fetch"], ["data", "evict"])
 _GROUPS = ("ckpt", "data")
 _LONGEST_HOSTNAME = 63
-_STARTED = ("Running", "Succeeded", "Failed")
 
 
 class KubernetesReach:
@@ -45,7 +44,7 @@ class KubernetesReach:
 
     def handle(self, target: Target) -> Handle:
         job = target.submitted_job
-        return named(job.name, Kubectl.of(job.section(Kubernetes)))
+        return named(job.name, Kubectl.of(job))
 
     def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
         return status_of(target.submitted_job, existed=existed)
@@ -62,7 +61,7 @@ class KubernetesReach:
         if command[0] == "stop" and observed.head is None:
             raise NotThere(_left(job, observed))
         words = [word for word in command if observed.head is not None or word != "--follow"]
-        storage, has_printed = _storage_of(job, observed), False
+        storage, has_printed = RunStorage(job, observed.head), False
         try:
             for line in storage.lines(*_arguments(words)):
                 has_printed = True
@@ -77,14 +76,13 @@ class KubernetesReach:
 
     def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
         job = target.submitted_job
-        _storage_of(job, _observed(job)).run(*_arguments(command), to=to)
+        RunStorage(job, _observed(job).head).run(*_arguments(command), to=to)
 
     def first_lines(self, target: Target) -> Sequence[str]:
         """The output of the submitter's pod, if it has started."""
         job = target.submitted_job
-        pods = [pod for pod in _observed(job).pods if role_of(pod) == "submitter"]
-        started = [pod for pod in pods if pod.get("status", {}).get("phase") in _STARTED]
-        kubectl = Kubectl.of(job.section(Kubernetes))
+        started = [pod for pod in _observed(job).pods if role_of(pod) == "submitter" and has_started(pod)]
+        kubectl = Kubectl.of(job)
         return [line for pod in started for line in kubectl("logs", name_of(pod)).stdout.splitlines()]
 
     def argv_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
@@ -94,13 +92,13 @@ class KubernetesReach:
             raise ClusterError(f"No pod of {job.name} that runs has the host {host}.\nTry again.")
         terminal = ["--stdin", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
         where = name_of(pod), f"--container={WORKER_CONTAINER}"
-        return Kubectl.of(job.section(Kubernetes)).argv("exec", *terminal, *where, "--", *command)
+        return Kubectl.of(job).argv("exec", *terminal, *where, "--", *command)
 
     def found(self, job: SiteJob, job_file: str, echo: Echo) -> KnownRun | None:
         if job.image is None or shutil.which("kubectl") is None:
             return None  # it never ran there, or nothing can be asked
         try:
-            rayjob = Kubectl.of(job.section(Kubernetes)).find(RAYJOBS, job.name)
+            rayjob = Kubectl.of(job).find(RAYJOBS, job.name)
         except ClusterError as error:
             echo(f"note: Kubernetes was not asked: {str(error).splitlines()[0]}")
             return None
@@ -113,11 +111,7 @@ class KubernetesReach:
 
 
 def _observed(job: SiteJob) -> Observed:
-    return observe_run(job, Kubectl.of(job.section(Kubernetes)), [])
-
-
-def _storage_of(job: SiteJob, observed: Observed) -> RunStorage:
-    return RunStorage(job, Kubectl.of(job.section(Kubernetes)), observed.head)
+    return observe_run(job, Kubectl.of(job), [])
 
 
 def _left(job: SiteJob, observed: Observed) -> str:

@@ -61,7 +61,7 @@ class KubernetesScheduler(Scheduler):
         return f"{self.label} {handle.cluster}"
 
     def laid_out(self, job: SiteJob) -> tuple[LaidOutJob, Sequence[str]]:
-        laid_out, notes = with_nodes(job, Kubectl.of(job.section(Kubernetes)))
+        laid_out, notes = with_nodes(job, Kubectl.of(job))
         return LaidOutJob(SiteJob(laid_out)), notes
 
     def plan(self, job: LaidOutJob, options: Options) -> Plan:
@@ -71,7 +71,7 @@ class KubernetesScheduler(Scheduler):
         return Plan(to_yaml(objects).encode(), ("kubectl", *_APPLY), advice=advice, objects=names)
 
     def preflight(self, job: LaidOutJob, plan: Plan, command: CommandLine) -> Iterator[str]:
-        kubectl, objects = Kubectl.of(job.section(Kubernetes)), _objects(plan)
+        kubectl, objects = Kubectl.of(job), _objects(plan)
         yield from check_cluster(job, kubectl)
         for name, key in names_of(job.start_texts).items():
             if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
@@ -91,7 +91,7 @@ class KubernetesScheduler(Scheduler):
     def submit(self, job: LaidOutJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
         """Apply the objects of the plan, which contain the job and its code. An earlier RayJob of the same
         name is replaced if it is over."""
-        kubectl, objects, printed = Kubectl.of(job.section(Kubernetes)), _objects(plan), []
+        kubectl, objects, printed = Kubectl.of(job), _objects(plan), []
         if (before := kubectl.find(RAYJOBS, job.name)) is not None:
             _check_over(before, command)
             printed.append(
@@ -107,7 +107,7 @@ class KubernetesScheduler(Scheduler):
         return replace(handle, printed=(*printed, f"the run is in {handle.storage}/{job.name}"))
 
     def first_word(self, job: SiteJob) -> str:
-        return first_word(job, Kubectl.of(job.section(Kubernetes)))
+        return first_word(job, Kubectl.of(job))
 
     def states(self, jobs: Sequence[Handle]) -> Answer:
         found: dict[str, JobState] = {}

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import CommandFailed, Done, Unanswered, lines, run
 from clustertrain.waiting import wait_until
@@ -57,7 +58,8 @@ class Kubectl:
     context: str | None = None
 
     @classmethod
-    def of(cls, section: Kubernetes) -> Kubectl:
+    def of(cls, job: Job) -> Kubectl:
+        section = job.section(Kubernetes)
         return cls(section.namespace, section.context)
 
     def __call__(

@@ -56,6 +56,13 @@ def _unless_forbidden(left_out: dict[str, None]) -> Iterator[None]:
 
 # --------------------------------------------------------------------------------------------- named objects
 
+_SECRET_REMEDY = "kubectl create secret generic {name} --from-literal=KEY=… creates it."
+_PULL_SECRET_REMEDY = "kubectl create secret docker-registry {name} --docker-server=… --docker-username=…"
+_CONFIG_MAP_REMEDY = "kubectl create configmap {name} --from-file=…"
+_QUEUE_REMEDY = (
+    "`kubectl get localqueue` lists them; without Kueue there is none: leave kubernetes.queue out."
+)
+
 
 def _named(job: Job, namespace: str | None) -> Iterator[tuple[str, str, str]]:
     """Kind and name of what the job names, and the error if it is missing."""
@@ -65,27 +72,20 @@ def _named(job: Job, namespace: str | None) -> Iterator[tuple[str, str, str]]:
         yield "namespace", namespace, f"There is no namespace {namespace}.\n{remedy}"
     where = f"namespace {namespace}" if namespace else "the context's namespace"
 
-    def missing(kind: str, name: str, key: str, remedy: str) -> tuple[str, str, str]:
-        shown = kind.partition(".")[0]
-        return kind, name, f"{key} names {name}, and {where} has no such {shown}.\n{remedy}"
-
-    secrets = [("kubernetes.secrets", name) for name in section.secrets]
-    secrets += [("kubernetes.volumes", each.secret) for each in volumes(job) if each.secret is not None]
-    for key, name in secrets:
-        yield missing(
-            "secret", name, key, f"kubectl create secret generic {name} --from-literal=KEY=… creates it."
-        )
-    for name in section.pull_secrets:
-        remedy = f"kubectl create secret docker-registry {name} --docker-server=… --docker-username=…"
-        yield missing("secret", name, "kubernetes.pull_secrets", remedy)
-    for name in (each.config_map for each in volumes(job) if each.config_map is not None):
-        remedy = f"kubectl create configmap {name} --from-file=…"
-        yield missing("configmap", name, "kubernetes.volumes", remedy)
-    if section.queue is not None and section.queue.kind == "kueue":
-        remedy = (
-            "`kubectl get localqueue` lists them; without Kueue there is none: leave kubernetes.queue out."
-        )
-        yield missing("localqueues.kueue.x-k8s.io", section.queue.name, "kubernetes.queue", remedy)
+    mounted, queue = volumes(job), section.queue
+    queues = [queue.name] if queue is not None and queue.kind == "kueue" else []
+    for kind, key, names, remedy in (
+        ("secret", "kubernetes.secrets", section.secrets, _SECRET_REMEDY),
+        ("secret", "kubernetes.volumes", [volume.secret for volume in mounted], _SECRET_REMEDY),
+        ("secret", "kubernetes.pull_secrets", section.pull_secrets, _PULL_SECRET_REMEDY),
+        ("configmap", "kubernetes.volumes", [volume.config_map for volume in mounted], _CONFIG_MAP_REMEDY),
+        ("localqueues.kueue.x-k8s.io", "kubernetes.queue", queues, _QUEUE_REMEDY),
+    ):
+        for name in names:
+            if name is None:  # a volume of another kind
+                continue
+            text = f"{key} names {name}, and {where} has no such {kind.partition('.')[0]}."
+            yield kind, name, f"{text}\n{remedy.format(name=name)}"
 
 
 # -------------------------------------------------------------------------------------------------- storage

@@ -101,6 +101,11 @@ def has_running_containers(pod: Object) -> bool:
     return bool(containers) and all("running" in each.get("state", {}) for each in containers)
 
 
+def has_started(pod: Object) -> bool:
+    """Whether the containers of the pod run, or have ended."""
+    return at(pod, "status", "phase") in ("Running", "Succeeded", "Failed")
+
+
 def time_of(event: Object) -> float:
     """When the event happened last, in seconds since 1970, or 0 if it has no time."""
     times = (event.get("lastTimestamp"), at(event, "series", "lastObservedTime"), event.get("eventTime"))

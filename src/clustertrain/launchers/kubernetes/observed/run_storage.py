@@ -28,8 +28,11 @@ class RunStorage:
     """The storage of a run. `head`: its head's pod; None if it does not run."""
 
     job: Job
-    kubectl: Kubectl
     head: Object | None
+
+    @property
+    def _kubectl(self) -> Kubectl:
+        return Kubectl.of(self.job)
 
     @contextmanager
     def _pod(self) -> Iterator[tuple[str, str]]:
@@ -37,7 +40,7 @@ class RunStorage:
         if self.head is not None:
             yield name_of(self.head), HEAD_CONTAINER
             return
-        with waiting_pod(self.job, self.kubectl, int(READ_S)) as reader:
+        with waiting_pod(self.job, int(READ_S)) as reader:
             yield reader, READER_CONTAINER
 
     def run(self, *command: str, timeout_s: float = READ_S, to: BinaryIO | None = None) -> str:
@@ -48,7 +51,7 @@ class RunStorage:
             ClusterError: no pod ran it.
         """
         with self._pod() as pod:
-            done = self.kubectl.exec(*pod, *_CLI, *command, timeout_s=timeout_s, stdout=to)
+            done = self._kubectl.exec(*pod, *_CLI, *command, timeout_s=timeout_s, stdout=to)
         if done.code:
             raise error_from_pod(done.code, done.stderr)
         return done.stdout
@@ -61,7 +64,7 @@ class RunStorage:
         """
         with self._pod() as (pod, container):
             try:
-                yield from self.kubectl.lines("exec", pod, f"--container={container}", "--", *_CLI, *command)
+                yield from self._kubectl.lines("exec", pod, f"--container={container}", "--", *_CLI, *command)
             except CommandFailed as error:
                 if error.code is None or not ended_in_pod(error.stderr):
                     raise NotThere(str(error)) from None

@@ -78,7 +78,7 @@ class View:
         return self.standing.exit_code
 
 
-def read_view(job: Job, kubectl: Kubectl, *, existed: bool = False) -> View:
+def read_view(job: Job, *, existed: bool = False) -> View:
     """Read the state of a run from the cluster and the storage.
 
     Args:
@@ -91,8 +91,8 @@ def read_view(job: Job, kubectl: Kubectl, *, existed: bool = False) -> View:
             could not be read.
     """
     notes: list[str] = []
-    observed = observe_run(job, kubectl, notes)
-    stored, last = _read_storage(job, kubectl, observed, notes), None
+    observed = observe_run(job, Kubectl.of(job), notes)
+    stored, last = _read_storage(job, observed, notes), None
     if observed.rayjob is None:
         if not existed:
             _check_exists(job, stored, notes)
@@ -127,18 +127,19 @@ def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
     """
     if (rayjob := kubectl.find(RAYJOBS, job.name)) is None:
         return Observed(None)
-    first = Observed(rayjob)
-    pods = tuple(pod for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _is_of(pod, first))
+    alone = Observed(rayjob)
+    pods = tuple(pod for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _is_of(pod, alone))
     now = time.time()
     lost, words = lost_nodes(kubectl, pods, now), last_words(kubectl, pods, now)
     observed = Observed(rayjob, pods, lost_nodes=lost, last_words=words)
     there = [role_of(pod) for pod in pods if is_running(pod) and not words]
-    if all(there.count(role) >= number for role, number in observed.expected_pods.items()):
-        events: tuple[Object, ...] = ()
-    else:
-        events = _events(kubectl, observed, notes)
-    workload, position = _workload(kubectl, observed, notes), _position(kubectl, observed)
-    return replace(observed, events=events, workload=workload, position=position)
+    if any(there.count(role) < number for role, number in observed.expected_pods.items()):
+        names = {name_of(rayjob), *map(name_of, pods), observed.ray_cluster}
+        observed = replace(observed, events=_events(kubectl, names, observed.created_at, notes))
+    if observed.queue and observed.native.state == "queued":
+        workload, position = _workload(kubectl, rayjob, notes), _position(kubectl, rayjob, observed.queue)
+        observed = replace(observed, workload=workload, position=position)
+    return observed
 
 
 def _is_of(pod: Object, observed: Observed) -> bool:
@@ -147,11 +148,8 @@ def _is_of(pod: Object, observed: Observed) -> bool:
     return role_of(pod) != "reader" and cluster in (None, observed.ray_cluster)
 
 
-def _events(kubectl: Kubectl, observed: Observed, notes: list[str]) -> tuple[Object, ...]:
+def _events(kubectl: Kubectl, names: set[str], since: float, notes: list[str]) -> tuple[Object, ...]:
     """Events of the run's objects since the RayJob was created, and all events of claims."""
-    names = {name_of(thing) for thing in (observed.rayjob or {}, *observed.pods) if thing} | {
-        observed.ray_cluster
-    }
     try:
         events = kubectl.list("events")
     except Forbidden as error:
@@ -161,35 +159,27 @@ def _events(kubectl: Kubectl, observed: Observed, notes: list[str]) -> tuple[Obj
         event
         for event in events
         if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
-        or (event["involvedObject"].get("name") in names and time_of(event) >= observed.created_at)
+        or (event["involvedObject"].get("name") in names and time_of(event) >= since)
     )
 
 
-def _workload(kubectl: Kubectl, observed: Observed, notes: list[str]) -> Object | None:
-    """Kueue's Workload of a RayJob that waits in a queue; else None."""
-    if observed.rayjob is None or not _is_in_queue(observed):
-        return None
+def _workload(kubectl: Kubectl, rayjob: Object, notes: list[str]) -> Object | None:
+    """Kueue's Workload of a RayJob that waits in a queue."""
     try:
         workloads = kubectl.list(WORKLOADS)
     except ClusterError as error:
         notes.append(f"Kueue's Workload was not read: {str(error).splitlines()[0]}")
         return None
-    uid = observed.rayjob["metadata"]["uid"]
+    uid = rayjob["metadata"]["uid"]
     return next((each for each in workloads if uid in _owners(each)), None)
 
 
-def _position(kubectl: Kubectl, observed: Observed) -> int | None:
+def _position(kubectl: Kubectl, rayjob: Object, queue: str) -> int | None:
     """The position of a RayJob in its queue, from 1, if the cluster serves Kueue's visibility API."""
-    if observed.rayjob is None or not _is_in_queue(observed):
-        return None
-    metadata = observed.rayjob["metadata"]
-    found = kubectl.raw(_PENDING.format(metadata["namespace"], observed.queue)) or {}
+    metadata = rayjob["metadata"]
+    found = kubectl.raw(_PENDING.format(metadata["namespace"], queue)) or {}
     waiting = (each for each in found.get("items") or () if metadata["uid"] in _owners(each))
     return next((int(each["positionInLocalQueue"]) + 1 for each in waiting), None)
-
-
-def _is_in_queue(observed: Observed) -> bool:
-    return bool(observed.queue) and observed.native.state == "queued"
 
 
 def _owners(thing: Object) -> list[str]:
@@ -199,13 +189,13 @@ def _owners(thing: Object) -> list[str]:
 # ----------------------------------------------------------------------------------------------- the storage
 
 
-def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[str]) -> StoredStatus | None:
+def _read_storage(job: Job, observed: Observed, notes: list[str]) -> StoredStatus | None:
     """The status in the storage, or None if no pod could read it, with a note if the reading failed."""
     head, reads_without = observed.head, observed.rayjob is None or observed.is_over
     why = ""
     for pod in (*([head] if head is not None else []), *([None] if reads_without else [])):
         try:
-            printed = RunStorage(job, kubectl, pod).run(*_STATUS, timeout_s=_EXEC_S)
+            printed = RunStorage(job, pod).run(*_STATUS, timeout_s=_EXEC_S)
         except (Forbidden, Unanswered):
             raise
         except ClusterTrainError as error:  # of a head: it is gone by now, or has no Python

@@ -34,9 +34,9 @@ from clustertrain.launchers.kubernetes.render.paths import (
 )
 from clustertrain.launchers.kubernetes.render.worker_network import (
     HEALTH_PORT,
+    add_network,
     health_port,
     ports_of_ray,
-    with_network,
 )
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
@@ -95,7 +95,8 @@ def worker_template(run: PodJob, config_map: str) -> dict[str, Any]:
         **_probes(run, health_port(run)),
         "resources": worker_amounts(run),
     }
-    template = with_network(run, _template(run, "worker", config_map, container))
+    template = _template(run, "worker", config_map, container)
+    add_network(run, template)
     if (topology := run.section.topology) is not None:
         kind, key = (
             ("required", topology.required) if topology.required else ("preferred", topology.preferred)

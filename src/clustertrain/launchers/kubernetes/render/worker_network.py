@@ -33,19 +33,17 @@ def ports_of_ray(run: PodJob) -> dict[str, str]:
     }
 
 
-def with_network(run: PodJob, template: dict[str, Any]) -> dict[str, Any]:
-    """The template of a worker's pod with what the job asks for."""
-    section, metadata, spec = run.section, dict(template["metadata"]), dict(template["spec"])
-    worker, *others = spec["containers"]
+def add_network(run: PodJob, template: dict[str, Any]) -> None:
+    """Add to the template of a worker's pod what the job asks for."""
+    section, metadata, spec = run.section, template["metadata"], template["spec"]
+    worker = spec["containers"][0]
     if section.worker_annotations:
         metadata["annotations"] = {**metadata.get("annotations", {}), **section.worker_annotations}
     if section.worker_capabilities:
-        added = {**worker["securityContext"]["capabilities"], "add": list(section.worker_capabilities)}
-        worker = {**worker, "securityContext": {**worker["securityContext"], "capabilities": added}}
+        worker["securityContext"]["capabilities"]["add"] = list(section.worker_capabilities)
     if section.host_network:
         # As ports of the container they are ports of the node, so no two such pods are placed on one node.
         ports = {"metrics": _HOST_METRICS_PORT, "agent": _HOST_HEALTH_PORT}
-        worker = {**worker, "ports": [{"name": n, "containerPort": port} for n, port in ports.items()]}
+        worker["ports"] = [{"name": n, "containerPort": port} for n, port in ports.items()]
         # With the DNS of the node the pod would not find the head's Service.
-        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    return {"metadata": metadata, "spec": {**spec, "containers": [worker, *others]}}
+        spec.update({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"})
