@@ -96,10 +96,9 @@ class QueuedStatus(Status):
 
 def located(scheduler: Scheduler, status: Status) -> Status:
     """The status, with the position of a job that waits."""
-    queue = status.job.queue if isinstance(status, QueuedStatus) else None
-    if queue is None or not queue.is_waiting or not isinstance(status, QueuedStatus):
+    if not isinstance(status, QueuedStatus) or status.job.queue is None or not status.job.queue.is_waiting:
         return status
-    return replace(status, job=replace(status.job, queue=scheduler.located(queue)))
+    return replace(status, job=replace(status.job, queue=scheduler.located(status.job.queue)))
 
 
 def status_of(scheduler: Scheduler, run: RunDir) -> Status:

@@ -165,7 +165,8 @@ def _request_stop(attempt: Attempt, status: Status, echo: Callable[[str], None])
 
 def _wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:
     """Wait at most failures.grace + 60 s for the result of the attempt and print it. Returns it, or None."""
-    within_s = _grace_s(attempt) + _BEYOND_GRACE_S
+    job = job_of(attempt)
+    within_s = (job.failures.grace_s if job is not None else 0.0) + _BEYOND_GRACE_S
     result = wait_until(attempt.result.read, within_s, _RESULT_POLL_S)
     if result is None:
         echo(f"it has not ended within {within_s:g} s")
@@ -173,8 +174,3 @@ def _wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | 
     step = f" at step {result.step}" if result.step else ""
     echo(f"{attempt.run.name}: {result.state} ({result.cause}){step}")
     return result
-
-
-def _grace_s(attempt: Attempt) -> float:
-    job = job_of(attempt)
-    return job.failures.grace_s if job is not None else 0.0

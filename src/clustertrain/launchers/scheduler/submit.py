@@ -15,7 +15,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.check import check_code
-from clustertrain.launchers.scheduler.interface import Handle, LaidOutJob, Plan, Scheduler
+from clustertrain.launchers.scheduler.interface import Handle, JobState, LaidOutJob, Plan, Scheduler
 from clustertrain.launchers.scheduler.status import status_of
 from clustertrain.launchers.source_state import read_source
 from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
@@ -30,14 +30,11 @@ from clustertrain.run.submission import Submission, array_text, record, submissi
 class Submitted:
     """A job that a scheduler has accepted.
 
-    Attributes:
-        state: its state in the queue, as text; "" without an answer.
-        starts: when it is expected to start, and its position; "" if it does not wait, or that is unknown.
+    `state`: its state in the queue; None without an answer.
     """
 
     handle: Handle
-    state: str
-    starts: str
+    state: JobState | None
 
 
 @dataclass(frozen=True)
@@ -143,10 +140,8 @@ def _accepted(
 ) -> Submitted:
     if prepared.submission is not None:
         _record(scheduler, prepared.submission, handle, echo)
-    found = scheduler.states([handle]).jobs.get(handle.job_id)
-    if found is None:
-        return Submitted(handle, "", "")
-    return Submitted(handle, found.text, scheduler.located(found).starts if found.is_waiting else "")
+    state = scheduler.states([handle]).jobs.get(handle.job_id)
+    return Submitted(handle, scheduler.located(state) if state is not None and state.is_waiting else state)
 
 
 def _unset_variables(scheduler: Scheduler, job: Job) -> list[str]:
@@ -219,11 +214,11 @@ def _record(
 
 def what_next(scheduler: Scheduler, name: str, submitted: Submitted, command: CommandLine) -> str:
     """A message with the next commands; `command` submitted the run."""
-    state = f": {submitted.state}" if submitted.state else ""
-    starts = f"\nstarts: {submitted.starts}" if submitted.starts else ""
-    output = submitted.handle.output
+    state, output = submitted.state, submitted.handle.output
+    text = f": {state.text}" if state is not None and state.text else ""
+    starts = f"\nstarts: {state.starts}" if state is not None and state.starts else ""
     return (
-        f"submitted {name} as {scheduler.label} job {submitted.handle.job_id}{state}{starts}\n"
+        f"submitted {name} as {scheduler.label} job {submitted.handle.job_id}{text}{starts}\n"
         f"status: {command.of('status')}\n"
         f"logs:   {command.of('logs', '--follow')}\n"
         f"stop:   {command.of('stop')}" + (f"\n{scheduler.label}'s own output: {output}" if output else "")
