@@ -14,7 +14,7 @@ from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.references import check_set
-from clustertrain.run.claims import claim_attempt, progress_of, who_runs
+from clustertrain.run.claims import allocation_of, claim_attempt, progress_of, who_runs
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import echo_changes, job_changes, standing_attempt, was_refused
@@ -144,10 +144,8 @@ def check_storage(location: Location) -> None:
 
 def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:
     """Whether an attempt was an earlier start of the scheduler's job that now starts again."""
-    claim = previous.claim.read()
-    if claim is None or claim.allocation is None or allocation is None:
-        return False
-    return claim.allocation.is_same_job(allocation)
+    earlier = allocation_of(previous)
+    return earlier is not None and allocation is not None and earlier.is_same_job(allocation)
 
 
 def was_stopped_by_user(run: RunDir, allocation: SchedulerStart) -> bool:

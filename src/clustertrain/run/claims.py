@@ -97,6 +97,12 @@ def claim_of(attempt: Attempt) -> Claim:
     return claim
 
 
+def allocation_of(attempt: Attempt) -> SchedulerStart | None:
+    """The start of a scheduler's job that claimed an attempt; None if no job did."""
+    claim = attempt.claim.read()
+    return claim.allocation if claim is not None else None
+
+
 def who_runs(attempt: Attempt, *, watch_s: float | None = None) -> str | None:
     """The process that runs an attempt, as text for people, or None.
 

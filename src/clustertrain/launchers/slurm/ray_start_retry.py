@@ -10,6 +10,7 @@ from __future__ import annotations
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.section import Slurm
+from clustertrain.run.claims import allocation_of
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.result import ended, failed
@@ -17,8 +18,7 @@ from clustertrain.run.result import ended, failed
 
 def result_of_late_node(attempt: Attempt, job: Job, text: str) -> Result:
     """The result of an attempt that a node ended before the workers started; `text` names the node."""
-    claim = attempt.claim.read()
-    start = claim.allocation if claim is not None else None
+    start = allocation_of(attempt)
     if start is None or len(start.nodes) == 1 or not job.section(Slurm).requeue or not job.failures.retries:
         return failed(attempt, text, EXIT_CLUSTER)
     retries, number = job.failures.retries, 1 + _in_a_row(attempt, start)
@@ -33,8 +33,7 @@ def _in_a_row(attempt: Attempt, start: SchedulerStart) -> int:
     """How many starts of this job directly before this one ended in the same way."""
     count = 0
     for earlier in reversed([each for each in attempt.run.attempts() if each.n < attempt.n]):
-        claim, result = earlier.claim.read(), earlier.result.read()
-        before = claim.allocation if claim is not None else None
+        before, result = allocation_of(earlier), earlier.result.read()
         is_same_job = before is not None and before.is_same_job(start)
         is_same_end = result is not None and (result.state, result.cause) == ("lost", "node_fail")
         if not is_same_job or not is_same_end or earlier.newest_restart() is not None:

@@ -24,7 +24,7 @@ from clustertrain.launchers.kubernetes.render.manifests import START_OPTIONS, fl
 from clustertrain.launchers.scheduler.in_job import run_to_its_end
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.run.admission import Options, is_same_start
-from clustertrain.run.claims import who_runs
+from clustertrain.run.claims import allocation_of, who_runs
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result, SchedulerStart
@@ -122,8 +122,7 @@ def _has_started_before(job: Job, allocation: SchedulerStart) -> bool:
     """Whether this Ray cluster has started the newest generation. Its head was then replaced, and the new one
     continues: --fresh is among the arguments of each start, but starts over only once."""
     previous = RunDir.newest(job.storage.location, job.name).newest_attempt()
-    claim = previous.claim.read() if previous is not None else None
-    earlier = claim.allocation if claim is not None else None
+    earlier = allocation_of(previous) if previous is not None else None
     return (
         earlier is not None
         and earlier.is_same_job(allocation)

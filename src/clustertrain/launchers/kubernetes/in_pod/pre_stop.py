@@ -24,6 +24,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.run.claims import allocation_of
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import SaveRequest, StopRequest
 from clustertrain.run.streams.stream_upload import StreamUpload, attempts_here
@@ -54,8 +55,7 @@ def main(role: str) -> int:
 def _is_kept(attempt: Attempt, job: Job) -> bool:
     """Whether this pod has trained to the run's end, and no other head's pod follows, which would need its
     room in a quota."""
-    claim, result = attempt.claim.read(), attempt.result.read()
-    start = claim.allocation if claim is not None else None
+    start, result = allocation_of(attempt), attempt.result.read()
     is_here = start is not None and start.pod == os.environ[variables.POD]
     ends = ("done",) if job.section(Kubernetes).backoff_limit else ("done", "failed")
     return is_here and result is not None and result.state in ends

@@ -38,7 +38,7 @@ def _is_over(following: _Following, address: str, entrypoint: str) -> bool:
     from ray.job_submission import JobSubmissionClient
 
     client = JobSubmissionClient(address)
-    info = _info(client, following.job_id)
+    info = {each.submission_id: each for each in client.list_jobs()}.get(following.job_id)
     if info is None:
         client.submit_job(entrypoint=entrypoint, submission_id=following.job_id)
         print(f"submitted to Ray's head at {address}: {entrypoint}", flush=True)
@@ -50,12 +50,6 @@ def _is_over(following: _Following, address: str, entrypoint: str) -> bool:
         return False
     print(f"Ray's job is over: {info.status}", flush=True)
     return True
-
-
-def _info(client: Any, job_id: str) -> Any:
-    """The head's record of the job, or None if it has none."""
-    known = {details.submission_id: details for details in client.list_jobs()}
-    return known.get(job_id)
 
 
 class _Following:

@@ -81,7 +81,7 @@ def volumes(job: Job) -> tuple[Volume, ...]:
 
 def _storage(job: Job) -> str:
     uri = job.storage.uri
-    if job.storage.location.is_s3 or _volume_of(job, uri) is not None:
+    if job.storage.location.is_s3 or _is_on_volume(job, uri):
         return uri
     first = next((volume for volume in volumes(job) if _can_hold(volume)), None)
     if first is None:
@@ -100,7 +100,7 @@ def _data(job: Job, name: str, uri: str) -> str:
     if "://" in uri and not uri.lower().startswith("file://"):
         return uri
     path = PurePosixPath(str(local_path(uri, what="data set")))
-    if _volume_of(job, str(path)) is not None:
+    if _is_on_volume(job, str(path)):
         return str(path)
     for folder, unpacked in zip(job.code, _unpacked(job), strict=True):
         if code_is_packed(job) and path.is_relative_to(folder):
@@ -112,7 +112,5 @@ def _data(job: Job, name: str, uri: str) -> str:
     )
 
 
-def _volume_of(job: Job, path: str) -> Volume | None:
-    """The volume that a path is on: of the mounts above it, the one with the longest path."""
-    above = [v for v in volumes(job) if PurePosixPath(path).is_relative_to(v.mount)]
-    return max(above, key=lambda volume: len(volume.mount), default=None)
+def _is_on_volume(job: Job, path: str) -> bool:
+    return any(PurePosixPath(path).is_relative_to(volume.mount) for volume in volumes(job))
