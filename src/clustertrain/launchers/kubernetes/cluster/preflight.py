@@ -41,7 +41,7 @@ def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
     for volume in volumes(job):
         if volume.claim is not None:
             with _unless_forbidden(left_out):
-                _check_claim(job, volume, kubectl, left_out)
+                _check_claim(volume, kubectl, left_out)
     return [f"not all was checked: this account may not {', may not '.join(left_out)}"] if left_out else []
 
 
@@ -91,7 +91,7 @@ def _named(job: Job, namespace: str | None) -> Iterator[tuple[str, str, str]]:
 # -------------------------------------------------------------------------------------------------- storage
 
 
-def _check_claim(job: Job, volume: Volume, kubectl: Kubectl, left_out: dict[str, None]) -> None:
+def _check_claim(volume: Volume, kubectl: Kubectl, left_out: dict[str, None]) -> None:
     """Check that a claim exists and serves the pods of all nodes, or is to be created."""
     claim = kubectl.find("persistentvolumeclaim", volume.claim or "")
     if claim is None:

@@ -114,7 +114,7 @@ def time_of(event: Object) -> float:
 
 def seconds(timestamp: str) -> float:
     """Seconds since 1970 of a time as Kubernetes writes it: 2026-11-21T20:00:00Z, or with a fraction."""
-    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(timestamp).timestamp()
 
 
 def node_of(pod: Object) -> str:

@@ -98,11 +98,9 @@ def worker_template(run: PodJob, config_map: str) -> dict[str, Any]:
     template = _template(run, "worker", config_map, container)
     add_network(run, template)
     if (topology := run.section.topology) is not None:
-        kind, key = (
-            ("required", topology.required) if topology.required else ("preferred", topology.preferred)
-        )
-        topology_annotation = {f"kueue.x-k8s.io/podset-{kind}-topology": key}
-        template["metadata"].setdefault("annotations", {}).update(topology_annotation)
+        kind = "required" if topology.required else "preferred"
+        annotations = template["metadata"].setdefault("annotations", {})
+        annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = topology.required or topology.preferred
     return template
 
 
