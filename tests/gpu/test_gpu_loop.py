@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from dataclasses import replace
 from datetime import timedelta
 
@@ -162,16 +161,6 @@ def test_nccl_over_all_gpus_with_sync_batchnorm_and_a_stop(tmp_path):
     for process in started:
         process.join(60)
         assert process.exitcode == 0
-
-
-@needs_cuda
-def test_join_refuses_a_gpu_that_is_not_there(monkeypatch):
-    from clustertrain.errors import ClusterError
-    from clustertrain.training.ranks.distributed import init_process_group
-
-    monkeypatch.setitem(os.environ, "LOCAL_RANK", str(torch.cuda.device_count()))
-    with pytest.raises(ClusterError, match="Start one process per GPU"):
-        init_process_group()
 
 
 class InFloat8(Plain):

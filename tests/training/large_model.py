@@ -9,15 +9,16 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from clustertrain import Task
 from clustertrain.training.loop import train
-from clustertrain.training.ranks.distributed import destroy_process_group, init_process_group
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import TrainSettings
+from training.ranks import rank_of_torchrun
 from training.tasks import MemoryRun
 
 WIDTH, LAYERS = 3072, 64  # from 32 MiB on glibc returns freed memory at once
@@ -52,14 +53,14 @@ class Unsaved(MemoryRun):
 
 def main(strategy: str) -> None:
     torch.set_num_threads(1)
-    rank_info = init_process_group()
+    rank_info = rank_of_torchrun()
     run = Unsaved(rank_info.rank)
     settings = TrainSettings(steps=2, batch_size=2, log_every=1, strategy=strategy)
     train(Deep(), settings, rank_info, run, {})
     for record in run.logs:
         if record["kind"] == "train":
             print(f"loss {record['loss']:.6f}", flush=True)
-    destroy_process_group()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

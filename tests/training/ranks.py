@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import traceback
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,15 @@ from clustertrain.training.ranks.distributed import RankInfo
 
 _ANSWER_S = 120
 PRELOADED = ["torch", "clustertrain.training.loop"]
+
+
+def rank_of_torchrun() -> RankInfo:
+    """Join the process group of torchrun's environment, on the CPU; alone without that environment."""
+    cpu = torch.device("cpu")
+    if "RANK" not in os.environ:
+        return RankInfo(0, 0, 1, cpu)
+    dist.init_process_group("gloo")
+    return RankInfo(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), cpu)
 
 
 class RankFailed(Exception):

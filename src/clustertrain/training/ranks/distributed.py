@@ -1,23 +1,19 @@
-"""Ranks: the rank of this process, the process group, and requests on which all ranks agree."""
+"""Ranks: the rank of this process, collectives, and requests on which all ranks agree."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from clustertrain.errors import ClusterError
 from clustertrain.training.ranks.host import Requests
 
 _T = TypeVar("_T")
-COLLECTIVE_TIMEOUT_S = 1800.0  # a rank that waits longer for the others gives up
 
 
 @dataclass(frozen=True)
@@ -28,47 +24,6 @@ class RankInfo:
     local_rank: int
     world_size: int
     device: torch.device
-
-
-def init_process_group(timeout_s: float = COLLECTIVE_TIMEOUT_S) -> RankInfo:
-    """Join the process group of torchrun's environment; without that environment, world_size is 1.
-
-    Reads RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL on GPUs, gloo on CPUs.
-
-    Raises:
-        ClusterError: LOCAL_RANK names a GPU that this node does not have.
-    """
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = _device(local_rank)
-    if "RANK" not in os.environ:
-        return RankInfo(rank=0, local_rank=0, world_size=1, device=device)
-    on_gpu = device.type == "cuda"
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
-        timeout=timedelta(seconds=timeout_s),
-        device_id=device if on_gpu else None,
-    )
-    return RankInfo(dist.get_rank(), local_rank, dist.get_world_size(), device)
-
-
-def _device(local_rank: int) -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    gpus = torch.cuda.device_count()
-    if local_rank >= gpus:
-        raise ClusterError(
-            f"LOCAL_RANK is {local_rank}, but this node has {gpus} GPUs: local ranks are 0 to {gpus - 1}.\n"
-            "Start one process per GPU."
-        )
-    device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
-    return device
-
-
-def destroy_process_group() -> None:
-    """Destroy the process group, if there is one."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def sum_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor:
