@@ -31,6 +31,11 @@ from shelves import shelf_at
 FILES = {"model.pt": b"weights" * 40, "training.pt": b"optimizer" * 10}
 
 
+def any_tree(name):
+    """Whether the writer of a tree is over, if all are."""
+    return True
+
+
 def progress(step, **changes):
     made = SaveProgress(step, epoch=1, samples_seen=8 * step, world_size=2, metrics={}, reason="every")
     return replace(made, **changes)
@@ -312,9 +317,9 @@ def test_a_second_save_of_one_step_is_the_first(tmp_path):
 def test_leftovers_are_collected_and_nothing_else(tmp_path):
     for name in (".a.1.tmp", ".b.2.gone", ".hidden", "visible.tmp"):
         (tmp_path / name).mkdir()
-    assert collect_leftovers(tmp_path) == [".a.1.tmp", ".b.2.gone"]
+    assert collect_leftovers(tmp_path, any_tree) == [".a.1.tmp", ".b.2.gone"]
     assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden", "visible.tmp"]
-    assert collect_leftovers(tmp_path / "nothing") == []
+    assert collect_leftovers(tmp_path / "nothing", any_tree) == []
 
 
 # ------------------------------------------------------------------------------------------- retention

@@ -22,6 +22,11 @@ from s3_servers import ENVIRONMENT, SERVERS
 MARKER = "DONE"
 
 
+def any_tree(name):
+    """Whether the writer of a tree is over, if all are."""
+    return True
+
+
 @pytest.fixture
 def posix_store(tmp_path):
     return open_store(str(tmp_path / "store"))
@@ -190,7 +195,7 @@ def test_an_aborted_tree_leaves_nothing(store):
         1 / 0  # noqa: B018
     tree.abort()
     assert store.list("trees") == store.trees("trees", MARKER) == []
-    assert store.collect_leftovers("trees", MARKER) == []
+    assert store.collect_leftovers("trees", MARKER, any_tree) == []
 
 
 def test_a_name_that_is_taken_is_not_given_again(store):
@@ -204,7 +209,7 @@ def test_a_name_that_is_taken_is_not_given_again(store):
     second.abort()
     assert contents(store, "trees/one/a") == b"1"
     assert store.read_or_none("trees/one/DONE") == b"done"
-    assert store.collect_leftovers("trees", MARKER) == []
+    assert store.collect_leftovers("trees", MARKER, any_tree) == []
 
 
 def test_a_removed_tree_is_gone_with_all_its_files(store):
@@ -221,14 +226,14 @@ def test_leftovers_are_collected_and_trees_are_not(store):
     left = store.new_tree("trees/two")
     with left.create("a") as file:
         file.write(b"2")
-    (name,) = store.collect_leftovers("trees", MARKER)
+    (name,) = store.collect_leftovers("trees", MARKER, any_tree)
     assert "two" in name
-    assert store.collect_leftovers("trees", MARKER) == []
+    assert store.collect_leftovers("trees", MARKER, any_tree) == []
     assert store.trees("trees", MARKER) == ["one"]
     with pytest.raises(FileNotFoundError):  # what was collected meanwhile cannot be committed
         left.commit(MARKER, b"done")
     assert store.trees("trees", MARKER) == ["one"]
-    assert store.collect_leftovers("nothing", MARKER) == []
+    assert store.collect_leftovers("nothing", MARKER, any_tree) == []
 
 
 def test_probe_leaves_nothing(store):
@@ -266,7 +271,7 @@ def test_a_folder_that_lost_its_marker_is_still_a_tree(posix_store):
     posix_store.remove("trees/one/DONE")
     posix_store.write_atomic("trees/file", b"")
     assert posix_store.trees("trees", MARKER) == ["one"]
-    assert posix_store.collect_leftovers("trees", MARKER) == []
+    assert posix_store.collect_leftovers("trees", MARKER, any_tree) == []
 
 
 def test_a_link_whose_answer_was_lost_counts_as_created(posix_store, monkeypatch):

@@ -66,7 +66,6 @@ class PinnedMemory:
         self._register, self._unregister = register or _register, unregister or _unregister
         self._shared: _Chunk | None = None
         self._used_bytes = 0  # of the shared chunk
-        self.reserved_bytes = 0
         self.refusal = ""
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -103,7 +102,6 @@ class PinnedMemory:
             return chunk  # a copy to pageable memory is as whole, and takes longer
         chunk.address, chunk.unregister = address, self._unregister
         chunk.device = _current_device()
-        self.reserved_bytes += whole_pages
         return chunk
 
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from clustertrain.errors import StorageError
 from clustertrain.regular_file import NotAFile, open_file, read_file
 from clustertrain.storage.location import Location
-from clustertrain.storage.posix_tree import PosixTree, any_tree, collect_leftovers, fsync_folder, remove_tree
+from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, fsync_folder, remove_tree
 
 _T = TypeVar("_T")
 _STALE_TRIES = 5
@@ -98,7 +98,7 @@ class PosixStore:
         remove_tree(self._path(key))
 
     def collect_leftovers(
-        self, prefix: str, marker: str, is_over: Callable[[str], bool] = any_tree
+        self, prefix: str, marker: str, is_over: Callable[[str], bool]
     ) -> builtins.list[str]:
         return collect_leftovers(self._path(prefix), is_over)
 

@@ -119,12 +119,7 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def any_tree(name: str) -> bool:
-    """Whether the writer of a tree is over, if all are."""
-    return True
-
-
-def collect_leftovers(parent: Path, is_over: Callable[[str], bool] = any_tree) -> list[str]:
+def collect_leftovers(parent: Path, is_over: Callable[[str], bool]) -> list[str]:
     """Remove what killed writers and removers left behind in `parent`; returns the names."""
     if not parent.is_dir():
         return []

@@ -15,7 +15,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable
 
-from clustertrain.storage.posix_tree import HIDDEN, any_tree
+from clustertrain.storage.posix_tree import HIDDEN
 from clustertrain.storage.s3_exclusive_create import create_exclusive
 from clustertrain.storage.s3_objects import S3Objects
 from clustertrain.storage.s3_tree import NEWEST, S3Tree
@@ -56,7 +56,7 @@ class S3Store(S3Objects):
         self.remove_below(key)
 
     def collect_leftovers(
-        self, prefix: str, marker: str, is_over: Callable[[str], bool] = any_tree
+        self, prefix: str, marker: str, is_over: Callable[[str], bool]
     ) -> builtins.list[str]:
         _, names = self.directly_below(prefix)
         over = [name for name in names if not name.startswith(HIDDEN) and is_over(name)]

@@ -13,7 +13,7 @@ from typing import Protocol
 from clustertrain.errors import JobError, StorageError
 from clustertrain.storage.location import Location, local_path
 from clustertrain.storage.posix import PosixStore
-from clustertrain.storage.posix_tree import WrittenFile, any_tree
+from clustertrain.storage.posix_tree import WrittenFile
 
 
 class TreeFile(Protocol):
@@ -117,7 +117,7 @@ class Store(Protocol):
         """
 
     def collect_leftovers(
-        self, prefix: str, marker: str, is_over: Callable[[str], bool] = any_tree
+        self, prefix: str, marker: str, is_over: Callable[[str], bool]
     ) -> builtins.list[str]:
         """Remove what killed writers and removers left of trees under a prefix; returns the names.
 
