@@ -161,7 +161,7 @@ class Contender:
         Raises:
             StorageError: the folder cannot be written.
         """
-        numbers = self._numbers()
+        numbers = _numbers(self._folder, self._name)
         if numbers and not self._is_over(numbers[-1]):
             return None
         number = numbers[-1] + 1 if numbers else 1
@@ -195,9 +195,6 @@ class Contender:
         record = _Record.parse(data)
         self._ended_token = record.token if record is not None and record.is_over else None
         return self._ended_token is not None or self._unchanged_s >= self._lease_s
-
-    def _numbers(self) -> list[int]:
-        return _numbers(self._folder, self._name)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._name}.{number}"
