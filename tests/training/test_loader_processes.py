@@ -54,7 +54,9 @@ def unpicklable(fetch):
 def test_the_number_follows_from_cpus_and_a_measured_batch(seconds, cpus, size, expected, text):
     batches = Batches(seconds)
     sent = unpicklable if size is None else lambda fetch: (fetch, size)
-    processes, why = processes_for(batches, [10, 20, 30], cpus, sent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader_processes, "sent_copy", sent)
+        processes, why = processes_for(batches, [10, 20, 30], cpus)
     assert processes == expected
     assert text in why
     assert batches.fetched == ([10, 20] if cpus > 1 and size is not None else [])
@@ -64,7 +66,8 @@ def test_without_a_number_the_ranks_of_a_node_share_its_cpus(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert loader_processes.cpus_of_rank() == 8
-    assert processes_for(Batches(0.01), [1], None, lambda fetch: (fetch, 0))[0] == 7
+    monkeypatch.setattr(loader_processes, "sent_copy", lambda fetch: (fetch, 0))
+    assert processes_for(Batches(0.01), [1], None)[0] == 7
 
 
 def test_the_bytes_that_each_process_would_copy():
@@ -99,7 +102,7 @@ def test_a_data_set_that_opens_its_file_late_is_sent_with_the_file_closed(tmp_pa
     dataset = torch.utils.data.Subset(Opened(tmp_path / "samples"), range(6))
     fetch = Fetch(dataset, collate_of(Classify()))
     keys = [MicroBatch([0, 1], 0, 0.5, None), MicroBatch([4, 5], 0, 0.5, None)]
-    processes, why = processes_for(fetch, keys, 4, sent_copy)
+    processes, why = processes_for(fetch, keys, 4)
     assert (processes, dataset.dataset.file) == (3, None), why
     loader = Loader(fetch, keys, processes=1, device=torch.device("cpu"), reuse=False)
     assert [batch.tolist() for _, batch in loader] == [[0, 1], [4, 5]]
@@ -107,8 +110,9 @@ def test_a_data_set_that_opens_its_file_late_is_sent_with_the_file_closed(tmp_pa
     assert copy._dataset.dataset.table is dataset.dataset.table and size_bytes == dataset.dataset.table.nbytes
 
 
-def test_shards_are_not_timed():
-    assert processes_for(Batches(9.0), None, 8, lambda fetch: (fetch, 0))[0] == 7
+def test_shards_are_not_timed(monkeypatch):
+    monkeypatch.setattr(loader_processes, "sent_copy", lambda fetch: (fetch, 0))
+    assert processes_for(Batches(9.0), None, 8)[0] == 7
 
 
 def test_a_gpu_gets_the_measured_number_and_a_cpu_none():

@@ -11,7 +11,7 @@ from torch.utils.data import Subset
 
 from clustertrain.errors import JobError
 from clustertrain.training.data.loader_processes import processes_for
-from clustertrain.training.data.loading import Collate, Fetch, Loader, sent_copy
+from clustertrain.training.data.loading import Collate, Fetch, Loader
 from clustertrain.training.data.sampling import (
     UNKNOWN,
     BatchSizes,
@@ -156,7 +156,7 @@ def _automatic_processes(
     if rank_info.device.type != "cuda" or is_stream(dataset):
         return 0
     keys = None if order.shards is not None else order
-    processes, why = processes_for(Fetch(dataset, collate), keys, settings.cpus, sent_copy)
+    processes, why = processes_for(Fetch(dataset, collate), keys, settings.cpus)
     note(why)
     return processes
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 from clustertrain.errors import JobError
+from clustertrain.training.data.loading import sent_copy
 
 _MOST = 16
 _WORTH_S = 0.002  # to receive a batch from another process takes about as long
 _MOST_COPIED_BYTES = 256 << 20  # each process has a copy of the data set
 
 
-def processes_for(
-    fetch: Any, keys: Iterable[Any] | None, cpus: float | None, sent: Callable[[Any], tuple[Any, int]]
-) -> tuple[int, str]:
+def processes_for(fetch: Any, keys: Iterable[Any] | None, cpus: float | None) -> tuple[int, str]:
     """The number of loader processes, and why, for the log.
 
     Args:
@@ -25,15 +24,13 @@ def processes_for(
             stays closed in `fetch`, which could not be sent to a process with an open one.
         keys: of the batches, or None if none is to be timed.
         cpus: the CPUs of this rank; None: its share of those that its process may use.
-        sent: returns the copy that a process gets of an object, and the bytes of its tensors and arrays;
-            raises JobError if it cannot be sent.
     """
     cpus = cpus_of_rank() if cpus is None else cpus
     most = min(int(cpus) - 1, _MOST)
     if most < 1:
         return 0, f"loader_workers auto: 0, because this worker has {cpus:g} CPUs, one of them for training"
     try:
-        copy, copied_bytes = sent(fetch)
+        copy, copied_bytes = sent_copy(fetch)
     except JobError as error:
         return (
             0,
