@@ -83,7 +83,7 @@ class PosixStore:
         return PosixTree(self._path(key))
 
     def join_tree(self, key: str, handle: str) -> PosixTree:
-        return PosixTree(self._path(key), handle=handle)
+        return PosixTree(self._path(key), handle)
 
     def trees(self, prefix: str, marker: str) -> builtins.list[str]:
         folder = self._path(prefix)

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -55,7 +55,6 @@ class _HashingFile:
         return self._hash.hexdigest()
 
 
-@dataclass
 class PosixTree:
     """Files are written to a hidden sibling folder; `commit` writes the marker last and renames the folder.
 
@@ -63,15 +62,12 @@ class PosixTree:
     committed tree: FileExistsError.
     """
 
-    target: Path
-    files: dict[str, WrittenFile] = field(default_factory=dict)
-    handle: str = ""  # the name of the hidden folder; given, it exists already
-
-    def __post_init__(self) -> None:
-        is_new = not self.handle
-        self.handle = self.handle or f"{HIDDEN}{self.target.name}.{uuid.uuid4().hex[:8]}.tmp"
-        self._work = self.target.parent / self.handle
-        if is_new:
+    def __init__(self, target: Path, handle: str = "") -> None:
+        """`handle` is the name of the hidden folder, if that exists already."""
+        self.files: dict[str, WrittenFile] = {}
+        self.handle = handle or f"{HIDDEN}{target.name}.{uuid.uuid4().hex[:8]}.tmp"
+        self._target, self._work = target, target.parent / self.handle
+        if not handle:
             self._work.mkdir(parents=True)
 
     @contextmanager
@@ -90,12 +86,12 @@ class PosixTree:
             file.write(data)
         fsync_folder(self._work)
         try:
-            self._work.rename(self.target)
+            self._work.rename(self._target)
         except OSError as error:
-            if self.target.exists():
-                raise FileExistsError(f"{self.target} exists already") from error
+            if self._target.exists():
+                raise FileExistsError(f"{self._target} exists already") from error
             raise
-        fsync_folder(self.target.parent)
+        fsync_folder(self._target.parent)
 
     def abort(self) -> None:
         """Remove the written files, which were never visible."""
