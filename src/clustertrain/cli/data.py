@@ -145,7 +145,7 @@ def _state(each: DataSet) -> DataState:
     if not parts:
         return state("absent")
     most = max(parts, key=lambda part: part.size_bytes)
-    total = most.header.total_bytes
+    total = most.total_bytes
     return state("partial", size_bytes=most.size_bytes, total_bytes=total, where=str(entry.into))
 
 

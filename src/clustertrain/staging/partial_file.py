@@ -20,7 +20,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clustertrain.record_file import json_object, typed
@@ -40,19 +40,18 @@ work."""
 
 
 @dataclass(frozen=True)
-class Header:
-    """The version of the source, if it has versions, and its length if it gave one."""
+class Progress:
+    """The content of a progress file.
+
+    Attributes:
+        validator: the version of the source, or None if it has no versions.
+        total_bytes: its length, or None if it gave none.
+        pieces: those that are recorded; the others are the JSON.
+    """
 
     validator: str | None
     total_bytes: int | None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The content of a progress file."""
-
-    header: Header
-    pieces: list[Piece]
+    pieces: Sequence[Piece] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -63,12 +62,12 @@ def read_progress(folder: Path) -> Progress | None:
     """The content of the progress file in a folder, if there is something to resume from."""
     try:
         data = read_file(folder / "progress")
-        header = typed(Header, json_object(data[:_HEADER_BYTES]))
+        header = typed(Progress, json_object(data[:_HEADER_BYTES]))
     except (OSError, ValueError, RecursionError):
         return None
     entries = data[_HEADER_BYTES : len(data) - (len(data) - _HEADER_BYTES) % _ENTRY.size]
-    found = Progress(header, list(_ENTRY.iter_unpack(entries)))
-    return found if found.size_bytes and header.validator is not None else None
+    found = replace(header, pieces=list(_ENTRY.iter_unpack(entries)))
+    return found if found.size_bytes and found.validator is not None else None
 
 
 def forget(folder: Path) -> None:
@@ -121,7 +120,7 @@ class PartFile:
         self._recorded = [(offset, offset + length) for offset, length, _ in pieces]
         self.size_bytes = sum(end - start for start, end in self._recorded)
         self._lock = threading.Lock()
-        header = json.dumps(asdict(Header(validator, total_bytes))).encode()
+        header = json.dumps({"validator": validator, "total_bytes": total_bytes}).encode()
         entries = b"".join(_ENTRY.pack(*piece) for piece in pieces)
         with self._writing(), ExitStack() as files:
             if not self._recorded:
@@ -146,13 +145,13 @@ class PartFile:
             try:
                 for chunk in chunks_of(folder / "download", offset, offset + length):
                     actual = zlib.crc32(chunk, actual)
-                    tick(present_bytes, found.header.total_bytes)
+                    tick(present_bytes, found.total_bytes)
             except (OSError, OverflowError):
                 continue
             if length and actual == crc:
                 pieces.append((offset, length, crc))
                 present_bytes += length
-        return cls(folder, found.header.validator, found.header.total_bytes, pieces) if pieces else None
+        return cls(folder, found.validator, found.total_bytes, pieces) if pieces else None
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
