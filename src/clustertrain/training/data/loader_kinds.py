@@ -21,7 +21,7 @@ from clustertrain.training.data.sampling import (
     evaluation_order,
     shard_evaluation_order,
 )
-from clustertrain.training.data.shard_order import Dealing
+from clustertrain.training.data.shard_order import Dealing, divisor_at_most
 from clustertrain.training.data.shards import Shards
 from clustertrain.training.data.streaming import (
     BatchOfStream,
@@ -159,11 +159,6 @@ def _automatic_processes(
     processes, why = processes_for(Fetch(dataset, collate), keys, settings.cpus)
     note(why)
     return processes
-
-
-def divisor_at_most(number: int, most: int) -> int:
-    """The largest divisor of `number` up to `most`, or 0 for 0."""
-    return max((n for n in range(1, most + 1) if number % n == 0), default=0)
 
 
 def evaluated_part(dataset: Any, limit_batches: int | None, sizes: BatchSizes) -> Any:

@@ -127,6 +127,11 @@ def shard_of(starts: Sequence[int], sample: int) -> int:
     return bisect_right(starts, sample) - 1
 
 
+def divisor_at_most(number: int, most: int) -> int:
+    """The largest divisor of `number` up to `most`, or 0 if `most` is 0."""
+    return max((n for n in range(1, min(number, most) + 1) if number % n == 0), default=0)
+
+
 def _cut(segments: list[Ids], start: int, end: int) -> list[Ids]:
     """The part of a sequence of segments from `start` to `end`, counted in samples."""
     found, at = [], 0
@@ -165,9 +170,7 @@ class Lanes:
     def __init__(self, segments: list[_Shuffled], batch_size: int) -> None:
         self._batch_size = batch_size
         self._waiting = deque(segments)
-        self.number = max(
-            (n for n in range(1, LANES + 1) if LANES % n == 0 and n <= len(segments)), default=1
-        )
+        self.number = divisor_at_most(LANES, len(segments)) or 1
         self._open = deque(self._waiting.popleft() for _ in range(min(self.number, len(segments))))
         self._of_batch = 0  # samples of the current batch that are taken
 
