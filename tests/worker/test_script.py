@@ -122,6 +122,13 @@ def test_its_signal_comes_through(run):
     assert "signal 11 (SIGSEGV)" in str(caught.value)
 
 
+def test_a_signal_without_a_name_comes_through(run):
+    number = signal.SIGRTMIN + 2
+    with pytest.raises(ScriptFailed, match=rf"ended by signal {number} on rank 1") as caught:
+        run(f"import os; os.kill(os.getpid(), {number})")
+    assert caught.value.returncode == -number
+
+
 def test_a_failure_can_be_pickled():
     import pickle
 

@@ -48,10 +48,15 @@ def ending_text(returncode: int) -> str:
     """How a process of subprocess.Popen ended, as the predicate of a sentence."""
     if returncode >= 0:
         return f"ended with code {returncode}"
+    return f"was killed by signal {signal_text(-returncode)}"
+
+
+def signal_text(number: int) -> str:
+    """The number and the name of a signal: "9 (SIGKILL)". Most real-time signals have no name."""
     try:
-        return f"was killed by signal {-returncode} ({signal.Signals(-returncode).name})"
-    except ValueError:  # a real-time signal has no name
-        return f"was killed by signal {-returncode}"
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
 
 
 def block_requests() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from clustertrain.errors import ClusterTrainError
+from clustertrain.node.signals import signal_text
 from clustertrain.worker.code.error_report import ErrorReport, printable
 from clustertrain.worker.code.printed_traceback import last_exception
 from clustertrain.worker.fork.client import NAME
@@ -190,7 +191,7 @@ def _note_own_error(
 
 
 def _failure(name: str, rank: int, code: int, output: Sequence[str], folder: str) -> ScriptFailed:
-    ended = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
+    ended = f"by signal {signal_text(-code)}" if code < 0 else f"with exit code {code}"
     # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
     report = last_exception(output, folder, lines_after=_LAST_LINES) if code == 1 else None
     shown = [line for line in map(_as_on_a_terminal, output) if line][-_LAST_LINES:]
