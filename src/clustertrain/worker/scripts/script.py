@@ -133,11 +133,15 @@ def run_script(
     running.remove(child.pid)
     if group is not None:
         group.ended(None if stopped.result() else code)
+    # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
+    report = last_exception(last_lines, str(cwd), lines_after=_LAST_LINES) if code == 1 else None
     if stopped.result() or (code != 0 and stop_exists()):
-        _note_own_error(rank, code, last_lines, str(cwd), note)
+        if report is not None and not shows_lost_peer(report.name, report.message):
+            own = report.text(f"rank {rank}")
+            note("warning", f"{own}\nThe script ended with it after the stop request.")
         return False
     if code != 0:
-        raise _failure(program.name, rank, code, last_lines, str(cwd))
+        raise _failure(program.name, rank, code, last_lines, report)
     return True
 
 
@@ -180,20 +184,10 @@ def _kept(line: bytes) -> str:
     return line.decode(errors="replace").rstrip()[-_KEPT_CHARACTERS:]
 
 
-def _note_own_error(
-    rank: int, code: int, output: Sequence[str], folder: str, note: Callable[[str, str], None]
-) -> None:
-    """Report an exception that ended the script after the stop request, unless it only shows that another
-    rank has ended."""
-    report = last_exception(output, folder, lines_after=_LAST_LINES) if code == 1 else None
-    if report is not None and not shows_lost_peer(report.name, report.message):
-        note("warning", f"{report.text(f'rank {rank}')}\nThe script ended with it after the stop request.")
-
-
-def _failure(name: str, rank: int, code: int, output: Sequence[str], folder: str) -> ScriptFailed:
+def _failure(
+    name: str, rank: int, code: int, output: Sequence[str], report: ErrorReport | None
+) -> ScriptFailed:
     ended = f"by signal {signal_text(-code)}" if code < 0 else f"with exit code {code}"
-    # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
-    report = last_exception(output, folder, lines_after=_LAST_LINES) if code == 1 else None
     shown = [line for line in map(_as_on_a_terminal, output) if line][-_LAST_LINES:]
     if report is not None:
         text = f"{report.text(f'rank {rank}')}\n{name} ended {ended}."
