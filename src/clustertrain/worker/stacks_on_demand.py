@@ -17,6 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 
 from clustertrain.errors import StorageError
@@ -95,20 +96,14 @@ def stacks_of_script(rank: int, child: int) -> RankStacks:
 def _frames() -> tuple[str, ...]:
     """The frames of the thread that trains, up to the function that began it, else of the main thread; the
     innermost first."""
-    by_thread = {ident: _stack(frame) for ident, frame in sys._current_frames().items()}
+    by_thread = {
+        ident: [each for each, _ in walk_stack(frame)] for ident, frame in sys._current_frames().items()
+    }
     for stack in by_thread.values():
         for n, frame in enumerate(stack):
             if frame.f_code.co_name in _TRAINS:
                 return tuple(map(_shown, stack[:n]))
     return tuple(map(_shown, by_thread.get(threading.main_thread().ident or 0, [])))
-
-
-def _stack(frame: FrameType | None) -> list[FrameType]:
-    found = []
-    while frame is not None:
-        found.append(frame)
-        frame = frame.f_back
-    return found
 
 
 def _shown(frame: FrameType) -> str:
