@@ -25,12 +25,8 @@ class UserCodeFailed(Exception):
         return UserCodeFailed, (self.report,)
 
 
-def report_of(error: BaseException, code: str) -> ErrorReport:
-    """The report of an exception and of up to three causes. `code`: the folder of the user's code."""
-    return _report(error, code, _CAUSES)
-
-
-def _report(error: BaseException, code: str, causes: int) -> ErrorReport:
+def report_of(error: BaseException, code: str, causes: int = _CAUSES) -> ErrorReport:
+    """The report of an exception and of up to `causes` causes. `code`: the folder of the user's code."""
     name, message = type(error).__name__, _message(error)
     classes = tuple(cls.__name__ for cls in type(error).__mro__)
     if (inner := inner_report(message, code)) is not None:
@@ -47,7 +43,7 @@ def _report(error: BaseException, code: str, causes: int) -> ErrorReport:
         frames=user_frames(places, code),
         cause=_cause(error, code, causes),
         is_raised_from=error.__cause__ is not None,
-        members=tuple(_report(member, code, 0) for member in members[:MEMBERS]),
+        members=tuple(report_of(member, code, causes=0) for member in members[:MEMBERS]),
     )
 
 
@@ -57,10 +53,10 @@ def _cause(error: BaseException, code: str, causes: int) -> ErrorReport | None:
     if causes == 0:
         return None
     if error.__cause__ is not None:
-        return _report(error.__cause__, code, causes - 1)
+        return report_of(error.__cause__, code, causes - 1)
     if error.__context__ is None or error.__suppress_context__:
         return None
-    handled = _report(error.__context__, code, causes - 1)
+    handled = report_of(error.__context__, code, causes - 1)
     return handled if handled.frames else None
 
 
