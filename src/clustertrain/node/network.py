@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+from contextlib import suppress
 
 from clustertrain.errors import ClusterError
 
@@ -36,8 +37,15 @@ def address_towards(other: str) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has this IPv4 address, or None."""
-    return next((name for name, has in _interfaces().items() if has == address), None)
+    """The interface whose first IPv4 address is this one, or None."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with suppress(OSError):  # no IPv4 address
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
 
 
 def interface_variables(address: str) -> dict[str, str]:
@@ -69,17 +77,3 @@ def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
             return None
     except OSError as error:
         return error
-
-
-def _interfaces() -> dict[str, str]:
-    """The interfaces that have an IPv4 address, each with its first one."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:  # no IPv4 address
-                continue
-            found[name] = socket.inet_ntoa(answer[20:24])
-    return found
