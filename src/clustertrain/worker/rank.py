@@ -54,7 +54,6 @@ class WorkerRun:
         restart = self.attempt.restart(plan.restart)
         self.step = self._steps = 0
         self.last_metrics: dict[str, float] = {}
-        self._is_known_to_fork_server = False
         self.saves_in_background = job.checkpoint.async_
         # The ranks of a loop agree on the step to stop at; each process of a script gets its own signal.
         resizable = restart if len(job.world_sizes) > 1 and not job.is_script else None
@@ -247,19 +246,19 @@ class WorkerRun:
 
     def phase(self, name: str, step: int) -> None:
         self._watchdog.beat(name)
-        if name in ("step", "usual_step"):
-            collect_as_usual()
-            if not self._is_known_to_fork_server and os.environ.get("LOCAL_RANK") == "0":
-                self._is_known_to_fork_server = True
-                threading.Thread(target=preload_for_restart, daemon=True).start()
         self.step = max(self.step, step)
         if self._reached:
             self._reached.set(step)
-        if name in ("step", "usual_step"):
-            self.strike.step_done(step)
-            self._steps += 1
-            if self._steps == 2 and os.environ.get("LOCAL_RANK") == "0":  # every rank has kept the first
-                last_step.forget_earlier(self.plan)
+        if name not in ("step", "usual_step"):
+            return
+        collect_as_usual()
+        is_first_of_node = os.environ.get("LOCAL_RANK") == "0"
+        if self._steps == 0 and is_first_of_node:
+            threading.Thread(target=preload_for_restart, daemon=True).start()
+        self.strike.step_done(step)
+        self._steps += 1
+        if self._steps == 2 and is_first_of_node:  # every rank has kept the first
+            last_step.forget_earlier(self.plan)
 
     def profile(self) -> tuple[Path, str]:
         return self._file(self.attempt.restart(self.plan.restart).profile_key(self.rank))
