@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clustertrain import variables
-from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
+from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName, Manifest
 from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.calls import RankDied, answer, answers, answers_by_rank
 from clustertrain.driver.elastic_cluster import alive_nodes
@@ -27,11 +27,12 @@ from clustertrain.job.file import parse_job
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint, overtaken_by
-from clustertrain.run.folder import JOB_YAML, Restart
+from clustertrain.run.folder import JOB_YAML, Attempt, Restart
 from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
+from clustertrain.worker.last_step import KeptState
 from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
 from clustertrain.worker.process_group import GroupSpec, join_process_group
 from clustertrain.worker.restart_plan import RestartPlan
@@ -183,52 +184,15 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
         StorageError: a newer attempt has taken the run over, or no checkpoint verifies.
     """
     attempt = ref.open()
-    if (stop := attempt.stop.read()) is not None:
-        raise RunStopped(f"Stopped before the workers started ({stop.cause}).", checkpointed=False)
-    newest = attempt.run.newest_attempt()
-    if newest is None or newest.n != attempt.n:
-        raise StorageError(
-            f"Attempt {attempt.n} is no longer the newest of {attempt.run.uri}: another start took over."
-        )
-    before = attempt.newest_restart()
-    restart = attempt.restart(before.number + 1 if before is not None else 0)
-    if not restart.claim.create(RestartClaim(socket.gethostname(), os.getpid(), time.time())):
-        raise StorageError(
-            f"Restart {restart.number} of {attempt.uri} was claimed by another process at the same time."
-        )
+    before, restart = _claimed(attempt)
     events = EventLog(attempt.events)
-    checkpoint = None
-    if not config.is_script:  # a script keeps its own checkpoints
-
-        def fell_back(name: CheckpointName, error: CheckpointDamaged) -> None:
-            events.write("fallback", checkpoint=str(name), why=str(error))
-
-        def counts(name: CheckpointName) -> bool:
-            if (by := overtaken_by(name, restart)) is None:
-                return True
-            over = f"attempt {by.attempt.n}, restart {by.number} had taken over before it was committed"
-            events.write("warning", text=f"checkpoint {name} is passed over: {over}")
-            return False
-
-        checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy, counts)
-    step, epoch, world_size = 0, 0, None
-    name = None
-    if checkpoint is not None:
-        manifest = checkpoint.manifest
-        name, step, epoch, world_size = (
-            str(checkpoint.name),
-            manifest.step,
-            manifest.epoch,
-            manifest.world_size,
-        )
-    kept = None
-    if before is not None and not config.is_script:
-        keeps_best = parse_job(config.job_yaml, JOB_YAML).checkpoint.keep_best is not None
-        kept = newest_in_memory(restart, workers, committed_step=step, keeps_best=keeps_best)
-    if kept is not None:
-        name, step, epoch, world_size = str(kept.name), kept.name.step, kept.epoch, kept.world_size
+    # A script keeps its own checkpoints.
+    found = None if config.is_script else _newest_state(restart, workers, config.job_yaml)
+    name, step, epoch, world_size = None, 0, 0, None
+    if found is not None:
+        name, step, epoch, world_size = str(found.name), found.name.step, found.epoch, found.world_size
     reached = _reached_before(restart)
-    if not config.is_script and (name is not None or reached):
+    if not config.is_script and (found is not None or reached):
         events.write(
             "resumed",
             restart=restart.number,
@@ -237,7 +201,7 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
             checkpoint=name,
             world_size=world_size,
             redone_steps=max(0, reached - step),
-            in_memory=kept is not None,
+            in_memory=isinstance(found, KeptState),
         )
     resume = ResumePoint(
         name,
@@ -260,11 +224,54 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
         name,
         resumes_script,
         alarms=sum(failure is not None and failure.error == "watchdog" for failure in failures),
-        kept_mark=kept.mark if kept is not None else 0,
+        kept_mark=found.mark if isinstance(found, KeptState) else 0,
     )
     if config.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))
     return plan
+
+
+def _claimed(attempt: Attempt) -> tuple[Restart | None, Restart]:
+    """The newest restart, if there is one, and the next one, which is claimed for this process. Raises as
+    `_claim`."""
+    if (stop := attempt.stop.read()) is not None:
+        raise RunStopped(f"Stopped before the workers started ({stop.cause}).", checkpointed=False)
+    newest = attempt.run.newest_attempt()
+    if newest is None or newest.n != attempt.n:
+        raise StorageError(
+            f"Attempt {attempt.n} is no longer the newest of {attempt.run.uri}: another start took over."
+        )
+    before = attempt.newest_restart()
+    restart = attempt.restart(before.number + 1 if before is not None else 0)
+    if not restart.claim.create(RestartClaim(socket.gethostname(), os.getpid(), time.time())):
+        raise StorageError(
+            f"Restart {restart.number} of {attempt.uri} was claimed by another process at the same time."
+        )
+    return before, restart
+
+
+def _newest_state(restart: Restart, workers: Sequence[Any], job_yaml: str) -> Manifest | KeptState | None:
+    """What the ranks resume from: the newest checkpoint in the storage that verifies, or a newer state in the
+    memory of the nodes. None if there is neither."""
+    attempt, events = restart.attempt, EventLog(restart.attempt.events)
+
+    def fell_back(name: CheckpointName, error: CheckpointDamaged) -> None:
+        events.write("fallback", checkpoint=str(name), why=str(error))
+
+    def counts(name: CheckpointName) -> bool:
+        if (by := overtaken_by(name, restart)) is None:
+            return True
+        over = f"attempt {by.attempt.n}, restart {by.number} had taken over before it was committed"
+        events.write("warning", text=f"checkpoint {name} is passed over: {over}")
+        return False
+
+    checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy, counts)
+    saved = checkpoint.manifest if checkpoint is not None else None
+    if restart.number == 0:
+        return saved
+    step = saved.step if saved is not None else 0
+    keeps_best = parse_job(job_yaml, JOB_YAML).checkpoint.keep_best is not None
+    return newest_in_memory(restart, workers, committed_step=step, keeps_best=keeps_best) or saved
 
 
 def _script_line(plan: RestartPlan) -> str:
