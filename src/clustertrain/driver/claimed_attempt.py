@@ -83,9 +83,7 @@ class ClaimedAttempt:
 
     def _wait_for_claim(self, folder: StartFolder) -> None:
         wait_until(folder.claimed.exists, math.inf, _POLL_S)
-        claimed = folder.claimed.read()
-        if claimed is not None:
-            ref = AttemptRef.from_text(claimed.attempt)
+        if (ref := folder.claimed.read()) is not None:
             _continue_log(folder.log, ref.open().driver_log)
             self._begin(ref)
 

@@ -42,13 +42,6 @@ class AttemptToCome:
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """The attempt that was claimed, as the text of an AttemptRef."""
-
-    attempt: str
-
-
-@dataclass(frozen=True)
 class Prepared:
     """The driver will start no other fork server than this one. `fork_server`: its socket, or ""."""
 
@@ -68,7 +61,7 @@ class StartFolder:
     def __init__(self, path: Path) -> None:
         store = open_store(Location(str(path)))
         self.to_come = RecordFile(store, "to_come", AttemptToCome)
-        self.claimed = RecordFile(store, "claimed", Claimed)
+        self.claimed = RecordFile(store, "claimed", AttemptRef)
         self.prepared = RecordFile(store, "prepared", Prepared)
         self.ready = RecordFile(store, "ready", Ready)
         self.log, self.socket = path / LOG, path / FORK_SERVER
@@ -115,7 +108,7 @@ class EarlyDriver:
     def run(self, attempt: Attempt) -> Guarded:
         """Have it run this attempt."""
         self.process.log = attempt.driver_log
-        StartFolder(self.folder).claimed.write(Claimed(AttemptRef.of(attempt).to_text()))
+        StartFolder(self.folder).claimed.write(AttemptRef.of(attempt))
         return self.process
 
     def discard(self) -> None:
