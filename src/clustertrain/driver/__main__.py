@@ -16,13 +16,13 @@ import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 from clustertrain import variables
 from clustertrain.driver.claimed_attempt import ClaimedAttempt
 from clustertrain.driver.deadline import ending_after, no_answer
+from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
 from clustertrain.driver.ray_internals import end_by_sigterm, is_stock, tested
 from clustertrain.driver.result_of_fit import of_error, of_outcome
@@ -68,7 +68,7 @@ def main(where: str) -> int:
     to_come = claimed.to_come
     job = _job_of(to_come, json.loads(os.environ.pop(variables.ENV)))
     cluster = ray_cluster_of(to_come.launcher, job)
-    is_elastic = cluster.is_elastic and not is_stock()
+    is_elastic = isinstance(cluster, ElasticCluster) and not is_stock()
     sizes = _possible(job, to_come.world_size) if is_elastic else (to_come.world_size,)
     code = _run(_Run(claimed, job, cluster, sizes))
     claimed.end()
@@ -114,11 +114,10 @@ class _Run:
 
     def warn(self, text: str) -> None:
         """Show a warning as soon as the attempt is claimed, without a wait for that."""
-        write = partial(self._write_event, "warning", text=text)
-        threading.Thread(target=write, name="warning", daemon=True).start()
+        threading.Thread(target=self._warn, args=(text,), name="warning", daemon=True).start()
 
-    def _write_event(self, kind: str, **fields: Any) -> None:
-        EventLog(self.attempt.events).write(kind, **fields)
+    def _warn(self, text: str) -> None:
+        EventLog(self.attempt.events).write("warning", text=text)
 
     def ending_without_answer(self) -> AbstractContextManager[None]:
         """End this process and its attempt if Ray does not answer within its deadline."""
@@ -147,9 +146,10 @@ def _run(run: _Run) -> int:
             return EXIT_DRIVER_FAILED  # no run sees it
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
             return EXIT_RAY_ENDED  # the launcher determines how Ray ended
-        is_late = isinstance(error, RayNotUp)
-        late = partial(run.cluster.result_of_late_ray, run.job, run.attempt)
-        result = late(str(error)) if is_late else of_error(run.attempt, error)
+        if isinstance(error, RayNotUp):
+            result = run.cluster.result_of_late_ray(run.job, run.attempt, str(error))
+        else:
+            result = of_error(run.attempt, error)
     return write_result(run.attempt, result).exit_code
 
 
@@ -331,7 +331,6 @@ def _trainer(run: _Run) -> Any:
 
 def _scaling_policy(run: _Run, scaling: Any) -> Any:
     """Ray Train's policy for a cluster whose nodes come and go, or None for a fixed number of workers."""
-    from clustertrain.driver.elastic_cluster import ElasticCluster
     from clustertrain.driver.scaling import ElasticPolicy
 
     if not isinstance(run.cluster, ElasticCluster) or len(run.world_sizes) == 1:

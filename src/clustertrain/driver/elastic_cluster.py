@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from clustertrain.driver.excluded_nodes import excluded_nodes
 from clustertrain.driver.ray_cluster import RayCluster, all_there
@@ -25,7 +24,6 @@ class ElasticCluster(RayCluster):
         resize_after_s: how long missing nodes are waited for, and how long new ones must have been there.
     """
 
-    is_elastic: ClassVar[bool] = True
     resize_after_s: float
 
     @property

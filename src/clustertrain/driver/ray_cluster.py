@@ -45,7 +45,6 @@ class RayCluster(ABC):
         outlives_run: Ray keeps running when the driver ends, so the driver releases its resources there.
         is_this_machine: all workers run on the driver's machine.
         has_ray: there is one. Without it the workers are forks on the driver's machine.
-        is_elastic: its nodes come and go during a run, see elastic_cluster.py.
         has_worker_slots: each node offers as many WORKER_SLOTs as it gets workers.
     """
 
@@ -53,7 +52,6 @@ class RayCluster(ABC):
     outlives_run: ClassVar[bool] = False
     is_this_machine: ClassVar[bool] = False
     has_ray: ClassVar[bool] = True
-    is_elastic: ClassVar[bool] = False
     has_worker_slots: ClassVar[bool] = False
 
     @property
@@ -80,7 +78,7 @@ class RayCluster(ABC):
         """Connect this process to Ray, and wait for the nodes. Returns the address.
 
         Args:
-            world_sizes: the allowed numbers of workers, ascending; one if the cluster is not elastic.
+            world_sizes: the allowed numbers of workers, ascending; one if this is no ElasticCluster.
 
         Raises:
             RayNotUp: Ray did not start on all nodes in time; the launcher determines what follows.
