@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 REQUESTS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class ReceivedSignals:
-    """The numbers of the signals that this process received, in the order of their arrival."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-
-    def include(self, numbers: Collection[int]) -> bool:
-        """Whether one of these was received."""
-        return any(number in numbers for number in self.numbers)
-
-    def handler(self, number: int, frame: FrameType | None) -> None:
-        """A handler for signal.signal."""
-        self.numbers.append(number)
-
-
 @contextmanager
-def handled_signals(numbers: Iterable[int]) -> Iterator[ReceivedSignals]:
-    """Within the block these signals are recorded, and have no other effect.
+def handled_signals(numbers: Iterable[int]) -> Iterator[list[int]]:
+    """Within the block the only effect of these signals is that their numbers are added to the list, in the
+    order of their arrival.
 
     Python allows handlers only in the main thread: in another one they keep the effect that they had.
     """
-    received = ReceivedSignals()
+    received: list[int] = []
+
+    def record(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    before = {number: signal.signal(number, received.handler) for number in numbers}
+    before = {number: signal.signal(number, record) for number in numbers}
     try:
         yield received
     finally:

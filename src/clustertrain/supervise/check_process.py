@@ -100,14 +100,14 @@ def run_check(
         folder = CheckFolder(private_folder())
 
         def is_over() -> bool:
-            return bool(signals.numbers) or time.monotonic() >= ends
+            return bool(signals) or time.monotonic() >= ends
 
         try:
             folder.request.write(request)
             report = _report_of(fork, folder, environment, is_over) if fork is not None else None
             if report is None and not is_over():
                 report = _report_of(start_process, folder, environment, is_over)
-            if signals.numbers:
+            if signals:
                 raise RunStopped("Stopped during the check of the code.", checkpointed=False)
             return report or CheckReport("start")
         finally:

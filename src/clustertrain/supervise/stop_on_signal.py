@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain.node.signals import ReceivedSignals, handled_signals
+from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt
@@ -70,14 +70,14 @@ class _StopOnSignal:
     """An EndPolicy."""
 
     attempt: Attempt
-    signals: ReceivedSignals
+    signals: Sequence[int]
     meanings: Mapping[int, tuple[str, str]]
     screen: Screen
     once: bool = False
     _is_requested: bool = False
 
     def end_now(self, is_training: bool) -> Result | None:
-        numbers = self.signals.numbers[:1] if self.once else self.signals.numbers
+        numbers = self.signals[:1] if self.once else self.signals
         if not numbers:
             return None
         state, cause = self.meanings[numbers[-1]]

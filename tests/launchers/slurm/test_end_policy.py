@@ -8,7 +8,6 @@ from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import Start
-from clustertrain.node.signals import ReceivedSignals
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
@@ -47,7 +46,7 @@ def policy(tmp_path):
         if received:
             (tmp_path / received).touch()
         mail = AnsweredMailbox(tmp_path)
-        return SlurmEndPolicy(start, attempt, LivingRay(), ReceivedSignals(), mail, None)
+        return SlurmEndPolicy(start, attempt, LivingRay(), [], mail, None)
 
     return make
 

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from clustertrain.launchers.slurm.agent.mailbox import (
 from clustertrain.launchers.slurm.agent.node import Start, ray_ended
 from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
 from clustertrain.launchers.slurm.section import Slurm
-from clustertrain.node.signals import REQUESTS_TO_END, ReceivedSignals
+from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Screen
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
@@ -31,9 +32,9 @@ from clustertrain.run.streams.events import EventLog
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop
 
-LEAD_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+LEAD_SIGNALS = {signal.SIGUSR1, signal.SIGUSR2}
 """SLURM sends one of these slurm.lead_time before the end (slurm.signal). Others mean an immediate end."""
-TERM_SIGNALS = tuple(number for number in REQUESTS_TO_END if number not in LEAD_SIGNALS)
+TERM_SIGNALS = {*REQUESTS_TO_END} - LEAD_SIGNALS
 
 _CHECK_EVERY_S = 2.0  # the interval of the checks for a lost node and for a newer attempt
 _RAY_ENDS_WITHIN_S = 3.0  # ray_process polls every 0.5 s, and then its guardian ends the rest of Ray
@@ -46,7 +47,7 @@ class SlurmEndPolicy:
     start: Start
     attempt: Attempt
     ray: Guarded
-    signals: ReceivedSignals
+    signals: Sequence[int]
     mail: Mailbox | None
     screen: Screen
     ending: Ending | None = None
@@ -71,8 +72,8 @@ class SlurmEndPolicy:
     def _end_of_the_job(self, is_training: bool) -> Result | None:
         """After a signal, request a save of the workers. End the run shortly before SLURM would kill it."""
         shell_term = self.mail is not None and self.mail.has_term()
-        term = self.signals.include(TERM_SIGNALS) or shell_term
-        lead = self.signals.include(LEAD_SIGNALS) or (self.mail is not None and self.mail.has_lead())
+        term = not TERM_SIGNALS.isdisjoint(self.signals) or shell_term
+        lead = not LEAD_SIGNALS.isdisjoint(self.signals) or (self.mail is not None and self.mail.has_lead())
         if (term and not self.term_seen) or (lead and self.ending is None):
             self.term_seen = term
             is_lead_term = shell_term and self.start.job.section(Slurm).signal == "TERM"

@@ -16,7 +16,6 @@ from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import Node, Start, prepare_node, record_arrival, start_ray
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import LOOPBACK, interface_of
-from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.run.admission import was_stopped_by_user
 from clustertrain.run.folder import Attempt
@@ -30,7 +29,7 @@ from clustertrain.supervise.supervisor import supervise
 _REQUEUED_CAUSES = ("preempted", "node_fail", "time_limit")  # "requeued": SLURM has already done it
 
 
-def run_on_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) -> int:
+def run_on_head(start: Start, signals: Sequence[int], mail: Mailbox | None) -> int:
     """Run the attempt to its end. Returns the exit code; the batch shell ends with the same one."""
     result = _run(start, signals, mail, Lines(sys.stdout))
     code = EXIT_DONE if result is None else result.exit_code
@@ -41,7 +40,7 @@ def run_on_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) ->
     return code
 
 
-def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: Screen) -> Result | None:
+def _run(start: Start, signals: Sequence[int], mail: Mailbox | None, screen: Screen) -> Result | None:
     if was_stopped_by_user(start.run, start.allocation.record):
         screen.echo(
             f"{start.run.name} was stopped by its user, and SLURM restarted its job: nothing is started."
@@ -77,7 +76,7 @@ def _world_sizes(job: Job, nodes: Sequence[str]) -> list[int]:
 
 
 def _supervise(
-    start: Start, attempt: Attempt, signals: ReceivedSignals, mail: Mailbox | None, screen: Screen
+    start: Start, attempt: Attempt, signals: Sequence[int], mail: Mailbox | None, screen: Screen
 ) -> Result:
     try:
         node = prepare_node(start, _route_target(start))

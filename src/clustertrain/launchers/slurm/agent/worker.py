@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.launchers.slurm.agent.allocation import Allocation
@@ -18,7 +19,6 @@ from clustertrain.launchers.slurm.agent.node import (
 )
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import is_listening, is_refused
-from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Arrival, Rendezvous
@@ -31,7 +31,7 @@ from clustertrain.waiting import wait_until
 _RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes the result after all processes have ended
 
 
-def run_on_worker_node(start: Start, signals: ReceivedSignals) -> int:
+def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
     """Find the head, start Ray, and wait until the attempt has its result. Returns the exit code."""
     allocation, screen = start.allocation, Lines(sys.stdout)
     found = wait_for_head(
@@ -39,7 +39,7 @@ def run_on_worker_node(start: Start, signals: ReceivedSignals) -> int:
         allocation.record,
         start.job.section(Slurm).nodes_wait_s,
         start.poll_s,
-        is_over=lambda: signals.include(TERM_SIGNALS),
+        is_over=lambda: not TERM_SIGNALS.isdisjoint(signals),
     )
     if found is None:
         return 0
