@@ -264,7 +264,6 @@ class WorkerRun:
         return self._file(self.attempt.restart(self.plan.restart).profile_key(self.rank))
 
     def memory(self) -> tuple[Path, str]:
-        """The file for this rank's memory snapshot, and the place where people find it."""
         return self._file(self.attempt.restart(self.plan.restart).memory_key(self.rank))
 
     def _file(self, key: str) -> tuple[Path, str]:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from clustertrain import session
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
@@ -91,19 +91,8 @@ def _run_task(run: WorkerRun, job: Job, place: Place) -> Outcome:
     )
 
 
-class MemoryHost(Host, Protocol):
-    """A Host with a place for the memory snapshot of this rank."""
-
-    def memory(self) -> tuple[Path, str]:
-        """The file for the snapshot, and the place where people find it."""
-
-
 def train_task(
-    job: Job,
-    settings: TrainSettings,
-    rank_info: RankInfo,
-    host: MemoryHost,
-    data: Mapping[str, Path],
+    job: Job, settings: TrainSettings, rank_info: RankInfo, host: Host, data: Mapping[str, Path]
 ) -> TrainResult:
     """Create the task of a job and train it."""
     use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
