@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 
 from clustertrain.errors import StorageError
@@ -57,7 +56,7 @@ def node_data_folder(scratch: str | None) -> Path:
     return own / "data"
 
 
-def known_runs_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def known_runs_folder() -> Path:
     """Holds the files of launchers/known_runs.py."""
-    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or Path.home(), ".local", "state")
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state, "clustertrain", "runs")

@@ -98,7 +98,7 @@ def make_process_group(spec: GroupSpec, rank: int) -> None:
     store.set(f"{_MADE}/{rank}", "")
 
 
-def _store(spec: GroupSpec, rank: int, connect_s: float = _CONNECT_S) -> Any:
+def _store(spec: GroupSpec, rank: int) -> Any:
     """The store; a rank that is not rank 0 waits for it. torch's own socket would listen on all addresses."""
     listens = None
     if rank == 0 and spec.address == LOOPBACK:
@@ -109,7 +109,7 @@ def _store(spec: GroupSpec, rank: int, connect_s: float = _CONNECT_S) -> Any:
                 spec.address,
                 spec.port,
                 is_master=rank == 0,
-                timeout=timedelta(seconds=connect_s),
+                timeout=timedelta(seconds=_CONNECT_S),
                 wait_for_workers=False,
                 master_listen_fd=listens,
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
@@ -15,14 +14,14 @@ from clustertrain.worker.loggers.logger import Point, Subject
 class Board:
     """Writes one file of TensorBoard. The folder is the same for all starts of a run; each adds a file."""
 
-    def __init__(self, folder: Path, subject: Subject, first_step: int) -> None:
+    def __init__(self, subject: Subject, first_step: int) -> None:
         """
         Args:
             first_step: TensorBoard drops the values of earlier files from this step on, because their steps
                 are repeated.
         """
         self.place = ""  # status shows the command that opens TensorBoard
-        writer: Any = SummaryWriter(str(folder), purge_step=first_step)
+        writer: Any = SummaryWriter(str(subject.attempt.tensorboard), purge_step=first_step)
         self._writer = writer
         # `writer.add_hparams` would make a second curve, in a folder of its own. Of the three summaries only
         # the values are written: TensorBoard finds the columns of its table from the values of all runs.
@@ -41,4 +40,4 @@ class Board:
 
 
 def open_logger(subject: Subject, first_step: int) -> Board:
-    return Board(subject.attempt.tensorboard, subject, first_step)
+    return Board(subject, first_step)
