@@ -248,13 +248,14 @@ def _do_nothing() -> None:
     """The task of that worker."""
 
 
-def _group_start(run: _Run, watch: Any) -> Any:
+def _group_start(run: _Run, policy: Any) -> Any:
+    """What the starts have in common. `policy`: the class of the RetryPolicy."""
     from clustertrain.driver.group.start import GroupStart
 
     watch_s = run.job.failures.watchdog
     longest_s = max(watch_s.first_step_s, watch_s.step_s or UPPER_S, watch_s.evaluation_s, watch_s.save_s)
     return GroupStart(
-        watch=watch,
+        watch=policy(run.ref, run.job.failures.retries, run.cluster, run.world_sizes),
         job_yaml=run.job_yaml,
         env=run.job.env,
         is_script=run.job.is_script,
@@ -268,9 +269,8 @@ def _group_start(run: _Run, watch: Any) -> Any:
 def _forked_trainer(run: _Run) -> Any:
     from clustertrain.driver.group.forked import ForkedTrainer, ForkedWatch
 
-    watch = ForkedWatch(run.ref, run.job.failures.retries, run.cluster, run.world_sizes)
     gpus = run.job.resources.gpus_per_worker
-    return ForkedTrainer(_group_start(run, watch), run.world_sizes[-1], gpus)
+    return ForkedTrainer(_group_start(run, ForkedWatch), run.world_sizes[-1], gpus)
 
 
 def _trainer(run: _Run) -> Any:
@@ -288,18 +288,17 @@ def _trainer(run: _Run) -> Any:
         resources_per_worker=worker_resources(job.resources, has_slots=run.cluster.has_worker_slots),
         placement_strategy="PACK",
     )
-    watch_options = (run.ref, job.failures.retries, run.cluster, run.world_sizes)
     trainer, variables_of_worker = TorchTrainer, start_environment(recorded)
     options: dict[str, Any] = {}
     if is_stock():
         from clustertrain.driver.stock import StockWatch
 
-        watch: Any = StockWatch(*watch_options)
+        start = _group_start(run, StockWatch)
     else:
         from clustertrain.driver.ray_internals import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
         from clustertrain.driver.trainer import FailureWatch, KitTrainer, StartDeadline
 
-        watch, trainer = FailureWatch(*watch_options), KitTrainer
+        start, trainer = _group_start(run, FailureWatch), KitTrainer
         options = {
             "outlives_run": run.cluster.outlives_run,
             "start_deadline": StartDeadline(run.ref, job.failures.watchdog.first_step_s),
@@ -309,7 +308,7 @@ def _trainer(run: _Run) -> Any:
     return trainer(
         worker.train_loop_per_worker,
         train_loop_config={},
-        torch_config=KitTorchConfig(group_start=_group_start(run, watch)),
+        torch_config=KitTorchConfig(group_start=start),
         scaling_config=scaling,
         run_config=RunConfig(
             name="ray",
@@ -321,7 +320,7 @@ def _trainer(run: _Run) -> Any:
             failure_config=FailureConfig(
                 max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1
             ),
-            callbacks=[watch],
+            callbacks=[start.watch],
             logging_config=LoggingConfig(log_level="INFO"),
             worker_runtime_env={"env_vars": variables_of_worker},
         ),
