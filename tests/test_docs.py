@@ -19,7 +19,6 @@ from clustertrain.explain.catalogue import BEGIN, END, markdown
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.run.states import states_markdown
-from clustertrain.variables import variables_markdown
 from commands import ran
 
 ROOT = Path(__file__).parents[1]
@@ -104,12 +103,6 @@ def test_the_index_of_messages_has_those_of_the_tables():
     page = (ROOT / "docs" / "failures.md").read_text()
     shown = re.search(r"<!-- index: .*?-->\n(.*)<!-- end of index -->", page, re.DOTALL)[1]
     assert shown == index_of_messages(page), "put what index_of_messages() returns between the marks"
-
-
-def test_the_table_of_variables_is_that_of_the_code():
-    page = (ROOT / "docs" / "environment.md").read_text()
-    shown = re.search(r"<!-- variables: .*?-->\n(.*)<!-- end of variables -->", page, re.DOTALL)[1]
-    assert shown == variables_markdown(), "put what variables_markdown() returns between the marks"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/data.md", "docs/migrate.md"])

@@ -196,11 +196,17 @@ def test_python_names_a_variable_of_the_environment_by_its_constant():
 
 
 def test_the_table_has_every_variable_of_the_environment():
-    """Those of shell templates, images and rendered examples; each row is a constant that code uses."""
+    """Those of shell templates, images and rendered examples; each row is a constant that code uses, and has
+    what it holds, who sets it and who reads it."""
     texts = [path.read_text() for path in SRC.rglob("*.sh")]
     texts += [path.read_text() for folder in ("docker", "k8s", "slurm") for path in text_files(ROOT / folder)]
     named = {name for text in texts for name in re.findall(r"\bCLUSTERTRAIN_[A-Z_]*[A-Z]\b", text)}
-    table = {variable.name.partition("<")[0] for variable in variables.VARIABLES}
+    page = (ROOT / "docs" / "environment.md").read_text()
+    shown = re.search(r"<!-- variables: .*?-->\n(.*)<!-- end of variables -->", page, re.DOTALL)[1]
+    rows = re.findall(r"^\| `(CLUSTERTRAIN_\w+?)(?:<NAME>)?`((?: \| [^|]+){3}) \|$", shown, re.MULTILINE)
+    assert len(rows) == len(shown.splitlines()) - 2  # the header
+    table = {name for name, _ in rows}
+    assert len(table) == len(rows)
     assert len(named) >= 10
     assert named <= table
     constants = {

@@ -1,10 +1,11 @@
 """${CLUSTERTRAIN_…} in args, resume_args and env, ${NAME} in env: what may be written, what it becomes."""
 
+import re
 import socket
+from pathlib import Path
 
 import pytest
 
-from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.file import dump_job, load_job, parse_job
 from clustertrain.job.references import filled, names_of, with_values, without_references
@@ -133,7 +134,8 @@ def test_any_other_name_is_an_error_at_its_place(load, text, message):
 
 
 def test_they_are_the_variables_that_a_script_reads(load):
-    of_scripts = {each.name for each in variables.VARIABLES if each.read_by == "the script"}
+    page = (Path(__file__).parents[2] / "docs" / "environment.md").read_text()
+    of_scripts = re.findall(r"^\| `(CLUSTERTRAIN_[^`]+)` \|.*\| the script \|$", page, re.MULTILINE)
     referred = [name.replace("<NAME>", "TRAIN") for name in of_scripts]
     job = load(SCRIPT + "args:\n" + "".join(f"  - ${{{name}}}\n" for name in referred))
     assert not isinstance(job, str) and len(job.args) == len(of_scripts) == 4
