@@ -18,7 +18,7 @@ from clustertrain.cli.main import main
 from clustertrain.explain.catalogue import BEGIN, END, markdown
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
-from clustertrain.run.states import states_markdown
+from clustertrain.run.states import STATES
 from commands import ran
 
 ROOT = Path(__file__).parents[1]
@@ -71,6 +71,17 @@ def test_the_site_has_every_page_and_no_dead_link(tmp_path):
         scripts = re.findall(r'<script src="([^"]+)"', page.read_text())
         assert any(script.endswith("site/iframe-worker.js") for script in scripts), page
         assert all((page.parent / script).is_file() for script in scripts), page
+
+
+def states_markdown() -> str:
+    rows = ["| state | meaning | causes | exit codes | restarts automatically |", "|---|---|---|---|---|"]
+    for name, state in STATES.items():
+        codes = ", ".join(str(code) for code in state.exit_codes) or "none yet"
+        causes = ", ".join(state.causes)
+        rows.append(
+            f"| {name} | {state.meaning} | {causes} | {codes} | {'yes' if state.restarts else 'no'} |"
+        )
+    return "\n".join(rows) + "\n"
 
 
 def test_the_table_of_states_is_that_of_the_code():
