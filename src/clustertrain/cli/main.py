@@ -22,10 +22,11 @@ from clustertrain.cli.options import (
     TARGETS,
     TO,
     WHERE,
+    names_run,
     note_skipped_launchers,
     start_options,
 )
-from clustertrain.cli.where import about_run, echo_lines, job_here, note
+from clustertrain.cli.where import Named, about_run, echo_lines, job_here, note
 from clustertrain.errors import (
     EXIT_INTERRUPTED,
     EXIT_STOPPED,
@@ -372,7 +373,7 @@ def drilled(target: str) -> None:
     from clustertrain.drill.left import left_by
     from clustertrain.observe.as_json import as_json
 
-    about_run(target, (), "local", "drilled", lambda run: [as_json(left_by(run))])
+    about_run(Named(target, (), "local"), "drilled", lambda run: [as_json(left_by(run))])
 
 
 @main.command("ls")
@@ -406,11 +407,9 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
 
 
 @main.command()
-@TARGET
-@SETS
-@WHERE
+@names_run
 @JSON
-def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
+def status(named: Named, as_json: bool) -> None:
     """Show the state of a run."""
     from clustertrain.api import Run
     from clustertrain.observe.status import NotStarted, is_job_file
@@ -418,9 +417,9 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
     from clustertrain.observe.tables import print_table
 
     try:
-        found = Run(target, sets, to, note).status()
+        found = Run(*named, note).status()
     except NotStarted:
-        if not as_json or not is_job_file(target):
+        if not as_json or not is_job_file(named.target):
             raise
         found = StoredStatus()  # a program that watches a job may be there before its first start
     if as_json:
@@ -430,29 +429,25 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
 
 
 @main.command()
-@TARGET
-@SETS
-@WHERE
+@names_run
 @click.option("--rank", type=int, default=None, help="The output of this rank. Default: the run's events.")
 @click.option("--node", default=None, metavar="NODE", help="All logs of this node, Ray's included.")
 @click.option("--driver", is_flag=True, help="The driver's log: Ray's own output.")
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the run to its end; waits while it is queued.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each line; metrics too.")
-def logs(target: str, sets: tuple[str, ...], to: str | None, **wanted: Any) -> None:
+def logs(named: Named, **wanted: Any) -> None:
     """Print the events of a run, or the output of its processes."""
     from clustertrain.api import Run
 
-    echo_lines(Run(target, sets, to, note).logs(**wanted))
+    echo_lines(Run(*named, note).logs(**wanted))
 
 
 @main.command()
-@TARGET
-@SETS
-@WHERE
+@names_run
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
 @JSON
-def explain(target: str, sets: tuple[str, ...], to: str | None, attempt: int | None, as_json: bool) -> None:
+def explain(named: Named, attempt: int | None, as_json: bool) -> None:
     """Show the first cause of a failure over all ranks, what proves it, and what to change.
 
     Of a running run: where each rank is now.
@@ -460,67 +455,57 @@ def explain(target: str, sets: tuple[str, ...], to: str | None, attempt: int | N
     from clustertrain.cli.explain import explain_lines
 
     options = [*(["--attempt", str(attempt)] if attempt else []), *(["--json"] if as_json else [])]
-    about_run(target, sets, to, "explain", lambda run: explain_lines(run, attempt, as_json=as_json), *options)
+    about_run(named, "explain", lambda run: explain_lines(run, attempt, as_json=as_json), *options)
 
 
 @main.command()
-@TARGET
-@SETS
-@WHERE
-def stacks(target: str, sets: tuple[str, ...], to: str | None) -> None:
+@names_run
+def stacks(named: Named) -> None:
     """Show where each rank of a running run is, the outlier first.
 
     A script needs py-spy on its nodes.
     """
     from clustertrain.cli.explain import stacks_lines
 
-    about_run(target, sets, to, "stacks", stacks_lines)
+    about_run(named, "stacks", stacks_lines)
 
 
 @main.command()
-@TARGET
-@SETS
-@WHERE
+@names_run
 @click.option("--no-wait", is_flag=True, help="Return without waiting for the end.")
-def stop(target: str, sets: tuple[str, ...], to: str | None, no_wait: bool) -> None:
+def stop(named: Named, no_wait: bool) -> None:
     """Stop a run after a last save; a queued run is cancelled."""
     from clustertrain.api import Run
 
-    Run(target, sets, to, note).stop(wait=not no_wait, echo=click.echo)
+    Run(*named, note).stop(wait=not no_wait, echo=click.echo)
 
 
 @main.command()
-@TARGET
-@SETS
-@WHERE
+@names_run
 @NOW
-def checkpoint(target: str, sets: tuple[str, ...], to: str | None) -> None:
+def checkpoint(named: Named) -> None:
     """Save now, wait until the checkpoint is complete, and print its name; the run continues."""
     from clustertrain.cli.now import checkpoint_now
 
-    about_run(target, sets, to, "checkpoint --now", checkpoint_now)
+    about_run(named, "checkpoint --now", checkpoint_now)
 
 
 @main.command()
-@TARGET
-@SETS
-@WHERE
+@names_run
 @NOW
 @click.option("--steps", type=click.IntRange(1, 100), default=5, show_default=True, help="How many.")
-def profile(target: str, sets: tuple[str, ...], to: str | None, steps: int) -> None:
+def profile(named: Named, steps: int) -> None:
     """Record the next steps of a task as traces for Perfetto, and print where they are."""
     from clustertrain.cli.now import profile_now
 
-    about_run(target, sets, to, "profile --now", lambda run: profile_now(run, steps), f"--steps={steps}")
+    about_run(named, "profile --now", lambda run: profile_now(run, steps), f"--steps={steps}")
 
 
 @main.command("exec")
-@TARGET
+@names_run
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
-@SETS
-@WHERE
 @click.option("--rank", type=click.IntRange(0), required=True, help="On the node of this rank.")
-def exec_(target: str, command: tuple[str, ...], sets: tuple[str, ...], to: str | None, rank: int) -> None:
+def exec_(named: Named, command: tuple[str, ...], rank: int) -> None:
     """Run a command on the node of a rank, such as `-- nvidia-smi`; exit with its code.
 
     RANK and CLUSTERTRAIN_PID, the pid of the rank, are set. On SLURM it is a step of the job, on Kubernetes a
@@ -528,7 +513,7 @@ def exec_(target: str, command: tuple[str, ...], sets: tuple[str, ...], to: str 
     """
     from clustertrain.launchers.resolve_run import find
 
-    launcher, run = find(target, sets, to, note)
+    launcher, run = find(*named, note)
     sys.exit(launcher.exec(run, rank, command))
 
 
@@ -569,53 +554,38 @@ def ckpt() -> None:
 
 
 @ckpt.command("ls")
-@TARGET
-@SETS
-@WHERE
+@names_run
 @JSON
-def ckpt_ls(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
+def ckpt_ls(named: Named, as_json: bool) -> None:
     """List the checkpoints, oldest first."""
     from clustertrain.cli.checkpoints import checkpoints_json, list_checkpoints
 
     options = ["--json"] if as_json else []
-    about_run(target, sets, to, "ckpt ls", checkpoints_json if as_json else list_checkpoints, *options)
+    about_run(named, "ckpt ls", checkpoints_json if as_json else list_checkpoints, *options)
 
 
 @ckpt.command("verify")
-@TARGET
-@SETS
-@WHERE
-def ckpt_verify(target: str, sets: tuple[str, ...], to: str | None) -> None:
+@names_run
+def ckpt_verify(named: Named) -> None:
     """Read every byte of every checkpoint; exit 4 if one is damaged."""
     from clustertrain.cli.checkpoints import verify_checkpoints
 
-    about_run(target, sets, to, "ckpt verify", verify_checkpoints)
+    about_run(named, "ckpt verify", verify_checkpoints)
 
 
 @ckpt.command("export")
-@TARGET
-@SETS
-@WHERE
+@names_run
 @click.option("--name", default=None, help="The checkpoint. Default: the newest.")
 @click.option("--best", is_flag=True, help="Export the best checkpoint by checkpoint.keep_best.")
 @click.option("--output", default="model.safetensors", show_default=True, help="The file to write.")
 @click.option("--send", is_flag=True, hidden=True)
-def ckpt_export(
-    target: str,
-    sets: tuple[str, ...],
-    to: str | None,
-    *,
-    name: str | None,
-    output: str,
-    best: bool,
-    send: bool,
-) -> None:
+def ckpt_export(named: Named, *, name: str | None, output: str, best: bool, send: bool) -> None:
     """Write the weights as safetensors, and their origin as JSON."""
     from clustertrain.cli.checkpoints import export_model, send_checkpoint
     from clustertrain.launchers.check import check_training_installed
     from clustertrain.launchers.resolve_run import find
 
-    launcher, run = find(target, sets, to, note)
+    launcher, run = find(*named, note)
     if send:
         send_checkpoint(run.visible_run(), name, best=best)
         return
@@ -629,56 +599,48 @@ def data() -> None:
 
 
 @data.command("ls")
-@TARGET
+@names_run
 @DATA_NAME
-@SETS
-@WHERE
 @JSON
-def data_ls(target: str, name: str | None, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
+def data_ls(named: Named, name: str | None, as_json: bool) -> None:
     """List the data sets: state, size, source and location."""
     from clustertrain.cli.data import data_json, data_sets, list_data
 
     options = ["--json"] if as_json else []
-    if (job := job_here(target, sets, to, "data ls", name, *options)) is not None:
+    if (job := job_here(named, "data ls", name, *options)) is not None:
         echo_lines((data_json if as_json else list_data)(data_sets(job, name)))
 
 
 @data.command("fetch")
-@TARGET
+@names_run
 @DATA_NAME
-@SETS
-@WHERE
-def data_fetch(target: str, name: str | None, sets: tuple[str, ...], to: str | None) -> None:
+def data_fetch(named: Named, name: str | None) -> None:
     """Fetch the data sets now, so that no run has to wait for them."""
     from clustertrain.cli.data import data_sets, fetch_data
 
-    if (job := job_here(target, sets, to, "data fetch", name)) is not None:
+    if (job := job_here(named, "data fetch", name)) is not None:
         fetch_data(data_sets(job, name), click.echo)
 
 
 @data.command("verify")
-@TARGET
+@names_run
 @DATA_NAME
-@SETS
-@WHERE
-def data_verify(target: str, name: str | None, sets: tuple[str, ...], to: str | None) -> None:
+def data_verify(named: Named, name: str | None) -> None:
     """Read every byte of the staged data sets; exit 4 on a difference."""
     from clustertrain.cli.data import data_sets, verify_data
     from clustertrain.run.command_line import typed
 
-    if (job := job_here(target, sets, to, "data verify", name)) is not None:
-        echo_lines(verify_data(data_sets(job, name), typed("run", target, sets)))
+    if (job := job_here(named, "data verify", name)) is not None:
+        echo_lines(verify_data(data_sets(job, name), typed("run", named.target, named.sets)))
 
 
 @data.command("evict")
-@TARGET
+@names_run
 @DATA_NAME
-@SETS
-@WHERE
 @click.option("--force", is_flag=True, help="Also while a run uses them.")
-def data_evict(target: str, name: str | None, sets: tuple[str, ...], to: str | None, force: bool) -> None:
+def data_evict(named: Named, name: str | None, force: bool) -> None:
     """Remove the staged data sets, and what killed fetches left behind."""
     from clustertrain.cli.data import data_sets, evict_data
 
-    if (job := job_here(target, sets, to, "data evict", name)) is not None:
+    if (job := job_here(named, "data evict", name)) is not None:
         echo_lines(evict_data(job, data_sets(job, name), force=force))

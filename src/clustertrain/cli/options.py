@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
 
 from clustertrain.cli.complete import data_names, job_files, targets
+from clustertrain.cli.where import Named
 from clustertrain.node.installed import launcher_names
 
 
@@ -55,6 +57,16 @@ WHERE = click.option(
     type=click.Choice(launcher_names()),
     help="The launcher that has the run, if it was started on several.",
 )
+
+
+def names_run(command: Callable[..., None]) -> Callable[..., None]:
+    """The argument and the options that name a run: the command gets them as one value, `named`."""
+
+    @wraps(command)
+    def with_name(target: str, sets: tuple[str, ...], to: str | None, **options: Any) -> None:
+        command(Named(target, sets, to), **options)
+
+    return TARGET(SETS(WHERE(with_name)))
 
 
 def start_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
     from clustertrain.run.folder import RunDir
 
 
-def about_run(
-    target: str,
-    sets: tuple[str, ...],
-    to: str | None,
-    command: str,
-    lines: Callable[[RunDir], Iterable[str]],
-    *options: str,
-) -> None:
+class Named(NamedTuple):
+    """What a command line names: a job file, a folder or a run, its `--set` options, and the launcher of
+    --to."""
+
+    target: str
+    sets: tuple[str, ...]
+    to: str | None
+
+
+def about_run(named: Named, command: str, lines: Callable[[RunDir], Iterable[str]], *options: str) -> None:
     """Print the lines about a run, or the output of the command with these options in its cluster."""
     from clustertrain.launchers.resolve_run import find
 
-    launcher, run = find(target, sets, to, note)
+    launcher, run = find(*named, note)
     if launcher.reach is None:
         echo_lines(lines(run.visible_run()))
     else:
         echo_lines(launcher.reach.lines(run, [*command.split(), *options]))
 
 
-def job_here(
-    target: str, sets: tuple[str, ...], to: str | None, command: str, name: str | None, *options: str
-) -> Job | None:
+def job_here(named: Named, command: str, name: str | None, *options: str) -> Job | None:
     """The job whose data this machine reads. None if its cluster has the data: then the output of the command
     there is printed."""
     from clustertrain.job.model import Job
     from clustertrain.launchers.resolve_run import find_job
 
-    found = find_job(target, sets, to, note)
+    found = find_job(*named, note)
     if isinstance(found, Job):
         return found
     reach, run = found
