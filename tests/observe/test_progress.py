@@ -76,8 +76,9 @@ def test_a_stop_is_said_as_the_entry_point_takes_it():
     assert of_script == "a stop was requested; a second request ends the run at once"
 
 
-def test_a_stream_that_is_no_terminal_gets_lines():
-    assert isinstance(open_screen(io.StringIO()), Lines)
+def test_a_stream_that_is_no_terminal_gets_lines(monkeypatch):
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert isinstance(open_screen(), Lines)
 
 
 def test_the_bar_takes_every_kind(capsys):

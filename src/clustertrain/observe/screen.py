@@ -33,11 +33,10 @@ class Screen(Protocol):
     def close(self) -> None: ...
 
 
-def open_screen(stream: TextIO | None = None) -> Screen:
-    """A bar if `stream` (default stdout) is a terminal, otherwise plain lines."""
-    stream = stream or sys.stdout
-    _escape_unencodable(stream)
-    return Bar() if stream.isatty() else Lines(stream)
+def open_screen() -> Screen:
+    """A bar if stdout is a terminal, otherwise plain lines."""
+    _escape_unencodable(sys.stdout)
+    return Bar() if sys.stdout.isatty() else Lines(sys.stdout)
 
 
 def _escape_unencodable(stream: TextIO) -> None:

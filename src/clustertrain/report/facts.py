@@ -43,7 +43,7 @@ class RunFacts:
     """A run, as far as its files can be read.
 
     Attributes:
-        rows: the table of `status`, with the state; set by `with_status`.
+        rows: the table of `status`; as state, text and over, it is of the launcher, not of the files.
         settings: the keys of the job and their values.
         held: the attempts, and the nodes of each start of the workers.
         changes: of the job between two attempts.

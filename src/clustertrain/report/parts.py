@@ -29,9 +29,8 @@ def section(key: str, title: str, *parts: str) -> str:
     return f'<section id="{escape(key)}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
 
 
-def details(title: str, *parts: str, css: str = "", is_open: bool = False) -> str:
-    opened = " open" if is_open else ""
-    return f'<details class="{css}"{opened}><summary>{escape(title)}</summary>{"".join(parts)}</details>'
+def details(title: str, *parts: str, css: str = "") -> str:
+    return f'<details class="{css}"><summary>{escape(title)}</summary>{"".join(parts)}</details>'
 
 
 def code(text: str, css: str = "") -> str:

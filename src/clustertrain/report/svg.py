@@ -71,7 +71,7 @@ def svg(told: tuple[str, str], size: tuple[int, int], body: str, css: str) -> st
     return f'<svg class="{css}" {size_text} {label}><title>{title}</title><desc>{desc}</desc>{body}</svg>'
 
 
-def chart(title: str, lines: Sequence[Line], x_label: str = "step") -> str:
+def chart(title: str, lines: Sequence[Line]) -> str:
     """Lines over steps, with a legend if there are several."""
     points = [point for line in lines for point in line.points]
     x = Scale.around((p[0] for p in points), _LEFT, _RIGHT)
@@ -81,7 +81,7 @@ def chart(title: str, lines: Sequence[Line], x_label: str = "step") -> str:
     whole = any(line.dots for line in lines)
     marks = [_y_tick(y(v), number_text(v)) for v in y.ticks(5) if not whole or v == int(v)]
     marks += [_x_tick(x(value), number_text(value)) for value in x.ticks(5)]
-    marks.append(f'<text class="end" x="{_RIGHT}" y="{_HEIGHT - 2}">{escape(x_label)}</text>')
+    marks.append(f'<text class="end" x="{_RIGHT}" y="{_HEIGHT - 2}">step</text>')
     drawn = [
         (_dots if line.dots else _path)(line.points, x, y, f"s{n % COLOURS}") for n, line in enumerate(lines)
     ]
@@ -98,11 +98,11 @@ def _without_outliers(values: Sequence[float]) -> Sequence[float]:
     return most if values and values[-1] - values[0] > 4 * (most[-1] - values[0]) > 0 else values
 
 
-def sparkline(name: str, points: Sequence[Point], n: int = 0) -> str:
+def sparkline(name: str, points: Sequence[Point]) -> str:
     """A line without axes, for a cell of a table."""
     x = Scale.around((p[0] for p in points), 2, 98)
     y = Scale.around((p[1] for p in points), 22, 2)
-    path = _path(points, x, y, f"s{n % COLOURS}")
+    path = _path(points, x, y, "s0")
     return svg((name, _told(Line(name, tuple(points)))), (100, 24), path, "spark")
 
 
