@@ -12,6 +12,7 @@ pydantic's own types refuse `2h`, `16Gi` and `1e3`, and take `20:00` for 20 hour
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from decimal import Decimal
 from math import isfinite
@@ -158,6 +159,11 @@ def size_text(size_bytes: float) -> str:
     from pydantic import ByteSize
 
     return ByteSize(size_bytes).human_readable(separator=" ")
+
+
+def moment_text(seconds: float) -> str:
+    """A time in seconds since 1970 by the clock on the wall: 2026-07-31 14:05:00."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def time_text(seconds: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from clustertrain.launchers.target import Target
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of, choose, some
 from clustertrain.run.folder import RunDir
-from clustertrain.units import aligned, size_text
+from clustertrain.units import aligned, moment_text, size_text
 
 
 def list_checkpoints(run: RunDir) -> list[str]:
@@ -44,7 +43,7 @@ def _row(each: Checkpoint) -> tuple[str, ...]:
         str(each.workers),
         each.why,
         size_text(each.size_bytes or 0),
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.written_at)),
+        moment_text(each.written_at or 0.0),
         f"{metrics}  (best: {each.best.text})" if each.best else metrics,
     )
 

@@ -4,7 +4,6 @@ each rank on each node, and the logs of the driver and of Ray."""
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from clustertrain.run.streams.history import clocks_ahead_s, events_of_attempt
 from clustertrain.run.streams.rank_log import start_line
 from clustertrain.run.streams.stream_names import rank_of_log
 from clustertrain.run.streams.streams import Tail, stream_names
+from clustertrain.units import moment_text
 
 _OF_RECORD, _OF_RUN, _OF_RANK, _OF_DRIVER = range(4)  # Source.order
 _RANK_BYTES, _ALL_BYTES, _LEAST_BYTES = 1 << 16, 1 << 24, 1 << 13  # of the end of each log
@@ -70,8 +70,8 @@ class Start:
         """What is known of an attempt that left neither a failure nor a result."""
         beat, events = self.attempt.heartbeat.read(), events_of_attempt(self.attempt)
         last = beat or claim
-        signs = [f"last {'heartbeat' if beat else 'sign: its claim,'} {_clock(last.time)}"]
-        signs += [f"last event {_clock(each['time'])}: {each['kind']}" for each in events[-1:]]
+        signs = [f"last {'heartbeat' if beat else 'sign: its claim,'} {moment_text(last.time)}"]
+        signs += [f"last event {moment_text(each['time'])}: {each['kind']}" for each in events[-1:]]
         signs += [f"pid {last.pid} on {last.host.partition('/')[0]} is gone and left no result"]
         name = self._name(self.attempt.heartbeat.key)
         return Source(name, "; ".join(signs), order=_OF_RUN, time=last.time)
@@ -115,10 +115,6 @@ class Start:
 
     def _name(self, key: str) -> str:
         return key.removeprefix(f"{self.attempt.key}/")
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _end_of(attempt: Attempt, key: str, most_bytes: int) -> tuple[str, int]:

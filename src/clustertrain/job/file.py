@@ -79,7 +79,7 @@ def _document(job: JobSource, sets: Sequence[str]) -> Document:
     elif not str(Path(job).absolute()).isprintable():
         raise JobError(f"{str(job)!r}: a path with control characters\nrename the file or its folder")
     else:
-        document = _read_file(text_of(Path(job)), str(job))
+        document = _read_job(text_of(Path(job)), positions_in(str(job)))
     for number, override in enumerate(sets):
         _override(document, override, number)
     return document
@@ -91,7 +91,7 @@ def parse_job(text: str, name: str) -> Job:
     Raises:
         JobError: as load_job, with `name` in the file's place.
     """
-    document = _read_file(text, name)
+    document = _read_job(text, positions_in(name))
     _with_new_names(document)  # of a record nobody can change the old ones
     document.data = expanded(document, None, (), document.data)
     return validated(document, Job)
@@ -141,17 +141,13 @@ def job_schema() -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def _read_file(text: str, source: str) -> Document:
-    """The document of a whole job file, which must be a mapping."""
-    return _read_job(text, positions_in(source))
-
-
 def positions_in(source: str) -> Callable[[int, int], TextPosition]:
     """How errors name a line and a column of a file."""
     return lambda line, column: TextPosition((line, column), f"{source}:{line}:{column}")
 
 
 def _read_job(text: str, position: Callable[[int, int], TextPosition]) -> Document:
+    """The document of a whole job file, which must be a mapping."""
     document = Reader(text, position, expected_at).document(())
     if document.data is None:
         refuse(

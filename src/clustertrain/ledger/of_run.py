@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clustertrain.checkpoints.manifest import names
 from clustertrain.ledger.attempt_files import AttemptFiles, Group, gpus_per_rank, read_attempt
 from clustertrain.ledger.book import CATEGORIES, Booking, Ledger, Phase
 from clustertrain.ledger.start import Start, Stretch, booked, step_s
+from clustertrain.run.claims import committed_step
 from clustertrain.run.folder import RunDir
 from clustertrain.run.job_diff import was_refused
 from clustertrain.run.records import SchedulerJob
@@ -162,8 +162,8 @@ class _Books:
         """Book the steps after the newest checkpoint as lost, if the run is over before its end."""
         if self._usual_step_s is None or (last.result is not None and last.result.state == "done"):
             return
-        saved = max((name.step for name in names(last.attempt.run.checkpoints)), default=0)
-        self._lose((self._reached - saved) * self._usual_step_s, f"not saved: {last.end}")
+        unsaved = self._reached - committed_step(last.attempt.run)
+        self._lose(unsaved * self._usual_step_s, f"not saved: {last.end}")
 
     def _lose(self, seconds: float, cause: str) -> None:
         """Book productive seconds as lost, the newest first."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clustertrain.errors import JobError
-from clustertrain.job.yaml_reader import Document, Keys, Reader, TextPosition
+from clustertrain.job.file import positions_in
+from clustertrain.job.yaml_reader import Document, Keys, Reader
 from clustertrain.migrate.finding import Finding, Kind, kept, variable
 from clustertrain.migrate.launch_line import launch_in
 from clustertrain.migrate.options import Option, table
@@ -54,15 +55,12 @@ def manifest_findings(text: str, source: str) -> list[Finding] | None:
     Raises:
         JobError: it is not one YAML document.
     """
-
-    def position(line: int, column: int) -> TextPosition:
-        return TextPosition((line, column), f"{source}:{line}:{column}")
-
     if len(re.findall(r"(?m)^kind:", text)) > 1:
         raise JobError(
             f"{source}: has several documents\nimport reads one job: write it into a file of its own"
         )
-    document = Reader(text, position, lambda path: "typed" if "affinity" in path else "text").document(())
+    reader = Reader(text, positions_in(source), lambda path: "typed" if "affinity" in path else "text")
+    document = reader.document(())
     name = document.data.get("kind") if isinstance(document.data, dict) else None
     kind = _kind_of(str(name), document.data)
     if kind is None:

@@ -20,6 +20,7 @@ from clustertrain.run.streams.history import AttemptFollower, host_of, newest_gr
 from clustertrain.run.streams.rank_log import own_line
 from clustertrain.run.streams.stream_names import rank_of_log
 from clustertrain.run.streams.streams import Tail, Tails, stream_names
+from clustertrain.units import moment_text
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.5
@@ -28,8 +29,8 @@ _QUEUE_POLL_S = 10.0  # every query loads the scheduler
 _WHOLE_LINES = 1 << 30
 
 
-Lives = Callable[[Attempt], bool]
-"""Whether an attempt may write more lines."""
+Lives = Callable[[Attempt], bool] | None
+"""Whether an attempt may write more lines; None if it is not followed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _log_lines(
     Raises:
         JobError: there is no such attempt or log.
     """
-    lives = partial(_lives, status_of) if follow else _not_followed
+    lives = partial(_lives, status_of) if follow else None
     if selection.attempt is not None:
         yield from _lines(_numbered(run, selection.attempt), selection, None, lives)
         return
@@ -76,9 +77,7 @@ def _log_lines(
     if status is not None:
         printed = _state_line(status) if attempt is not None and status.state == "lost" else ""
         shown = attempt.n if attempt else 0
-        yield from _between_attempts(
-            run, selection, status_of, lives if follow else None, shown=shown, printed=printed
-        )
+        yield from _between_attempts(run, selection, status_of, lives, shown=shown, printed=printed)
 
 
 def _numbered(run: RunDir, n: int) -> Attempt:
@@ -92,7 +91,7 @@ def _between_attempts(
     run: RunDir,
     selection: LogSelection,
     status_of: StatusOf,
-    lives: Lives | None,
+    lives: Lives,
     *,
     shown: int,
     printed: str,
@@ -104,7 +103,7 @@ def _between_attempts(
         newest = status.attempt
         if newest is not None and newest.n > shown:
             shown, printed = newest.n, ""
-            yield from _lines(newest, selection, None, lives or _not_followed)
+            yield from _lines(newest, selection, None, lives)
             continue
         state_line = _state_line(status)
         is_shown = status.standing.of_result and status.standing.over
@@ -201,8 +200,7 @@ def _records(attempt: Attempt, lives: Lives) -> Iterator[Record]:
 
 def _event_line(record: Record) -> str | None:
     text = line_of(record)
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time"]))
-    return None if text is None else f"{at}  {text}"
+    return None if text is None else f"{moment_text(record['time'])}  {text}"
 
 
 def _lives(status_of: StatusOf, attempt: Attempt) -> bool:
@@ -215,14 +213,10 @@ def _lives(status_of: StatusOf, attempt: Attempt) -> bool:
     return status.runner is not None and status.attempt is not None and status.attempt.n == attempt.n
 
 
-def _not_followed(attempt: Attempt) -> bool:
-    return False
-
-
 def _looks(attempt: Attempt, lives: Lives) -> Iterator[bool]:
     """Yield for each look at the streams of an attempt, with a pause in between: whether it is the last one,
     which begins after the end of the attempt and so misses nothing."""
-    while lives(attempt):
+    while lives is not None and lives(attempt):
         yield False
         _pause(attempt.run)
     yield True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from clustertrain.errors import EXIT_FAILED
+from clustertrain.run.records import Result
 from clustertrain.run.states import CODE_OF_CAUSE, STATES
 
 
@@ -43,17 +43,8 @@ class RunState:
         return codes[0] if codes else None
 
 
-class Ended(Protocol):
-    """How an attempt ended, by its result: a row of states.STATES, and the error or the reason."""
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def cause(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
+Ended = Result | RunState
+"""How an attempt ended: its result, or the standing by a result that only its cluster can read."""
 
 
 def alive(live: str, runner: str | None, text: str = "") -> RunState:

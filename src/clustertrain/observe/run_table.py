@@ -154,18 +154,15 @@ PRINTED = (*_BEFORE, *_AFTER)
 def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> Table:
     """The table of these runs. If `columns` selects any, reads the recorded job and the metrics of each
     run."""
-    values: list[dict[str, Cell]] = []
+    cells: list[dict[str, Cell]] = []
     unread = []
     for row in rows:
+        cells.append({key: getattr(row, key) for key in PRINTED})
         try:
-            values.append(columns.values(_job_of(row), row.run) if columns.headers else {})
+            cells[-1] |= columns.values(_job_of(row), row.run) if columns.headers else {}
         except (JobError, StorageError) as error:
-            values.append({})
             unread.append(f"{row.name}: {str(error).splitlines()[0]}")
-    cells = [{key: getattr(row, key) for key in PRINTED} for row in rows]
-    for cell, more in zip(cells, values, strict=True):
-        cell.update(more)
-    return Table(_BEFORE | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(values)])
+    return Table(_BEFORE | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(cells)])
 
 
 def points_of_sweep(rows: Sequence[RunRow], name: str, columns: Columns) -> tuple[list[RunRow], Columns]:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.ledger.book import Ledger
 from clustertrain.ledger.of_run import ledger_of
 from clustertrain.observe.run_state import RunState, alive, of_result
-from clustertrain.run.claims import who_runs
+from clustertrain.run.claims import committed_step, who_runs
 from clustertrain.run.command_line import UNKNOWN, typed
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import standing_attempt
@@ -85,7 +84,7 @@ class Status:
             step = int(self.last["step"])
         elif self.attempt is not None and is_of_script(self.attempt):
             step = None
-        return step if step != 0 else max((name.step for name in names(self.run.checkpoints)), default=0)
+        return step if step != 0 else committed_step(self.run)
 
     @property
     def exit_code(self) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
@@ -15,7 +14,7 @@ from clustertrain.report.parts import Html, code, details, notes, scrolled, sect
 from clustertrain.report.svg import Line, Sign, bar, chart, key, timeline
 from clustertrain.run.command_line import typed
 from clustertrain.run.records import Repository
-from clustertrain.units import size_text, time_text
+from clustertrain.units import moment_text, size_text, time_text
 
 _TITLES = {
     "lr": "learning rate",
@@ -139,7 +138,7 @@ def events(run: RunFacts) -> str:
     for _, same in groupby(run.events, key=lambda each: each.text):
         first, *others = same
         again = f" (and {len(others)} times more)" if others else ""
-        rows.append((time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.time)), first.text + again))
+        rows.append((moment_text(first.time), first.text + again))
     left = f", without {run.events_left_out} older ones" if run.events_left_out else ""
     return details(f"{len(run.events)} events{left}", table(("time", "event"), rows, "events"))
 

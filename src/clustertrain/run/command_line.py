@@ -38,29 +38,26 @@ class CommandLine:
     run: str = ""
 
     def __str__(self) -> str:
-        return self._with_job_file(self.start)
+        return self.on_job(self.start)
 
     def of(self, command: str, *options: str) -> str:
         """Another command on the same run: `clustertrain status job.yaml --set name=a`."""
         if self.run:
             return command_on(self.run, command, *options, program=self.program)
-        return self._with_job_file(command, *options)
+        return self.on_job(command, *options)
 
     def again_with(self, option: str) -> str:
         """The start with another option, below a line with the start itself."""
         return f"the same with {option}" if self.sets else f"{self} {option}"
 
-    def on_job(self, command: str) -> str:
+    def on_job(self, command: str, *options: str) -> str:
         """Another command on the job file: `clustertrain render --to slurm job.yaml`."""
-        return self._with_job_file(command)
+        overrides = [word for each in self.sets for word in ("--set", each)]
+        return command_on(self.job_file, command, *overrides, *options, program=self.program)
 
     def recorded(self) -> CommandLine:
         """The same start for a reader in another folder, and perhaps on another machine."""
         return replace(self, job_file=str(Path(self.job_file).absolute()), program=_KIT)
-
-    def _with_job_file(self, command: str, *options: str) -> str:
-        overrides = [word for each in self.sets for word in ("--set", each)]
-        return command_on(self.job_file, command, *overrides, *options, program=self.program)
 
 
 UNKNOWN = CommandLine()

@@ -61,13 +61,9 @@ def _world_size(attempt: Attempt, restarts: Sequence[Restart]) -> int | None:
 
 
 def _exit_code(attempt: Attempt, state: str) -> int:
-    if state in ("stopped", "preempted", "cancelled"):
-        return _stop_code(attempt)
-    return EXIT_DONE if state == "done" else EXIT_FAILED
-
-
-def _stop_code(attempt: Attempt) -> int:
-    """75 if there is a checkpoint to continue from, 130 if there is none."""
+    """Of a stop it is 75 if there is a checkpoint to continue from, 130 if there is none."""
+    if state not in ("stopped", "preempted", "cancelled"):
+        return EXIT_DONE if state == "done" else EXIT_FAILED
     shelf = attempt.run.checkpoints
     if found := names(shelf):
         saved = any(_has_manifest(shelf, name) for name in reversed(found))

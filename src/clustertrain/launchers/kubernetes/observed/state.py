@@ -276,7 +276,7 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
         stored.attempt,
         job_name=_JOB,
         is_of_job=stored.attempt is not None if job is None else made_newest_attempt(observed, stored),
-        result=stored if stored.of_result else None,
+        result=stored.standing if stored.of_result else None,
         live=stored.state,
         cancelled=stored.attempt is None,
         text=stored.text if job is not None else "its RayJob is deleted: it saves and ends",
