@@ -44,10 +44,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.node.processes import Process
-from clustertrain.record_file import RecordFile, RequestFile
+from clustertrain.record_file import RecordFile, RequestFile, T
 from clustertrain.run import records
 from clustertrain.run.spool import spool_folder
 from clustertrain.storage import Location, Store, open_store
@@ -65,36 +66,51 @@ _SUBMISSION = re.compile(r"^([a-z]+)-([^.]+)\.json$")
 
 
 @dataclass(frozen=True)
+class _Record(Generic[T]):
+    """The small file `name` in the folder of each attempt, or of each restart; it contains a `kind`."""
+
+    name: str
+    kind: type[T]
+
+    def __get__(self, folder: Attempt | Restart, owner: type) -> RecordFile[T]:
+        return RecordFile(folder.run.store, f"{folder.key}/{self.name}", self.kind)
+
+
+@dataclass(frozen=True)
+class _Request(Generic[T]):
+    """The same for a request."""
+
+    name: str
+    kind: type[T]
+
+    def __get__(self, folder: Attempt | Restart, owner: type) -> RequestFile[T]:
+        return RequestFile(folder.run.store, f"{folder.key}/{self.name}", self.kind, folder.run.spool)
+
+
+@dataclass(frozen=True)
 class Restart:
     """One start of the worker group in an attempt: `number` counts from 0."""
 
     attempt: Attempt
     number: int
 
+    claim = _Record("claim.json", records.RestartClaim)
+    plan = _Record("plan.json", records.ResumePoint)
+    failure = _Record("failure.json", records.Failure)
+    outcome = _Record("outcome.json", records.Outcome)
+    resize = _Request("resize", records.ResizeRequest)
+    hang = _Record("hang.json", records.Hang)
+    """Created by the first rank whose watchdog expires."""
+    stacks_request = _Request("stacks-now/request.json", records.StacksRequest)
+    """The newest request for the stacks of all ranks."""
+
+    @property
+    def run(self) -> RunDir:
+        return self.attempt.run
+
     @property
     def key(self) -> str:
         return f"{self.attempt.key}/restarts/{self.number}"
-
-    @property
-    def claim(self) -> RecordFile[records.RestartClaim]:
-        return RecordFile(self.attempt.run.store, f"{self.key}/claim.json", records.RestartClaim)
-
-    @property
-    def plan(self) -> RecordFile[records.ResumePoint]:
-        return RecordFile(self.attempt.run.store, f"{self.key}/plan.json", records.ResumePoint)
-
-    @property
-    def failure(self) -> RecordFile[records.Failure]:
-        return RecordFile(self.attempt.run.store, f"{self.key}/failure.json", records.Failure)
-
-    @property
-    def outcome(self) -> RecordFile[records.Outcome]:
-        return RecordFile(self.attempt.run.store, f"{self.key}/outcome.json", records.Outcome)
-
-    @property
-    def resize(self) -> RequestFile[records.ResizeRequest]:
-        run = self.attempt.run
-        return RequestFile(run.store, f"{self.key}/resize", records.ResizeRequest, run.spool)
 
     @property
     def reached_key(self) -> str:
@@ -103,7 +119,7 @@ class Restart:
     @property
     def reached(self) -> Path:
         """The last finished step of rank 0, mapped into its memory: it survives a SIGKILL of the writer."""
-        return self.attempt.run.local_path(self.reached_key)
+        return self.run.local_path(self.reached_key)
 
     @property
     def metrics_key(self) -> str:
@@ -111,32 +127,20 @@ class Restart:
 
     @property
     def metrics(self) -> Path:
-        return self.attempt.run.local_path(self.metrics_key)
+        return self.run.local_path(self.metrics_key)
 
     @property
     def stacks_key(self) -> str:
         """The folder with a file of each rank that has written its stacks."""
         return f"{self.key}/stacks"
 
-    @property
-    def hang(self) -> RecordFile[records.Hang]:
-        """Created by the first rank whose watchdog expires."""
-        return RecordFile(self.attempt.run.store, f"{self.key}/hang.json", records.Hang)
-
     def stacks(self, rank: int) -> RecordFile[Process]:
-        return RecordFile(self.attempt.run.store, f"{self.stacks_key}/{rank}", Process)
-
-    @property
-    def stacks_request(self) -> RequestFile[records.StacksRequest]:
-        """The newest request for the stacks of all ranks."""
-        run = self.attempt.run
-        key = f"{self.key}/stacks-now/request.json"
-        return RequestFile(run.store, key, records.StacksRequest, run.spool)
+        return RecordFile(self.run.store, f"{self.stacks_key}/{rank}", Process)
 
     def stacks_answer(self, request: str, rank: int) -> RecordFile[records.RankStacks]:
         """The stacks of a rank, in answer to the request with this id."""
         key = f"{self.stacks_answers_key(request)}/{rank}.json"
-        return RecordFile(self.attempt.run.store, key, records.RankStacks)
+        return RecordFile(self.run.store, key, records.RankStacks)
 
     def stacks_answers_key(self, request: str) -> str:
         return f"{self.key}/stacks-now/{request}"
@@ -154,7 +158,7 @@ class Restart:
 
     def nccl_log(self, rank: int) -> Path:
         """NCCL's lines of a rank. With S3 they stay in this node's spool."""
-        return self.attempt.run.local_path(f"{self.key}/nccl/{rank}.log")
+        return self.run.local_path(f"{self.key}/nccl/{rank}.log")
 
     def probe_key(self, node_rank: int) -> str:
         """The file that a node writes for the others to read, to check that all see the same storage."""
@@ -167,6 +171,16 @@ class Attempt:
 
     run: RunDir
     n: int
+
+    claim = _Record("claim.json", records.Claim)
+    changes = _Record("changes.json", records.JobChanges)
+    provenance = _Record("provenance.json", records.Provenance)
+    heartbeat = _Record("heartbeat.json", records.Beat)
+    stop = _Request("stop", records.StopRequest)
+    save = _Request("save", records.SaveRequest)
+    profile = _Request("profile", records.ProfileRequest)
+    result = _Record("result.json", records.Result)
+    rendezvous = _Record(RENDEZVOUS, records.Rendezvous)
 
     @property
     def key(self) -> str:
@@ -182,45 +196,9 @@ class Attempt:
         return self.run.local_path(self.key)
 
     @property
-    def claim(self) -> RecordFile[records.Claim]:
-        return RecordFile(self.run.store, f"{self.key}/claim.json", records.Claim)
-
-    @property
-    def changes(self) -> RecordFile[records.JobChanges]:
-        return RecordFile(self.run.store, f"{self.key}/changes.json", records.JobChanges)
-
-    @property
-    def provenance(self) -> RecordFile[records.Provenance]:
-        return RecordFile(self.run.store, f"{self.key}/provenance.json", records.Provenance)
-
-    @property
     def diff_key(self) -> str:
         """The changes since the commit of the code."""
         return f"{self.key}/diff.patch"
-
-    @property
-    def heartbeat(self) -> RecordFile[records.Beat]:
-        return RecordFile(self.run.store, f"{self.key}/heartbeat.json", records.Beat)
-
-    @property
-    def stop(self) -> RequestFile[records.StopRequest]:
-        return RequestFile(self.run.store, f"{self.key}/stop", records.StopRequest, self.run.spool)
-
-    @property
-    def save(self) -> RequestFile[records.SaveRequest]:
-        return RequestFile(self.run.store, f"{self.key}/save", records.SaveRequest, self.run.spool)
-
-    @property
-    def profile(self) -> RequestFile[records.ProfileRequest]:
-        return RequestFile(self.run.store, f"{self.key}/profile", records.ProfileRequest, self.run.spool)
-
-    @property
-    def result(self) -> RecordFile[records.Result]:
-        return RecordFile(self.run.store, f"{self.key}/result.json", records.Result)
-
-    @property
-    def rendezvous(self) -> RecordFile[records.Rendezvous]:
-        return RecordFile(self.run.store, f"{self.key}/{RENDEZVOUS}", records.Rendezvous)
 
     def arrival(self, node_rank: int) -> RecordFile[records.Arrival]:
         return RecordFile(self.run.store, f"{self.key}/nodes/{node_rank}.json", records.Arrival)
