@@ -4,7 +4,8 @@
     python benchmarks/bench.py --page docs/performance.md [--json FILE]
 
 The first command measures, writes every value to the JSON file and prints the tables. The second one writes
-the page of the documentation and its picture from that file. All programs train the same (peers/lenet.py).
+the page of the documentation and its picture from that file. With `--only` the file keeps its other values.
+All programs train the same (peers/lenet.py).
 
 In each round every program is started once, one after the other. Before and after each measurement one
 second is spent to see how much processor time other processes use. If it is more than 0.2 processors before,
@@ -25,6 +26,7 @@ import os
 import platform
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from comparison import trainings
@@ -88,6 +90,11 @@ def measure_all(options: argparse.Namespace) -> Report:
     taken = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     command = f"python benchmarks/bench.py{' --quick' if options.quick else ''} --rounds {rounds}"
     report = Report(taken, command, machine(), versions())
+    if options.only and options.json.exists():
+        before, again = Report.read(options.json), {row for each in wanted for row in each.rows}
+        rows = tuple(row for row in before.rows if (row.figure, row.program) not in again)
+        commands = f"{before.command}; {command} --only {' '.join(options.only)}"
+        report = replace(report, command=commands, rows=rows)
     with tempfile.TemporaryDirectory(prefix="b-") as folder:
         if amounts.everything and any(each.section != "command" for each in wanted):
             (Path(folder) / "warm").mkdir()

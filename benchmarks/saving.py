@@ -10,6 +10,8 @@ process, between steps of the same length:
 - dcp.async_save: torch's own save in the background, with its defaults. It copies the state to new memory,
   and a thread writes the files and fsyncs them. It has no checksums, and renames no folder. `kept stager` is
   the same with a stager that the script makes once: its memory is used again, as clustertrain's is.
+- the copy alone: `Tensor.copy_` of each tensor into memory that is there: no save that copies the state
+  before the next step can wait for less.
 - clustertrain: `Saver.save`, as in a worker. The loop waits only for the copy to host memory; in the
   background two files are written and hashed (sha256), each fsynced, then the manifest, fsynced; the folder
   is renamed and its parent fsynced. The steps are long enough for a save to end before the next is due;
@@ -36,6 +38,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.utils._pytree import tree_leaves
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.checkpoints.retention import Retention
@@ -44,7 +47,7 @@ from clustertrain.checkpoints.write import Writer
 from clustertrain.storage import PosixStore
 from clustertrain.training.ranks.host import SaveProgress
 
-TORCH_SAVE, OURS = "torch.save, fsynced", "clustertrain"
+TORCH_SAVE, OURS, COPY = "torch.save, fsynced", "clustertrain", "the copy alone"
 ASYNC_SAVE, KEPT_STAGER = "dcp.async_save", "dcp.async_save, kept stager"
 
 
@@ -101,6 +104,20 @@ def torch_save(state: dict[str, Any], folder: Path) -> float:
     os.fsync(directory)
     os.close(directory)
     return time.perf_counter() - started
+
+
+class Copy:
+    """The tensors of a state, and memory of the same size."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
+        self._copies = [tensor.clone() for tensor in self._tensors]
+
+    def seconds(self) -> float:
+        started = time.perf_counter()
+        for copy, tensor in zip(self._copies, self._tensors, strict=True):
+            copy.copy_(tensor)
+        return time.perf_counter() - started
 
 
 class AsyncSave:
@@ -180,13 +197,14 @@ def measure(state: dict[str, Any], folder: Path, rounds: int) -> dict[str, list[
     ours = Ours(folder)
     kept = DefaultStager(StagingOptions(False, True, False, False))  # shared memory; the rest needs a GPU
     theirs = {ASYNC_SAVE: AsyncSave(folder / "dcp"), KEPT_STAGER: AsyncSave(folder / "kept", kept)}
-    found: dict[str, list[float]] = {side: [] for side in (TORCH_SAVE, *theirs, OURS)}
+    found: dict[str, list[float]] = {side: [] for side in (TORCH_SAVE, *theirs, COPY, OURS)}
     torch_save(state, folder)  # the disk's and the allocator's first time belongs to no side
     before_bytes = resident_bytes()
     with Peak() as peak:
         found[OURS].append(ours.save(state))
         train(state, 1.0)
         ours.finish()
+    copy: Copy | None = None  # made after the peak of the first save was read
     for number in range(rounds + 1):
         if number:
             found[OURS].append(ours.save(state))
@@ -198,11 +216,14 @@ def measure(state: dict[str, Any], folder: Path, rounds: int) -> dict[str, list[
             found[side].append(saver.save(state))
             train(state, 1.0)
             saver.finish()
+        copy = copy or Copy(state)
+        found[COPY].append(copy.seconds())
+        train(state, 1.0)
     print(
         f"state: {size_bytes(state) / 1e6:.0f} MB, {rounds} rounds after the first, torch {torch.__version__}"
     )
     print(f"{'the loop waits for':34}{'median':>10}{'min':>10}{'max':>10}")
-    for side in (TORCH_SAVE, *theirs):
+    for side in (TORCH_SAVE, *theirs, COPY):
         show(side, found[side][1:])
     show("clustertrain, first save", found[OURS][:1])
     show("clustertrain, later saves", found[OURS][1:])

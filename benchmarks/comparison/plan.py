@@ -11,6 +11,7 @@ from comparison import commands, trainings
 from comparison.figures import (
     ASYNC_SAVE,
     AWS,
+    COPY,
     CURL,
     EXTRACT,
     HEAD_AND_WORKERS,
@@ -81,7 +82,7 @@ def plan(amounts: Amounts, disk: Path) -> Iterator[Measurement]:
     for each in wanted:
         if each.name in (RAY, KIT):
             yield _of_program("recovery", ("recovery", "redone"), each, partial(_recovery, each))
-    saves, on_disk = (TORCH_SAVE, ASYNC_SAVE, KEPT_STAGER, SAVE), ["--folder", str(disk)]
+    saves, on_disk = (TORCH_SAVE, ASYNC_SAVE, KEPT_STAGER, COPY, SAVE), ["--folder", str(disk)]
     saving = ["saving.py", *on_disk, "--rounds", str(amounts.save_rounds)]
     yield _by_program("save", "save", saves, saving, scale=1000.0)
     if amounts.everything:

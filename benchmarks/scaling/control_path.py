@@ -28,7 +28,6 @@ from clustertrain.launchers.slurm.agent.head import _publish_rendezvous
 from clustertrain.launchers.slurm.agent.node import Node, Start, record_arrival
 from clustertrain.launchers.slurm.agent.worker import _is_over_within
 from clustertrain.node.ports import Ports
-from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Told
 from clustertrain.observe.status import read_files, status_by_files
@@ -220,7 +219,7 @@ class ControlPath:
         for _ in range(2):
             display.update()  # what was written before this minute
         self._polled("a minute", "head", _DISPLAY_S, display.update)
-        policy = SlurmEndPolicy(self._start_of(0), attempt, None, ReceivedSignals(), None, None)  # type: ignore[arg-type]
+        policy = SlurmEndPolicy(self._start_of(0), attempt, None, [], None, None)  # type: ignore[arg-type]
         self._polled("a minute", "head", _POLICY_S, lambda: _taken_over(attempt))
         self._polled("a minute", "head", _POLICY_S, lambda: policy._failed_arrival(True))
 

@@ -179,10 +179,14 @@ def test_a_program_leaves_no_orphan_and_its_orphans_count_as_its_memory(tmp_path
 def test_the_commands_are_measured_and_shown(tmp_path):
     argv = [sys.executable, str(BENCHMARKS / "bench.py"), "--quick", "--only", "command"]
     options = ["--json", str(tmp_path / "bench.json"), "--folder", str(tmp_path)]
+    earlier = Report("2026-01-01", "before", {}, {}).with_values("redone", "torchrun", [Value(7.0, 0.0)])
+    earlier.with_values("command", "clustertrain --help", [Value(9e9, 0.0)]).write(tmp_path / "bench.json")
     done = ran([*argv, *options], code=0, cwd=tmp_path)
     assert "| clustertrain --help | " in done.stdout
     rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
-    assert len(rows) == 6 and all(row["values"][0]["value"] > 0 for row in rows)
+    kept, *measured = rows
+    assert (kept["figure"], kept["values"][0]["value"]) == ("redone", 7.0)
+    assert len(measured) == 6 and all(0 < row["values"][0]["value"] < 9e9 for row in measured)
 
 
 @pytest.mark.run
