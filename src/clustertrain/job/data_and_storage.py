@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
@@ -21,7 +21,6 @@ from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S, RETRY_S, Location
 from clustertrain.units import shortened
 
 Addressing = Literal["auto", "path", "virtual"]
-_S3_OPTIONS = ("endpoint", "region", "profile", "addressing")
 
 
 class _Place(Section):
@@ -35,17 +34,17 @@ class _Place(Section):
         refuse_secret_keys(data)
         return data
 
-    def _only_for_s3(self, *keys: str) -> None:
-        for key in keys:
-            if (
-                not self.uri.startswith("s3://")
-                and getattr(self, key) != type(self).model_fields[key].default
-            ):
+    @model_validator(mode="after")
+    def _s3_options_are_for_s3(self) -> Self:
+        for key in ("endpoint", "region", "profile", "addressing"):
+            is_given = getattr(self, key) != type(self).model_fields[key].default
+            if is_given and not self.uri.startswith("s3://"):
                 raise Refused(
                     f"is given for {shortened(self.uri)}, which is not on S3\n"
-                    f"{', '.join(keys[:-1])} and {keys[-1]} are only for s3://bucket/…: remove it",
+                    "endpoint, region, profile and addressing are only for s3://bucket/…: remove it",
                     key,
                 )
+        return self
 
 
 class DataEntry(_Place):
@@ -96,8 +95,7 @@ class DataEntry(_Place):
         )
 
     @model_validator(mode="after")
-    def _options_are_for_their_scheme(self) -> DataEntry:
-        self._only_for_s3(*_S3_OPTIONS)
+    def _timeout_is_for_the_web(self) -> Self:
         if self.timeout_s != DOWNLOAD_TIMEOUT_S and not self.location.is_http:
             raise Refused(
                 f"is given for {shortened(self.uri)}, which is not on a web server\n"
@@ -134,8 +132,3 @@ class Storage(_Place):
     def location(self) -> Location:
         """The argument of `open_store`."""
         return Location(self.uri, self.endpoint, self.region, self.profile, self.addressing, self.retry_s)
-
-    @model_validator(mode="after")
-    def _options_are_for_s3(self) -> Storage:
-        self._only_for_s3(*_S3_OPTIONS)
-        return self

@@ -161,15 +161,11 @@ class Train(Section, settings.Train):
         return data
 
     @model_validator(mode="after")
-    def _loss_is_reported_anyway(self) -> Train:
+    def _keys_fit_together(self) -> Train:
         if "loss" in self.metrics:
             raise Refused(
                 "every evaluation reports its loss under this name\nuse another name", "metrics", "loss"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _profile_is_within_the_run(self) -> Train:
         if self.profile is not None and self.steps is not None and self.profile.steps[1] > self.steps:
             raise Refused(
                 f"{list(self.profile.steps)} are not all steps of this run: it has {self.steps}\n"
@@ -177,10 +173,6 @@ class Train(Section, settings.Train):
                 "profile",
                 "steps",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _float8_has_bf16(self) -> Train:
         if self.float8 and self.precision != "bf16":
             raise Refused(
                 f"true with precision {self.precision}\nother operations than the products are in bf16\n"

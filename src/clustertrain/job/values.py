@@ -57,11 +57,16 @@ class Refused(ValueError):
 def _name(name: str) -> str:
     if re.fullmatch(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?", name):
         return name
-    better = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:47].strip("-")
+    better = as_name(name)
     raise ValueError(
         "must be 1 to 47 of a-z, 0-9 and '-', start with a letter, and end with a letter or digit "
         "(a Kubernetes name)" + (f"\nfor example: {better}" if better else "")
     )
+
+
+def as_name(text: str) -> str:
+    """The text with only what the name of a run may have; empty if it has no letter."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).lstrip("-0123456789")[:47].strip("-")
 
 
 def _import_path(path: str) -> str:

@@ -15,6 +15,7 @@ from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.common import JOB_VERSION
 from clustertrain.job.file import load_job
+from clustertrain.job.values import as_name
 from clustertrain.job.yaml_reader import JobDumper
 from clustertrain.migrate.finding import Finding, Kind, settings_of
 from clustertrain.migrate.launch import Launch
@@ -155,7 +156,4 @@ def _default_volume(volumes: list[dict[str, Any]]) -> bool:
 
 def _name(*wanted: str) -> str:
     """The first text that has the letters of a name, with only these."""
-    names = (
-        re.sub(r"[^a-z0-9]+", "-", text.lower()).lstrip("-0123456789")[:47].strip("-") for text in wanted
-    )
-    return next((name for name in names if name), "imported")
+    return next(filter(None, map(as_name, wanted)), "imported")

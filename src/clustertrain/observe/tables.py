@@ -101,27 +101,18 @@ def print_table(rows: Sequence[Row]) -> None:
 
 def status_rows(status: Status) -> list[Row]:
     """The rows of `status` for one run. For a failed or lost run the cause comes first."""
+    of_attempt = [("attempt", _attempt_text(status)), *_used_rows(status), *_worker_rows(status)]
+    of_attempt += [*_change_rows(status), *status.job_rows]
     if status.result is not None:
         rows = summary_rows(status.run, status.result)
-        attempt = ("attempt", _attempt_text(status))
-        rows[-1:-1] = [
-            attempt,
-            *_used_rows(status),
-            *_worker_rows(status),
-            *_change_rows(status),
-            *status.job_rows,
-            *_gpu_rows(status),
-            *_notes(status),
-        ]
+        rows[-1:-1] = [*of_attempt, *_gpu_rows(status), *_notes(status)]
         return [*_cause_first(rows, status.state, status.result.text), *_explanation_rows(status)]
     standing = status.standing
     rows = [
         ("run", f"{status.run.name}, generation {status.run.generation}"),
         ("state", standing.line),
-        ("attempt", _attempt_text(status)),
+        *of_attempt,
     ]
-    rows += [*_used_rows(status), *_worker_rows(status), *_change_rows(status)]
-    rows += status.job_rows
     if not status.where or status.runner is None:
         rows.append(("runs as", status.runner or _why_no_runner(status)))
     rows += [*_gpu_rows(status), *_notes(status)]
@@ -198,18 +189,14 @@ def _why_no_runner(status: Status) -> str:
 
 
 def finish(run: RunDir, result: Result, command: CommandLine) -> int:
-    """Print the result of a run and the hint for the next command; returns its exit code."""
+    """Print the result of a run, the hint for the next command, and the first lines of `explain`, if they add
+    to the message of a failure; returns the exit code of the run."""
     print_ending(run, result)
     print(next_step(run, result, command))
-    _print_explanation(run)
-    return result.exit_code
-
-
-def _print_explanation(run: RunDir) -> None:
-    """Print the first lines of `explain`, if they add to the message of a failure."""
     attempt = run.newest_attempt()
     for line in _explained(attempt) if attempt is not None else ():
         print(line)
+    return result.exit_code
 
 
 def _explained(attempt: Attempt) -> list[str]:
