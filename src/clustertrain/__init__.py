@@ -31,20 +31,16 @@ if _typing.TYPE_CHECKING:
 
 __all__ = ["Run", "Shards", "Task", "__version__", "load_job", "open", "run", "runs", "session", "submit"]
 
-_HOMES = {
-    "Run": "clustertrain.api",
+_NOT_OF_API = {
     "Shards": "clustertrain.training.data.shards",
     "Task": "clustertrain.training.task",
     "load_job": "clustertrain.job.file",
-    "open": "clustertrain.api",
-    "runs": "clustertrain.api",
-    "submit": "clustertrain.api",
 }
 
 
 def __getattr__(name: str) -> _typing.Any:
     if name in ("run", "session"):  # `run` is a folder that can be called
         return _importlib.import_module(f"clustertrain.{name}")
-    if name in _HOMES:
-        return getattr(_importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return getattr(_importlib.import_module(_NOT_OF_API.get(name, "clustertrain.api")), name)
     raise AttributeError(f"module 'clustertrain' has no attribute {name!r}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import ClusterError, DataError, JobError
+from clustertrain.job.data_and_storage import DataEntry
 from clustertrain.job.model import Job
 from clustertrain.launchers.listing import statuses_of
 from clustertrain.observe.as_json import as_json
@@ -42,13 +43,11 @@ _PRINT_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set of a job, and the folder `into` which it is staged."""
+    """A data set of a job: its keys, where it is, and the folder `into` which it is staged."""
 
     name: str
-    per: str
+    keys: DataEntry
     location: Location
-    sha256: str | None
-    extract: bool
     into: Path
 
     def entry(self) -> Entry:
@@ -56,7 +55,7 @@ class DataSet:
         Raises:
             DataError: it is a local file that does not exist.
         """
-        return Entry.of(self.location, self.sha256, self.extract, self.into)
+        return Entry.of(self.location, self.keys.sha256, self.keys.extract, self.into)
 
 
 def data_sets(job: Job, name: str | None = None) -> list[DataSet]:
@@ -70,15 +69,8 @@ def data_sets(job: Job, name: str | None = None) -> list[DataSet]:
         raise JobError(f"{job.name} has no data set {name!r}.\n{there_are}")
     shared = open_store(job.storage.location).local_folder("data")
     return [
-        DataSet(
-            each,
-            entry.per,
-            job.data_location(each),
-            entry.sha256,
-            entry.extract,
-            data_folder(shared, entry.per, job.scratch),
-        )
-        for each, entry in job.data.items()
+        DataSet(each, keys, job.data_location(each), data_folder(shared, keys.per, job.scratch))
+        for each, keys in job.data.items()
         if name in (None, each)
     ]
 
@@ -130,7 +122,7 @@ def _size(each: DataState) -> str:
 
 
 def _state(each: DataSet) -> DataState:
-    state = partial(DataState, each.name, each.per, source=masked(each.location.uri))
+    state = partial(DataState, each.name, each.keys.per, source=masked(each.location.uri))
     if (folder := local_folder(each.location)) is not None:
         return state("in place", where=str(folder))
     try:
@@ -159,8 +151,8 @@ def fetch_data(sets: list[DataSet], echo: Callable[[str], None]) -> None:
         path = stage(
             each.name,
             each.location,
-            sha256=each.sha256,
-            extract=each.extract,
+            sha256=each.keys.sha256,
+            extract=each.keys.extract,
             into=each.into,
             on_event=_ProgressLines(echo),
         )

@@ -7,6 +7,7 @@ the whole message.
 from __future__ import annotations
 
 import re
+from functools import partial
 from os.path import normpath
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -211,14 +212,6 @@ def _uri(uri: str, schemes: tuple[str, ...]) -> str:
     return uri
 
 
-def _data_uri(uri: str) -> str:
-    return _uri(uri, ("file", "http", "https", "s3"))
-
-
-def _storage_uri(uri: str) -> str:
-    return _uri(uri, ("s3",))
-
-
 def _endpoint(uri: str) -> str:
     _refuse_credential(uri)
     if not re.match(r"https?://[^/]", uri):
@@ -369,8 +362,10 @@ Scratch = Annotated[Text, AfterValidator(_scratch), written_as("folder or variab
 ModuleName = Annotated[str, AfterValidator(_module), written_as("`package.module`")]
 ScriptPath = Annotated[Text, AfterValidator(_script), written_as("path")]
 CodeFolders = Annotated[tuple[Path, ...], AfterValidator(several_folders), one_or_several(Path), ONE_AS_TEXT]
-DataUri = Annotated[Text, AfterValidator(_data_uri), written_as("path or URI")]
-StorageUri = Annotated[Text, AfterValidator(_storage_uri), written_as("path or URI")]
+DataUri = Annotated[
+    Text, AfterValidator(partial(_uri, schemes=("file", "http", "https", "s3"))), written_as("path or URI")
+]
+StorageUri = Annotated[Text, AfterValidator(partial(_uri, schemes=("s3",))), written_as("path or URI")]
 Endpoint = Annotated[str, AfterValidator(_endpoint), written_as("URL")]
 Sha256 = Annotated[str, AfterValidator(_sha256), written_as("64 hexadecimal digits")]
 Image = Annotated[str, AfterValidator(_image), written_as("image")]
