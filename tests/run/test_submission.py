@@ -18,7 +18,7 @@ from clustertrain.job.file import load_job, record_of
 from clustertrain.run import snapshot
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Cancellation
+from clustertrain.run.records import Cancellation, SchedulerEnd
 from clustertrain.run.snapshot import take_snapshot, unpack
 from clustertrain.run.submission import Submission, array_text, record, upload
 from clustertrain.storage import Location
@@ -368,6 +368,16 @@ def test_records_are_listed_by_time(run):
     keys = {"scheduler", "cluster", "job_id", "time", "user", "host", "digest", "output", "format_version"}
     assert json.loads(run.store.read_or_none(run.submission("slurm", "9").key)).keys() == keys
     assert RunDir.newest(run.store.location, "digits") == run
+
+
+def test_names_and_jobs_of_any_scheduler_are_listed(run):
+    """PBS has jobs such as 123.server, and a plug-in chooses the name of its launcher."""
+    of = [("pbs-pro2", "123.server"), ("flux", "f-2.1")]
+    for scheduler, job_id in of:
+        record(run, scheduler=scheduler, job_id=job_id, digest="0" * 16)
+        run.cancellation(scheduler, job_id).create(Cancellation(by="u on login"))
+        run.scheduler_end(scheduler, job_id).create(SchedulerEnd("DONE"))
+    assert [(each.scheduler, each.job_id) for each in run.submissions()] == of
 
 
 def test_a_run_without_submissions(run):

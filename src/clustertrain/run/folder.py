@@ -62,7 +62,7 @@ WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached", "restarts/*/*/rank-*")
 """The files there that are rewritten in place."""
 
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
-_SUBMISSION = re.compile(r"^([a-z]+)-([^.]+)\.json$")
+_SUBMISSION = re.compile(r".+-.+(?<!\.ended)(?<!\.verdict)\.json")
 
 
 @dataclass(frozen=True)
@@ -390,8 +390,9 @@ class RunDir:
 
     def submissions(self) -> list[records.SchedulerJob]:
         """The records of the jobs that were submitted, oldest first."""
-        names = filter(None, map(_SUBMISSION.match, self.store.list(self._submissions_key)))
-        found = (self.submission(name[1], name[2]).read() for name in names)
+        key = self._submissions_key
+        names = filter(_SUBMISSION.fullmatch, self.store.list(key))
+        found = (RecordFile(self.store, f"{key}/{name}", records.SchedulerJob).read() for name in names)
         return sorted((job for job in found if job is not None), key=lambda job: job.time)
 
     @property
