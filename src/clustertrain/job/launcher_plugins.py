@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from clustertrain.errors import JobError
 from clustertrain.job.common import CommonJob
@@ -25,6 +25,7 @@ from clustertrain.job.sections import Section
 from clustertrain.node.installed import launcher_names, registered_launchers
 
 LauncherSectionT = TypeVar("LauncherSectionT", bound="LauncherSection")
+FileT = TypeVar("FileT", bound="WithLaunchers")
 
 
 class LauncherSection(Section):
@@ -138,11 +139,14 @@ def launcher_sections() -> dict[str, type[LauncherSection]]:
     return {name: plugin.section for name, plugin in plugins().items() if plugin.section is not None}
 
 
-def section_fields() -> dict[str, Any]:
-    """The fields of those sections, for pydantic.create_model."""
-    return {
+def with_launcher_sections(model: type[FileT]) -> type[FileT]:
+    """Decorates the model of a file: adds a field for each of those sections."""
+    fields: dict[str, Any] = {
         name: (kind, Field(kind(), description=kind.__doc__)) for name, kind in launcher_sections().items()
     }
+    return create_model(
+        model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields
+    )
 
 
 def interface_problem(name: str, launcher: object, interface: type) -> PluginProblem | None:

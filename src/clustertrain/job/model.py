@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self, get_args, get_origin
+from typing import Any, Self, get_args, get_origin
 
-from pydantic import create_model, model_validator
+from pydantic import model_validator
 
 from clustertrain.job.common import CommonJob
-from clustertrain.job.launcher_plugins import WithLaunchers, section_fields
+from clustertrain.job.launcher_plugins import WithLaunchers, with_launcher_sections
 from clustertrain.job.sections import Section
 
 
-class _Job(CommonJob, WithLaunchers):
-    """A job without the fields for the sections, which `create_model` adds."""
+@with_launcher_sections
+class Job(CommonJob, WithLaunchers):
+    """One training job."""
 
     @model_validator(mode="after")
     def _consistent_sections(self) -> Self:
@@ -31,21 +32,6 @@ class _Job(CommonJob, WithLaunchers):
         """
         for section in self.launcher_sections.values():
             section.check(self)
-
-
-if TYPE_CHECKING:
-
-    class Job(_Job):
-        """One training job."""
-
-else:
-    Job = create_model(
-        "Job",
-        __base__=_Job,
-        __module__=__name__,
-        __doc__="One training job.",
-        **section_fields(),
-    )
 
 
 def sections(

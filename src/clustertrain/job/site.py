@@ -14,15 +14,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NewType
-
-from pydantic import create_model
+from typing import NewType
 
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.error_messages import validated
 from clustertrain.job.file import expanded, expected_at, positions_in
-from clustertrain.job.launcher_plugins import WithLaunchers, launcher_sections, section_fields
+from clustertrain.job.launcher_plugins import WithLaunchers, launcher_sections, with_launcher_sections
 from clustertrain.job.model import Job
 from clustertrain.job.values import Refused, Scratch
 from clustertrain.job.yaml_reader import Reader, refuse, text_of
@@ -31,25 +29,12 @@ SiteJob = NewType("SiteJob", Job)
 """A job with the defaults of the site file for keys that are not in its own file."""
 
 
-class _Site(WithLaunchers):
-    """What a site file contains beside the sections of the launchers."""
+@with_launcher_sections
+class Site(WithLaunchers):
+    """A site file."""
 
     scratch: Scratch | None = None
     """The default of `scratch`: where each node keeps its copies of data."""
-
-
-if TYPE_CHECKING:
-
-    class Site(_Site):
-        """A site file."""
-
-else:
-    Site = create_model(
-        "Site",
-        __base__=_Site,
-        __doc__="A site file.",
-        **section_fields(),
-    )
 
 
 def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
