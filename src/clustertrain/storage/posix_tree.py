@@ -66,7 +66,7 @@ class PosixTree:
         """`handle` is the name of the hidden folder, if that exists already."""
         self.files: dict[str, WrittenFile] = {}
         self.handle = handle or f"{HIDDEN}{target.name}.{uuid.uuid4().hex[:8]}.tmp"
-        self._target, self._work = target, target.parent / self.handle
+        self.target, self._work = target, target.parent / self.handle
         if not handle:
             self._work.mkdir(parents=True)
 
@@ -86,12 +86,12 @@ class PosixTree:
             file.write(data)
         fsync_folder(self._work)
         try:
-            self._work.rename(self._target)
+            self._work.rename(self.target)
         except OSError as error:
-            if self._target.exists():
-                raise FileExistsError(f"{self._target} exists already") from error
+            if self.target.exists():
+                raise FileExistsError(f"{self.target} exists already") from error
             raise
-        fsync_folder(self._target.parent)
+        fsync_folder(self.target.parent)
 
     def abort(self) -> None:
         """Remove the written files, which were never visible."""
