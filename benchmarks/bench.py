@@ -84,6 +84,7 @@ def versions() -> dict[str, str]:
 def measure_all(options: argparse.Namespace) -> Report:
     amounts = QUICK if options.quick else FULL
     rounds = options.rounds or amounts.rounds
+    amounts = replace(amounts, rounds=rounds)  # those of a cluster as well
     disk = options.folder.resolve()
     disk.mkdir(parents=True, exist_ok=True)
     wanted = [each for each in plan(amounts, disk) if not options.only or each.section in options.only]

@@ -16,6 +16,7 @@ from comparison.processes import Failed, running, wait_for
 from staging import run
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
+_PATIENCE_S = 3600.0  # a cluster is made, and all its rounds are measured
 _JOB = {"name": "big", "script": "train.py", "storage": "runs"}
 _SLURM = {"resources": {"workers": 80_000, "nodes": 10_000}, "slurm": {"time_limit": "1h"}}
 CLUSTERTRAIN = {
@@ -42,7 +43,7 @@ def measured_by(program: str, arguments: Sequence[str], folder: Path) -> Mapping
     """The seconds of each side, as a program of this folder writes them with `--json`."""
     argv = [sys.executable, str(BENCHMARKS / program), *arguments, "--json", "found.json"]
     with running(argv, folder) as process:
-        wait_for(process, folder, lambda: process.poll() == 0, 0.05)
+        wait_for(process, folder, lambda: process.poll() == 0, 0.05, _PATIENCE_S)
     found: dict[str, list[float]] = json.loads((folder / "found.json").read_text())
     return found
 

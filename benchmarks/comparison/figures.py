@@ -129,8 +129,11 @@ FIGURES = (
         "recovery",
         "Recovery from a SIGKILL",
         "s",
-        "Seconds from a SIGKILL of rank 1 at a random moment of a step to the end of the first step that had "
-        "not been made before. Both save every 100 steps; stock Ray has a FailureConfig.",
+        "Seconds from a SIGKILL of rank 1 at a random moment of a step to the end of the first step that "
+        "had not been made before. Both save every 100 steps; stock Ray has a FailureConfig. clustertrain "
+        "continues from the memory of the node, but from the last save if the kill came between the "
+        "optimizer step and the end of on_step, which this task has ([checkpoints.md](checkpoints.md)): "
+        "then steps are repeated.",
         (Goal(KIT, 1.0),),
         picture=True,
     ),

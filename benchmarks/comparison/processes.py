@@ -64,13 +64,19 @@ def ended(argv: Sequence[str], folder: Path) -> None:
         raise Failed(f"code {done.returncode}: {last_error(done.stdout + done.stderr)}")
 
 
-def wait_for(process: subprocess.Popen[bytes], folder: Path, done: Callable[[], bool], poll_s: float) -> None:
+def wait_for(
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    done: Callable[[], bool],
+    poll_s: float,
+    patience_s: float = PATIENCE_S,
+) -> None:
     """Waits until `done`.
 
     Raises:
         Failed: the program ended with an error before, or it took too long.
     """
-    ends = time.monotonic() + PATIENCE_S
+    ends = time.monotonic() + patience_s
     while not done():
         if process.poll() or time.monotonic() > ends:
             code = "no end" if process.poll() is None else f"code {process.returncode}"
