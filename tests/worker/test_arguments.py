@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal, Optional, Union
 
 import pytest
 
@@ -29,6 +29,7 @@ FIT = [
     ("a/b", Path),
     ("anything", Any),
     ([3], Decimal),  # not simple
+    ([1, 2], Annotated[list[int], "sizes"]),
     ("x", EMPTY),
 ]
 UNFIT = [

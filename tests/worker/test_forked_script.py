@@ -11,6 +11,7 @@ import pytest
 
 from clustertrain.worker.scripts.script import ScriptFailed, run_script
 from clustertrain.worker.scripts.script_command import Program
+from commands import ran
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fork_server")]
 
@@ -148,6 +149,19 @@ def test_its_exit_code_is_that_of_python(run, text, code):
     with pytest.raises(ScriptFailed) as failed:
         run(text)
     assert failed.value.returncode == code
+
+
+@pytest.mark.parametrize(("hook", "code", "said"), [("sys.exit(7)", 7, ""), ("{}['a']", 1, "ZeroDivision")])
+def test_an_excepthook_that_raises_ends_the_process(hook, code, said):
+    """The callers below are a fork of the driver."""
+    text = (
+        "import sys\nfrom clustertrain.worker.scripts.main_program import exit_after\n"
+        f"def hook(*error):\n    {hook}\nsys.excepthook = hook\n"
+        "try:\n    exit_after(lambda: 1 / 0)\nfinally:\n    print('goes on', flush=True)\n"
+    )
+    done = ran([sys.executable, "-c", text], code=code)
+    assert done.stdout == ""
+    assert said in done.stderr
 
 
 def test_a_traceback_begins_in_the_script(run, capfd):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,20 @@ def test_a_script_without_a_process_group_is_not_named(watched):
     notes = watched(LEAVES, rank=1, patience_s=0.2) + watched(LEAVES, rank=0, patience_s=0.2)
     time.sleep(1.5)
     assert notes == []
+
+
+def test_rank_0_finds_a_rank_that_waits_on_ipv6(port):
+    try:
+        socket.create_server(("::1", port), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6")
+    watch = GroupWatch(rank=0, world_size=2, address="::1", port=port, note=print, patience_s=60)
+    with ThreadPoolExecutor() as threads:
+        host = threads.submit(watch._caller)
+        wait_for(lambda: f":{port:04X} " in Path("/proc/net/tcp6").read_text())
+        with socket.create_connection(("::1", port), timeout=20) as waits:
+            waits.sendall(b"a client of a store sends first")
+            assert host.result(20) == "::1"
 
 
 def test_a_rank_0_that_has_ended_waits_for_nobody(watched, port, tmp_path, monkeypatch):

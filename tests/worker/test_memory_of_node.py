@@ -348,7 +348,7 @@ def test_a_damaged_state_is_not_offered(folder, damage):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_a_kill_at_a_random_moment(ranks, folder, seed, strategy):
     """Several starts, each killed; some end in the middle of a write, and then nothing is offered."""
     chance = random.Random(seed)

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from clustertrain.job.model import Job
+from clustertrain.node.limits import process_state
+from clustertrain.waiting import wait_until
 from clustertrain.worker.code.error_report import ErrorReport
 from clustertrain.worker.place import ONLY_RANK
+from clustertrain.worker.scripts import script
 from clustertrain.worker.scripts.script import ScriptFailed, run_script, torchrun_environment
 from clustertrain.worker.scripts.script_command import program_of
 from commands import ran
@@ -237,6 +240,36 @@ def test_a_script_dies_with_a_killed_worker(tmp_path, way):
     worker.kill()
     worker.wait()
     assert left_after(2, before) == {}
+
+
+def test_a_process_that_it_leaves_is_killed_and_not_waited_for(run, notes, monkeypatch):
+    """Such as a process of mp.spawn, or TensorBoard: it has the output of the script."""
+    monkeypatch.setattr(script, "_OTHERS_END_S", 0.5)
+    leaves = "import subprocess\nprint(subprocess.Popen(['sleep', '60']).pid)"
+    finished, out = run(leaves, note=noted_in(notes))
+    assert finished
+    said = "rank 1: a process that the script started ran on after its end, and was killed"
+    assert notes == [("warning", said)]
+    assert wait_until(lambda: process_state(int(out)) in (None, "Z (zombie)"), 20, 0.02)
+
+
+def test_a_full_disk_of_its_log_ends_it(tmp_path, way):
+    (tmp_path / "train.py").write_text("while True: print('x' * 1000)")
+    with Path("/dev/full").open("wb") as full:
+        worker = start_worker(tmp_path, stdout=full, stderr=subprocess.PIPE)
+    try:
+        said = worker.communicate(timeout=60)[1]
+    finally:
+        worker.kill()
+    assert b"No space left on device" in said
+
+
+def test_a_child_whose_worker_ended_before_it_began_does_nothing(tmp_path):
+    program = [sys.executable, "-c", "open('ran', 'w')"]
+    for parent, runs in ((os.getppid(), False), (os.getpid(), True)):
+        start = [sys.executable, "-I", "-S", "-c", script._END_WITH_PARENT, str(parent)]
+        ran([*start, *program], code=0, cwd=tmp_path)
+        assert (tmp_path / "ran").exists() == runs
 
 
 def test_the_environment_is_torchruns(tmp_path):

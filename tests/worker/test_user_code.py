@@ -1,12 +1,14 @@
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
+from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.worker.code.build_task import make_task
-from clustertrain.worker.code.user_code import check_code, check_function, check_task
+from clustertrain.worker.code.user_code import check_code, check_function, check_task, enter_code
 
 
 @pytest.fixture
@@ -82,6 +84,26 @@ def test_an_init_that_fails_with_its_line(code):
         JobError, match=r"mine:Task with args \['n'\] raised TypeError: unsupported operand(.|\n)*mine.py:3"
     ):
         make_task(check_task("mine:Task"), right)
+
+
+def test_an_error_without_a_line_of_the_code_names_its_folder(code):
+    code(
+        "from abc import ABC, abstractmethod\nfrom clustertrain import Task as Base\n"
+        "class Task(Base, ABC):\n    @abstractmethod\n    def depth(self): ...\n"
+    )
+    right = job(task="mine:Task", train={"epochs": 1, "batch_size": 1})
+    with pytest.raises(JobError) as caught:
+        make_task(check_task("mine:Task"), right)
+    assert str(caught.value).endswith(f"\nAt `code`, the folder {Path.cwd()}.")
+
+
+def test_the_code_comes_first_on_the_path_also_if_the_path_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/other", str(tmp_path), *sys.path])
+    monkeypatch.delenv(variables.CODE, raising=False)
+    monkeypatch.chdir("/")
+    enter_code(job(function="mine:train", code=str(tmp_path)))
+    assert sys.path[:2] == [str(tmp_path), "/other"]
+    assert Path.cwd() == tmp_path
 
 
 PARAMETERS = {

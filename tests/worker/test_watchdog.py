@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,15 @@ def test_a_phase_without_progress_ends_the_process_and_shows_where(tmp_path):
     assert "no progress in phase 'step' for 0.2 s (failures.watchdog.step)" in done.stderr
     assert "where_it_hangs" in done.stderr
     assert (tmp_path / "expired").read_text().startswith("no progress in phase 'step'")
+
+
+def test_a_log_that_cannot_be_written_does_not_keep_it_alive(tmp_path):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", STUCK], stderr=full, cwd=tmp_path, timeout=60, check=False
+        )
+    assert done.returncode == EXIT_CODE
+    assert (tmp_path / "expired").exists()
 
 
 LEARNING = """

@@ -22,7 +22,11 @@ class AutoSave:
         self._since_s = time.monotonic()
 
     def is_due(self) -> bool:
-        return time.monotonic() - self._since_s >= self.interval_s
+        """Whether the interval is over; true only once, because the ranks save a step later."""
+        is_over = time.monotonic() - self._since_s >= self.interval_s
+        if is_over:
+            self.started()
+        return is_over
 
     def started(self) -> None:
         """Start the clock again: training goes on after the stall of a save."""

@@ -239,21 +239,14 @@ def kept_on_node(attempt: int) -> KeptOnNode:
                 states.add(_kept_state(name, load(saved), sizes_bytes))
         for file in Path(str(shelf)).glob("own-*"):
             rank = int(file.name.removeprefix("own-"))
-            for mark, own in _readable_parts(file).items():
-                if is_whole(own):
-                    if (state := whole_state(own, 1)) is None:
-                        continue
-                    states.add(_kept_state(CheckpointName(mark // 2, attempt, restart), state, {}))
-                own_parts[restart, mark, rank] = file.stat().st_size
+            with suppress(RuntimeError, OSError, EOFError, UnpicklingError):  # a copy of it was cut
+                for mark, own in parts_in(file).items():
+                    if is_whole(own):
+                        if (state := whole_state(own, 1)) is None:
+                            continue
+                        states.add(_kept_state(CheckpointName(mark // 2, attempt, restart), state, {}))
+                    own_parts[restart, mark, rank] = file.stat().st_size
     return KeptOnNode(frozenset(states), own_parts)
-
-
-def _readable_parts(file: Path) -> dict[int, dict[str, Any]]:
-    """The own parts in a file, by their marks; none if a copy of it was cut."""
-    try:
-        return parts_in(file)
-    except (RuntimeError, OSError, EOFError, UnpicklingError):
-        return {}
 
 
 def _kept_state(name: CheckpointName, state: dict[str, Any], files: Mapping[str, int]) -> KeptState:

@@ -116,7 +116,8 @@ def stage_data(per: str) -> None:
         seen: set[Any] = set()
 
         def on_event(event: dict[str, Any]) -> None:
-            events.write(**_as_event(event))
+            fields = {**event}
+            events.write(fields.pop("event"), **fields)
             progress = (event["name"], event["phase"], event.get("bytes"))
             if progress not in seen:  # a repeated event is not progress
                 seen.clear()
@@ -151,7 +152,3 @@ def copy_checkpoint() -> None:
     shelf = attempt.run.checkpoints
     if plan.checkpoint and not plan.in_memory and shelf.store.local_folder(shelf.key) is None:
         fetch_checkpoint(shelf, plan.checkpoint, attempt.checkpoint_copy)
-
-
-def _as_event(event: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": event["event"], **{key: value for key, value in event.items() if key != "event"}}

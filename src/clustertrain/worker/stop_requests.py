@@ -51,7 +51,6 @@ class RequestPoller:
         self._polled_remote_s = float("-inf")
         self._ends: set[str] = set()  # the requests to end that were found
         self._served: set[bytes] = set()  # the requests for a save or a profile
-        self._save, self._profile_steps = False, 0
         self._poll_all()
         self._save, self._profile_steps = False, 0  # those before this start were for an earlier one
         self._ended = threading.Event()

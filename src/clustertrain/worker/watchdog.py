@@ -24,7 +24,7 @@ _LOOK_EVERY_S = 0.5
 _MOST_BETWEEN_LOOKS_S = 2.0  # for longer, the whole process was stopped: SLURM suspends jobs
 _QUIET_S = 10.0  # after this time without progress, a rank checks whether another rank has expired
 _SAVE_S = 30.0  # maximum for the last words to the memory of the node, and
-_REPORT_S = 10.0  # for those to the storage, which must not keep the process alive if it does not answer
+_REPORT_S = 10.0  # for those to the log and to the storage, which may be full, or answer nothing
 
 
 class _Beat(NamedTuple):
@@ -99,11 +99,7 @@ class WatchdogThread:
 
     def _expire(self, text: str) -> None:
         text += self._explanation()
-        if self._stacks is None:
-            write_stacks(text)
-        else:
-            print(f"clustertrain: {text}", file=sys.stderr, flush=True)
-            self._stacks.write("the watchdog ends this rank")
+        _within(_REPORT_S, lambda: self._log(text))
         if self._save is not None:
             _within(_SAVE_S, self._save)
         _within(_REPORT_S, lambda: self._report(text))
@@ -114,6 +110,13 @@ class WatchdogThread:
         if (explain := self._explain) is not None:
             _within(_REPORT_S, lambda: found.append(explain()))
         return f": {found[0]}" if found else ""
+
+    def _log(self, text: str) -> None:
+        if self._stacks is None:
+            write_stacks(text)
+        else:
+            print(f"clustertrain: {text}", file=sys.stderr, flush=True)
+            self._stacks.write("the watchdog ends this rank")
 
     def _report(self, text: str) -> None:
         self._on_expired(text)

@@ -79,7 +79,7 @@ def fits(value: Any, annotation: Any) -> bool:
     fitting = next((kinds for simple, kinds in _FITTING if simple is origin), object)
     if not isinstance(value, fitting) or (isinstance(value, bool) and fitting not in (bool, object)):
         return False
-    if not inner or not isinstance(value, list | dict):
+    if fitting is object or not inner or not isinstance(value, list | dict):
         return True
     if origin is tuple and inner[-1] is not Ellipsis:
         return len(value) == len(inner) and all(map(fits, value, inner))

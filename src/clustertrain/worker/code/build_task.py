@@ -28,10 +28,11 @@ def make_task(cls: type[Task], job: Job) -> Task:
         JobError: its __init__ raises an exception, or `bind_parts` refuses the others.
         Exception: from __init__, of the network, the storage, the memory or a GPU.
     """
-    from clustertrain.training.task_errors import OF_THE_MACHINE, said  # torch takes time to import
-    from clustertrain.worker.data.shard_source import read_shards_of
+    from clustertrain.training.data.shards import set_opener  # torch takes time to import
+    from clustertrain.training.task_errors import OF_THE_MACHINE, said
+    from clustertrain.worker.data.shard_source import ShardOpener
 
-    read_shards_of(job)
+    set_opener(ShardOpener(job.storage.location))
     args = args_of(cls, job)
     try:
         task = cls(**args)

@@ -37,13 +37,12 @@ def code_folders(job: Job) -> tuple[Path, ...]:
     return tuple(map(Path, unpacked.split(os.pathsep) if unpacked else job.code))
 
 
-def enter_code(job: Job) -> Path:
-    """Make the folders of the code the first on the import path, and the first of them the working directory.
-    Returns that."""
+def enter_code(job: Job) -> None:
+    """Make the folders of the code the first on the import path, and the first of them the working
+    directory."""
     folders = code_folders(job)
-    sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
+    sys.path[:0] = map(str, folders)
     os.chdir(folders[0])
-    return folders[0]
 
 
 def load_object(spec: str, kind: str) -> Any:
@@ -60,7 +59,9 @@ def load_object(spec: str, kind: str) -> Any:
     except (Exception, SystemExit) as error:
         if isinstance(error, OSError) and not isinstance(error, OF_FILES):
             raise  # of the storage or the network: another start may help
-        raise ImportRefused(_import_failure(spec, kind, error)) from error
+        report = report_of(error, str(Path.cwd()))
+        what = f"{report.name}: {first_lines(report.message, lines=3, characters=600)}"
+        raise ImportRefused(f"{kind}: {spec} does not import: {what}\nAt {place_of(error)}.") from error
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -77,17 +78,10 @@ def _file_of(module: ModuleType) -> str:
     return getattr(module, "__file__", None) or f"the module {module.__name__}"
 
 
-def _import_failure(spec: str, kind: str, error: BaseException) -> str:
-    report = report_of(error, str(Path.cwd()))
-    where = report.frames[0] if report.frames else f"`code`, the folder {Path.cwd()}"
-    what = f"{report.name}: {first_lines(report.message, lines=3, characters=600)}"
-    return f"{kind}: {spec} does not import: {what}\nAt {where}."
-
-
-def place_of(error: BaseException) -> str | None:
-    """`FILE:LINE in FUNCTION` of an exception, the innermost of the user's code, or None."""
+def place_of(error: BaseException) -> str:
+    """`FILE:LINE in FUNCTION` of an exception, the innermost of the user's code; without one, its folder."""
     frames = report_of(error, str(Path.cwd())).frames
-    return str(frames[0]) if frames else None
+    return str(frames[0]) if frames else f"`code`, the folder {Path.cwd()}"
 
 
 def check_task(spec: str) -> type[Task]:

@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
 from clustertrain.errors import DataError
-from clustertrain.job.model import Job
 from clustertrain.staging.fetch import open_source
 from clustertrain.staging.retries import Retries
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, masked
 from clustertrain.storage.location import Location
-from clustertrain.training.data.shards import set_opener
 from clustertrain.training.data.tar_shard import open_local
 
 
@@ -47,11 +45,6 @@ class ShardOpener:
     def location_of(self, name: str) -> Location:
         location = Location(name)
         return replace(self.storage, uri=name) if location.is_s3 and self.storage.is_s3 else location
-
-
-def read_shards_of(job: Job) -> None:
-    """Open the shards of this process's data sets with the S3 options of the job's storage."""
-    set_opener(ShardOpener(job.storage.location))
 
 
 class _Remote(io.RawIOBase):

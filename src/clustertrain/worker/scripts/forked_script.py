@@ -131,9 +131,10 @@ def keep(script: str, files: list[int]) -> None:
     if why := start.differs():
         rank.send(why.encode()[:_MOST_BYTES])
         os._exit(0)
+    keeper = os.getpid()
     if (pid := os.fork()) == 0:
         rank.close()
-        _become(start)
+        _become(start, keeper)
     process = os.pidfd_open(pid)
     rank.send(str(pid).encode())
     while process not in select.select([process, _CHANNEL], [], [])[0]:
@@ -144,12 +145,14 @@ def keep(script: str, files: list[int]) -> None:
     os._exit(0)
 
 
-def _become(start: ScriptStart) -> None:
+def _become(start: ScriptStart, keeper: int) -> None:
     """Run the script in this process as Python would in a new one."""
     import numpy
     import torch
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != keeper:  # it had ended before
+        os._exit(1)
     os.setsid()
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):

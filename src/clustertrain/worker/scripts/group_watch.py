@@ -97,7 +97,8 @@ class GroupWatch:
     def _caller(self) -> str | None:
         """The host of a rank that tries to reach this one, rank 0, in whose place this process listens."""
         ends = time.monotonic() + self.patience_s
-        with suppress(OSError), socket.create_server(("", self.port)) as server:
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        with suppress(OSError), socket.create_server(("", self.port), family=family) as server:
             while (left_s := ends - time.monotonic()) > 0:
                 server.settimeout(left_s)
                 connection, (host, *_) = server.accept()

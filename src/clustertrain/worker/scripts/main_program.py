@@ -8,6 +8,7 @@ import os
 import runpy
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -47,18 +48,23 @@ def exit_after(run: Callable[[], object]) -> NoReturn:
     """
     code: object = None
     try:
-        run()
-    except SystemExit as ended:
+        try:
+            run()
+        except SystemExit:
+            raise
+        except BaseException as error:  # noqa: BLE001  Python shows all
+            code = 1
+            frames = error.__traceback__
+            for _ in range(2):  # without those of this file
+                frames = frames and frames.tb_next
+            sys.excepthook(type(error), error.with_traceback(frames), frames)
+            if isinstance(error, KeyboardInterrupt):
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
+    except SystemExit as ended:  # of the program, or of its excepthook
         code = ended.code
-    except BaseException as error:  # noqa: BLE001  Python shows all
-        frames = error.__traceback__
-        for _ in range(2):  # without those of this file
-            frames = frames and frames.tb_next
-        sys.excepthook(type(error), error.with_traceback(frames), frames)
-        code = 1
-        if isinstance(error, KeyboardInterrupt):
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001  of its excepthook
+        traceback.print_exc()
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
         code = 1

@@ -8,14 +8,18 @@ with its own exit code. It is a fork of the fork server, or else a child of this
 from __future__ import annotations
 
 import collections
+import math
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from clustertrain.errors import ClusterTrainError
 from clustertrain.node.signals import signal_text
@@ -34,12 +38,15 @@ from clustertrain.worker.scripts.script_command import Program
 _END_WITH_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
-os.execv(sys.argv[1], sys.argv[1:])
+if os.getppid() == int(sys.argv[1]):  # else it had ended before
+    os.execv(sys.argv[2], sys.argv[2:])
 """
 _LAST_LINES = 8  # in a message
 _LINE_CHARACTERS = 500
 _KEPT_LINES, _KEPT_CHARACTERS = 400, 10_000  # to find the traceback in; characters of each line
 _BLOCK_BYTES = 1 << 16
+_LOOK_S = 0.25  # how often the end of a script and a stop request are looked for
+_OTHERS_END_S = 10.0  # for its other processes, after it: those of a data loader look every 5 s
 _STDOUT = 1  # setup.py has made it the rank's log
 running: list[int] = []
 """The process of the script that this process runs."""
@@ -128,7 +135,11 @@ def run_script(
         stopped = watcher.submit(
             _stop_on_request, child, stop_requested, stop_in_s, grace_s=grace_s, rank=rank, note=note
         )
-        last_lines = _passed_on(child.stdout, printed)
+        try:
+            last_lines = _passed_on(_blocks(child, rank, note), printed)
+        except BaseException:  # of a full disk: without a reader the script would wait for ever
+            child.send_signal(signal.SIGKILL)
+            raise
         code = child.wait()
     running.remove(child.pid)
     if group is not None:
@@ -153,7 +164,7 @@ def _start(program: Program, environment: dict[str, str], cwd: Path) -> _Child:
         except OSError as error:
             print(f"clustertrain: the script imports torch itself: {error}", flush=True)
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, *program.argv],
+        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *program.argv],
         cwd=cwd,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -163,18 +174,35 @@ def _start(program: Program, environment: dict[str, str], cwd: Path) -> _Child:
     )
 
 
-def _passed_on(output: IO[bytes] | None, printed: Callable[[str], None]) -> list[str]:
+def _blocks(child: _Child, rank: int, note: Callable[[str, str], None]) -> Iterator[bytes]:
+    """What the script and its processes print, as it comes. Those that it leaves are killed soon after its
+    end: they may hold a GPU, and one that never ends would keep this rank from ending."""
+    output, ended_s = cast("IO[bytes]", child.stdout).fileno(), math.inf
+    while time.monotonic() - ended_s < _OTHERS_END_S:
+        if ended_s == math.inf and _ends_within(child, 0):
+            ended_s = time.monotonic()
+        if select.select([output], [], [], _LOOK_S)[0]:
+            if not (block := os.read(output, _BLOCK_BYTES)):
+                return
+            yield block
+    with suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
+    note("warning", f"rank {rank}: a process that the script started ran on after its end, and was killed")
+
+
+def _passed_on(output: Iterator[bytes], printed: Callable[[str], None]) -> list[str]:
     """Copy the output to stdout as it comes: a progress bar is a line without an end. Returns its last
     lines."""
     lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
     unfinished = b""
     sys.stdout.flush()
-    while output is not None and (block := os.read(output.fileno(), _BLOCK_BYTES)):
+    for block in output:
         *finished, unfinished = (unfinished + block).split(b"\n")
         lines.extend(map(_kept, finished))
         unfinished = unfinished[-4 * _KEPT_CHARACTERS :]  # of a bar that has drawn itself for hours
-        while block:
-            block = block[os.write(_STDOUT, block) :]
+        rest = block
+        while rest:
+            rest = rest[os.write(_STDOUT, rest) :]
         for line in finished:
             printed(_kept(line))
     return [*lines, _kept(unfinished)] if unfinished else list(lines)
@@ -213,7 +241,7 @@ def _stop_on_request(
 ) -> bool:
     """Stop the script when that is requested. Returns False if it ended before."""
     while not stop_requested():
-        if _ends_within(child, 0.25):
+        if _ends_within(child, _LOOK_S):
             return False
     if _ends_within(child, stop_in_s()):
         return False
