@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from clustertrain import Task
 from clustertrain.errors import JobError
 from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.loop import train
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import pack_rng
-from clustertrain.training.settings import EvalEvery, TrainSettings
+from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
 from clustertrain.training.step.precision import Precision
-from training.tasks import MemoryRun, Net
+from training.tasks import MemoryRun, Net, run_task
 
 SETTINGS = TrainSettings(steps=1, batch_size=2)
 
@@ -187,3 +189,14 @@ def test_a_custom_loss_is_evaluated_and_metrics_without_outputs_are_refused(rank
     assert alone.results(evaluate, Eleven())[0].keys() == {"loss", "accuracy"}
     with pytest.raises(JobError, match="Override eval_step"):
         alone.results(evaluate, SilentButMeasured())
+
+
+def test_a_stop_before_an_evaluation_leaves_its_checkpoint_for_keep_best():
+    settings = replace(
+        SETTINGS, steps=4, eval_every=EvalEvery(steps=2), save_every=SaveEvery(steps=2), keep_best="loss"
+    )
+    alone = RankInfo(0, 0, 1, torch.device("cpu"))
+    stopped = run_task(alone, Eleven(), settings, None, lambda calls: (calls == 2, False))
+    assert [(p.step, p.reason, p.metrics) for p in stopped.progress] == [(2, "stop", {})]
+    resumed = run_task(alone, Eleven(), settings, stopped.saves[2])
+    assert resumed.progress == run_task(alone, Eleven(), settings).progress

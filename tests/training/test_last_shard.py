@@ -126,3 +126,9 @@ def test_a_changed_byte_is_found(rank_of, name):
     tensor.view(torch.uint8).view(-1)[7] ^= 1
     (found,) = parts_in(rank.path).values()
     assert whole_state(found, 1) is None
+
+
+def test_a_run_that_does_not_measure_keeps_no_times(rank_of):
+    rank = rank_of(every=1)
+    rank.train(50)
+    assert not rank.shard._steps_s and not rank.shard._copies_s

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import namedtuple
+from collections import UserDict, namedtuple
 
 import pytest
 import torch
@@ -94,6 +94,9 @@ def test_tensors_are_found_in_nested_values():
     box = dataclasses.make_dataclass("box", ["t", "n"])
     one = torch.ones(1)
     value = {"l": [one, "text"], "p": pair(one, 3), "b": box(one, None), "t": (one,)}
+    value["u"] = UserDict(ids=one, n=[one])
     got = map_tensors(value, lambda t: t + 1)
     assert got["l"][0] == 2 and got["l"][1] == "text" and got["p"].a == 2 and got["p"].b == 3
+    assert type(got["u"]) is UserDict and got["u"]["ids"] == 2 and got["u"]["n"][0] == 2
+    assert value["u"]["ids"] == 1
     assert got["b"].t == 2 and got["t"][0] == 2 and one == 1

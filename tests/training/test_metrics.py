@@ -72,7 +72,7 @@ def _collect(rank_info, samples, columns):
     for ids in mine.split(2):
         value = ids.reshape(-1, *[1] * len(columns)).expand(-1, *columns)
         of_dtypes = [value.to(dtype) for dtype in (torch.bool, torch.bfloat16, torch.complex64, torch.int16)]
-        rows.add(Masked(value.double(), value % 2 == 0), of_dtypes, len(ids))
+        rows.add(Masked(value.double(), value % 2 == 0), of_dtypes, ids.tolist())
     return rows.of_all_ranks(rank_info, samples)
 
 
@@ -105,7 +105,7 @@ def test_many_rows_are_sent_in_pieces(ranks):
 
 def _of_other_shape(rank_info):
     rows = SampleRows("T", ["m"])
-    rows.add(torch.zeros(2, 3 + rank_info.rank), torch.zeros(2), 2)
+    rows.add(torch.zeros(2, 3 + rank_info.rank), torch.zeros(2), [0, 1])
     rows.of_all_ranks(rank_info, 4)
 
 
@@ -130,14 +130,14 @@ def test_shapes_that_differ_between_ranks_are_refused_on_all(ranks):
 )
 def test_outputs_that_cannot_be_collected_are_refused_by_name(outputs, words):
     with pytest.raises(JobError, match=f"T.eval_step: {words}.*collected for 'm'.\n.*torchmetrics"):
-        SampleRows("T", ["m"]).add(outputs, None, 2)
+        SampleRows("T", ["m"]).add(outputs, None, [0, 1])
 
 
 def test_batches_of_other_shapes_are_refused():
     rows = SampleRows("T", ["m"])
-    rows.add(torch.zeros(2, 7), None, 2)
+    rows.add(torch.zeros(2, 7), None, [0, 1])
     with pytest.raises(JobError, match=r"one batch has outputs float32 \(samples, 7\), another one .*, 8\)"):
-        rows.add(torch.zeros(2, 8), None, 2)
+        rows.add(torch.zeros(2, 8), None, [2, 3])
 
 
 class Half:
@@ -173,7 +173,7 @@ def test_what_is_no_metric_is_refused_by_name(name, metric, words):
 def computed(metrics):
     of_task = Metrics("T", metrics, CPU)
     of_task.reset()
-    of_task.update(torch.zeros(2, 3), torch.zeros(2), 2)
+    of_task.update(torch.zeros(2, 3), torch.zeros(2), [0, 1])
     return of_task.compute(ALONE, 2)
 
 
@@ -241,5 +241,5 @@ class MadeByReset:
 def test_sums_that_reset_creates_are_added_over_the_ranks():
     metrics = Metrics("Boxes", {"boxes": MadeByReset()}, CPU)
     metrics.reset()
-    metrics.update([], [torch.ones(3, 4), torch.ones(0, 4)], samples=2)
+    metrics.update([], [torch.ones(3, 4), torch.ones(0, 4)], [0, 1])
     assert metrics.compute(ALONE, samples=2) == {"boxes": 3.0}

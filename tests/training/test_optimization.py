@@ -10,7 +10,7 @@ import torch
 from clustertrain.errors import JobError
 from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
 from clustertrain.training.step.optimization import lr_factor
-from training.tasks import Plain, run_task
+from training.tasks import Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=6, batch_size=4, log_every=1)
 
@@ -153,6 +153,40 @@ def test_clipping_bounds_the_step_and_logs_the_norm_before(ranks):
     )
     assert moved == pytest.approx(0.01, rel=1e-3)
     assert next(record["grad_norm"] for record in outcome.logs if record["kind"] == "train") > 0.01
+
+
+class OnlyTheHead(Plain):
+    """Optimizes one layer, and has not frozen the other."""
+
+    def model(self):
+        return torch.nn.Sequential(torch.nn.Linear(4, 4), super().model())
+
+    def optimizer(self, model):
+        return torch.optim.SGD(model[1].parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_gradients_that_the_optimizer_does_not_use_do_not_add_up(ranks, world_size):
+    settings = replace(SETTINGS, clip_norm=0.01, save_every=SaveEvery(steps=1))
+    group = ranks(world_size)
+    whole = group.results(run_task, OnlyTheHead(), settings)[0]
+    resumed = group.results(run_task, OnlyTheHead(), settings, whole.saves[3])[0]
+    assert same(resumed.state(6), whole.state(6)), "bit-identical"
+
+
+class Chained(Plain):
+    def scheduler(self, optimizer, total_steps):
+        scheduler = torch.optim.lr_scheduler
+        return scheduler.ChainedScheduler(
+            [scheduler.LinearLR(optimizer, total_iters=total_steps), scheduler.StepLR(optimizer, 2, 0.5)]
+        )
+
+
+def test_a_longer_run_continues_with_chained_schedulers(ranks):
+    saved = ranks(1).results(run_task, Chained(), replace(SETTINGS, save_every=SaveEvery(steps=3)))[0].saves
+    longer = replace(SETTINGS, steps=9)
+    resumed = ranks(1).results(run_task, Chained(), longer, saved[3])[0]
+    assert lrs(resumed) == pytest.approx(lrs(ranks(1).results(run_task, Chained(), longer)[0])[3:])
 
 
 class Plateau(Plain):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 from clustertrain import Shards
 from clustertrain.errors import DataError, JobError
@@ -50,6 +51,23 @@ def test_a_resume_is_bit_identical_with_any_number_of_loader_processes(ranks, fo
     for epoch in range(2):
         part = slice(epoch * 9, (epoch + 1) * 9)
         assert Counter(i for rank in whole for ids in rank.ids[part] for i in ids) == Counter(range(50))
+
+
+class Ordered(OnShards):
+    """Its metric takes all samples."""
+
+    def eval_step(self, model, batch):
+        x, y, ids = batch
+        return functional.mse_loss(model(x), y), ids, None
+
+    def metrics(self):
+        return {"is_in_order": lambda ids, _: float(torch.equal(ids, torch.arange(50)))}
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_metric_of_all_samples_gets_them_in_the_order_of_the_data_set(ranks, folder, world_size):
+    outcome = ranks(world_size).results(run_task, Ordered(folder), replace(SETTINGS, epochs=1))[0]
+    assert outcome.result.metrics["is_in_order"] == 1
 
 
 def test_another_number_of_ranks_uses_the_samples_that_are_left(ranks, folder):
@@ -187,6 +205,13 @@ def test_an_index_names_the_shards_beside_it_and_a_pattern_names_several(folder,
         index.write_text(text)
         with pytest.raises(DataError, match="is no index of shards"):
             Shards(index)
+
+
+def test_an_index_of_two_folders_may_have_a_file_name_twice(tmp_path):
+    folders = [write_shards(tmp_path / name, [count]) for name, count in (("a", 2), ("b", 3))]
+    entries = [{"url": f"{name}/part-000.tar", "nsamples": count} for name, count in (("a", 2), ("b", 3))]
+    (tmp_path / "all.json").write_text(json.dumps({"shardlist": entries}))
+    assert Shards(folders, index=tmp_path / "all.json").counts == [2, 3]
 
 
 def test_what_names_no_shard_or_no_numbers_is_refused(folder, tmp_path):

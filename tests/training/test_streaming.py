@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from clustertrain.errors import DataError, JobError
+from clustertrain.training.data.streaming import digest_of
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
@@ -123,8 +125,26 @@ def test_a_stream_that_splits_itself_by_rank_is_refused(two_ranks):
     assert "yields other samples on other ranks: they differ at sample 0 of epoch 0" in str(answers[0])
 
 
+class Chained(OnStream):
+    def train_data(self, data):
+        return super().train_data(data) + super().train_data(data)
+
+
+def test_a_chain_of_streams_without_a_length_has_none():
+    assert run_task(ALONE, Chained(20), SETTINGS).result.step == 12
+
+
+def test_objects_do_not_count_in_the_comparison_of_streams():
+    """As bytes they are addresses, which differ between ranks."""
+    one, other = (np.array([f"{n} {n}" for n in range(first, first + 2)], dtype=object) for first in (0, 2))
+    assert one.tobytes() != other.tobytes() and digest_of([one, 1]) == digest_of([other, 1])
+    assert digest_of([np.zeros(2), 1]) != digest_of([np.ones(2), 1])
+
+
 def test_what_cannot_be_trained_is_refused_before_the_first_step():
     epochs = replace(SETTINGS, steps=None, epochs=1)
+    with pytest.raises(JobError, match=r"train\.epochs is 1, but Chained\.train_data\(\) returned a stream"):
+        rehearse(Chained(40), epochs, CPU, {})
     with pytest.raises(JobError, match=r"train\.epochs is 1, but OnStream\.train_data\(\) returned a stream"):
         rehearse(OnStream(40), epochs, CPU, {})
     with pytest.raises(JobError, match="ended after 0 samples; 3 are needed"):

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from clustertrain.errors import JobError
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.rehearsal import rehearse
+from clustertrain.training.settings import Ddp, TrainSettings
 from training.tasks import Plain, run_task
 
 SETTINGS = TrainSettings(steps=6, batch_size=4)
@@ -84,3 +85,15 @@ def test_with_the_setting_they_train_and_in_one_process_they_need_none(ranks):
     for name, weights in outcome.weights().items():
         assert torch.equal(weights, other.weights()[name]), name
     assert ranks(1).results(run_task, TwoHeads(0, 3), SETTINGS)[0].result.finished
+
+
+def test_a_static_graph_may_have_parameters_that_are_never_used(ranks):
+    static = replace(SETTINGS, accumulate=2, ddp=Ddp(static_graph=True))
+    never = TwoHeads(*range(100))
+    assert rehearse(never, static, torch.device("cpu"), {}, world_size=2) == ()
+    outcome = ranks(2).results(run_task, never, static)[0]
+    expected = ranks(2).results(
+        run_task, never, replace(SETTINGS, accumulate=2, find_unused_parameters=True)
+    )[0]
+    for name, weights in expected.weights().items():
+        assert torch.equal(weights, outcome.weights()[name]), name

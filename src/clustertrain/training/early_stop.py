@@ -50,24 +50,18 @@ class EarlyStopping:
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
         """Count the evaluation after `step`. All ranks call it, and rank 0's value counts for all of them."""
-        if self._rule is None or self._count is None:
+        rule, count = self._rule, self._count
+        if rule is None or count is None:
             return
-        mine = torch.tensor([metrics[self._rule.metric]], dtype=torch.float64)
+        mine = torch.tensor([metrics[rule.metric]], dtype=torch.float64)
         value = gather_over_ranks(mine, self._rank_info)[0].item()
-        count = self._count
-        count.step = step
-        if self._improves(value):
+        count.step, gain = step, math.inf
+        if count.best is not None:
+            gain = value - count.best if rule.mode == "max" else count.best - value
+        if math.isfinite(value) and gain > rule.min_delta:
             count.best, count.best_step, count.without_improvement = value, step, 0
         else:
             count.without_improvement += 1
-
-    def _improves(self, value: float) -> bool:
-        if self._rule is None or self._count is None or not math.isfinite(value):
-            return False
-        if self._count.best is None:
-            return True
-        gain = value - self._count.best if self._rule.mode == "max" else self._count.best - value
-        return gain > self._rule.min_delta
 
     @property
     def text(self) -> str:

@@ -17,10 +17,10 @@ from clustertrain.errors import JobError
 from clustertrain.training.data.loader_kinds import (
     batch_fetch,
     evaluation_keys,
-    evaluation_processes,
     sample_batch,
 )
 from clustertrain.training.data.loading import Loader, to_device
+from clustertrain.training.data.streaming import is_stream
 from clustertrain.training.images import images_of
 from clustertrain.training.metrics import Metrics, joined
 from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
@@ -62,7 +62,7 @@ class Evaluation:
         self._loader = Loader(
             batch_fetch(dataset, collate_of(task), f"{type(task).__name__}.eval_data()"),
             own,
-            processes=evaluation_processes(dataset, settings.processes),
+            processes=min(settings.processes, 1) if is_stream(dataset) else settings.processes,
             device=rank_info.device,
             reuse=True,
         )
@@ -112,7 +112,7 @@ class Evaluation:
                     warnings.simplefilter("ignore")  # that a value of so few samples means little
                     metrics = Metrics(name, {metric_name: metric}, self._rank_info.device)
                     metrics.reset()
-                    metrics.update(outputs, targets, len(key.ids))
+                    metrics.update(outputs, targets, key.ids)
                     parts.append(metrics.compute(self._alone, len(key.ids)))
         return joined(*parts)
 
@@ -157,7 +157,7 @@ class Evaluation:
         for key, batch in self._loader:
             with self._precision.autocast():
                 loss, outputs, targets = self._task.eval_step(self._model, batch)
-            self._metrics.update(outputs, targets, len(key.ids))
+            self._metrics.update(outputs, targets, key.ids)
             sums[0] += loss.detach().reshape(()).double() * len(key.ids)
             sums[1] += len(key.ids)
         for _ in range(self._passes_of_others):

@@ -35,17 +35,18 @@ class SampleRows:
         self._columns: list[tuple[str, str, tuple[int, ...]]] = []  # name, dtype, shape of a row
         self._parts: list[list[torch.Tensor]] = []  # of each column, one per batch
         self._structure: Any = None
+        self._ids: list[int] = []
 
-    def add(self, outputs: Any, targets: Any, samples: int) -> None:
-        """Add a copy of a batch of `samples`.
+    def add(self, outputs: Any, targets: Any, ids: list[int]) -> None:
+        """Add a copy of a batch; `ids` are the places of its samples in the data set.
 
         Raises:
             JobError: a value is not a tensor with one row per sample, or differs from earlier batches.
         """
         tensors = [*self._tensors(outputs, "outputs"), *self._tensors(targets, "targets")]
         for name, tensor in tensors:
-            if tensor.dim() == 0 or len(tensor) != samples:
-                self._refuse(f"{name} has shape {tuple(tensor.shape)}, but the batch has {samples} samples")
+            if tensor.dim() == 0 or len(tensor) != len(ids):
+                self._refuse(f"{name} has shape {tuple(tensor.shape)}, but the batch has {len(ids)} samples")
         columns = [(name, _dtype(tensor), tuple(tensor.shape[1:])) for name, tensor in tensors]
         if self._structure is None:
             self._columns = columns
@@ -56,21 +57,25 @@ class SampleRows:
         for parts, (_, tensor) in zip(self._parts, tensors, strict=True):
             # A copy, because the next batch may reuse the memory.
             parts.append(tensor.detach().to("cpu", copy=True))
+        self._ids += ids
 
     def of_all_ranks(self, rank_info: RankInfo, samples: int) -> tuple[Any, Any] | None:
         """(outputs, targets) of all `samples` of the data set, in its order, on rank 0, or None on the
         others.
 
-        Every rank calls it, after it has added its samples in the order of sampling.evaluation_order: sample
-        i is row i // world_size of rank i % world_size. The rows are removed.
+        Every rank calls it, after it has added as many samples as sampling.evaluation_order gives it. The
+        rows are removed.
 
         Raises:
             JobError: on all ranks, if shapes or dtypes differ between ranks.
         """
         self._check_ranks(rank_info)
         gathered = []
+        ids = _gather(torch.tensor(self._ids), rank_info, samples)
+        is_in_order = bool((ids[:-1] < ids[1:]).all())  # not with shards
         while self._parts:
-            gathered.append(_gather(torch.cat(self._parts.pop(0)), rank_info, samples))
+            column = _gather(torch.cat(self._parts.pop(0)), rank_info, samples)
+            gathered.append(column if is_in_order else column[ids.argsort()])
         columns, structure = iter(gathered), self._structure
         self.clear()
         if rank_info.rank != 0:
@@ -126,8 +131,9 @@ def _shown(columns: list[tuple[str, str, tuple[int, ...]]]) -> str:
 def _gather(mine: torch.Tensor, rank_info: RankInfo, samples: int) -> torch.Tensor:
     """`mine` (rows, …) of all ranks, as (samples, …) on rank 0's CPU, or empty on the others.
 
-    It is sent in pieces and as bytes, from device to device: NCCL needs a GPU, and gloo lacks some dtypes.
-    Ranks differ by at most one row; shorter ones are padded, and the padding is cut off at the end.
+    Row i is row i // world_size of rank i % world_size. It is sent in pieces and as bytes, from device to
+    device: NCCL needs a GPU, and gloo lacks some dtypes. Ranks differ by at most one row; shorter ones are
+    padded, and the padding is cut off at the end.
     """
     if rank_info.world_size == 1:
         return mine

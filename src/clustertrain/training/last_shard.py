@@ -109,10 +109,12 @@ class LastShard(LastStep):
         step, is_evaluated = divmod(mark, 2)
         if not is_evaluated:
             self._first_step = self._first_step or step
-            self._steps_s.append(began_s - self._completed_s)
+            if self._is_measured:
+                self._steps_s.append(began_s - self._completed_s)
         if self._every and self._parts is not None and (step - self._first_step) % self._every == 0:
             self._keep(mark)
-            self._copies_s.append(time.perf_counter() - began_s)
+            if self._is_measured:
+                self._copies_s.append(time.perf_counter() - began_s)
         if self._is_measured and not is_evaluated and step - self._first_step == self._agrees_after:
             self._agree()
         self._completed_s = time.perf_counter()

@@ -217,7 +217,8 @@ class _Loop:
             if self.early_stopping.text:
                 self._save("end", measured)
                 return True
-            if self.saved_step < self.position.step and (reason := self._save_due()):
+            is_saved = self.saved_step == self.position.step and not self.settings.keep_best
+            if not is_saved and (reason := self._save_due()):  # the best one is found by its metrics
                 self._save(reason, measured)
         is_kept = self.rank_info.world_size > 1 and self.rank_info.device.type == "cpu"
         if is_kept and not self.last_step.is_whole:

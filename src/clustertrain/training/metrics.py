@@ -115,8 +115,8 @@ class Metrics:
             metric.reset()
         self._rows.clear()
 
-    def update(self, outputs: Any, targets: Any, samples: int) -> None:
-        """Add a batch of `samples` of this rank.
+    def update(self, outputs: Any, targets: Any, ids: list[int]) -> None:
+        """Add a batch of this rank; `ids` are the places of its samples in the data set.
 
         Raises:
             JobError: there are metrics, but no outputs, or they cannot be collected.
@@ -129,7 +129,7 @@ class Metrics:
         for metric in (*self._torchmetrics.values(), *self._summed.values()):
             metric.update(outputs, targets)
         if self._whole:
-            self._rows.add(outputs, targets, samples)
+            self._rows.add(outputs, targets, ids)
 
     def compute(self, rank_info: RankInfo, samples: int) -> dict[str, float]:
         """The values over all ranks, in the order of the names; all ranks call it, and get the same values.
@@ -140,10 +140,10 @@ class Metrics:
         Raises:
             JobError: a metric returns more than one number, or two values have the same name.
         """
-        results: dict[str, Any] = {}
+        of_metrics = {}
         for name, metric in self._torchmetrics.items():
             _sync_over_ranks(metric, sync=rank_info.world_size > 1)
-            results[name] = metric.compute()
+            of_metrics[name] = _numbers(name, metric.compute())
         for name, metric in self._summed.items():
             if not isinstance(metric.sums, torch.Tensor):
                 raise JobError(
@@ -151,8 +151,7 @@ class Metrics:
                     "`sums` must be a tensor, which is added over the ranks."
                 )
             metric.sums = sum_over_ranks(metric.sums.to(rank_info.device), rank_info)
-            results[name] = metric.compute()
-        of_metrics = {name: _numbers(name, result) for name, result in results.items()}
+            of_metrics[name] = _numbers(name, metric.compute())
         if self._whole:
             of_metrics |= self._compute_whole(rank_info, samples)
         return joined({}, *(of_metrics[name] for name in self.names))

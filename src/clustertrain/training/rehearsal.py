@@ -87,7 +87,8 @@ def _rehearse(
             loss = task.loss(model, to_device(batch, rank_info.device))
         check_loss(task, loss)
         optimization.backward(loss * key.share)
-    if world_size > 1 and settings.strategy == "ddp" and not settings.find_unused_parameters:
+    finds_unused = settings.find_unused_parameters or settings.ddp.static_graph
+    if world_size > 1 and settings.strategy == "ddp" and not finds_unused:
         check_gradients(task, model)
     model.zero_grad(set_to_none=True)
     names = None

@@ -52,7 +52,10 @@ def dataset_of(
     if isinstance(dataset, Shards):
         dataset.count(rank_info)
     if is_stream(dataset):
-        size = len(dataset) if hasattr(dataset, "__len__") else UNKNOWN
+        try:
+            size = len(dataset)
+        except TypeError:  # without __len__, or, as a ChainDataset, of streams without it
+            size = UNKNOWN
         if size == UNKNOWN and is_evaluation:
             raise JobError(
                 f"{name} returned {type(dataset).__name__}, a stream without __len__.\n"
@@ -185,11 +188,6 @@ def evaluation_keys(dataset: Any, batch_size: int, rank: int, world_size: int) -
     if isinstance(dataset, Shards):
         return shard_evaluation_order(dataset.in_order(), batch_size, rank, world_size)
     return evaluation_order(len(dataset), batch_size, rank, world_size)
-
-
-def evaluation_processes(dataset: Any, processes: int) -> int:
-    """The number of loader processes of an evaluation: each would read all of a stream."""
-    return min(processes, 1) if is_stream(dataset) else processes
 
 
 def batch_fetch(dataset: Any, collate: Collate, name: str) -> Fetch | BatchOfStream:

@@ -250,12 +250,13 @@ def _found(
     if index is None and len(given) == 1 and Path(str(given[0]), INDEX).is_file():
         index = Path(str(given[0]), INDEX)
     if index is None:
-        known: dict[str, int] = {}
+        listed = {}
     elif isinstance(index, Mapping):
-        known = {_file_name(name): int(count) for name, count in index.items()}
+        listed = {name: int(count) for name, count in index.items()}
     else:
-        known = {_file_name(name): count for name, count in _read_index(str(index), opener).items()}
-    counts = [known.get(_file_name(name)) for name in names]
+        listed = _read_index(str(index), opener)
+    known = {_file_name(name): count for name, count in listed.items()} | listed
+    counts = [known.get(name, known.get(_file_name(name))) for name in names]
     lacking = [name for name, count in zip(names, counts, strict=True) if count is None]
     if remote := [name for name in lacking if "://" in name]:
         raise JobError(
@@ -281,7 +282,7 @@ def _read_index(name: str, opener: Opener) -> dict[str, int]:
         listed = {str(entry["url"]): entry["nsamples"] for entry in entries}
         if not listed or any(type(count) is not int or count < 1 for count in listed.values()):
             raise ValueError("a shard has no `nsamples` of at least 1, or there is no shard")
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{shown(name)} is no index of shards: {type(error).__name__}: {error}.\n"
             'It is a JSON file: {"shardlist": [{"url": "a.tar", "nsamples": 1000}, …]}.'

@@ -113,7 +113,11 @@ class BatchOfStream:
     def __getitem__(self, key: MicroBatch) -> Any:
         found = self._fetch[key]
         if isinstance(found, End):
-            raise _too_short(self._name, found.samples, key.ids[-1] + 1)
+            raise JobError(
+                f"{self._name} ended after {found.samples} samples; {key.ids[-1] + 1} are needed.\n"
+                "Its __len__ must be the number of samples that it yields, and each `iter()` must start "
+                "again."
+            )
         return found[0]
 
 
@@ -286,17 +290,10 @@ def digest_of(sample: Any) -> int:
         value = leaf
         if isinstance(leaf, torch.Tensor):
             value = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).detach().cpu().numpy()
-        if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+        if type(value).__module__ == "numpy" and hasattr(value, "tobytes") and not value.dtype.hasobject:
             found.update(value.tobytes()[:_DIGESTED_BYTES])
         elif isinstance(value, bytes):
             found.update(value[:_DIGESTED_BYTES])
         elif isinstance(value, str | int | float):
             found.update(repr(value).encode()[:_DIGESTED_BYTES])
     return int.from_bytes(found.digest(), "little") >> 1
-
-
-def _too_short(name: str, samples: int, needed: int) -> JobError:
-    return JobError(
-        f"{name} ended after {samples} samples; {needed} are needed.\n"
-        "Its __len__ must be the number of samples that it yields, and each `iter()` must start again."
-    )

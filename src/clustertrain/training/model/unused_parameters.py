@@ -29,14 +29,17 @@ def check_gradients(task: Task, model: nn.Module) -> None:
 
 
 class AwaitedGradients:
-    """The gradients that DDP waits for: those of all parameters, unless it looks for unused ones.
+    """The gradients that DDP waits for: those of all parameters, unless it looks for unused ones: in each
+    pass, or with `static_graph` once.
 
     DDP itself reports a missing one only in its next pass, by number. Until then this rank has taken a step
     with gradients that were not averaged.
     """
 
     def __init__(self, task: Task, model: nn.Module, wrapped: nn.Module) -> None:
-        waits = isinstance(wrapped, DistributedDataParallel) and not wrapped.find_unused_parameters
+        waits = isinstance(wrapped, DistributedDataParallel) and not (
+            wrapped.find_unused_parameters or wrapped.static_graph
+        )
         self._task, self._model = task, model
         self._parameters = [p for p in model.parameters() if p.requires_grad] if waits else []
 

@@ -44,10 +44,12 @@ class Optimization:
             "total_steps": order.total_steps,
             "job_sha256": settings.job_sha256,
         }
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = [*model.parameters()]
         self._scaler = scaler
         self.optimizer = task.optimizer(model)
         _check_parameters(task, self.optimizer, model)
+        optimized = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        self._optimized = [parameter for parameter in self._parameters if id(parameter) in optimized]
         base = settings.lr.base_batch_size or order.sizes.batch_size
         self._unscaled_lr = float(self.optimizer.param_groups[0]["lr"])
         for group in self.optimizer.param_groups:
@@ -107,10 +109,11 @@ class Optimization:
         clip_norm = self._settings.clip_norm
         if clip_norm is not None:
             self._scaler.unscale(self.optimizer)
-            self.grad_norm = whole(nn.utils.clip_grad_norm_(self._parameters, clip_norm))
+            self.grad_norm = whole(nn.utils.clip_grad_norm_(self._optimized, clip_norm))
         self._follow()
         self._step_at(self._warmup(step))
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:  # also those that are not the optimizer's: they would add up
+            parameter.grad = None
         self._is_behind = True
         if not self._scaler.enabled:
             self._follow()
@@ -169,7 +172,8 @@ class Optimization:
         for group, options in zip(self.optimizer.param_groups, own, strict=True):
             group.update(options)
         if self._scheduler is not None:
-            _step(self._scheduler, schedule["last_epoch"] if schedule else state["position"]["step"])
+            # A ChainedScheduler has no last_epoch.
+            _step(self._scheduler, (schedule or {}).get("last_epoch", state["position"]["step"]))
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
         found, own = state.get("optimizer_class"), type(self.optimizer).__name__
