@@ -1,7 +1,10 @@
 """Which rank is named if several fail: the one at fault, and not those that end because it is gone."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from clustertrain.driver.calls import RankDied
 from clustertrain.driver.cause.failures import Group, _tail
 
 ABORTED = "ncclRemoteError: A call failed possibly due to a network error\nFatal Python error: Aborted\n"
@@ -56,6 +59,15 @@ class Raised(tuple):
 def test_the_rank_at_fault_is_named(dead, raised, cause):
     errors = {rank: RuntimeError("RayActorError") for rank in dead} | raised
     assert Ranks(dead)._first_cause(errors) == cause
+
+
+def test_a_worker_that_ray_killed_for_memory_before_its_training_is_found():
+    """Ray's OutOfMemoryError has no id of the actor."""
+    group, recorded = Ranks({1: ""}), []
+    group._workers = {rank: SimpleNamespace(metadata=SimpleNamespace(pid=10 + rank)) for rank in (0, 1)}
+    group._record = recorded.append
+    group.report_dead_worker(RankDied("1 worker(s) were killed due to the node running low on memory"))
+    assert recorded == [(1, "died")]
 
 
 def test_the_cause_is_before_the_stacks_that_python_writes(tmp_path):

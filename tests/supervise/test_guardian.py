@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.supervise.process import Guarded
+from commands import ran
 from leftovers import children, kill_together, left_after, living_descendants
 
 pytestmark = pytest.mark.slow
@@ -131,3 +132,23 @@ def test_the_command_dies_with_a_killed_guardian(start, tmp_path):
     guardian.kill()
     guardian.wait()
     assert left_after(2, before) == {}
+
+
+OF_TWO_USERS = """
+import os, subprocess, sys
+from clustertrain.supervise.guardian import kill_descendants
+of_root = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+os.setresuid(65534, 65534, 65534)
+own = subprocess.Popen(["sleep", "600"])
+kill_descendants()
+print(of_root.pid, of_root.poll(), own.pid)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes of two users")
+def test_a_process_of_another_user_does_not_keep_the_others_alive():
+    """As one that sudo has started."""
+    of_root, code, own = ran([sys.executable, "-c", OF_TWO_USERS], code=0, timeout=60).stdout.split()
+    os.kill(int(of_root), signal.SIGKILL)
+    assert code == "None"
+    assert not Path("/proc", own).exists()

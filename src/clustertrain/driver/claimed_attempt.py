@@ -7,11 +7,12 @@ import os
 import shutil
 import sys
 import threading
+import traceback
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from clustertrain.errors import ClusterTrainError
+from clustertrain.errors import EXIT_DRIVER_FAILED, ClusterTrainError
 from clustertrain.ledger.prometheus import metrics_written
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
@@ -77,15 +78,19 @@ class ClaimedAttempt:
         if self._folder is not None and self.to_come.is_spare:
             job_yaml = self._attempt.run.store.read_or_none(self._attempt.job_key) or b""
             self.to_come = replace(self.to_come, job_yaml=job_yaml.decode())
+        self._is_there.set()
         self._at_end.enter_context(Heartbeat(self._attempt))
         self._at_end.enter_context(metrics_written(self._attempt.run))
-        self._is_there.set()
 
     def _wait_for_claim(self, folder: StartFolder) -> None:
         wait_until(folder.claimed.exists, math.inf, _POLL_S)
-        if (ref := folder.claimed.read()) is not None:
-            _continue_log(folder.log, ref.open().driver_log)
-            self._begin(ref)
+        try:
+            if (ref := folder.claimed.read()) is not None:
+                _continue_log(folder.log, ref.open().driver_log)
+                self._begin(ref)
+        except BaseException:  # noqa: BLE001  such as of a full disk: the main thread would wait for ever
+            traceback.print_exc()
+            os._exit(EXIT_DRIVER_FAILED)
 
 
 def _continue_log(before: Path, log: Path) -> None:

@@ -58,17 +58,30 @@ def descendants(pid: int) -> list[int]:
 
 def kill_descendants() -> None:
     """Kill and reap until this process has no child left. The child of a process that forks meanwhile is
-    killed in the next round, because it has become a child of this process."""
+    killed in the next round, because it has become a child of this process. What this user may not kill, as
+    after sudo, is left."""
     while True:
-        for pid in descendants(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        found = descendants(os.getpid())
+        killed = [pid for pid in found if _is_killed(pid)]
+        if found and not killed:
+            return
         try:
             os.waitpid(-1, 0)
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
         except ChildProcessError:
             return
+
+
+def _is_killed(pid: int) -> bool:
+    """Kill a process. False if this user may not."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        pass
+    return True
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -70,8 +70,8 @@ def supervise(
             result = _supervise_once(starts, policy, display, is_alone=owns_process and not beside)
     except ClusterTrainError as error:
         result = failed(attempt, str(error), error.exit_code)
-    except OSError as error:  # such as an event on a disk that is full or read-only now
-        result = failed(attempt, f"{error.filename}: {error.strerror}.", EXIT_STORAGE)
+    except OSError as error:  # such as an event on a disk that is read-only now or, without a name, full
+        result = failed(attempt, f"{error.filename or attempt.path}: {error.strerror}.", EXIT_STORAGE)
     finally:
         for process in beside:
             process.end()

@@ -113,7 +113,8 @@ class Group:
 
     def report_dead_worker(self, error: RankDied) -> None:
         """The same for a worker that died before training began, while the others may wait for it."""
-        rank = next(rank for rank, worker in self._workers.items() if error.is_of(worker))
+        dead = [rank for rank, worker in self._workers.items() if error.is_of(worker)]
+        rank = min(dead or self._dead_ranks(), default=0)  # Ray's kill for memory names no worker
         self._record(self._of_dead_rank(rank, error))
 
     def _record(self, failure: Failure) -> Failure:

@@ -1,0 +1,30 @@
+"""The attempt of a driver that starts before its claim."""
+
+import sys
+
+from clustertrain.errors import EXIT_DRIVER_FAILED
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.supervise.early_driver import AttemptToCome, StartFolder
+from commands import ran
+
+WAITING = """
+import sys
+from clustertrain.driver.claimed_attempt import ClaimedAttempt
+claimed = ClaimedAttempt(sys.argv[1])
+claimed.begin()
+claimed.attempt()
+"""
+
+
+def test_a_driver_that_cannot_begin_its_attempt_ends(attempt, tmp_path):
+    """It would wait for the attempt for ever, and the run with it."""
+    folder = tmp_path / "start"
+    folder.mkdir()
+    start = StartFolder(folder)
+    start.log.touch()
+    start.to_come.write(AttemptToCome("", "local", 1))
+    attempt.driver_log.parent.parent.mkdir(parents=True, exist_ok=True)
+    attempt.driver_log.parent.touch()  # no folder
+    start.claimed.write(AttemptRef.of(attempt))
+    done = ran([sys.executable, "-c", WAITING, str(folder)], code=EXIT_DRIVER_FAILED, timeout=60)
+    assert "FileExistsError" in done.stderr
