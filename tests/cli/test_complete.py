@@ -87,6 +87,7 @@ def shell(tmp_path, monkeypatch):
         ("clustertrain data fetch job.yaml ", ["images", "labels"]),
         ("clustertrain data ls job.yaml im", ["images"]),
         ("clustertrain run jobs", ["option -o default", ""]),  # bash itself completes the folder
+        ("clustertrain run ~nobody-has-this-name/j", ["option -o default", ""]),
         ("clustertrain chec", ["check", "checkpoint"]),
         ("clustertrain submit --to s", ["slurm"]),
     ],

@@ -48,6 +48,11 @@ REFUSALS = {
     "an option": ("a.sh", "torchrun --new-option 3 train.py\n", ["line 1: --new-option"]),
     "an option of sbatch": ("a.sh", "#SBATCH --new=3\nsrun python train.py\n", ["line 1: --new=3"]),
     "a value": ("a.sh", "#SBATCH --time=soon\nsrun python t.py\n", ["line 1: --time=soon: its value"]),
+    "another resource than GPUs": (
+        "a.sh",
+        "#SBATCH --gpus-per-node=4\n#SBATCH --gres=tmpdisk:100\nsrun python t.py\n",
+        ["line 2: --gres=tmpdisk:100: its value"],
+    ),
     "another file": ("a.sh", "srun bash inner.sh\n", ["line 1: inner.sh: the command is in another file"]),
     "a script in a variable": ("a.sh", "torchrun $SCRIPT\n", ["line 1: ${SCRIPT}: the name of the script"]),
     "an open quote": ("a.sh", "echo 'a\ntorchrun train.py\n", ["line 1:", "is not closed"]),

@@ -52,10 +52,11 @@ def _found_job_files(incomplete: str) -> list[str]:
 
 
 def _beginning_with(incomplete: str) -> Iterable[str]:
-    """The paths that begin with the typed text, as typed. Hidden ones need the dot."""
+    """The paths that begin with the typed text, as typed. Hidden ones need the dot; those below ~ are
+    left to the shell."""
     folder, slash, start = incomplete.rpartition("/")
     with suppress(OSError):  # no such folder, or no permission: nothing to complete
-        for path in Path(folder or slash or ".").expanduser().iterdir():
+        for path in Path(folder or slash or ".").iterdir():
             if path.name.startswith(start) and (start or not path.name.startswith(".")):
                 yield f"{folder}{slash}{path.name}"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from clustertrain.errors import JobError, StorageError
+from clustertrain.job.values import as_name
 from clustertrain.run.command_line import typed
 
 JOB_YAML = """\
@@ -76,7 +76,7 @@ def write_scaffold(folder: Path) -> str:
         JobError: one of them exists already; nothing was written.
         StorageError: the folder cannot be written.
     """
-    files = {"job.yaml": JOB_YAML.format(name=_run_name(folder)), "task.py": TASK_PY}
+    files = {"job.yaml": JOB_YAML.format(name=as_name(folder.absolute().name) or "sine"), "task.py": TASK_PY}
     there = [name for name in files if (folder / name).exists()]
     if there:
         raise JobError(
@@ -91,9 +91,3 @@ def write_scaffold(folder: Path) -> str:
         raise StorageError(f"{folder} cannot be written: {error}\nUse another folder.") from error
     job_file = folder / "job.yaml"
     return f"wrote {job_file} and {folder / 'task.py'}\nnext: {typed('run', str(job_file))}"
-
-
-def _run_name(folder: Path) -> str:
-    """The folder's name with only the characters that the name of a run may have."""
-    name = re.sub(r"[^a-z0-9-]+", "-", folder.absolute().name.lower()).strip("-")[:40].rstrip("-")
-    return name if re.match(r"[a-z]", name) else "sine"

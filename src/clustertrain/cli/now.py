@@ -29,11 +29,13 @@ def checkpoint_now(run: RunDir) -> Iterator[str]:
     """
     attempt = _training(run, "checkpoint", {"script", "module"}, "saves its own checkpoints")
     restart = attempt.newest_restart()
+    before = names(run.checkpoints)  # a start that has finished no step yet has reached 0
     reached = reached_step(restart) if restart is not None else 0
     attempt.save.write(SaveRequest())
 
     def name() -> str:
-        return next((str(each) for each in names(run.checkpoints) if each.step > reached), "")
+        new = (each for each in names(run.checkpoints) if each not in before and each.step > reached)
+        return next(map(str, new), "")
 
     yield _answer(attempt, name)
 

@@ -155,6 +155,13 @@ def gpus(text: str) -> dict[str, object]:
     return {"": count(number)} | ({"slurm.gpu_type": kind[0]} if kind else {})
 
 
+def gres(text: str) -> dict[str, object]:
+    """The GPUs of --gres, whose value may also be another resource, such as `tmpdisk:100`."""
+    if not re.match("(gres/)?gpu(:|$)", text):
+        raise ValueError("not GPUs")
+    return gpus(text)
+
+
 def lead_time(text: str) -> str | None:
     """The seconds of `B:USR1@120`."""
     after = text.partition("@")[2]
@@ -195,6 +202,7 @@ READS: dict[str, Callable[[str], Any]] = {
     "slurm_memory": slurm_memory,
     "size_bytes": size_bytes,
     "gpus": gpus,
+    "gres": gres,
     "lead_time": lead_time,
     "folder": folder,
     "mounts": mounts,
