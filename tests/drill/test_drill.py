@@ -2,14 +2,18 @@
 
 import json
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.errors import EXIT_JOB
+from clustertrain.drill import trial
+from clustertrain.errors import EXIT_JOB, EXIT_STOPPED
+from clustertrain.run.records import Result
 from commands import ran
 
 JOBS = Path(__file__).parent / "jobs"
@@ -108,6 +112,21 @@ def test_every_fault_is_caused(drilled, seed):
         "save",
         "node",
     ]
+
+
+def test_a_run_that_is_stopped_at_its_limit_is_not_started_again(monkeypatch):
+    stopped, starts = threading.Event(), []
+
+    def run_here(screen, **options):
+        starts.append(options["fresh"])
+        assert stopped.wait(10)
+        return None, Result("stopped", "user", EXIT_STOPPED)
+
+    run = SimpleNamespace(target="/runs/it", stop=lambda wait: stopped.set())
+    monkeypatch.setattr(trial.Start, "of", lambda *given: SimpleNamespace(run=run, run_here=run_here))
+    plan = SimpleNamespace(to="local", job_file="job.yaml", sets=lambda name, fault: ())
+    done = trial.run_trial(plan, "stop", "", lambda text: None, within_s=0.1)
+    assert (done.left, done.failure, starts) == (None, "it ended as stopped: ", [True])
 
 
 def test_a_drill_beyond_its_budget_does_nothing(tmp_path):

@@ -120,6 +120,15 @@ def test_behind_a_kill_is_what_the_rank_printed_before_it(attempt):
     assert explain(attempt.run).failure == "memory_limit"
 
 
+def test_a_rank_that_ended_before_it_began_has_no_line_of_an_earlier_start(attempt):
+    log(attempt, 2, "RuntimeError: DataLoader worker (pid 7) is killed\nCUDA out of memory")
+    restart = attempt.restart(1)
+    restart.claim.create(sample_restart_claim())
+    restart.plan.write(attempt.restart(0).plan.read())
+    restart.failure.write(sample_failure(text="rank 2 died of signal 9", rank=2, error="signal", restart=1))
+    assert explain(attempt.run).failure == "killed"
+
+
 def test_the_message_that_has_its_remedy_is_not_repeated(attempt):
     text = "rank 1 (pid 7): out of GPU memory, 20.00 GiB were requested."
     fail(attempt, text, error="OutOfMemoryError")

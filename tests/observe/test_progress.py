@@ -1,4 +1,8 @@
 import io
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
@@ -39,15 +43,42 @@ def test_plain_lines_are_not_one_per_record():
     assert out.getvalue().count("\n") == 1
 
 
-def test_a_reader_that_went_away_does_not_end_the_run():
-    class Gone(io.StringIO):
-        def write(self, text):
-            raise BrokenPipeError
+@pytest.mark.parametrize("is_full", [True, False], ids=["a full disk", "a reader that went away"])
+def test_an_output_that_takes_no_more_does_not_end_the_run(is_full):
+    code = (
+        "import sys; from clustertrain.observe.screen import Lines; screen = Lines(sys.stdout)\n"
+        "for text in ('one', 'two'): screen.echo(text)\n"
+        "print('the table of the result')\n"
+        "sys.exit(75)"
+    )
+    read, gone = os.pipe()
+    os.close(read)
+    full = os.open("/dev/full", os.O_WRONLY)
+    out = full if is_full else gone
+    assert subprocess.run([sys.executable, "-c", code], stdout=out, check=False).returncode == 75
+    os.close(gone)
+    os.close(full)
 
-    screen = Lines(Gone())
-    screen.echo("one")
-    screen.echo("two")
-    screen.close()
+
+def test_a_terminal_that_is_closed_does_not_end_the_run():
+    code = (
+        "import sys; from clustertrain.observe.screen import Bar, open_screen; screen = open_screen()\n"
+        "assert isinstance(screen, Bar)\n"
+        "print('ready', file=sys.__stderr__, flush=True)\n"
+        "sys.stdin.readline()\n"
+        "for text in ('stopping', 'saved'): screen.echo(text), screen.output([text], ['half'])\n"
+        "screen.close()\n"
+        "print('the table of the result')\n"
+        "sys.exit(75)"
+    )
+    terminal, there = pty.openpty()
+    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=there, stderr=pipe, text=True) as run:
+        os.close(there)
+        assert run.stderr.readline() == "ready\n"
+        os.close(terminal)
+        printed = run.communicate("\n", timeout=60)[1]
+    assert run.returncode == 75, printed
 
 
 def test_redone_steps_and_fallback_are_shown():

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from clustertrain.cli.report import facts
 from clustertrain.node.processes import this_process
 from clustertrain.observe.as_json import last_printed
 from clustertrain.report.facts import RunFacts
+from clustertrain.report.one_run import origin
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Provenance, Repository, Source
 from commands import ran
 from sample_records import sample_claim
 from waiting import wait_until
@@ -104,6 +107,20 @@ def test_the_page_of_a_run_has_its_sections_and_loads_nothing(write):
     assert "done (finished)" in found.text
     assert "provenance: " in found.text, "that release did not record it"
     assert len(page) < MOST_BYTES
+
+
+def test_the_commands_to_run_it_again_apply_a_diff_where_it_fits():
+    a, b = (Repository(f"/code/{name}", "c0ffee", changed=True) for name in "ab")
+    where = {"name": "digits", "uri": "/runs/digits/g1", "attempt_uri": "/runs/digits/g1/attempts/2"}
+    known = Provenance(Source((a, replace(b, changed=False))), (), "3.11", "Linux", "node")
+    here = RunFacts(**where, provenance=known, diff="-old\n+new\n")
+    assert "\ngit apply /runs/digits/g1/attempts/2/diff.patch\ncd /code/b &amp;&amp;" in origin(here)
+    of_both = replace(here, provenance=replace(known, source=Source((a, b))))
+    assert "git apply" not in origin(of_both), "diff.patch has the files of both"
+    on_s3 = replace(here, uri=f"s3:/{here.uri}", attempt_uri=f"s3:/{here.attempt_uri}")
+    assert "aws s3 cp s3://runs/digits/g1/attempts/2/diff.patch - | git apply\n" in origin(on_s3)
+    assert "aws s3 cp s3://runs/digits/g1/job.yaml digits-again.yaml\n" in origin(on_s3)
+    assert " run digits-again.yaml --set name=digits-again<" in origin(on_s3)
 
 
 def test_runs_side_by_side_show_what_differs(write):

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ import pytest
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.node.processes import this_process
 from clustertrain.run.admission import check_progress
-from clustertrain.run.claims import Heartbeat, claim_attempt, committed_step, who_runs
+from clustertrain.run.claims import Heartbeat, claim_attempt, committed_step, progress_of, who_runs
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Beat, Result
 from clustertrain.run.states import STATES
@@ -153,6 +154,15 @@ def test_attempts_without_a_new_checkpoint_are_ended(run):
     check_progress(run, 3)
     commits(run, 121)
     check_progress(run, 2)
+
+
+def test_files_of_a_script_may_be_a_link_to_itself_or_have_a_name_that_is_no_utf_8(run):
+    folder = run.store.local_folder(run.checkpoints.key)
+    folder.mkdir(parents=True)
+    (folder / "last").symlink_to("last")
+    before = progress_of(run)
+    (folder / os.fsdecode(b"model-\xff.pt")).write_bytes(b"1")
+    assert progress_of(run) != before
 
 
 def test_a_checkpoint_between_failures_restarts_the_count(run):

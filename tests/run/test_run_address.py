@@ -33,6 +33,8 @@ def test_a_path_starts_at_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "runs/digits/g2/attempts/1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "runs/digits/g2/attempts/1")
     assert addresses_of(".")[-1] == RunAddress(Location(f"{tmp_path}/runs"), "digits", 2, 1)
+    assert addresses_of("../..")[-1] == RunAddress(Location(f"{tmp_path}/runs"), "digits", 2)
+    assert addresses_of("../../..") == [RunAddress(Location(f"{tmp_path}/runs"), "digits")]
 
 
 def test_a_run_may_have_the_name_of_a_generation():

@@ -193,9 +193,13 @@ def test_several_folders_of_code(job, code, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not read")
-def test_code_that_cannot_be_read_names_the_file(job, code):
-    (code / "mine.py").touch(mode=0)
-    made = job(storage="s3://bucket/prefix").model_copy(update={"code": (".",)})
+@pytest.mark.parametrize(
+    ("name", "verb"), [("mine.py", "read"), ("mine", "listed")], ids=["a file", "a folder"]
+)
+def test_code_that_cannot_be_read_names_the_file(job, code, name, verb):
+    (code / "mine.py").touch(mode=0) if verb == "read" else (code / "mine").mkdir(mode=0)
+    data = {"theirs": {"uri": str(code / "not-seen")}}  # pytest's folders are closed to others
+    made = job(storage="s3://bucket/prefix", data=data).model_copy(update={"code": (".",)})
     child = os.fork()
     if child == 0:
         os.chdir(code)  # pytest's folders are closed to others, but not to one who is inside
@@ -203,7 +207,7 @@ def test_code_that_cannot_be_read_names_the_file(job, code):
         try:
             take_snapshot(made)
         except StorageError as error:
-            os._exit(0 if "mine.py cannot be read by uid 65534" in str(error) else 1)
+            os._exit(0 if f"{name} cannot be {verb} by uid 65534" in str(error) else 1)
         finally:
             os._exit(2)
     _, status = os.waitpid(child, 0)

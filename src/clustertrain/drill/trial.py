@@ -51,7 +51,7 @@ def run_trial(plan: DrillPlan, name: str, fault: str, note: Callable[[str], None
     late.start()
     try:
         state, text = _to_its_end(start, to, note, is_first=True)
-        if name == "stop" and state == "stopped":
+        if name == "stop" and state == "stopped" and time.monotonic() - began < within_s:
             state, text = _to_its_end(start, to, note, is_first=False)
     finally:
         late.cancel()

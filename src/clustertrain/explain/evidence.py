@@ -11,7 +11,7 @@ from clustertrain.explain.first_cause import Source
 from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.records import Claim, Failure, Result
 from clustertrain.run.streams.history import clocks_ahead_s, events_of_attempt
-from clustertrain.run.streams.rank_log import start_line
+from clustertrain.run.streams.rank_log import where_start_begins
 from clustertrain.run.streams.stream_names import rank_of_log
 from clustertrain.run.streams.streams import Tail, stream_names
 from clustertrain.units import moment_text
@@ -89,11 +89,11 @@ class Start:
         number, most_bytes = self.restart.number if self.restart is not None else 0, self._most_bytes
         key = self.attempt.rank_log_key(self.hosts[rank], rank)
         text, first_line = _end_of(self.attempt, key, most_bytes)
-        before, mark, of_start = text.rpartition(start_line(number))
-        first_line += before.count("\n") if mark else 0
+        begins = where_start_begins(text, number)
+        first_line += text.count("\n", 0, begins)
         host = self.hosts[rank]
         ahead_s = self.clocks.get(host, 0.0)
-        return Source(self._name(key), of_start, rank, host, _OF_RANK, first_line, ahead_s=ahead_s)
+        return Source(self._name(key), text[begins:], rank, host, _OF_RANK, first_line, ahead_s=ahead_s)
 
     def other_logs(self) -> Iterator[Source]:
         """The ends of the driver's log and of Ray's log on each node."""

@@ -18,7 +18,7 @@ from clustertrain.run.job_diff import standing_attempt
 
 _ADVICE = "If it makes no step, look at the first group: the others wait for it. Ask again to compare."
 _EVIDENCE, _OF_CAUSE = 10, 7  # lines in all, and of the cause itself
-_REQUESTED = ("user", "interrupt", "terminated", "interrupted_twice")  # causes of the state "stopped"
+_REQUESTED = ("user", "interrupt", "terminated", "interrupted_twice", "cancelled")  # causes of an end
 _UNEXPLAINED = ("error", "same_error_twice", "retries_used_up", "driver_died")  # of the state "failed"
 _LONGEST_MESSAGE = 200  # of an exception, in characters
 _SUMMARY_RANKS = 32  # whose logs a command reads that only adds three lines

@@ -78,6 +78,9 @@ class RunRow:
     run: RunDir | None = None
 
 
+_UNREADABLE = (JobError, StorageError)  # such as the job of a later version
+
+
 def rows_of(
     runs: Iterable[RunDir], statuses: Callable[[Sequence[RunFiles]], list[Status]]
 ) -> tuple[list[RunRow], list[str]]:
@@ -91,19 +94,19 @@ def rows_of(
     for run in runs:
         try:
             read.append(read_files(run))
-        except StorageError as error:
+        except _UNREADABLE as error:
             rows.append(_unreadable(run, error))
     try:
         found = statuses(read)
         rows += [_row_of(each) for each in found]
-    except StorageError:  # of one run, which is found by reading each for itself
+    except _UNREADABLE:  # of one run, which is found by reading each for itself
         found = []
         for files in read:
             try:
                 (status,) = statuses([files])
                 rows.append(_row_of(status))
                 found.append(status)
-            except StorageError as error:
+            except _UNREADABLE as error:
                 rows.append(_unreadable(files.run, error))
     notes = [f"{each.no_answer}; this is the state in the storage" for each in found if each.note]
     return sorted(rows, key=lambda row: row.name), notes
@@ -114,7 +117,7 @@ def left_out(error: StorageError) -> str:
     return f"{str(error).splitlines()[0].rstrip('.')}; it is left out"
 
 
-def _unreadable(run: RunDir, error: StorageError) -> RunRow:
+def _unreadable(run: RunDir, error: JobError | StorageError) -> RunRow:
     return RunRow(run.name, "unknown", text=str(error), run=run)
 
 

@@ -15,8 +15,7 @@ from clustertrain.units import time_text
 def save_cost_line(job: Job) -> str:
     """The interval and the cost, from the saves and restarts that the run's last attempts measured."""
     last = events_of_last_attempts(job.storage.location, job.name)
-    events = [event for events in reversed(last) for event in events]
-    saves = [event for event in events if event["kind"] == "checkpoint"]
+    saves = [event for events in last for event in events if event["kind"] == "checkpoint"]
     mtbf_s = formula.mtbf_s(job.failures, job.resources.max_nodes)
     if not saves:
         first = time_text(formula.first_interval_s(mtbf_s))
@@ -26,14 +25,15 @@ def save_cost_line(job: Job) -> str:
         )
     stall_s = median(float(save.get("blocking_s", 0.0)) for save in saves)
     write_s = median(float(save.get("write_s", 0.0)) for save in saves)
-    restart_s = median([*_restarts_s(events)] or [formula.RESTART_S])
+    restarts_s = [each for events in last for each in _restarts_s(events)]
+    restart_s = median(restarts_s or [formula.RESTART_S])
     interval_s = max(formula.best_interval_s(stall_s, mtbf_s), write_s)
     expected = formula.cost(interval_s, stall_s, max(0.0, write_s - stall_s), restart_s, mtbf_s)
     return f"checkpoint.every auto: {expected.text}"
 
 
 def _restarts_s(events: Iterable[dict[str, Any]]) -> Iterator[float]:
-    """The times from the failure of a worker to the next start of the workers."""
+    """The times from the failure of a worker to the next start of the workers in an attempt."""
     died_s = None
     for event in events:
         if event["kind"] == "worker_died":

@@ -8,9 +8,12 @@ on a terminal, and is printed from time to time elsewhere.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol, TextIO
 
 from clustertrain.observe.event_lines import Record, line_of
@@ -43,6 +46,17 @@ def _escape_unencodable(stream: TextIO) -> None:
     """Show a character that the locale of the process cannot encode as an escape: users print any."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _lasting(stream: TextIO) -> Iterator[None]:
+    """From the first write in such a block that fails, the output goes nowhere, and the training continues:
+    the terminal was closed, the reader (`clustertrain run | head`) has ended, or the disk is full."""
+    try:
+        yield
+    except OSError:
+        with Path(os.devnull).open("wb") as nothing:  # also for what is still in the stream's buffer
+            os.dup2(nothing.fileno(), stream.fileno())
 
 
 class _Pace:
@@ -114,15 +128,10 @@ class Lines(Told):
         _escape_unencodable(stream)
         super().__init__(self._print)
         self._stream = stream
-        self._reader_has_closed = False
 
     def _print(self, text: str) -> None:
-        if self._reader_has_closed:
-            return
-        try:
+        with _lasting(self._stream):
             print(text, file=self._stream, flush=True)
-        except BrokenPipeError:  # `clustertrain run | head`: the reader has ended, the training continues
-            self._reader_has_closed = True
 
 
 class Bar:
@@ -150,13 +159,15 @@ class Bar:
         self._progress.start()
 
     def echo(self, text: str) -> None:
-        self._progress.console.print(text, markup=False)
+        with _lasting(sys.stdout):
+            self._progress.console.print(text, markup=False)
 
     def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
         self._progress.unfinished = unfinished
         if lines:
-            self._progress.refresh()  # or an old state of the unfinished lines is drawn below the new ones
-            self._progress.console.out("\n".join(lines), highlight=False)
+            with _lasting(sys.stdout):
+                self._progress.refresh()  # or an old state of the unfinished lines is drawn below the new
+                self._progress.console.out("\n".join(lines), highlight=False)
         if (lines or unfinished) and not self._has_figures:  # the code shows its progress itself
             self._progress.update(self._task, visible=False)
 
@@ -192,4 +203,5 @@ class Bar:
         )
 
     def close(self) -> None:
-        self._progress.stop()
+        with _lasting(sys.stdout):
+            self._progress.stop()

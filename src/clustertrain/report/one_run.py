@@ -14,6 +14,7 @@ from clustertrain.report.parts import Html, code, details, notes, scrolled, sect
 from clustertrain.report.svg import Line, Sign, bar, chart, key, timeline
 from clustertrain.run.command_line import typed
 from clustertrain.run.records import Repository
+from clustertrain.storage import Location
 from clustertrain.units import moment_text, size_text, time_text
 
 _TITLES = {
@@ -154,12 +155,18 @@ def origin(run: RunFacts) -> str:
     """The commands to run it again, and what it was run from and on."""
     known, commands = run.provenance, []
     repositories = known.source.repositories if known is not None else ()
+    changed = [each for each in repositories if each.changed]
+    job, diff, is_s3 = f"{run.uri}/job.yaml", f"{run.attempt_uri}/diff.patch", Location(run.uri).is_s3
     for each in repositories:
         if each.commit:
             commands.append(f"cd {shlex.quote(each.folder)} && git checkout {each.commit}")
-            if each.changed and run.diff:
-                commands.append(f"git apply {shlex.quote(f'{run.attempt_uri}/diff.patch')}")
-    commands.append(str(typed("run", f"{run.uri}/job.yaml", (f"name={run.name}-again",))))
+            if changed == [each] and run.diff:  # that of several is not applied in one of them
+                fetch = f"aws s3 cp {shlex.quote(diff)} - | git apply"
+                commands.append(fetch if is_s3 else f"git apply {shlex.quote(diff)}")
+    if is_s3:
+        commands.append(f"aws s3 cp {shlex.quote(job)} {run.name}-again.yaml")
+        job = f"{run.name}-again.yaml"
+    commands.append(str(typed("run", job, (f"name={run.name}-again",))))
     parts = [code("\n".join(commands))]
     if known is not None:
         machine = (

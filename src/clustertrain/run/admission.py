@@ -59,12 +59,10 @@ class Continuation:
     Attributes:
         finished: the result of the run, if nothing is left to train.
         changes: what changed in the identity of the run, or None if nothing did.
-        is_edited: whether any key of the job differs, except for `failures`.
     """
 
     finished: Result | None = None
     changes: JobChanges | None = None
-    is_edited: bool = False
 
 
 def claim_next_attempt(
@@ -181,7 +179,7 @@ def continue_from(run: RunDir, job: Job, options: Options, echo: Callable[[str],
         ClusterTrainError: the last attempts of this job all ended without a new committed step.
         JobError: it has changed, and its checkpoint needs consent or cannot be loaded; names the keys.
     """
-    continued, old, last = Continuation(), last_job(run), standing_attempt(run)
+    changes, old, last = None, last_job(run), standing_attempt(run)
     if old is not None:
         changes = job_changes(run, old, job, accepted=options.accept_changes, command=options.command)
         result = last.result.read() if last is not None else None
@@ -194,12 +192,11 @@ def continue_from(run: RunDir, job: Job, options: Options, echo: Callable[[str],
                 f"To train from the start, use another name or `{options.command} --fresh`.{text}"
             )
             return Continuation(finished=result)
-        continued = Continuation(changes=changes, is_edited=_is_edited(old, job))
-    if not options.retry and not continued.is_edited:
+    if not options.retry and (old is None or not _is_edited(old, job)):
         check_progress(run, job.failures.attempts, options.command, of_script=job.is_script)
-    if continued.changes is not None:
-        echo_changes(continued.changes, echo)
-    return continued
+    if changes is not None:
+        echo_changes(changes, echo)
+    return Continuation(changes=changes)
 
 
 def _is_edited(old: Job, new: Job) -> bool:

@@ -157,9 +157,9 @@ def _scripts_files(run: RunDir) -> str | None:
         return None  # on S3 a script chooses the keys of its files itself
     digest = hashlib.sha256()
     for path in sorted(_files_below(folder)):
-        with suppress(FileNotFoundError):  # it was removed meanwhile
+        with suppress(OSError):  # it was removed meanwhile, or is a link to itself
             found = path.stat()
-            digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
+            digest.update(os.fsencode(f"{path} {found.st_size} {found.st_mtime_ns}\n"))
     return digest.hexdigest()
 
 

@@ -17,6 +17,7 @@ import stat
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -203,7 +204,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _is_left_out(folder: Path) -> bool:
-    return folder.name in _LEFT_OUT or any((folder / mark).exists() for mark in _MARKS_OF_LEFT_OUT)
+    return folder.name in _LEFT_OUT or any(os.path.exists(folder / mark) for mark in _MARKS_OF_LEFT_OUT)
 
 
 def _id(found: os.stat_result) -> FileId:
@@ -216,7 +217,11 @@ def _ids_of_no_code(job: Job) -> set[FileId]:
     if (storage := _local(job.storage.location)) is not None:
         names = run_names(open_store(job.storage.location), skip=lambda error: None)
         paths += [storage, *(storage / name for name in names)]
-    return {_id(path.stat()) for path in paths if path is not None and path.exists()}
+    found = set()
+    for path in filter(None, paths):
+        with suppress(OSError):  # it does not exist, or this user may not see it
+            found.add(_id(path.stat()))
+    return found
 
 
 def _local(location: Location) -> Path | None:

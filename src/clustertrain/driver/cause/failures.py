@@ -26,7 +26,7 @@ from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Restart
 from clustertrain.run.records import Failure
 from clustertrain.run.streams.events import EventLog
-from clustertrain.run.streams.rank_log import start_line
+from clustertrain.run.streams.rank_log import where_start_begins
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import last_step
 from clustertrain.worker.code.error_report import first_lines
@@ -201,7 +201,7 @@ class Group:
     def _tail(self, rank: int) -> str:
         """The end of the rank's log since this start of the group."""
         text = _tail(self._attempt.rank_log(self._workers[rank].metadata.hostname, rank))
-        return text.rpartition(start_line(self._restart.number))[2]
+        return text[where_start_begins(text, self._restart.number) :]
 
     # -- one rank's failure ----------------------------------------------------------------------
 

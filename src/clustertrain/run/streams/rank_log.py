@@ -30,6 +30,15 @@ def start_line(restart: int) -> str:
     return f"clustertrain: restart {restart} begins"
 
 
+def where_start_begins(text: str, restart: int) -> int:
+    """The position after that line in the end of a log: its length if the rank ended before it began this
+    start, and 0 if the line is further ahead."""
+    line = start_line(restart)
+    if line in text:
+        return text.rindex(line) + len(line)
+    return len(text) if any(start_line(earlier) in text for earlier in range(restart)) else 0
+
+
 @contextmanager
 def marks_of_output() -> Iterator[None]:
     """Within the block the user's code prints to the log of this rank."""
