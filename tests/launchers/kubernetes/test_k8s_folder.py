@@ -118,3 +118,9 @@ def test_the_example_on_gpus_has_both_of_one_node():
     group = rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert (group["replicas"], limits["nvidia.com/gpu"], group["rayStartParams"]["num-gpus"]) == (1, "2", "2")
+
+
+def test_with_the_cluster_role_status_gets_a_node_and_submit_lists_all():
+    (role,) = of_kind(read("rbac.yaml"), "ClusterRole")
+    verbs = {name: rule["verbs"] for rule in role["rules"] for name in rule["resources"]}
+    assert verbs["nodes"] == ["get", "list"]

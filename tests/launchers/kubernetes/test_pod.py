@@ -74,6 +74,17 @@ def test_a_workers_pod_asks_for_a_save_and_not_for_an_end(job):
     assert attempt.stop.read() is None
 
 
+def test_a_checkpoint_that_is_pruned_is_not_the_one_that_a_workers_pod_asked_for(job, monkeypatch):
+    inside = yaml.safe_load(dump_job(job)) | {"failures": {"grace": "5s"}}
+    Path(os.environ["CLUSTERTRAIN_JOB"]).write_text(yaml.safe_dump(inside))
+    attempt_of(job)
+    found = iter([["old", "new"]])
+    monkeypatch.setattr(pod_leaving, "names", lambda shelf: next(found, ["new"]))
+    began = time.monotonic()
+    assert pod_leaving.main("worker") == 0
+    assert time.monotonic() - began >= 5, "the grace time"
+
+
 @pytest.mark.parametrize("role", ["head", "worker"])
 def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
     attempt = attempt_of(job)

@@ -70,7 +70,7 @@ def _stop(attempt: Attempt, grace_s: float) -> None:
 
 def _save(attempt: Attempt, grace_s: float) -> None:
     """Request a save and wait for its checkpoint; if a stop is requested, wait for the run's result."""
-    before = names(attempt.run.checkpoints)
+    before = {*names(attempt.run.checkpoints)}
     attempt.save.write(SaveRequest(pod=os.environ[variables.POD]))
     requested_at = time.monotonic()
 
@@ -78,7 +78,7 @@ def _save(attempt: Attempt, grace_s: float) -> None:
         if attempt.result.exists():
             return True
         is_settled = time.monotonic() - requested_at > 2 * _SETTLES_S
-        return is_settled and attempt.stop.read() is None and names(attempt.run.checkpoints) != before
+        return is_settled and attempt.stop.read() is None and not before >= {*names(attempt.run.checkpoints)}
 
     wait_until(may_end, grace_s, _POLL_S)
 

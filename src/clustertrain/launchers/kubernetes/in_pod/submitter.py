@@ -13,7 +13,10 @@ import sys
 import time
 from typing import Any
 
+from aiohttp import ClientError
+
 _RETRY_S = 2.0
+_SILENT_S = 60.0  # a head whose node lost its power or network closes no connection
 
 
 def main(entrypoint: str) -> int:
@@ -25,7 +28,7 @@ def main(entrypoint: str) -> int:
         try:
             if _is_over(following, address, entrypoint):
                 return 0
-        except (OSError, RuntimeError) as error:  # no head, a starting head, or a broken connection
+        except (OSError, RuntimeError, ClientError) as error:  # no head, a starting one, or a lost one
             message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             if message != printed:
                 print(f"Ray's head at {address} does not answer; trying again. {message}", flush=True)
@@ -61,10 +64,16 @@ class _Following:
         self._printed = 0
 
     async def follow(self, client: Any, start: object) -> None:
+        """Print until the log ends, or until nothing has come for a minute: the head may be gone by then."""
         if start != self._of_start:
             self._of_start, self._printed = start, 0
         skip = self._printed
-        async for text in client.tail_job_logs(self.job_id):
+        texts = client.tail_job_logs(self.job_id)
+        while True:
+            try:
+                text = await asyncio.wait_for(anext(texts), _SILENT_S)
+            except (StopAsyncIteration, TimeoutError):
+                return
             new = text[skip:]
             skip = max(0, skip - len(text))
             self._printed += len(new)
