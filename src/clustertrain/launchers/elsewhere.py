@@ -50,10 +50,8 @@ class RunElsewhere:
             passing = (Unanswered,)
             told = StoredStatus.told
             status = wait_for_end(self.name, self.status, told, echo, _POLL_S, passing=passing, sure_after=1)
-            rows = status.rows
-            if not self._is_job_over():  # until then the next submission is refused
-                wait_until(self._is_job_over, _JOB_ENDS_WITHIN_S, poll_s=1.0)
-                rows = self.status().rows
+            wait_until(self._is_job_over, _JOB_ENDS_WITHIN_S, poll_s=1.0)  # else the next one is refused
+            rows = self.status().rows  # those of before may be older than the end of the job
         print_table(rows)
         return EXIT_FAILED if status.exit_code is None else status.exit_code
 
