@@ -24,6 +24,7 @@ BROUGHT_BY = {
     "urllib3": "boto3",
     "pydantic-core": "pydantic",
     "pyarrow": "ray",
+    "aiohttp": "ray",  # its job client imports it
     "jsonpointer": "jsonpatch",
     "mlflow": "mlflow-skinny",
 }
