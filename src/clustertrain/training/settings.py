@@ -119,7 +119,8 @@ class Ddp:
 
     broadcast_buffers: bool = True
     """Send rank 0's buffers, such as the running values of BatchNorm, to all workers before each forward
-    pass. With `false` each worker has its own, and rank 0's are saved."""
+    pass. With `false` each worker has its own between two evaluations; an evaluation and a resume give all
+    workers rank 0's, which are saved."""
 
 
 @dataclass(frozen=True)
