@@ -204,6 +204,14 @@ def test_an_encrypted_zip(tmp_path):
     assert "encrypted" in refusal_of(path, tmp_path)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_that_would_be_unpacked_in_memory(tmp_path, method):
+    """These 128 MiB are less than one read of the archive."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
+        archive.writestr("a", bytes(128 << 20))
+    assert f"method {method} of zip" in traced_refusal_of(tmp_path / "a.zip", tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 @pytest.mark.parametrize(
     "members", [[("a", b"1"), ("a", b"2")], [("a", b"1"), ("a/b", b"2")], [("a/b", b""), ("a", b"")]]

@@ -202,6 +202,21 @@ def test_exactly_one_takes_over(tmp_path):
         taken[0].check()
 
 
+def test_a_number_that_is_free_again_is_not_held(tmp_path, monkeypatch):
+    """Two others take over between the look of a contender and its own takeover."""
+    write_holder(tmp_path, 1, released=True)
+    create_exclusive = lease_module.create_exclusive
+
+    def create_late(path, data):
+        (tmp_path / "x.1").unlink()
+        write_holder(tmp_path, 3)
+        return create_exclusive(path, data)
+
+    monkeypatch.setattr(lease_module, "create_exclusive", create_late)
+    assert Contender(tmp_path, "x").try_acquire() is None
+    assert (tmp_path / "x.3").exists()
+
+
 def test_check_reports_the_takeover(tmp_path):
     with Contender(tmp_path, "x").try_acquire() as held:
         write_holder(tmp_path, 2)

@@ -221,6 +221,16 @@ class TestEncodings:
         with server(self.ANSWER % (len(BODY), BODY)) as (url, _):
             assert "gzip" in refusal_of(url, folder)
 
+    def test_a_compressed_file_whose_server_names_its_encoding_is_resumed(self, folder):
+        """As Apache does with AddEncoding."""
+        head = b'Content-Encoding: x-gzip\r\nETag: "x"\r\nContent-Length: %d\r\n'
+        cut = OK + head % len(BODY) + b"\r\n" + BODY[:100]
+        part = b"HTTP/1.1 206 P\r\nContent-Range: bytes 100-%d/%d\r\n" % (len(BODY) - 1, len(BODY))
+        rest = part + head % (len(BODY) - 100) + b"\r\n" + BODY[100:]
+        with server(cut, rest) as (url, requests):
+            assert get(f"{url}.tar.gz", folder) == BODY
+        assert len(requests) == 2
+
     def test_an_unknown_encoding_is_refused(self, folder):
         with server(OK + LENGTH + b"Content-Encoding: \x1bfoo\r\n\r\n" + BODY) as (url, requests):
             assert "although none was requested" in refusal_of(url, folder)
@@ -238,6 +248,15 @@ def test_a_proxy_is_used_and_its_lies_are_readable(folder, monkeypatch):
     with server(b"HTTP/1.1 407 \x1b[31m\r\n\r\n") as (url, _):
         monkeypatch.setenv("https_proxy", url.removesuffix("/f"))
         assert "407" in refusal_of("https://data.example/f", folder)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://me:pass@h:1080", "http://me:pass#word@h:3128"])
+def test_a_proxy_that_is_none_is_named_without_its_password(folder, monkeypatch, proxy):
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    text = refusal_of("http://data.example/f", folder)
+    assert text.startswith("http_proxy in the environment is not")
+    assert "me:pass" not in text
 
 
 def test_a_progress_file_is_readable_after_a_long_etag(folder):

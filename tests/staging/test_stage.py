@@ -207,6 +207,22 @@ def test_a_bad_archive_leaves_nothing(web, into):
     assert not list(into.parent.rglob("evil"))
 
 
+def test_a_disk_that_an_archive_has_filled_is_freed_and_the_archive_is_kept(web, into, monkeypatch):
+    def full(archive, folder, *, tick):
+        folder.mkdir()
+        (folder / "half").write_bytes(BODY)
+        raise StorageError("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "extract_archive", full)
+        with pytest.raises(StorageError, match="full"):
+            get(f"{web.url}/a.tar.gz", into, extract=True)
+    assert not list(into.rglob("half"))
+    opened = len(web.ranges)
+    get(f"{web.url}/a.tar.gz", into, extract=True)
+    assert len(web.ranges) == opened
+
+
 def test_a_folder_that_cannot_be_written_is_named(web, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=rf"{tmp_path}/file/data.* uid {os.geteuid()}: Not a directory"):

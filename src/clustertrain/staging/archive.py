@@ -68,7 +68,8 @@ def extract(archive: Path, into: Path, *, tick: Callable[[int, int], None] = lam
     Raises:
         DataError: a member breaks a rule; the message names both, and the remedy. The caller has to remove
             `into`.
-        StorageError: the contents do not fit on the disk, or cannot be written.
+        StorageError: the contents do not fit on the disk, or cannot be written. The caller has to remove
+            `into`.
     """
     unpacking = _Unpacking(archive, into)
     into.mkdir()
@@ -256,6 +257,9 @@ def _zip_members(file: IO[bytes]) -> Iterator[_Member]:
                 refusal = "it is a link" if kind == stat.S_IFLNK else "it is neither a file nor a folder"
             elif info.flag_bits & 0x1:
                 refusal = "it is encrypted"
+            elif info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # The library unpacks a read of bzip2 or LZMA in memory as a whole: 1 MiB becomes gigabytes.
+                refusal = f"it is compressed with method {info.compress_type} of zip, not with deflate"
             # orig_filename: the library cuts a name at its first NUL, which would hide the rest of it
             name = info.orig_filename
             yield _Member(name, info.file_size, name.endswith("/"), refusal, partial(archive.open, info))

@@ -58,6 +58,11 @@ class HttpSource(Source):
     def _answer_s(self) -> float:
         return min(ANSWER_S, self.timeout_s)
 
+    @property
+    def _is_compressed(self) -> bool:
+        """Whether its own bytes are the compressed ones: Apache names their encoding for a tar.gz as well."""
+        return _COMPRESSED_NAME.search(urlsplit(self.url).path) is not None
+
     def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
         request = {}
         if validator and (offset or end):
@@ -82,7 +87,8 @@ class HttpSource(Source):
             found = offset, offset - 1, offset
         first, last, total_bytes = found or (-1, -1, 0)
         is_that = first == offset and last + 1 == (end or total_bytes)
-        if not is_that or "Content-Encoding" in answer.headers or _validator(answer) not in (None, validator):
+        is_encoded = _encoding(answer) and not self._is_compressed
+        if not is_that or is_encoded or _validator(answer) not in (None, validator):
             raise NotThatRange("the server sent another range than the requested one, or of another version")
         blocks = self._blocks(answer)
         return Stream(blocks, answer.close, offset, last + 1, total_bytes, validator, has_ranges=True)
@@ -90,17 +96,17 @@ class HttpSource(Source):
     def _whole(self, answer: Any) -> Stream:
         length = None if answer.chunked else answer.headers.get("Content-Length")
         total_bytes = None if length is None else length_of(length)
-        encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
+        encoding = _encoding(answer)
         if length is None and not answer.chunked:
             raise self._refusal("the server sends no length, so a cut could not be detected", _YOURSELF)
         if length is not None and total_bytes is None:
             what = f"its Content-Length is {shortened(length)!r}, not a number of bytes"
             raise self._refusal(what, _YOURSELF)
-        if encoding not in ("", "identity", *_DECODED):
+        if encoding and encoding not in _DECODED:
             what = f"the server sends it in the encoding {shortened(encoding)!r}, although none was requested"
             raise self._refusal(what, _YOURSELF)
         blocks = self._blocks(answer)
-        if encoding in _DECODED and not _COMPRESSED_NAME.search(urlsplit(self.url).path):
+        if encoding and not self._is_compressed:
             # its length is that of the encoded bytes, which the caller cannot count
             answer.enforce_content_length = True
             return Stream(self._decompressed(blocks), answer.close, 0, None, None, None)
@@ -206,7 +212,12 @@ class HttpSource(Source):
             yield
         except InvalidHeader as error:  # two lengths that differ
             raise self._refusal(shortened(str(error), 200), _YOURSELF) from error
-        except (LocationValueError, ProxySchemeUnknown, UnicodeError) as error:
+        except ProxySchemeUnknown as error:
+            raise DataError(
+                f"{urlsplit(url).scheme}_proxy in the environment is not the address of an http(s) proxy.\n"
+                "Correct it (http://host:port, with a password percent-encoded), or unset it."
+            ) from error
+        except (LocationValueError, UnicodeError) as error:
             reason = shortened(str(error), 200)
             raise DataError(f"{masked(url)} is not a URL: {reason}.\nCorrect the address.") from error
         except (HTTPError, OSError, http.client.HTTPException) as error:
@@ -223,15 +234,29 @@ class HttpSource(Source):
 
 
 def connections_to(url: str) -> PoolManager:
-    """A manager of connections to the server of a URL, or to the proxy that the environment gives for it."""
+    """A manager of connections to the server of a URL, or to the proxy that the environment gives for it.
+
+    Raises:
+        ProxySchemeUnknown: what the environment gives is not the address of an http(s) proxy.
+    """
     target = parse_url(url)
     proxy = urllib.request.getproxies().get(target.scheme or "")
     if not proxy or urllib.request.proxy_bypass(target.netloc or ""):
         return PoolManager(num_pools=1)
     if "://" not in proxy:
         proxy = f"http://{proxy}"
-    user = parse_url(proxy).auth
-    return ProxyManager(proxy, proxy_headers=make_headers(proxy_basic_auth=unquote(user)) if user else None)
+    try:
+        user = parse_url(proxy).auth
+        head = make_headers(proxy_basic_auth=unquote(user)) if user else None
+        return ProxyManager(proxy, proxy_headers=head)
+    except LocationValueError:  # its text may contain a part of the password
+        raise ProxySchemeUnknown(None) from None
+
+
+def _encoding(answer: Any) -> str:
+    """Its Content-Encoding; empty if the bytes are sent as they are."""
+    encoding: str = answer.headers.get("Content-Encoding", "").strip().lower()
+    return "" if encoding == "identity" else encoding
 
 
 def _validator(answer: Any) -> str | None:

@@ -169,6 +169,8 @@ class Contender:
         path = self._path(number)
         if not create_exclusive(path, record.to_bytes()):
             return None
+        if _numbers(self._folder, self._name)[-1:] != [number]:
+            return None  # others took over twice since the list was read, so this number was free again
         for old in numbers:  # oldest first, so that no earlier holder becomes the highest again
             self._path(old).unlink(missing_ok=True)
         try:

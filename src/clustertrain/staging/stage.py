@@ -132,6 +132,7 @@ def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
         _publish(entry, work / "whole")
     except (OSError, StorageError) as error:
         lease.check()  # if the lease is lost, the next holder removes the files
+        shutil.rmtree(work / "whole", ignore_errors=True)  # a disk that it filled must not stay full
         if isinstance(error.__cause__ or error, FileNotFoundError) and not work.exists():
             raise LeaseLost(f"{work} was removed by an earlier holder, which had been stopped.") from error
         if isinstance(error, StorageError):
