@@ -68,7 +68,7 @@ def _cpu_s_of_tree() -> float:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
-                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
             except OSError:  # it ended
                 continue
             children[int(fields[1])].append(int(entry.name))

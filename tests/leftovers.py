@@ -20,7 +20,7 @@ def living_descendants() -> dict[int, str]:
     found, ours = {}, Path("/proc/self/ns/pid").stat().st_ino
     for pid in descendants(os.getpid()):
         try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
             namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:

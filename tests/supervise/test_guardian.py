@@ -65,6 +65,15 @@ def test_daemons_end_with_the_command(start):
     assert left_after(0, before) == {}
 
 
+def test_a_process_with_any_name_ends(start):
+    """The kernel cuts a name at 15 bytes, within a character as well."""
+    before = set(living_descendants())
+    names_itself = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xd0 odd'); time.sleep(600)"
+    guardian = start(f'{sys.executable} -c "{names_itself}" & sleep 2; exit 0')
+    assert guardian.wait(60) == 0
+    assert left_after(0, before) == {}
+
+
 def test_everything_ends_when_stdin_closes(start, tmp_path):
     before = set(living_descendants())
     guardian = start(DAEMON + f"touch {tmp_path}/up; sleep 600")

@@ -182,6 +182,6 @@ def _text(path: str | Path) -> str | None:
     """The text of a small file, or None if it cannot be read: it is missing, access is denied, or no
     descriptor is free."""
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(errors="replace")  # the name of a process may be cut within a character
     except OSError:
         return None

@@ -64,7 +64,7 @@ def this_host() -> str:
 def _state_and_ticks(pid: int) -> tuple[str, int] | None:
     """The state and the start time of a process. A pid that is used again has another start time."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return fields[0], int(fields[19])
+    return fields[0].decode(), int(fields[19])

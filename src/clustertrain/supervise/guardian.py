@@ -20,6 +20,7 @@ import select
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -45,8 +46,8 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):  # it ended meanwhile
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            with contextlib.suppress(OSError, IndexError):  # it ended meanwhile
+                parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
     found, queue = [], [pid]
     while queue:
@@ -60,17 +61,20 @@ def kill_descendants() -> None:
     """Kill and reap until this process has no child left. The child of a process that forks meanwhile is
     killed in the next round, because it has become a child of this process. What this user may not kill, as
     after sudo, is left."""
+    pause_s = 0.002
     while True:
         found = descendants(os.getpid())
         killed = [pid for pid in found if _is_killed(pid)]
         if found and not killed:
             return
         try:
-            os.waitpid(-1, 0)
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
         except ChildProcessError:
             return
+        # A look at /proc misses a process whose parent ends meanwhile, so it is no use to wait for one here.
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
 
 
 def _is_killed(pid: int) -> bool:

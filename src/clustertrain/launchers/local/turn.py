@@ -31,7 +31,7 @@ def pid_of(job_id: str) -> int | None:
 def waits(pid: int) -> bool:
     """Whether this process is a run that waits for its turn."""
     try:
-        return TURN in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return TURN.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:  # it has ended at this moment
         return False
 
