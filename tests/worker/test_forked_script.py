@@ -198,7 +198,12 @@ def test_each_draws_numbers_of_its_own(run):
 def test_a_killed_keeper_is_a_killed_script(run):
     """As if the kernel had killed both for memory."""
     with pytest.raises(ScriptFailed) as failed:
-        run("import os, time; os.kill(os.getppid(), 9); time.sleep(60)")
+        run(
+            "import os, time\n"
+            "time.sleep(1)\n"  # else the keeper may not have told yet that it has started the script
+            f"if os.getppid() != {os.getpid()}: os.kill(os.getppid(), 9)\n"
+            "time.sleep(60)"
+        )
     assert failed.value.returncode == -signal.SIGKILL
 
 
