@@ -69,6 +69,8 @@ def test_a_stream_that_is_shorter_than_its_length_ends_its_epochs_early(processe
     settings = replace(SETTINGS, steps=None, epochs=2, loader_workers=processes)
     outcome = run_task(ALONE, OnStream(20, 30), settings)
     assert outcome.result.epoch == 2 and outcome.result.step == 12
+    resumed = run_task(ALONE, OnStream(20, 30), settings, outcome.saves[8])
+    assert same(resumed.state(12), outcome.state(12)), "the plan of the scheduler is that of the first start"
     notes = [log["text"] for log in outcome.logs if log["kind"] == "note"]
     assert sum("ended after 20 samples, although its length is 30" in note for note in notes) == 2
     assert any("one loader process reads it, not 2" in note for note in notes) == (processes == 2)

@@ -39,6 +39,7 @@ class Position:
     step: int = 0  # optimizer steps done
     samples_seen: int = 0  # over all ranks and epochs
     dealt: tuple[Dealt, ...] = ()  # of shards: how the offset was dealt; their order depends on it
+    missed_steps: int = 0  # of epochs in which a stream had fewer samples than its length says
 
     @classmethod
     def of(cls, state: dict[str, Any] | None) -> Position:
@@ -201,6 +202,14 @@ class TrainOrder:
             return replace(position, epoch=position.epoch + 1, offset=0, dealt=())
         return position
 
+    def after_early_end(self, position: Position) -> Position:
+        """The start of the next epoch, where a stream ends before its length. The missed steps stay a part of
+        `total_steps`, from which a scheduler has its plan: a run that resumes has the same plan."""
+        missed = 0 if self.steps is not None else self._steps_in(self.epoch_samples - position.offset)
+        return replace(
+            position, epoch=position.epoch + 1, offset=0, missed_steps=position.missed_steps + missed
+        )
+
     def done(self, position: Position) -> bool:
         if self.steps is not None:
             return position.step >= self.steps
@@ -212,11 +221,12 @@ class TrainOrder:
         if self.steps is not None:
             return self.steps
         start = self.settle(self.start)
+        planned = start.step + start.missed_steps
         whole_epochs = (self.epochs or 0) - start.epoch - 1
         if whole_epochs < 0:
-            return start.step
+            return planned
         return (
-            start.step
+            planned
             + self._steps_in(self.epoch_samples - start.offset)
             + whole_epochs * self.steps_per_epoch
         )

@@ -209,7 +209,7 @@ class StreamLoader:
             f"epoch {after.epoch} of {self._name} ended after {end.samples} samples{of_length}; "
             f"the last {max(0, end.samples - after.offset)} are fewer than a step and were left out"
         )
-        self._start = replace(after, epoch=after.epoch + 1, offset=0)
+        self._start = self._order.after_early_end(after)
         self._generation += 1
         if not waiting:
             return []
