@@ -8,11 +8,16 @@ Python is ending, it ends a thread that asks for the GIL, and with it the proces
 from __future__ import annotations
 
 import atexit
+import re
 import time
+from contextlib import suppress
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
-_THREADS_TAKE_S = 0.05
+_THREADS = "pt_gloo_runloop"
+_LOOK_S = 0.005
+_MOST_S = 5.0  # that the scheduler may keep a thread waiting
 
 
 def let_gloo_finish_first() -> None:
@@ -22,7 +27,7 @@ def let_gloo_finish_first() -> None:
 
     def wait_without_gil() -> None:
         if dist.is_initialized():
-            time.sleep(_THREADS_TAKE_S)
+            _wait_until_at_rest()
 
     destroy = distributed_c10d.destroy_process_group
 
@@ -33,3 +38,27 @@ def let_gloo_finish_first() -> None:
 
     dist.destroy_process_group = distributed_c10d.destroy_process_group = destroy_process_group
     atexit.register(wait_without_gil)
+
+
+def _wait_until_at_rest() -> None:
+    """A thread that waits for the GIL gets it in a sleep here. Then it runs, or has run, at the next look."""
+    ends, before = time.monotonic() + _MOST_S, [""]
+    while time.monotonic() < ends:
+        now = _gloo_threads()
+        if now == before and not any("State:\tR" in thread for thread in now):
+            return
+        before = now
+        time.sleep(_LOOK_S)
+
+
+def _gloo_threads() -> list[str]:
+    """The state of each thread, and how often it has waited."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            status = (task / "status").read_text(errors="replace")
+            if status.startswith(f"Name:\t{_THREADS}\n"):
+                found.append(
+                    "".join(re.findall(r"^(?:State|voluntary_ctxt_switches).*", status, re.MULTILINE))
+                )
+    return found
