@@ -15,7 +15,8 @@ import ray
 
 from clustertrain import variables
 from clustertrain.driver.fork.starter import SETUP_WORKER
-from leftovers import left_after, living_descendants
+from clustertrain.waiting import wait_until
+from leftovers import children, left_after, living_descendants
 
 pytestmark = pytest.mark.slow
 
@@ -195,6 +196,27 @@ def test_a_module_that_cannot_be_shared_is_imported_by_each_worker(server, tmp_p
     server.preload("rank_reader")
     # it is heard when the server has given up the other
     assert eventually_has(server, "mine", lambda: server.preload("mine")) == ["mine"]
+
+
+def kill_the_only_child_of(pid):
+    assert wait_until(lambda: len(children(pid)) == 1, 10, 0.02), "its workers have ended"
+    (child,) = children(pid)
+    os.kill(child, signal.SIGKILL)
+    assert wait_until(lambda: child not in living_descendants(), 10, 0.02)
+
+
+def test_a_killed_server_of_a_job_is_replaced(server, tmp_path):
+    (tmp_path / "mine.py").touch()
+    assert server.worker()["is_fork"]
+    server.preload("mine")
+    assert eventually_has(server, "mine") == ["mine"]
+    (main,) = children(server.starter.pid)
+    (of_job,) = children(main)
+    kill_the_only_child_of(of_job)  # its successor
+    found = server.worker()
+    assert (found["is_fork"], found["has"]) == (True, [])
+    kill_the_only_child_of(main)
+    assert server.worker()["is_fork"]
 
 
 def test_a_killed_server_costs_imports_and_no_worker(server):

@@ -92,6 +92,13 @@ def test_whatever_is_killed_nothing_stays(make_run, keeper, killed):
     assert keeper.left(10) == {}
 
 
+def test_a_driver_that_cannot_start_is_shown(make_run, keeper):
+    job_file = make_run("codeless", **FAULTY, **ONE_WORKER).job_file
+    output = keeper.up(job_file, "--set", "code=not-here", code=3)
+    assert "The driver for the next run has ended:\n  | " in output
+    assert f"No such file or directory: '{job_file.parent}/not-here'" in output
+
+
 def test_without_a_run_it_ends_and_a_killed_one_leaves_nothing(make_run, keeper):
     job_file = make_run("idle", **FAULTY, **ONE_WORKER).job_file
     keeper.up(job_file, "--idle", "1s")

@@ -1,6 +1,7 @@
 """`run --no-ray`: the same files, results and restarts, while no process of the run imports Ray."""
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -8,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from example_modules import clustertrain
-from leftovers import kill_together
-from whole_run import FAULTY, ONE_WORKER, books_add_up, same_weights
+from leftovers import children, kill_together
+from whole_run import FAULTY, ONE_WORKER, books_add_up, of_one_process, same_weights
 
 SAVES = {"checkpoint": {"every": {"steps": 4}, "keep_last": 2}}
 GONE = "raise ImportError('a run with --no-ray imports Ray')\n"
@@ -135,12 +136,27 @@ def test_nothing_outlives_a_kill_9_of_the_program_and_its_guardian(make_run, sta
     assert run.left(20) == {}
 
 
-def test_the_driver_starts_again_after_kill_9(make_run, start, uninterrupted):
+def test_the_driver_starts_again_after_kill_9_and_nohup_outlives_its_terminal(make_run, start, uninterrupted):
     run = make_run("bereft", **FAULTY, **SAVES, args={"step_s": 0.2})
-    start(run).wait_for_event("checkpoint")
+    start(run, within=["nohup"]).wait_for_event("checkpoint")
+    run.process.send_signal(signal.SIGHUP)
     kill_together(run.driver_pid())
     assert "restarting the driver and the workers" in run.end(0)
     assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_a_killed_fork_server_is_started_again_at_the_next_start(make_run, start):
+    limits = {"failures": {"retries": 1}, **ONE_WORKER}
+    run = make_run("unforked", **FAULTY, **SAVES, **limits, args={"step_s": 0.2})
+    start(run).wait_for_event("checkpoint")
+    (started,) = [event for event in run.events if event["kind"] == "group_started"]
+    (server,) = children(run.driver_pid())
+    for pid in (server, started["ranks"][0]["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    output = run.end(0)
+    assert run.result.restarts == 1, output
+    assert "the fork server does not answer, and is started again" in run.attempt.driver_log.read_text()
+    assert same_weights(run.weights(), of_one_process(run))
 
 
 def test_a_stopped_rank_is_found_by_the_watchdog(make_run, start, uninterrupted, tmp_path):

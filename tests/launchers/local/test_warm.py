@@ -2,11 +2,13 @@
 
 import os
 import socket
+import threading
+from pathlib import Path
 
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.local.warm import messages
+from clustertrain.launchers.local.warm import commands, messages
 from clustertrain.launchers.local.warm.commands import take
 from clustertrain.launchers.local.warm.messages import (
     SOCKET,
@@ -42,6 +44,7 @@ def listens(folder):
         ("OMP_NUM_THREADS", "number 7"),
         ("CUDA_VISIBLE_DEVICES", "0,1"),
         ("MY_OWN", "secret"),
+        ("MY_NAME", os.fsdecode(b"J\xf6rg")),
     ],
 )
 def test_another_value_of_any_variable_is_another_start(monkeypatch, job, name, value):
@@ -72,6 +75,23 @@ def test_the_resources_the_folder_and_the_env_of_the_job_belong_to_it(tmp_path, 
     assert start_of(plain, 2) == before
     monkeypatch.chdir(tmp_path)
     assert start_of(plain, 2) != before
+
+
+@pytest.mark.parametrize("base", ["", "not/here"])
+def test_without_a_folder_of_the_login_it_is_below_tmp(monkeypatch, tmp_path, base):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", base and str(tmp_path / base))
+    assert keeper_folder() == Path(f"/tmp/clustertrain-{os.getuid()}")
+
+
+def test_a_keeper_that_ends_while_it_is_asked_is_none(listens):
+    def end():
+        connection, _ = listens.accept()
+        connection.close()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    assert commands._state() is None
+    thread.join()
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o702])

@@ -118,7 +118,7 @@ def _hand_on(connection: socket.socket, servers: dict[tuple[str, ...], socket.so
             files.append(guardian)
             socket.send_fds(connection, [_ACCEPTED], [guardian])
             return
-        if request.job not in servers:
+        if request.job not in servers or select.select([servers[request.job]], [], [], 0)[0]:  # was killed
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             if os.fork() == 0:
                 ours.close()
@@ -162,23 +162,23 @@ def _serve_job(first: Request, channel: socket.socket) -> None:
 
 
 def _serve(channel: socket.socket, before: RandomStates, after: RandomStates) -> None:
-    """Fork a worker for each request, until the channel ends or a successor takes over.
+    """Fork a worker for each request until the channel ends, except while a successor does it.
 
     Args:
         before, after: the random states without and with the user's modules.
     """
     _prepare_to_fork()
-    successors: list[int] = []
+    successors: list[tuple[int, int]] = []
     while True:
-        if channel.fileno() not in select.select([channel.fileno(), *successors], [], [])[0]:
-            takes_over = os.read(ready := successors.pop(), 1)
-            os.close(ready)
-            if takes_over:
-                return _reap(channel)
+        if channel.fileno() not in select.select([channel.fileno(), *dict(successors)], [], [])[0]:
+            ready, successor = successors.pop()
+            if os.read(ready, 1):
+                _reap(channel, successor)
+            _close([ready, successor])
             continue
         message, files = _received(channel)
         if not message:
-            return None
+            return
         request, connection = Request(**json.loads(message)), socket.socket(fileno=files.pop(0))
         with connection:
             connection.send(_ACCEPTED)
@@ -187,18 +187,20 @@ def _serve(channel: socket.socket, before: RandomStates, after: RandomStates) ->
                 raise _Forked(partial(_become_worker, request, files, before, after))
         elif not successors and not sys.modules.keys() >= set(request.modules):
             reads, writes = os.pipe()
-            successors.append(reads)
-            if os.fork() == 0:
+            if (pid := os.fork()) == 0:
                 raise _Forked(partial(_succeed, request, channel, writes, before, after))
+            successors.append((reads, os.pidfd_open(pid)))
             os.close(writes)
         _close(files)
 
 
-def _reap(channel: socket.socket) -> None:
-    """Stay the parent of this process's forks, for which the kernel reaps them, until the channel ends."""
-    hangup = select.poll()
-    hangup.register(channel, 0)
-    hangup.poll()
+def _reap(channel: socket.socket, successor: int) -> None:
+    """Stay the parent of this process's forks, for which the kernel reaps them, until the channel ends or the
+    kernel has killed the successor for memory."""
+    ends = select.poll()
+    ends.register(channel, 0)
+    ends.register(successor, select.POLLIN)
+    ends.poll()
 
 
 def _succeed(

@@ -1,4 +1,4 @@
-"""Starts the fork server of a node, together with Ray."""
+"""Starts the fork server of a node."""
 
 from __future__ import annotations
 

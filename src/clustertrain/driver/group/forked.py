@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
@@ -18,9 +19,12 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
+from pathlib import Path
 from typing import Any
 
+from clustertrain import variables
 from clustertrain.driver.calls import RankDied
+from clustertrain.driver.fork.starter import start_fork_server
 from clustertrain.driver.group.start import GroupStart
 from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.node.network import LOOPBACK
@@ -56,7 +60,7 @@ class ForkedRank:
     def __init__(self, place: Place) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            ask({"place": json.dumps(asdict(place))}, files=(theirs.fileno(), 1, 2))
+            _ask_for(place, (theirs.fileno(), 1, 2))
         self._channel = Connection(ours.detach())
         self.metadata = Metadata(self._channel.recv(), socket.gethostname())
         self._process = os.pidfd_open(self.metadata.pid)
@@ -116,13 +120,32 @@ class ForkedRank:
             answered.set_exception(RankDied(f"The process {pid} of a rank has ended.", pid))
 
 
+def _ask_for(place: Place, files: Sequence[int]) -> None:
+    """Ask the fork server for a rank; one that the kernel has killed for memory is started again."""
+    request = {"place": json.dumps(asdict(place))}
+    try:
+        ask(request, files)
+    except OSError as error:
+        print(f"clustertrain: the fork server does not answer, and is started again: {error}", flush=True)
+        folder = Path(os.environ[variables.FORK_SERVER]).parent
+        start_fork_server(folder, cpus_per_worker=1)  # OMP_NUM_THREADS is set
+        ask(request, files)
+
+
 class ForkedGroup:
     """The ranks of one start."""
 
-    def __init__(self, world_size: int, gpus_per_worker: int) -> None:
-        self._ranks = [
-            ForkedRank(
-                Place(
+    def __init__(self) -> None:
+        self._ranks: list[ForkedRank] = []
+
+    def start(self, world_size: int, gpus_per_worker: int) -> None:
+        """
+        Raises:
+            GroupNotStarted: a rank did not start.
+        """
+        try:
+            for rank in range(world_size):
+                place = Place(
                     rank=rank,
                     world_size=world_size,
                     local_rank=rank,
@@ -131,9 +154,9 @@ class ForkedGroup:
                     address=LOOPBACK,
                     gpus=tuple(range(rank * gpus_per_worker, (rank + 1) * gpus_per_worker)),
                 )
-            )
-            for rank in range(world_size)
-        ]
+                self._ranks.append(ForkedRank(place))
+        except (OSError, EOFError) as error:
+            raise GroupNotStarted(f"Rank {len(self._ranks)} did not start.") from error
 
     def get_workers(self) -> Sequence[ForkedRank]:
         return self._ranks
@@ -177,14 +200,16 @@ class ForkedTrainer:
             self.group_start.watch.before_restart()
 
     def _has_trained(self) -> bool:
-        watch, group = self.group_start.watch, ForkedGroup(self.world_size, self.gpus_per_worker)
+        watch, group = self.group_start.watch, ForkedGroup()
         try:
+            group.start(self.world_size, self.gpus_per_worker)
             self.group_start.run(group, set_up, ForkedGroup.end)
             watch.has_started()
             errors = group.train()
             if errors:
                 watch.has_failed(errors)
         except GroupNotStarted:
+            traceback.print_exc()
             return False
         finally:
             group.end()

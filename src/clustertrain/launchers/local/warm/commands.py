@@ -91,7 +91,7 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     command = [sys.executable, "-m", "clustertrain.launchers.local.warm.keeper", str(folder), str(idle_s)]
     pid = start_in_background(command, log, environ=os.environ)
     while (answer := _state()) is None or not (answer.is_ready or answer.is_used):
-        if process_of(pid) is None:
+        if answer is None and process_of(pid) is None:
             raise ClusterError(
                 log.read_text().strip().removeprefix("error: ") or f"Process {pid} was killed."
             )
@@ -124,12 +124,15 @@ def _check_possible(job: Job) -> None:
 
 
 def _state() -> Answer | None:
-    connection = connect()
-    if connection is None:
+    """What the keeper says; None if there is none, or it is ending."""
+    try:
+        if (connection := connect()) is None:
+            return None
+        with connection:
+            send(connection, Ask("state"))
+            return receive(connection, Answer)[0]
+    except ConnectionError:
         return None
-    with connection:
-        send(connection, Ask("state"))
-        return receive(connection, Answer)[0]
 
 
 def _state_text(answer: Answer) -> str:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from clustertrain.supervise.early_driver import EarlyDriver, StartFolder
 from clustertrain.supervise.guardian import descendants
 
 _ASKS_WITHIN_S = 5.0
+_LOG_LINES = 6
 
 
 class Keeper:
@@ -62,7 +64,7 @@ class Keeper:
                 within_s = None if self._runs else max(0.0, idle_since + self._idle_s - time.monotonic())
                 ready, _, _ = select.select([self._listens, *self._runs, *fds], [], [], within_s)
                 if spare is not None and spare.fd in ready:
-                    raise ClusterError(f"The driver for the next run has ended:\n{spare.last_lines()}")
+                    raise ClusterError(f"The driver for the next run has ended:\n{self._last_lines()}")
                 for run in self._runs.keys() & ready:
                     self._is_over(run)
                 if self._listens in ready:
@@ -76,6 +78,11 @@ class Keeper:
     def _start_spare(self) -> None:
         environment = partial(driver_environment, self._job)
         self._spare = EarlyDriver.start(self._job, "local", self._world_size, environment, is_spare=True)
+        self._log = self._spare.process.log.open("a+", errors="replace")  # it is removed at the driver's end
+
+    def _last_lines(self) -> str:
+        self._log.seek(0)
+        return "\n".join(f"  | {line.rstrip()}" for line in deque(self._log, _LOG_LINES))
 
     def _is_over(self, run: socket.socket) -> None:
         """Start the next spare driver, now that the run does not need the processors."""
@@ -138,7 +145,10 @@ def main(folder_text: str, idle_text: str) -> None:
     path = Path(folder_text, SOCKET)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with path.with_name("lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of two that start at once, one ends here
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterError("Another `clustertrain up` is starting or ending.\nTry again.") from None
         path.unlink(missing_ok=True)  # of one that was killed
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listens:
             listens.bind(str(path))

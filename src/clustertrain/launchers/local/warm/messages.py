@@ -56,7 +56,8 @@ class Answer:
 
 def keeper_folder() -> Path:
     """The folder of this user's keeper: its socket, its log, and the job that it keeps Ray for."""
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp", f"clustertrain-{os.getuid()}")
+    base = os.environ.get("XDG_RUNTIME_DIR", "")  # after `su` that of another user, in a job of another host
+    return Path(base if os.access(base, os.W_OK) else "/tmp", f"clustertrain-{os.getuid()}")
 
 
 def check_private(folder: Path) -> None:

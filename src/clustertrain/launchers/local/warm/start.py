@@ -52,7 +52,11 @@ def start_of(job: Job, world_size: int) -> dict[str, str]:
     }
     found |= {f"env.{name}": value for name, value in with_values(job.env, os.environ).items()}
     found |= {name: value for name, value in os.environ.items() if not _OF_TERMINAL.fullmatch(name)}
-    return {name: hashlib.sha256(str(value).encode()).hexdigest()[:16] for name, value in found.items()}
+    return {name: _digest(str(value)) for name, value in found.items()}
+
+
+def _digest(value: str) -> str:
+    return hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _umask() -> int:
