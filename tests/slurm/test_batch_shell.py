@@ -17,11 +17,11 @@ AGENT = """\
 touch "$CLUSTERTRAIN_MAIL/agent" FOLDER/there
 if [ -z "${SLURM_RESTART_COUNT:-}" ]; then
   until [ -e FOLDER/come-back ]; do sleep 0.1; done
-  echo requeue 75 > "$CLUSTERTRAIN_MAIL/verdict"
+  ln -s "requeue 75" "$CLUSTERTRAIN_MAIL/verdict"
   exit 75
 fi
 until [ -e FOLDER/end ]; do sleep 0.1; done
-echo end 0 > "$CLUSTERTRAIN_MAIL/verdict"
+ln -s "end 0" "$CLUSTERTRAIN_MAIL/verdict"
 """
 
 
@@ -56,6 +56,26 @@ def submitted(cluster, folder, text: str, **resources) -> str:
     rendered = render(Job.model_validate(keys), job_path="job.yaml", python=str(agent), lead_s=90)
     (folder / "script").write_bytes(rendered.script)
     return cluster.sbatch(str(folder / "script"))
+
+
+# In place of the agent: that of node2 has ended long before that of the head, which writes the verdict.
+OUTLIVES = """\
+#!/bin/bash
+[ "$SLURM_NODEID" = 0 ] || exit 3
+touch "$CLUSTERTRAIN_MAIL/agent"
+env > FOLDER/environment
+sleep 5
+ln -s "end 0" "$CLUSTERTRAIN_MAIL/verdict"
+"""
+
+
+def test_a_site_that_ends_a_step_with_its_first_task_does_not_end_the_agent_of_the_head(
+    fresh_cluster, tmp_path
+):
+    cluster = fresh_cluster(2, KillOnBadExit=1, WaitTime=2, MpiDefault="pmi2")
+    job_id = submitted(cluster, tmp_path, OUTLIVES, workers=2, nodes=2)
+    state = cluster.wait_for_state(job_id, {"COMPLETED", "FAILED"})["JobState"]
+    assert (state, "PMI_RANK" in (tmp_path / "environment").read_text()) == ("COMPLETED", False)
 
 
 @pytest.mark.timeout(600)

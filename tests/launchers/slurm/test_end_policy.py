@@ -1,5 +1,8 @@
 """The state and the text with which a job of SLURM ends a run."""
 
+import math
+import time
+
 import pytest
 
 from clustertrain import variables
@@ -86,6 +89,25 @@ def test_a_node_without_ray_is_lost_and_one_with_a_wrong_installation_is_not(pol
     report_failure(ending.attempt, 1, arrival)
     result = ending.end_now(False)
     assert (result.state, "node2" in result.text) == (state, True)
+
+
+@pytest.mark.parametrize("answer", ["", "slurm_load_jobs error: Unable to contact slurm controller"])
+def test_a_controller_that_does_not_answer_before_the_time_limit_cuts_no_save_off(policy, answer):
+    ending = policy("lead")
+    ending.mail.query_job = lambda: answer
+    assert ending.end_now(True) is None
+    assert (ending.ending.cause, ending.ending.deadline) == ("time_limit", math.inf)
+    (ending.mail._folder / "term").touch()  # at the limit SLURM asks for the end
+    assert ending.end_now(True) is None
+    assert ending.ending.deadline < math.inf
+
+
+def test_slurms_time_to_kill_counts_from_its_signal_and_not_from_a_late_answer(policy):
+    ending = policy("term")
+    ending.mail.query_job = lambda: time.sleep(1) or "JobState=COMPLETING Restarts=0\nKillWait = 10 sec"
+    began = time.monotonic()
+    ending.end_now(True)
+    assert ending.ending.deadline - began == pytest.approx(7, abs=0.5)
 
 
 DOWN = "\nDown: node2|down*|2026-11-24T12:39:11|Not responding\n"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from clustertrain.launchers.resolve_run import status_of
 from clustertrain.launchers.scheduler.interface import Answer
 from clustertrain.launchers.slurm import queue as module
 from clustertrain.launchers.slurm.queue import QueueState
@@ -10,6 +9,7 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.result import write_result
+from run_status import status_of
 from sample_records import sample_submission
 
 PURGED = Answer({}, cluster="sim")

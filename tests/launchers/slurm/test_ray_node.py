@@ -2,13 +2,18 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from clustertrain.errors import ClusterError
 from clustertrain.job.file import load_job, parse_job
-from clustertrain.launchers.slurm.agent.node import read_start
+from clustertrain.launchers.slurm.agent import node as module
+from clustertrain.launchers.slurm.agent.allocation import read_allocation
+from clustertrain.launchers.slurm.agent.node import prepare_node, read_start
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.ports import Ports
+from clustertrain.run.admission import Options
 from clustertrain.run.folder import RunDir
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.submission import Submission, upload
@@ -62,6 +67,26 @@ def test_no_secret_and_no_task_of_srun_gets_through():
     assert "s3cret" not in str(found)
     assert (found["SLURM_JOB_ID"], found["RAY_AUTH_MODE"]) == ("7", "token")
     assert found["CLUSTERTRAIN_CODE"] == "/code:/lib"
+
+
+def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, monkeypatch):
+    """The digits of 101 and 110 have the same sum."""
+    seeds = []
+
+    def free_block(count, *, seed):
+        seeds.append(seed)
+        raise ClusterError("")
+
+    monkeypatch.setattr(module, "free_block", free_block)
+    start = SimpleNamespace(job=parse_job("name: a\nfunction: m:f\n", "job.yaml"), options=Options())
+    for number in ("101", "110"):
+        step = {"SLURM_JOB_ID": number, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1"}
+        for name, value in step.items():
+            monkeypatch.setenv(name, value)
+        start.allocation = read_allocation()
+        with pytest.raises(ClusterError):
+            prepare_node(start, "127.0.0.1")
+    assert seeds[0] != seeds[1]
 
 
 def test_a_node_finds_each_folder_of_code_in_the_submission(tmp_path, monkeypatch):

@@ -2,8 +2,11 @@
 
 import pytest
 
+from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.launchers.scheduler.interface import Plan
 from clustertrain.launchers.shell import Done
+from clustertrain.launchers.slurm import launcher
 from clustertrain.launchers.slurm.sbatch_errors import refusal, sorted_lines
 from clustertrain.run.command_line import UNKNOWN
 
@@ -92,3 +95,13 @@ def test_another_error_names_the_cause_of_a_general_reason():
 )
 def test_what_counts_as_an_error(lines, errors):
     assert sorted_lines("\n".join([*(BANNER if len(lines) > 1 else []), *lines]))[0] == errors
+
+
+def test_an_sbatch_that_does_not_end_may_have_queued_the_job(tmp_path, monkeypatch):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launcher, "_SUBMIT_S", 0.3)
+    job = Job.model_validate({"name": "a", "function": "m:f"})
+    with pytest.raises(ClusterError, match=r"did not end within 0\.3 s(.|\n)*squeue --me"):
+        launcher.LAUNCHER.scheduler.submit(job, Plan(b"", ("sbatch",)), "{}", UNKNOWN)

@@ -13,6 +13,7 @@ from clustertrain.launchers.slurm.launcher import LAUNCHER
 from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
     QueueState,
+    cancel,
     cluster_name,
     position,
     query_queue,
@@ -140,6 +141,15 @@ def test_the_users_own_filters_do_not_reach_squeue(commands, monkeypatch):
     query_squeue(["7"])
     assert "low" not in given.read_text()
     assert "SLURM_CONF='kept'" in given.read_text()
+
+
+def test_the_users_own_options_do_not_reach_scancel(commands, monkeypatch):
+    """With SCANCEL_INTERACTIVE it would ask for ever: there is no terminal."""
+    monkeypatch.setenv("SCANCEL_INTERACTIVE", "")
+    given = Path(os.environ["PATH"], "given")
+    commands(scancel=f"export -p > {given}; exit 0", scontrol="exit 0")
+    cancel("7_1", only_waiting=True)
+    assert "SCANCEL" not in given.read_text()
 
 
 FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"

@@ -14,10 +14,11 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Plan, Scheduler
 from clustertrain.launchers.scheduler.lead_time import measured_save_s
+from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm import queue
-from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host
-from clustertrain.launchers.slurm.sbatch_errors import refusal
+from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, mount_notes
+from clustertrain.launchers.slurm.sbatch_errors import MAY_BE_QUEUED, refusal
 from clustertrain.launchers.slurm.script import (
     job_name,
     lead_time_s,
@@ -63,19 +64,23 @@ class SlurmScheduler(Scheduler):
         environ = environment(job)
         check_submit_host(job, environ)
         waits = check_cluster(job, plan, environ, command)
-        return [*filter(None, [waits]), *site_notes(job, site_settings(environ))]
+        return [*filter(None, [waits]), *mount_notes(job), *site_notes(job, site_settings(environ))]
 
     def submit(self, job: Job, plan: Plan, submission: str, command: CommandLine) -> Handle:
         environ = {**environment(job), variables.SUBMISSION: submission}
-        done = run_command(plan.argv, input=plan.script, environ=environ, timeout_s=_SUBMIT_S, check=False)
+        try:
+            done = run_command(
+                plan.argv, input=plan.script, environ=environ, timeout_s=_SUBMIT_S, check=False
+            )
+        except CommandFailed as error:
+            raise ClusterError(f"{error}\n{MAY_BE_QUEUED}") from None
         if done.code != 0:
             raise refusal(job, done, command, may_be_queued=True)
         answers = re.findall(r"^(\d+)(?:;(\S+))?$", done.stdout.strip(), re.MULTILINE)
         if not answers:
             raise ClusterError(
                 "sbatch ended with code 0, and printed no job ID: "
-                f"{done.stdout.strip()!r} {done.stderr.strip()!r}\n"
-                "The job may still be queued: check with `squeue --me` before you submit it again."
+                f"{done.stdout.strip()!r} {done.stderr.strip()!r}\n{MAY_BE_QUEUED}"
             )
         job_id, cluster = answers[-1]  # a plugin of the site may print lines before it
         output = Path(job.section(Slurm).output).absolute() / f"{job_name(job)}-{job_id}.out"

@@ -1,6 +1,6 @@
 """Checks a job before it is submitted, so that an error shows before hours in the queue.
 
-check_submit_host  this machine: SLURM answers, the job's files can be written, its images exist
+check_submit_host  this machine: SLURM answers, the job's files can be written, its image exists
 check_cluster      the cluster: a partition has the resources, the time suffices, `sbatch --test-only` works
 
 All checks run on the machine that submits. What is visible only on the nodes is checked by the agents, before
@@ -47,12 +47,12 @@ def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
 
     Raises:
         ClusterError: sbatch is not on PATH, or SLURM does not answer.
-        StorageError: the folder of the job's output cannot be written, or an image or a mount does not exist.
+        StorageError: the folder of the job's output cannot be written, or the image does not exist.
     """
     run(["sbatch", "--version"], environ=environ, timeout_s=ANSWER_S)
     check_controller(environ)
     check_output(job)
-    check_container_files(job)
+    check_image(job)
 
 
 def check_cluster(job: Job, plan: Plan, environ: Mapping[str, str], command: CommandLine) -> str | None:
@@ -112,26 +112,28 @@ def check_output(job: Job) -> None:
         raise StorageError(f"slurm.output: {refused(folder.absolute(), 'written', error)}") from error
 
 
-def check_container_files(job: Job) -> None:
-    """Check that the image, if it is a file, and the folders of the mounts exist on this machine.
+def check_image(job: Job) -> None:
+    """Check that the image, if it is a file, exists on this machine.
 
     Raises:
-        StorageError: one of them does not exist.
+        StorageError: it does not exist.
     """
-    if job.section(Slurm).container == "none":
-        return
     is_file = job.section(Slurm).container in ("apptainer", "pyxis") and is_image_file(job.image or "")
     if is_file and not (image := Path(job.image or "")).exists():
         raise StorageError(
             f"image is {job.image}, and {image.absolute()} does not exist.\n"
             "Build or pull it first, or use an image in a registry, such as docker://…"
         )
-    for mount in job.section(Slurm).mounts:
-        if not Path(mount.partition(":")[0]).exists():
-            raise StorageError(
-                f"slurm.mounts: {mount.partition(':')[0]} does not exist on this machine.\n"
-                "Create it, use another folder, or remove the mount."
-            )
+
+
+def mount_notes(job: Job) -> list[str]:
+    """The mounts that this machine lacks: on the nodes they may exist, as a local disk does."""
+    mounts = [mount.partition(":")[0] for mount in job.section(Slurm).mounts]
+    return [
+        f"slurm.mounts: {folder} does not exist on this machine; each node of the job needs it."
+        for folder in mounts
+        if not Path(folder).exists()
+    ]
 
 
 def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:

@@ -193,9 +193,9 @@ def _exit_code(status: str) -> int | None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment for queries, without the variables that filter or format the output. For example,
-    SQUEUE_PARTITION=low hides all other jobs."""
-    excluded = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
+    """The environment without the variables that change what SLURM's commands do: SQUEUE_PARTITION=low hides
+    all other jobs, and with SCANCEL_INTERACTIVE scancel waits for an answer from the terminal."""
+    excluded = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
     return {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
 
 
@@ -236,13 +236,15 @@ def cancel(job_id: str, *, only_waiting: bool = False) -> None:
         CommandMissing: scancel is not on PATH.
         CommandFailed: SLURM does not answer, or the job belongs to another user.
     """
+    environ = _environment()
     try:
         if only_waiting and "_" in job_id:
             # Otherwise --state=PENDING cancels all waiting elements of the array, which are one record until
             # one of them is changed (seen with 22.05).
             change = ["scontrol", "update", f"JobId={job_id}", "Comment=cancelled"]
-            run(change, timeout_s=ANSWER_S, check=False)
-        run(["scancel", *(["--state=PENDING"] if only_waiting else []), job_id], timeout_s=2 * ANSWER_S)
+            run(change, environ=environ, timeout_s=ANSWER_S, check=False)
+        argv = ["scancel", *(["--state=PENDING"] if only_waiting else []), job_id]
+        run(argv, environ=environ, timeout_s=2 * ANSWER_S)
     except CommandFailed as error:
         if _UNKNOWN not in error.stderr:
             raise

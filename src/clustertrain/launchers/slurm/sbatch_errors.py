@@ -30,6 +30,7 @@ _GRES = "See resources.gpus_per_worker, slurm.gpu_type and slurm.gpus_as; `sinfo
 _MEMORY = "See resources.memory_per_worker and slurm.memory_as; `sinfo -o '%P %m'`."
 _SIZE = "Too few nodes have all of the requested resources: see resources; `sinfo -o '%P %D %c %m %G %f'`."
 _NO_ANSWER = "SLURM's controller does not answer: try again later."
+MAY_BE_QUEUED = "The job may still be queued: check with `squeue --me` before you submit it again."
 GENERAL = "Requested node configuration is not available"
 """SLURM's reason for many causes: no node ever has the resources, or too few nodes are usable now."""
 
@@ -97,7 +98,7 @@ def refusal(job: Job, done: Done, command: CommandLine, *, may_be_queued: bool =
     errors, others = sorted_lines(done.stderr)
     remedy = _remedy(errors) or f"`{command.on_job('render --to slurm')}` prints the script that was sent."
     if remedy == _NO_ANSWER and may_be_queued:
-        remedy = "The job may still be queued: check with `squeue --me` before you submit it again."
+        remedy = MAY_BE_QUEUED
     printed = "; ".join(errors[:_SHOWN_LINES]).removesuffix(".") or f"nothing; it ended with code {done.code}"
     beside = f"A plugin of the site printed: {'; '.join(others[-_SHOWN_LINES:])}\n" if others else ""
     return ClusterError(f"SLURM refused the job {job.name}. sbatch printed: {printed}.\n{beside}{remedy}")

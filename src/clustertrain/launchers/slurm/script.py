@@ -211,12 +211,15 @@ def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
         yield f"image={quote(job.image or '')}"
         yield "# The container runs as the same user. Root needs no mapping of user IDs, others need one."
         yield 'if [ "$EUID" -eq 0 ]; then userns=host; else userns=keep-id; fi'
-    prefix = {"none": _none, "apptainer": _apptainer, "pyxis": _pyxis, "podman": _podman}[container]
+    prefixes = {"apptainer": _apptainer, "pyxis": _pyxis, "podman": _podman}
     yield "launch=("
-    # --cpus-per-task is repeated, because srun does not inherit it from the job since SLURM 22.05.
+    # --cpus-per-task is repeated, because srun does not inherit it from the job since SLURM 22.05. With a
+    # site's KillOnBadExit or WaitTime the end of one agent would kill that of the head before it writes the
+    # result, and with its MpiDefault each rank would be rank 0 for MPI.
     yield '    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
-    yield f"    --cpus-per-task={cpus_per_node(job)} --export=ALL"
-    yield from (f"    {line}" for line in prefix(job))
+    yield f"    --cpus-per-task={cpus_per_node(job)} --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL"
+    if container in prefixes:
+        yield from (f"    {line}" for line in prefixes[container](job))
     yield f"    {quote(python)} -m clustertrain.launchers.slurm.agent"
     yield ")"
 
@@ -230,10 +233,6 @@ def _gpus_in_container(job: Job) -> Iterator[str]:
     visible = '"${NVIDIA_VISIBLE_DEVICES:-all}"' if gpus_per_node(job) else "void"
     yield f"export NVIDIA_VISIBLE_DEVICES={visible}"
     yield 'export NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"'
-
-
-def _none(job: Job) -> Iterator[str]:
-    yield from ()
 
 
 def _apptainer(job: Job) -> Iterator[str]:

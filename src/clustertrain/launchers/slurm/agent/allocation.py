@@ -112,11 +112,11 @@ def check_resources(job: Job, allocation: Allocation, command: CommandLine = UNK
         ClusterError: it has less; the message shows the arithmetic.
     """
     resources, each = job.resources, job.resources.workers_per_node
-    memory_bytes = resources.memory_per_worker_bytes or 0
+    memory_bytes, allocated_bytes = resources.memory_per_worker_bytes or 0, allocation.memory_bytes
     requirements = (
         ("CPUs", resources.cpus_per_worker, allocation.cpus),
         ("GPUs", float(resources.gpus_per_worker), allocation.gpus),
-        ("MiB of memory", memory_bytes / _MIB, _mib(allocation.memory_bytes)),
+        ("MiB of memory", memory_bytes / _MIB, allocated_bytes and allocated_bytes / _MIB),
     )
     for what, per_worker, allocated in requirements:
         if allocated is not None and each * per_worker > allocated:
@@ -164,7 +164,3 @@ def _memory_bytes(environ: Mapping[str, str]) -> int | None:
     elif per_cpu := int(environ.get("SLURM_MEM_PER_CPU") or 0):
         limits.append(per_cpu * int(environ.get("SLURM_CPUS_ON_NODE") or 1) * _MIB)
     return min(limits) if limits else None
-
-
-def _mib(size_bytes: int | None) -> float | None:
-    return None if size_bytes is None else size_bytes / _MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -77,10 +78,10 @@ class SlurmEndPolicy:
         if (term and not self.term_seen) or (lead and self.ending is None):
             self.term_seen = term
             is_lead_term = shell_term and self.start.job.section(Slurm).signal == "TERM"
-            answer = self._query_job()
+            asked, answer = time.monotonic(), self._query_job()
             if lost := lost_node("", answer):  # a save would wait for the ranks of that node
                 return ended(self.attempt, "lost", "node_fail", text=lost)
-            self.ending = self._ending(answer, is_lead=not term or is_lead_term)
+            self.ending = self._ending(answer, asked, is_lead=not term or is_lead_term)
             self._request_stop(self.ending.cause, is_training)
         if self.ending is None:
             return None
@@ -95,11 +96,13 @@ class SlurmEndPolicy:
     def _query_job(self) -> str:
         return self.mail.query_job() if self.mail is not None else ""
 
-    def _ending(self, answer: str, *, is_lead: bool) -> Ending:
+    def _ending(self, answer: str, asked: float, *, is_lead: bool) -> Ending:
         restart = self.start.allocation.restart
-        ending = ending_of(answer, restart=restart, is_lead=is_lead, now=time.monotonic())
+        ending = ending_of(answer, restart=restart, is_lead=is_lead, asked=asked)
         if ending.cause == "terminated":  # the signal is not from SLURM, so there is no deadline
-            return Ending("terminated", time.monotonic() + self.start.job.failures.grace_s + 30)
+            return Ending("terminated", asked + self.start.job.failures.grace_s + 30)
+        if "JobState=" not in answer and not self.term_seen:  # the end is at SLURM's TERM, which asks again
+            return Ending("time_limit", math.inf)
         return ending
 
     def _request_stop(self, cause: str, is_training: bool) -> None:
@@ -131,8 +134,9 @@ class SlurmEndPolicy:
         errors = self.mail.errors() if self.mail is not None else ""
         if lost_node(errors, ""):
             return ended(self.attempt, "lost", "node_fail", text=lost_node(errors, self._query_job()))
+        impatient = self.attempt.run.with_patience(0).attempt(self.attempt.n)
         with suppress(StorageError):  # the next save fails with the same error and reports it
-            if result := _taken_over(self.attempt) or self._failed_arrival(is_training):
+            if result := _taken_over(impatient) or self._failed_arrival(impatient, is_training):
                 return result
         return self._ended_agent(errors, is_training)
 
@@ -142,9 +146,9 @@ class SlurmEndPolicy:
         before, self.ended_agent = self.ended_agent, ended_agent(errors) if self.ending is None else ""
         return self._node_lost(self.ended_agent, is_training) if before and self.ended_agent else None
 
-    def _failed_arrival(self, is_training: bool) -> Result | None:
+    def _failed_arrival(self, attempt: Attempt, is_training: bool) -> Result | None:
         """The result if a node could not join the run, or was lost; else None."""
-        for failure in failures(self.attempt):
+        for failure in failures(attempt):
             if failure.error is not None:
                 if failure.exit_code is None:
                     return self._node_lost(failure.error, is_training)

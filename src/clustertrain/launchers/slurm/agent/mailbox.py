@@ -7,6 +7,9 @@
     batch shell ◀──agent────── agent       the agent has started
     batch shell ◀──verdict──── agent       "requeue 75" or "end 1": requeue or end the job; the exit code
 
+The agent's messages are empty files, and the verdict is the target of a symbolic link: a full disk still has
+room for these.
+
 The agent may run in a container without scontrol. The folder is mounted there, so both can use it.
 """
 
@@ -53,7 +56,7 @@ class Mailbox:
 
     def report_start(self) -> None:
         """Report to the batch shell that the agent has started."""
-        self._write("agent", "")
+        (self._folder / "agent").touch()
 
     def has_lead(self) -> bool:
         """Whether SLURM sent slurm.signal, which it sends slurm.lead_time before the end."""
@@ -66,7 +69,7 @@ class Mailbox:
         """SLURM's description of the job, from the batch shell, or empty without an answer within 5 s."""
         answer = self._folder / "answer"
         answer.unlink(missing_ok=True)
-        self._write("query", "")
+        (self._folder / "query").touch()
         answered = wait_until(answer.exists, _ANSWER_WITHIN_S, poll_s=0.05)
         return answer.read_text(errors="replace") if answered else ""
 
@@ -81,12 +84,7 @@ class Mailbox:
 
     def write_verdict(self, verdict: str, code: int) -> None:
         """Write the verdict for the batch shell: `requeue` or `end`, and the exit code."""
-        self._write("verdict", f"{verdict} {code}\n")
-
-    def _write(self, name: str, text: str) -> None:
-        new = self._folder / f"{name}.new"
-        new.write_text(text)
-        new.replace(self._folder / name)
+        (self._folder / "verdict").symlink_to(f"{verdict} {code}")
 
 
 def lost_node(errors: str, answer: str) -> str:
@@ -124,7 +122,7 @@ _ENDED = re.compile(
 _EXEC = re.compile(r"^slurmstepd\S*: error: (execve\(\): .+)$", re.MULTILINE)
 
 
-def ending_of(answer: str, *, restart: int, is_lead: bool, now: float) -> Ending:
+def ending_of(answer: str, *, restart: int, is_lead: bool, asked: float) -> Ending:
     """Determine from SLURM's description of the job why it ends, and when (as measured with SLURM 22.05).
 
     A job that is preempted with a grace time is RUNNING and has a PreemptTime. A cancelled job is COMPLETING
@@ -134,7 +132,7 @@ def ending_of(answer: str, *, restart: int, is_lead: bool, now: float) -> Ending
         answer: the answer of `Mailbox.query_job`.
         restart: the number of earlier starts of the job.
         is_lead: whether the signal was that of slurm.signal, sent before the end of the time limit.
-        now: time.monotonic() at the moment of the answer.
+        asked: time.monotonic() at the query: SLURM counts KillWait from its signal, not from a late answer.
     """
     fields = dict(re.findall(r"(\w+)=(\S*)", answer))
     kill_wait = re.search(r"KillWait\s*=\s*(\d+)", answer)
@@ -144,7 +142,7 @@ def ending_of(answer: str, *, restart: int, is_lead: bool, now: float) -> Ending
     as_of = re.search(r"^Configuration data as of (\S+)", answer, re.MULTILINE)
     slurms_s = slurm_time_s(as_of.group(1)) if as_of else None  # this node's clock may be wrong
     ends_in_s = max(0.0, ends_at_s - slurms_s) if ends_at_s is not None and slurms_s is not None else 0.0
-    deadline = now + ends_in_s + wait_s - _MARGIN_S
+    deadline = asked + ends_in_s + wait_s - _MARGIN_S
     if slurm_time_s(fields.get("PreemptTime", "")) is not None or state == "PREEMPTED":
         return Ending("preempted", deadline)
     if int(fields.get("Restarts") or 0) > restart:

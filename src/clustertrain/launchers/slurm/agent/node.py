@@ -93,8 +93,8 @@ def prepare_node(start: Start, route_target: str) -> Node:
     check_resources(start.job, allocation, start.options.command)
     address = address_towards(route_target)
     interface = interface_of(address)
-    seed = sum(allocation.job_id.encode()) + allocation.restart
-    ports = free_block(ports_needed(start.job), seed=seed)
+    # The number of the job, not its name: those of jobs that start together differ, also in an array.
+    ports = free_block(ports_needed(start.job), seed=int(os.environ["SLURM_JOB_ID"]))
     token = os.environ.get(variables.TOKEN)
     if not token:
         raise ClusterError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
-from clustertrain.errors import ClusterError, ClusterTrainError
+from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.launchers.slurm.agent.end_policy import TERM_SIGNALS
 from clustertrain.launchers.slurm.agent.node import (
@@ -78,28 +79,31 @@ def _wait_for_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous
     Raises:
         NodeLost: Ray ended on this node, or the head's Ray ended and the attempt got no result.
     """
+    impatient = attempt.run.with_patience(0).attempt(attempt.n)
+
+    def is_over() -> bool:
+        with suppress(StorageError):  # a fault of the storage costs no node; the ports show the head's end
+            return impatient.result.exists() or impatient.run.attempt_after(attempt.n) is not None
+        return False
+
+    def is_head_up() -> bool:
+        return is_listening(head.head_address, head.port)
+
     head_was_up = False
-    while not _is_over_within(start, attempt, 0):
+    while not is_over():
         if ray.code() is not None:  # if the head has ended, Ray ends here too, and the result names the cause
-            if _is_over_within(start, attempt, start.poll_s):
+            if wait_until(is_over, start.poll_s, start.poll_s):
                 return
             raise ray_ended(start.allocation.host, ray)
         if not head_was_up:
-            head_was_up = is_listening(head.head_address, head.port)
-        elif is_refused(head.head_address, head.port) and not _is_over_within(
-            start, attempt, _RESULT_WITHIN_S
+            head_was_up = is_head_up()
+        elif is_refused(head.head_address, head.port) and not wait_until(
+            lambda: is_over() or is_head_up(),  # a failed start of Ray is repeated
+            _RESULT_WITHIN_S,
+            start.poll_s,
         ):
             raise NodeLost(
                 f"Ray on {head.nodes[0]} ended, and the agent there wrote no result: it was killed as well.\n"
                 "The next start continues the run."
             )
         time.sleep(start.poll_s)
-
-
-def _is_over_within(start: Start, attempt: Attempt, seconds: float) -> bool:
-    """Whether the attempt gets its result, or another attempt begins, within this time."""
-
-    def is_over() -> bool:
-        return attempt.result.exists() or start.run.attempt_after(attempt.n) is not None
-
-    return wait_until(is_over, seconds, start.poll_s)

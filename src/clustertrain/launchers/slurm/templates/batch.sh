@@ -17,7 +17,12 @@ id=${id:-$SLURM_JOB_ID}
 # Whether SLURM has not requeued the job since. A node that lost the network and returns still runs this script
 # after SLURM has started the job on other nodes. It must not signal or requeue that start.
 is_newest_start() {
-  scontrol show job "$id" -o 2>&1 | grep -q " Restarts=${SLURM_RESTART_COUNT:-0} "
+  local job
+  for _ in {1..60}; do # as long as SLURM's controller does not answer: it may be restarted
+    if job=$(scontrol show job "$id" -o 2>&1) || [[ $job == *"Invalid job id"* ]]; then break; fi
+    read -r -t 1 -u 9 _
+  done
+  [[ $job == *" Restarts=${SLURM_RESTART_COUNT:-0} "* ]]
 }
 
 # The lines of slurm.setup run in a login shell, which defines `module`, and this shell then starts the agents:
@@ -36,7 +41,7 @@ setup_ended() {
     echo "error: slurm.setup on $SLURMD_NODENAME ended with code $code before the end of its last line."
     echo "The lines above show the cause. No line may end its shell, as exit and an unclosed quote do."
   fi
-  echo "end 3" > "$CLUSTERTRAIN_MAIL/verdict"
+  ln -s "end 3" "$CLUSTERTRAIN_MAIL/verdict"
   exit 3
 }
 if [ -n "$setup" ]; then
@@ -75,7 +80,7 @@ while kill -0 "$step" 2> /dev/null; do
     } > "$mail/answer.new" 2>&1
     mv "$mail/answer.new" "$mail/answer"
   fi
-  if [ -z "${ended_at:-}" ] && [ -e "$mail/verdict" ]; then ended_at=$SECONDS; fi
+  if [ -z "${ended_at:-}" ] && [ -L "$mail/verdict" ]; then ended_at=$SECONDS; fi
   # A node that still waits for the head cannot see that the agent here has ended: TERM ends its agent. The
   # other agents have ended or ignore the signal.
   if [ -n "${ended_at:-}" ] && ((SECONDS >= ended_at + 3)) && [ -z "${term_sent:-}" ]; then
@@ -91,8 +96,8 @@ for _ in {1..10}; do # the last errors; a process that slurm.setup left behind m
 done
 
 verdict=end
-if [ -e "$mail/verdict" ]; then
-  read -r verdict code < "$mail/verdict"
+if [ -L "$mail/verdict" ]; then
+  read -r verdict code < <(readlink "$mail/verdict")
 elif [ -n "$setup" ] && [ ! -e "$mail/set-up" ] && [ ! -e "$mail/term" ]; then
   echo "error: the login shell on $(hostname) ended with code $code before slurm.setup."
   echo "Likely cause: a command such as exec or exit in the profile of this user, such as ~/.bash_profile."

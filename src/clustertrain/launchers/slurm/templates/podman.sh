@@ -34,7 +34,7 @@ with_image() {
     grep -v -m 1 -e level=warning -e '^srun: ' <<< "$output"
     echo "error: image is $image, and not all nodes of the job have it or can pull it."
     printf 'Run podman pull %q on each node; an image that is in no registry must be copied to each node.\n' "$image"
-    echo "end 4" > "$CLUSTERTRAIN_MAIL/verdict"
+    ln -s "end 4" "$CLUSTERTRAIN_MAIL/verdict"
     exit 4
   fi
   exec "$@"

@@ -1,0 +1,67 @@
+"""What the batch shell makes of the agent's verdict. Programs of the test stand in for SLURM's."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.script import render
+from commands import Done, ran
+
+AGENT = """\
+#!/bin/sh
+exec PYTHON -c '
+from clustertrain.launchers.slurm.agent.mailbox import Mailbox
+mail = Mailbox.of_this_job()
+mail.report_start()
+mail.write_verdict("requeue", 75)
+'
+"""
+# It runs the last four words, the agent's command line, on this machine.
+SRUN = 'shift $(($# - 4)); exec "$@"'
+# For the first two questions after the end the controller is down.
+SCONTROL = """\
+case "$1 $2" in
+  "show hostnames") echo node1 ;;
+  "show job")
+    echo >> ASKED
+    [ "$(wc -l < ASKED)" -gt 2 ] || { echo "Unable to contact slurm controller" >&2; exit 1; }
+    echo "JobId=7 JobState=RUNNING Requeue=1 Restarts=SEEN BatchFlag=1" ;;
+  "requeue 7") touch REQUEUED ;;
+esac
+"""
+
+
+def batch(folder: Path, python: str, *, seen: int = 0) -> Done:
+    """The end of the script, whose job SLURM has restarted this often."""
+    programs = folder / "bin"
+    programs.mkdir()
+    scontrol = SCONTROL.replace("SEEN", str(seen))
+    for name in ("ASKED", "REQUEUED"):
+        scontrol = scontrol.replace(name, str(folder / name.lower()))
+    for name, text in {"srun": SRUN, "scontrol": scontrol}.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text}")
+        (programs / name).chmod(0o755)
+    job = Job.model_validate({"name": "a", "function": "m:f"})
+    script = render(job, job_path="job.yaml", python=python, lead_s=90).script
+    step = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1"}
+    environ = {**os.environ, **step, "PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(folder)}
+    return ran(["bash", "-s"], input=script.decode(), env=environ, cwd=folder, timeout=120)
+
+
+@pytest.fixture
+def agent(tmp_path) -> str:
+    path = tmp_path / "agent"
+    path.write_text(AGENT.replace("PYTHON", sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(("seen", "requeued"), [(0, True), (1, False)])
+def test_a_requeue_waits_for_the_controller_and_is_of_the_newest_start_alone(tmp_path, agent, seen, requeued):
+    done = batch(tmp_path, agent, seen=seen)
+    assert (done.returncode, (tmp_path / "requeued").exists()) == (75, requeued), done
+    assert ("job 7 is requeued" in done.stdout) == requeued
+    assert list(tmp_path.glob("ct-mail-*")) == []
