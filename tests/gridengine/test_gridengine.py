@@ -169,6 +169,20 @@ def test_at_the_time_limit_it_saves_and_grid_engine_starts_it_again(user):
     assert user.result("slow", 3).cause == "user"
 
 
+def test_in_place_of_a_suspension_it_saves_and_waits_and_is_cancelled_then(user, engine):
+    user.job("slow", **SLOW)
+    user("submit", "--to", "gridengine", "slow.yaml")
+    trains(user, "slow", 1)
+    job_id = user.run("slow").submissions()[0].job_id
+    engine.command("qhold", job_id)
+    assert "running" in user("status", "slow.yaml")
+    engine.command("qmod", "-sj", job_id)
+    assert user.result("slow", 1).state == "preempted"
+    user.wait_for(lambda: "queued (held)" in user("status", "slow.yaml"))
+    assert f"Grid Engine job {job_id} was cancelled in the queue" in user("stop", "slow.yaml")
+    assert "cancelled" in user("status", "slow.yaml")
+
+
 def test_qdel_lets_it_save(user, engine):
     user.job("slow", **SLOW)
     user("submit", "--to", "gridengine", "slow.yaml")

@@ -4,12 +4,13 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.errors import EXIT_JOB, EXIT_STORAGE, ClusterError, JobError
+from clustertrain.errors import EXIT_JOB, EXIT_STORAGE, ClusterError, JobError, StorageError
 from clustertrain.job.file import load_job
 from clustertrain.launchers import launcher as shared
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
@@ -193,6 +194,21 @@ def test_ls_finds_runs_of_other_folders(job, tmp_path, monkeypatch):
     (tmp_path / "else").mkdir()
     monkeypatch.chdir(tmp_path / "else")
     assert list_runs().lines()[1].split()[0] == "digits"
+
+
+def test_ls_waits_once_for_a_storage_that_does_not_answer(job, monkeypatch):
+    asked = []
+
+    def newest(storage, name):
+        asked.append(name)
+        raise StorageError("no answer")
+
+    for name in ("a", "b", "c"):
+        submitted(load_job("job.yaml", ["storage=s3://b/runs", f"name={name}"]), "slurm")
+    monkeypatch.setattr("clustertrain.launchers.listing.RunDir", SimpleNamespace(newest=newest))
+    rows = list_runs(everywhere=True).lines()[1:]
+    assert [row.split()[:2] for row in rows] == [[name, "unknown"] for name in ("a", "b", "c")]
+    assert len(asked) == 1
 
 
 def test_ls_in_a_project_shows_its_runs_and_the_others_on_demand(job, tmp_path, monkeypatch):

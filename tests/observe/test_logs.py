@@ -3,7 +3,6 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import JobError
-from clustertrain.launchers.resolve_run import status_of
 from clustertrain.observe import logs
 from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.run.claims import claim_attempt
@@ -12,6 +11,7 @@ from clustertrain.run.records import Cancellation, Result, SchedulerStart
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.stream_upload import StreamUpload
+from run_status import status_of
 from sample_records import sample_submission
 
 

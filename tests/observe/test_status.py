@@ -6,7 +6,7 @@ import pytest
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.listing import list_runs
-from clustertrain.launchers.resolve_run import find, status_of
+from clustertrain.launchers.resolve_run import find
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import read_files, status_by_files
 from clustertrain.observe.status_json import StoredStatus
@@ -18,6 +18,7 @@ from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, ResumePoint, SchedulerStart
 from clustertrain.run.result import stopped, write_result
 from clustertrain.run.streams.events import EventLog
+from run_status import status_of
 from sample_records import sample_restart_claim, sample_submission
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.identity import Change
-from clustertrain.launchers.resolve_run import status_of
 from clustertrain.observe.tables import next_step, status_rows
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
@@ -14,6 +13,7 @@ from clustertrain.run.records import JobChanges, Result, ResumePoint
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.history import curve
+from run_status import status_of
 from small_job import job
 
 __all__ = ["job"]

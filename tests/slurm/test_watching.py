@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.launchers.resolve_run import status_of
 from clustertrain.launchers.scheduler import stop
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.stop import stop_run
@@ -22,6 +21,7 @@ from clustertrain.launchers.slurm.queue import query_squeue
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
+from run_status import status_of
 from sample_records import sample_submission
 from waiting import wait_until
 

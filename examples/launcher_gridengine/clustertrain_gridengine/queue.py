@@ -12,17 +12,19 @@ from clustertrain.launchers.scheduler.interface import Answer, JobState, Meaning
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
 
 ANSWER_S = 20.0
+_RESCHEDULING = "25"  # what the accounting says of a start after which the job waited for another one
 
 # qstat's state is a set of letters; the first of these that it has determines the meaning.
 LETTERS = {
     "E": Meaning("queued", "held", "could not be started; held"),
-    "h": Meaning("queued", "held", "is held"),
     "d": Meaning("running", "training", "is being deleted", "ending"),
-    "q": Meaning("queued", "scheduler", "waits in the queue"),
     "s": Meaning("waiting", "suspended", "was suspended"),
     "S": Meaning("waiting", "suspended", "was suspended with its queue"),
     "T": Meaning("waiting", "suspended", "was suspended: its host is overloaded"),
     "t": Meaning("waiting", "nodes", "is being sent to its host"),
+    "r": Meaning("running", "training", "runs"),  # also if it is held, which counts after a restart
+    "h": Meaning("queued", "held", "is held"),
+    "q": Meaning("queued", "scheduler", "waits in the queue"),
 }
 ENDED = {
     "ended": Meaning("lost", "vanished", "ended with code 0 and wrote no result", "succeeded"),
@@ -48,7 +50,7 @@ class GridEngineState(JobState):
 def query(job_ids: Sequence[str]) -> Answer:
     """The states of some jobs. Raises no error: `Answer.no_answer` contains it."""
     try:
-        listed = _parsed(run(["qstat", "-xml", "-u", "*"], timeout_s=ANSWER_S).stdout)
+        listed = _parsed(run(["qstat", "-xml", "-u", "*"], timeout_s=ANSWER_S).stdout, job_ids)
     except CommandMissing:
         return Answer({}, "qstat is not on PATH here")
     except CommandFailed as error:
@@ -60,10 +62,12 @@ def query(job_ids: Sequence[str]) -> Answer:
     return Answer({job_id: state for job_id, state in found.items() if state is not None})
 
 
-def _parsed(xml: str) -> dict[str, GridEngineState]:
+def _parsed(xml: str, job_ids: Sequence[str]) -> dict[str, GridEngineState]:
     states = {}
     for job in ElementTree.fromstring(xml).iter("job_list"):
         job_id, native = job.findtext("JB_job_number", ""), job.findtext("state", "")
+        if job_id not in job_ids:
+            continue
         host = job.findtext("queue_name", "").partition("@")[2]
         reason = _reason(job_id) if "E" in native else ""
         states[job_id] = GridEngineState(job_id, native, reason, None, host)
@@ -78,14 +82,15 @@ def _reason(job_id: str) -> str:
 
 
 def _ended(job_id: str) -> GridEngineState | None:
-    """The last end of a job; None if the accounting does not have it, or cannot be read here."""
+    """The end of a job; None if the accounting does not have it, or cannot be read here, or if the job was
+    deleted while it waited for a restart: then the last record is of the start before."""
     try:
         printed = run(["qacct", "-j", job_id], timeout_s=ANSWER_S, check=False)
     except ClusterError:
         return None
     values = dict(re.findall(r"^(hostname|failed|exit_status)\s+(\S+)", printed.stdout, re.MULTILINE))
-    if printed.code or "exit_status" not in values:
+    if printed.code or "exit_status" not in values or values["failed"] == _RESCHEDULING:
         return None
-    code = int(values["exit_status"])
-    native = "out of time" if values["failed"] == "37" else "failed" if code else "ended"
+    code, failed = int(values["exit_status"]), values["failed"]
+    native = "out of time" if failed == "37" else "failed" if code or failed != "0" else "ended"
     return GridEngineState(job_id, native, restarts=None, nodes=values["hostname"], exit_code=code or None)

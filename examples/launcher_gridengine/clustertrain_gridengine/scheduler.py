@@ -124,9 +124,10 @@ def _warned_after_s(time_limit_s: float, lead_s: float) -> int:
 def _command(section: GridEngine, lead_s: float) -> Iterator[str]:
     yield quote(str(section.python or sys.executable))
     yield "-m clustertrain.launchers.scheduler.start gridengine"
+    yield "--at-time-limit USR1"  # which Grid Engine sends before it suspends a job, too
     if section.time_limit is not None:
         # A job that was restarted gets SIGUSR2 then, as after qdel, and no other start (seen with 8.1.9).
-        yield f"--at-time-limit USR1 --time-limit {_warned_after_s(section.time_limit, lead_s)}"
+        yield f"--time-limit {_warned_after_s(section.time_limit, lead_s)}"
     if section.resubmit:
         yield f"--restart-code {_RESTART_CODE}"
     yield f'"$JOB_ID" "${{{variables.SUBMISSION}:-$job}}"'

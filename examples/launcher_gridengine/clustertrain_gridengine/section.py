@@ -38,7 +38,8 @@ class GridEngine(LauncherSection):
     time_limit: Seconds | None = None
     """The time after which Grid Engine ends the job; a save comes before."""
     resubmit: StrictBool = True
-    """Whether the job starts again at its time limit or after the loss of its host, and continues."""
+    """Whether the job starts again at its time limit, in place of a suspension or after the loss of its host,
+    and continues."""
     python: Path | None = None
     """The Python on the hosts. Default: that of the command which submits."""
     output: Word = "."

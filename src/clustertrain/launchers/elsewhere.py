@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from clustertrain.errors import EXIT_FAILED, JobError
+from clustertrain.errors import EXIT_FAILED, ClusterError, JobError
 from clustertrain.launchers.scheduler.interface import Scheduler
 from clustertrain.launchers.scheduler.on_rank import host_and_argv
 from clustertrain.launchers.shell import Unanswered, attached
@@ -51,8 +51,9 @@ class RunElsewhere:
             told = StoredStatus.told
             status = wait_for_end(self.name, self.status, told, echo, _POLL_S, passing=passing, sure_after=1)
             wait_until(self._is_job_over, _JOB_ENDS_WITHIN_S, poll_s=1.0)  # else the next one is refused
-            rows = self.status().rows  # those of before may be older than the end of the job
-        print_table(rows)
+            with suppress(ClusterError):  # the status of before may be older than the end of the job
+                status = replace(status, rows=self.status().rows)
+        print_table(status.rows)
         return EXIT_FAILED if status.exit_code is None else status.exit_code
 
     def _is_job_over(self) -> bool:
@@ -73,7 +74,8 @@ class RunElsewhere:
         """
         status, handle = self.reach.status(self.target), self.reach.handle(self.target)
         word = self.scheduler.job_word
-        if status.over or self.scheduler.states([handle]).jobs.get(handle.job_id) is None:
+        answer = self.scheduler.states([handle])
+        if status.over or (answer.no_answer is None and handle.job_id not in answer.jobs):
             why = f"its {word} is over" if status.over else f"it has no {word}"
             raise JobError(f"{self.name}: {_line(status)}\nThere is nothing to stop: {why}.")
         if self._is_asked(status, echo, wait) and not wait:
@@ -159,17 +161,23 @@ def _line(status: StoredStatus) -> str:
 
 @dataclass
 class _Shown:
-    """The last attempt that was printed completely, and how many lines of each attempt were printed."""
+    """The last attempt that was printed completely, and the hashes of the printed lines of each attempt. The
+    lines of another look differ: the earlier states of a progress bar are missing."""
 
     told: Callable[[str], str]
     complete: int = 0
-    lines_of: dict[int, int] = field(default_factory=dict)
+    lines_of: dict[int, list[int]] = field(default_factory=dict)
 
     def more(self, attempt: int, lines: Iterator[str]) -> Iterator[str]:
+        shown, at = self.lines_of.setdefault(attempt, []), 0
         try:
-            for line in islice(lines, self.lines_of.get(attempt, 0), None):
-                self.lines_of[attempt] = self.lines_of.get(attempt, 0) + 1
-                yield line
+            for line in lines:
+                try:
+                    at = shown.index(hash(line), at) + 1
+                except ValueError:
+                    shown.insert(at, hash(line))
+                    at += 1
+                    yield line
         except (NotThere, Unanswered) as broken:
             yield self.told(f"-- {str(broken).splitlines()[0]}; reconnecting")
         else:

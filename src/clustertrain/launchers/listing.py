@@ -18,6 +18,7 @@ from clustertrain.observe.run_table import RunRow, Table, left_out, points_of_sw
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
 from clustertrain.run.command_line import to_type
 from clustertrain.run.folder import RunDir
+from clustertrain.storage import Location
 
 _PATIENCE_S = 5.0  # a server that is down must not delay the table for longer
 
@@ -55,10 +56,11 @@ def list_runs(
         notes.append(f"{others} more of your runs elsewhere: `{to_type('clustertrain')} ls --all`")
         known = own
     remote: dict[str, list[KnownRun]] = {}
+    silent: set[Location] = set()
     for each in known:
         if place is not None and not each.is_in(storage):
             continue
-        found = _visible(each)
+        found = _visible(each, silent)
         if found is None and each.uri in shown:
             continue  # its row has the reason why it cannot be read
         if found is None:
@@ -109,17 +111,20 @@ def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
     return sorted(found, key=lambda status: status.run.name)
 
 
-def _visible(known: KnownRun) -> tuple[RunDir, bool] | None:
-    """The run, and whether its storage contains it, or None if this machine cannot read that storage."""
-    if launcher_of(known.launcher).reach is not None:
+def _visible(known: KnownRun, silent: set[Location]) -> tuple[RunDir, bool] | None:
+    """The run, and whether its storage contains it, or None if this machine cannot read that storage.
+    `silent`: the storages on S3 that have not answered before."""
+    if launcher_of(known.launcher).reach is not None or known.storage in silent:
         return None
     if not known.storage.is_s3 and not os.path.isdir(known.storage.uri):
         return None
     try:
         run = RunDir.newest(known.storage.with_patience(_PATIENCE_S), known.name)
         return run, is_known(run)
-    except StorageError:
-        return None  # the server does not answer, or refuses this user
+    except StorageError:  # the server does not answer, or refuses this user
+        if known.storage.is_s3:
+            silent.add(known.storage)
+        return None
 
 
 def _not_visible(known: KnownRun) -> RunRow:

@@ -49,13 +49,13 @@ def world_sizes_here(job: Job) -> list[int]:
 
 def _with_cpus(job: Job, sizes: list[int]) -> list[int]:
     cpus, each = len(os.sched_getaffinity(0)), job.resources.cpus_per_worker
-    fitting = [size for size in sizes if size * each <= cpus]
+    fitting = [size for size in sizes if round(size * each, 6) <= cpus]
     if not fitting:
-        least = sizes[0]
+        least, most = sizes[0], int(cpus / each)
+        fewer = f"resources.workers to {most}, or " if most else ""
         raise ClusterError(
             f"{least} workers × {each:g} CPUs = {least * each:g} CPUs, and this machine has {cpus}.\n"
-            f"Set resources.workers to {max(1, int(cpus / each))}, "
-            f"or resources.cpus_per_worker to {cpus / least:.3g} to share the cores."
+            f"Set {fewer}resources.cpus_per_worker to {int(1000 * cpus / least) / 1000:g} to share the cores."
         )
     return fitting
 

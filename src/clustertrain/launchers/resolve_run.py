@@ -25,14 +25,12 @@ from clustertrain.launchers.storages import DEFAULT_STORAGE
 from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.status import (
     RunFiles,
-    Status,
     is_job_file,
     no_run,
     places_named,
     read_files,
     run_at,
 )
-from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import job_at
 from clustertrain.run.run_address import RunAddress, addresses_of
 from clustertrain.storage import Location
@@ -100,16 +98,6 @@ def launcher_in_storage(files: RunFiles) -> Launcher:
     in its pod."""
     launcher = launcher_of(files.launcher if files.launcher in plugins() else "local")
     return launcher if launcher.reach is None else launcher_of("local")
-
-
-def status_of(run: RunDir) -> Status:
-    """The status of a run in a visible storage: its files and the state of its job in the scheduler.
-
-    Raises:
-        NotStarted: it was neither started nor submitted.
-    """
-    files = read_files(run)
-    return launcher_in_storage(files).statuses([files])[0]
 
 
 def _target(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> Target:

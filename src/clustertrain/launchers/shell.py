@@ -8,6 +8,7 @@ machine can read the arguments.
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import BinaryIO
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.launcher_plugins import plugins
+from clustertrain.node.signals import handled_signals
 from clustertrain.units import shortened
 
 _SHOWN_LINES = 2
@@ -33,7 +35,8 @@ class Done:
 
 
 class CommandFailed(ClusterError):
-    """A command ended with a nonzero exit code, or was killed at its timeout; then `code` is None."""
+    """A command ended with a nonzero exit code; or, with `code` None, it was killed at its timeout, or the
+    system could not start it."""
 
     def __init__(
         self, argv: Sequence[str], code: int | None, stdout: str, stderr: str, how: str = ""
@@ -47,9 +50,6 @@ class CommandFailed(ClusterError):
         self.stdout = stdout
         self.stderr = stderr
         self.how = how
-
-    def __reduce__(self) -> tuple[type[CommandFailed], tuple[Sequence[str], int | None, str, str, str]]:
-        return type(self), (self.argv, self.code, self.stdout, self.stderr, self.how)
 
 
 class CommandMissing(ClusterError):
@@ -80,7 +80,7 @@ def run(
 
     Raises:
         CommandMissing: it is not on PATH; the message contains the remedy.
-        CommandFailed: it ended with a nonzero exit code, or was killed at its timeout.
+        CommandFailed: see that class.
     """
     try:
         done = subprocess.run(
@@ -93,8 +93,8 @@ def run(
             timeout=timeout_s,
             check=False,
         )
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise _missing(argv[0], error) from None
+    except OSError as error:
+        raise _not_started(argv, error) from None
     except subprocess.TimeoutExpired as error:
         printed = _text(error.stdout), _text(error.stderr)
         raise CommandFailed(argv, None, *printed, f"did not end within {timeout_s:g} s") from None
@@ -116,8 +116,8 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
             process = subprocess.Popen(
                 list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
             )
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            raise _missing(argv[0], error) from None
+        except OSError as error:
+            raise _not_started(argv, error) from None
         with process:
             try:
                 for line in process.stdout or ():
@@ -134,12 +134,13 @@ def attached(argv: Sequence[str]) -> int:
     """Run a command with the input, output and terminal of this process. Returns its exit code.
 
     Raises:
-        CommandMissing: it is not on PATH.
+        CommandMissing, CommandFailed: it was not started.
     """
     try:
-        code = subprocess.run(list(argv), check=False).returncode
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise _missing(argv[0], error) from None
+        with handled_signals([signal.SIGINT]):  # Ctrl-C is for the command, such as a shell or a debugger
+            code = subprocess.run(list(argv), check=False).returncode
+    except OSError as error:
+        raise _not_started(argv, error) from None
     return code if code >= 0 else 128 - code  # as a shell says that a signal ended it
 
 
@@ -153,7 +154,10 @@ def start_in_background(argv: Sequence[str], output: Path, *, environ: Mapping[s
     return int(run(["sh", "-c", start, str(output), *argv], environ=environ).stdout)
 
 
-def _missing(program: str, error: OSError) -> CommandMissing:
+def _not_started(argv: Sequence[str], error: OSError) -> CommandMissing | CommandFailed:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+        return CommandFailed(argv, None, "", "", f"cannot be started ({error.strerror})")
+    program = argv[0]
     known = [each.remedies[program] for each in plugins().values() if program in each.remedies]
     remedy = known[0] if known else "Install it, or add its folder to PATH."
     what = "may not be run" if isinstance(error, PermissionError) else "is not on PATH"

@@ -1,6 +1,7 @@
 """What this machine has room for, and what `clustertrain run` does where nothing starts."""
 
 import os
+import re
 
 import pytest
 
@@ -93,6 +94,23 @@ def on_a_machine(monkeypatch, cpus, gpus):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)))
     monkeypatch.setattr("clustertrain.launchers.one_host.gpu_count", lambda: gpus)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.parametrize(("cpus", "workers", "each"), [(2, 3, 1), (16, 6, 4), (2, 1, 4)])
+def test_what_is_advised_fits(job, monkeypatch, cpus, workers, each):
+    on_a_machine(monkeypatch, cpus=cpus, gpus=0)
+    with pytest.raises(ClusterError) as caught:
+        world_sizes_here(job(resources={"workers": workers, "cpus_per_worker": each}))
+    advised = re.findall(r"resources\.(\w+) to ([\d.]+)", str(caught.value))
+    assert len(advised) == (2 if each <= cpus else 1)
+    for key, value in advised:
+        fits = {"workers": workers, "cpus_per_worker": each, key: float(value)}
+        assert world_sizes_here(job(resources=fits)) == [fits["workers"]]
+
+
+def test_cpus_that_are_fractions_add_up_to_a_whole(job, monkeypatch):
+    on_a_machine(monkeypatch, cpus=7, gpus=0)
+    assert world_sizes_here(job(resources={"workers": 25, "cpus_per_worker": 0.28})) == [25]
 
 
 def test_a_range_of_workers_takes_the_gpus_that_are_there(job, monkeypatch):

@@ -6,7 +6,7 @@ running  the run gets a request to save and end; a job that remains afterwards i
 
 from __future__ import annotations
 
-import getpass
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,11 +54,11 @@ class _Stop:
             status = status_of(self.scheduler, self.run)
             if status.standing.over:
                 return
-        if status.result is not None and not status.standing.over:  # its job is being requeued
+        if status.standing.over:
+            raise _not_running(status)
+        if status.runner is None:  # its job is being requeued, or the scheduler does not answer
             self._cancel_remaining(self._job(status))
             return
-        if status.runner is None:
-            raise _not_running(status)
         if status.attempt is None or status.standing.cause == "nodes":
             self._cancel_before_its_attempt(self._job(status))
             return
@@ -104,7 +104,7 @@ class _Stop:
         return f"{self.scheduler.label} job {job.job_id}"
 
     def _record_cancellation(self, job: Handle) -> None:
-        who = f"{getpass.getuser()} on {socket.gethostname()}"
+        who = f"{os.environ.get('USER', os.getuid())} on {socket.gethostname()}"  # a uid may have no name
         self.run.cancellation(self.scheduler.name, job.job_id).create(Cancellation(by=who))
 
     def _wait_for_the_end(self, attempt: Attempt, status: Status) -> None:

@@ -96,9 +96,7 @@ def send(scheduler: Scheduler, prepared: Prepared, echo: Callable[[str], None]) 
     submission, command = prepared.submission, prepared.options.command
     text = submission.to_text() if submission is not None else ""
     handle = scheduler.submit(prepared.job, prepared.plan, text, command)
-    for line in handle.printed:
-        echo(line)
-    return _accepted(scheduler, prepared, handle, echo)
+    return _accepted(scheduler, handle, [(prepared, handle)], echo)[0]
 
 
 def send_array(
@@ -115,10 +113,8 @@ def send_array(
         return [send(scheduler, each, echo) for each in points]
     submissions = [each.submission for each in points if each.submission is not None]
     handle = scheduler.submit(*array, array_text(submissions), points[0].options.command)
-    for line in handle.printed:
-        echo(line)
-    elements = [scheduler.element(handle, index) for index in range(len(points))]
-    return [_accepted(scheduler, each, one, echo) for each, one in zip(points, elements, strict=True)]
+    elements = [(each, scheduler.element(handle, index)) for index, each in enumerate(points)]
+    return _accepted(scheduler, handle, elements, echo)
 
 
 def array_of(
@@ -136,12 +132,21 @@ def array_of(
 
 
 def _accepted(
-    scheduler: Scheduler, prepared: Prepared, handle: Handle, echo: Callable[[str], None]
-) -> Submitted:
-    if prepared.submission is not None:
-        _record(scheduler, prepared.submission, handle, echo)
-    state = scheduler.states([handle]).jobs.get(handle.job_id)
-    return Submitted(handle, scheduler.located(state) if state is not None and state.is_waiting else state)
+    scheduler: Scheduler,
+    sent: Handle,
+    jobs: Sequence[tuple[Prepared, Handle]],
+    echo: Callable[[str], None],
+) -> list[Submitted]:
+    for line in sent.printed:
+        echo(line)
+    for prepared, handle in jobs:
+        if prepared.submission is not None:
+            _record(scheduler, prepared.submission, handle, echo)
+    states = scheduler.states([handle for _, handle in jobs]).jobs
+    first, *more = [Submitted(handle, states.get(handle.job_id)) for _, handle in jobs]
+    if first.state is not None and first.state.is_waiting:  # the others are behind it
+        first = replace(first, state=scheduler.located(first.state))
+    return [first, *more]
 
 
 def _unset_variables(scheduler: Scheduler, job: Job) -> list[str]:

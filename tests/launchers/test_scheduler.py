@@ -1,0 +1,152 @@
+"""What the commands make of a scheduler's answers, which a test gives here; tests/slurm asks a real one."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
+from clustertrain.launchers.elsewhere import RunElsewhere, _Shown
+from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
+from clustertrain.launchers.scheduler.stop import stop_run
+from clustertrain.launchers.scheduler.submit import Prepared, send_array
+from clustertrain.launchers.shell import Unanswered
+from clustertrain.launchers.slurm.queue import QueueState
+from clustertrain.launchers.target import NotThere
+from clustertrain.observe.status_json import StoredStatus
+from clustertrain.run.admission import Options
+from clustertrain.run.command_line import UNKNOWN
+from clustertrain.run.folder import RunDir
+from clustertrain.run.records import SchedulerStart
+from sample_records import sample_claim, sample_submission
+
+SILENT = Answer({}, "the queue does not answer")
+
+
+class Queue(Scheduler):
+    name, label, job_word, state, has_arrays = "slurm", "queue", "RayJob", QueueState, True
+
+    def __init__(self, native="PENDING"):
+        self.native, self.asked, self.located_ids = native, [], []
+
+    def plan(self, job, options):
+        return Plan(b"script", ("send",))
+
+    def array(self, job, plan, size):
+        return plan
+
+    def submit(self, job, plan, submission, command):
+        return Handle("7", printed=("a word of the site",))
+
+    def element(self, array, index):
+        return Handle(f"7_{index}")
+
+    def states(self, jobs):
+        self.asked.append([job.job_id for job in jobs])
+        if self.native is None:
+            return SILENT
+        return Answer({job.job_id: QueueState(job.job_id, self.native) for job in jobs})
+
+    def located(self, job):
+        self.located_ids.append(job.job_id)
+        return job
+
+    def cancel(self, job, *, only_waiting=False):
+        self.native = "CANCELLED"
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.newest(str(tmp_path), "digits")
+
+
+def test_a_user_without_a_name_cancels_a_job_that_waits(run, monkeypatch):
+    """As in a container with a uid of its own."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    run.submission("slurm", "12").write(sample_submission())
+    said = []
+    stop_run(Queue(), run, said.append)
+    assert said == ["queue job 12 was cancelled in the queue"]
+    assert run.cancellation("slurm", "12").read().by.startswith("4000000 on ")
+
+
+def test_a_lost_run_is_not_called_over_while_its_job_may_be_put_back(run, monkeypatch):
+    monkeypatch.setattr("clustertrain.launchers.scheduler.status.who_runs", lambda attempt: None)
+    start = SchedulerStart("slurm", None, "12")
+    run.attempt(1).claim.create(sample_claim(launcher="slurm", allocation=start))
+    with pytest.raises(ClusterError, match="digits is lost, and the queue does not answer"):
+        stop_run(Queue(native=None), run, print)
+
+
+def test_an_array_is_asked_for_once_however_many_elements_it_has():
+    job, said = Job(name="digits", function="m:f"), []
+    points = [Prepared(job, Plan(b"script", ()), None, Options())] * 3
+    queue = Queue()
+    sent = send_array(queue, "digits", points, said.append)
+    assert [(each.handle.job_id, each.state.native) for each in sent] == [
+        (f"7_{index}", "PENDING") for index in range(3)
+    ]
+    assert (queue.asked, queue.located_ids) == ([["7_0", "7_1", "7_2"]], ["7_0"])
+    assert said == ["a word of the site"]
+
+
+# ------------------------------------------------------------------------ a storage that only a cluster has
+
+
+class Reach:
+    def __init__(self, *statuses):
+        self.statuses = [*statuses]
+
+    def handle(self, target):
+        return Handle("digits")
+
+    def status(self, target, *, existed=False):
+        status = self.statuses.pop(0)
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+    def lines(self, target, command):
+        yield f"{command[0]} was requested"
+
+
+def elsewhere(queue, *statuses):
+    target = SimpleNamespace(submitted_job=SimpleNamespace(name="digits"), command=lambda start: UNKNOWN)
+    return RunElsewhere(queue, Reach(*statuses), target)
+
+
+def test_a_cluster_that_is_away_after_the_end_of_a_run_does_not_change_its_exit_code(capsys):
+    ended = StoredStatus(
+        state="stopped", cause="user", over=True, exit_code=75, rows=(("state", "stopped (user)"),)
+    )
+    run = elsewhere(Queue("COMPLETED"), ended, Unanswered("the cluster does not answer"))
+    assert run.follow(print) == 75
+    assert "stopped (user)" in capsys.readouterr().out
+
+
+def test_a_cluster_that_does_not_list_its_jobs_has_perhaps_one_to_stop():
+    said = []
+    elsewhere(Queue(native=None), StoredStatus(state="running", cause="training")).stop(
+        said.append, wait=True
+    )
+    assert said == ["stop was requested", "RayJob digits is deleted; its storage stays"]
+
+
+def test_after_a_broken_connection_every_line_is_printed_once():
+    """While a bar grows its states are lines; who looks again sees only the last one."""
+
+    def looks(*lines, breaks=False):
+        yield from lines
+        if breaks:
+            raise NotThere("the connection broke")
+
+    shown = _Shown(str)
+    first = [*shown.more(1, looks("a", "10%", "20%", "b", "b", breaks=True))]
+    assert first == ["a", "10%", "20%", "b", "b", "-- the connection broke; reconnecting"]
+    second = [*shown.more(1, looks("a", "100%", "b", "b", "b", "c", breaks=True))]
+    assert second == ["100%", "b", "c", "-- the connection broke; reconnecting"]
+    assert [*shown.more(1, looks("a", "100%", "b", "b", "b", "c", "d"))] == ["d"]
+    assert shown.complete == 1
