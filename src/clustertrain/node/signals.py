@@ -16,7 +16,8 @@ def handled_signals(numbers: Iterable[int]) -> Iterator[list[int]]:
     """Within the block the only effect of these signals is that their numbers are added to the list, in the
     order of their arrival.
 
-    Python allows handlers only in the main thread: in another one they keep the effect that they had.
+    Python allows handlers only in the main thread: in another one they keep the effect that they had. So does
+    SIGHUP after nohup.
     """
     received: list[int] = []
 
@@ -26,7 +27,9 @@ def handled_signals(numbers: Iterable[int]) -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    before = {number: signal.signal(number, record) for number in numbers}
+    is_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    handled = [number for number in numbers if number != signal.SIGHUP or not is_nohup]
+    before = {number: signal.signal(number, record) for number in handled}
     try:
         yield received
     finally:

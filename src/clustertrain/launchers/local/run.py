@@ -129,13 +129,10 @@ def _supervise(
         f"{attempt.run.name}: attempt {attempt.n} in {attempt.run.uri}; "
         f"the driver's output goes to {attempt.driver_log}"
     )
-    meanings = {**_STATES_OF_SIGNALS}
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup
-        del meanings[signal.SIGHUP]
     return run_driver(
         attempt,
         environment,
-        meanings,
+        _STATES_OF_SIGNALS,
         screen,
         command=command,
         owns_process=owns_process,
