@@ -21,8 +21,11 @@ def open_file(path: Path | str) -> io.BufferedReader:
         NotAFile: something else is there.
         OSError: it cannot be opened.
     """
-    # Without O_NONBLOCK the open of a named pipe waits; it has no effect on a regular file.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags | os.O_NONBLOCK)  # otherwise the open of a named pipe waits
+    except BlockingIOError:  # a regular file whose lease an NFS client of this machine has, for a moment
+        fd = os.open(path, flags)
     try:
         mode = os.fstat(fd).st_mode
         if stat.S_ISDIR(mode):

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, verified to the last bit, pruned without risk."""
 
+import errno
 import hashlib
 import json
 import os
@@ -16,13 +17,14 @@ from clustertrain.checkpoints.manifest import (
     MANIFEST,
     CheckpointDamaged,
     CheckpointName,
+    Shelf,
     UnknownFormat,
     names,
 )
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
-from clustertrain.storage import posix
+from clustertrain.storage import open_store, posix
 from clustertrain.storage.posix_tree import WrittenFile, collect_leftovers, remove_tree
 from clustertrain.training.ranks.host import SaveProgress
 from kills import killed_at_every_point
@@ -85,6 +87,16 @@ def test_what_is_committed_verifies(tmp_path):
     assert found.manifest.metrics == {"loss": 0.5}
     assert size_bytes == sum(p.stat().st_size for p in found.path.iterdir())
     assert {p.name: p.read_bytes() for p in found.path.iterdir() if p.name != MANIFEST} == FILES
+
+
+def test_a_copy_from_s3_is_on_the_disk_before_it_counts(moto_s3, aws_environment, tmp_path, monkeypatch):
+    """Otherwise a node that loses its power may keep the marker, and files with a part of their bytes."""
+    shelf = Shelf(open_store(moto_s3.location("runs")), "checkpoints")
+    name, _ = commit(replace(writer(tmp_path), shelf=shelf), 7)
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+    checkpoint.fetch_checkpoint(shelf, name, tmp_path / "copy")
+    assert sorted(synced) == sorted(FILES)
 
 
 def test_none_where_there_never_was_one(tmp_path):
@@ -380,6 +392,23 @@ def test_a_checkpoint_that_cannot_be_removed_is_reported_and_the_new_one_is_kept
     ):
         commit(one, 2)
     assert newest_verified(tmp_path, never).manifest.step == 2
+
+
+def test_a_checkpoint_that_a_process_has_open_on_nfs_is_removed_as_far_as_possible(tmp_path, monkeypatch):
+    """NFS gives such a file another name until it is closed, so its folder does not become empty."""
+    one = writer(tmp_path, keep_last=1)
+    commit(one, 1)
+
+    def not_empty(path, **options):
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", not_empty)
+        name, size_bytes = commit(one, 2)
+    assert (name.step, size_bytes > 0) == (2, True)
+    assert visible(tmp_path) == ["00000002-1.0"]
+    assert len(writer(tmp_path).collected) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["00000002-1.0"]
 
 
 def test_a_removal_is_atomic(tmp_path):

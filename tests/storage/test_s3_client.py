@@ -28,6 +28,7 @@ def refusal(status: int, code: str, message: str = "said") -> botocore.ClientErr
         refusal(400, "RequestTimeout"),
         refusal(400, "BadDigest"),
         refusal(400, "IncompleteBody"),
+        refusal(400, "Throttling"),
         refusal(409, "ConditionalRequestConflict"),
         botocore.EndpointConnectionError(endpoint_url="x"),
         botocore.ConnectTimeoutError(endpoint_url="x"),

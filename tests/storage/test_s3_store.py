@@ -223,6 +223,12 @@ def test_a_conditional_put_whose_answer_was_lost_counts_as_created(store, proxy)
     assert store.trees("trees", MARKER) == ["one"]
 
 
+def test_a_lost_answer_does_not_hide_that_the_server_knows_conditions(store, proxy):
+    proxy.script(lost_answer(), when=conditional, times=1)
+    assert store.create_exclusive("a", b"mine")
+    assert [request for request in proxy.requests if "contest" in request.path] == []
+
+
 def test_a_completion_whose_answer_was_lost_is_found_done(store, proxy):
     proxy.script(lost_answer(), when=lambda r: r.method == "POST" and "uploadId" in r.query, times=1)
     make_tree(store, "trees/one", big=DATA)
@@ -314,6 +320,11 @@ def test_a_refusal_is_reported_at_once(moto_store, moto_proxy, moto_s3, case):
         assert f"HTTP {number} {code}" in text
         assert cause in text
         assert moto_proxy.count() == before + 1
+
+
+def test_a_head_has_no_reason_for_a_400(moto_store, moto_proxy):
+    moto_proxy.script(status(400))
+    assert "credentials have expired" in refusal(lambda: moto_store.size_or_none("a"))
 
 
 def test_the_probe_names_action_key_status_and_cause(moto_store, moto_proxy):

@@ -5,6 +5,7 @@ import hashlib
 import os
 import pickle
 import random
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -289,6 +290,40 @@ def test_a_link_whose_answer_was_lost_counts_as_created(posix_store, monkeypatch
     assert posix_store.read_or_none("a") == b"mine"
 
 
+def test_a_rename_whose_answer_was_lost_counts_as_committed(posix_store, monkeypatch):
+    real_rename = Path.rename
+
+    def rename_twice(source, target):
+        real_rename(source, target)
+        real_rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", rename_twice)
+    make_tree(posix_store, "trees/one", a=b"1")
+    assert posix_store.trees("trees", MARKER) == ["one"]
+
+
+LEASE = """
+import fcntl, os, signal, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+signal.signal(signal.SIGIO, lambda *_: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK))
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print(flush=True)
+signal.pause()
+"""
+
+
+def test_a_file_that_an_nfs_client_has_the_lease_of_is_read(posix_store):
+    posix_store.write_atomic("a", b"1")
+    with subprocess.Popen(
+        [sys.executable, "-c", LEASE, posix_store.uri("a")], stdout=subprocess.PIPE
+    ) as server:
+        try:
+            assert server.stdout.readline() == b"\n"
+            assert posix_store.read_or_none("a") == b"1"
+        finally:
+            server.kill()
+
+
 def test_a_kill_leaves_the_old_bytes_or_the_new_ones(posix_store):
     def prepare():
         posix_store.write_atomic("a", b"old")
@@ -376,6 +411,7 @@ def test_probe_names_the_user_without_permission(tmp_path):
         (errno.EDQUOT, "quota"),
         (errno.EROFS, "read-only"),
         (errno.EPERM, "hard links"),
+        (errno.ENOSYS, "hard links"),
     ],
 )
 def test_the_remedy_fits_the_errno(posix_store, monkeypatch, number, remedy):

@@ -69,7 +69,7 @@ class PartWriter:
         handle = self.group.begin(None)
         if handle is None:
             return name, 0
-        written: dict[str, WrittenFile] | str = "it ended"
+        written: dict[str, WrittenFile] | str
         try:
             tree = self.shelf.store.join_tree(f"{self.shelf.key}/{name}", handle)
             for file_name, write in files.items():

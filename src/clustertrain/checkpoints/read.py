@@ -7,6 +7,7 @@ only if the manifest verifies. This module needs neither Ray nor torch.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -97,7 +98,9 @@ def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: WrittenFile, to:
     for last_try in (False, True):
         try:
             with to.open("wb") as target:
-                return _read_through(shelf, name, file, entry, target.write)
+                _read_through(shelf, name, file, entry, target.write)
+                target.flush()
+                return os.fsync(target.fileno())  # a node that loses its power may not keep only the marker
         except CheckpointDamaged:
             if last_try:  # the first failure may be a transfer error, the second is the file
                 raise

@@ -68,7 +68,7 @@ class Saver:
             self._thread.start()
 
     def _reserve(self, state: dict[str, Any]) -> None:
-        with suppress(RuntimeError, MemoryError):  # out of memory: the save then fails and reports it
+        with suppress(RuntimeError, MemoryError, OSError):  # out of memory: the save then reports it
             self._buffers = copy_to_host(state, None, self._note_refusal)
 
     def _note_refusal(self, reason: str) -> None:

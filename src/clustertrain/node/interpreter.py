@@ -18,17 +18,17 @@ def interpreter_file(interpreter: str) -> Path:
         JobError: it does not exist here or cannot be executed.
     """
     path = Path(interpreter)
-    if path.is_dir():
+    if os.path.isdir(path):  # of pathlib, Python 3.11 raises where a folder may not be read
         path = path / "bin" / "python"
     on_host = f"on {socket.gethostname()}"
-    if path.is_symlink() and not path.exists():
+    if os.path.lexists(path) and not os.path.exists(path):
         raise JobError(
             f"interpreter: {path} is a link to {path.readlink()}, which does not exist {on_host}.\n"
             "A virtual environment needs the Python that it was created with, at the same path."
         )
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise JobError(
-            f"interpreter: {path} does not exist {on_host}.\n"
+            f"interpreter: {path} does not exist {on_host}, or uid {os.geteuid()} may not see it.\n"
             "Give the path of a Python, or the folder of a virtual environment, as it is where the job runs."
         )
     if not os.access(path, os.X_OK):

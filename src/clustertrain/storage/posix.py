@@ -22,6 +22,7 @@ from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, fsync_
 
 _T = TypeVar("_T")
 _STALE_TRIES = 5
+_NO_LINKS = "The file system may lack hard links, which a run needs: use another path."
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,7 @@ def refused(path: Path, verb: str, error: OSError) -> StorageError:
         errno.EDQUOT: "Your quota there is used up: free space, or use another path.",
         errno.EROFS: "It is mounted read-only here: use a path that is writable on every node.",
         errno.ENOTDIR: "A part of the path is a file, not a folder: use another path.",
-        errno.EPERM: "The file system may lack hard links, which a run needs: use another path.",
-        errno.EOPNOTSUPP: "The file system lacks hard links, which a run needs: use another path.",
+        **dict.fromkeys((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS), _NO_LINKS),
     }.get(error.errno or 0, "Give that user access, or use a path that every node can write.")
     if isinstance(error, NotAFile):
         return StorageError(f"{path} is {error.strerror}.\nRemove it, or restore the file that was there.")

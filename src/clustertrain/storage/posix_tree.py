@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -31,11 +32,12 @@ class _HashingFile:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._hash = hashlib.sha256()
+        self.flush = file.flush
+        self.sha256 = hashlib.sha256()
         self.size_bytes = self._synced_bytes = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        self._hash.update(data)
+        self.sha256.update(data)
         try:
             self._file.write(data)
             if self.size_bytes + len(data) - self._synced_bytes >= _SYNC_BYTES:
@@ -47,12 +49,6 @@ class _HashingFile:
             raise OSError(error.errno, what, self._file.name) from error
         self.size_bytes += len(data)
         return len(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
 
 
 class PosixTree:
@@ -78,7 +74,7 @@ class PosixTree:
             yield hashing
             file.flush()
             os.fsync(file.fileno())
-        self.files[name] = WrittenFile(hashing.size_bytes, hashing.hexdigest())
+        self.files[name] = WrittenFile(hashing.size_bytes, hashing.sha256.hexdigest())
 
     def commit(self, marker: str, data: bytes) -> None:
         """Write the marker and make the tree visible under its name."""
@@ -88,9 +84,10 @@ class PosixTree:
         try:
             self._work.rename(self.target)
         except OSError as error:
-            if self.target.exists():
+            if not self.target.exists():
+                raise
+            if self._work.exists():  # else NFS has repeated the request, because its answer was lost
                 raise FileExistsError(f"{self.target} exists already") from error
-            raise
         fsync_folder(self.target.parent)
 
     def abort(self) -> None:
@@ -112,7 +109,13 @@ def remove_tree(folder: Path) -> None:
     original name."""
     doomed = folder.parent / f"{HIDDEN}{folder.name}.{uuid.uuid4().hex[:8]}.gone"
     folder.rename(doomed)
-    shutil.rmtree(doomed)
+    try:
+        shutil.rmtree(doomed)
+    except OSError as error:
+        # NFS keeps a file that a process of this node has open, under another name, until it is closed: then
+        # `collect_leftovers` removes the rest.
+        if error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
+            raise
 
 
 def collect_leftovers(parent: Path, is_over: Callable[[str], bool]) -> list[str]:

@@ -38,9 +38,11 @@ _PASSING_CODES = {
     *("RequestTimeout", "SlowDown"),
     *("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"),  # the bytes changed in transfer
     *("ConditionalRequestConflict", "OperationAborted"),
+    *("Throttling", "IDPCommunicationError"),  # of STS, which gives a pod the credentials of its role
 }
 
 _CAUSES = {
+    "400": "the credentials have expired, or the bucket is in another region (a HEAD gets no reason)",
     "AccessDenied": "these credentials lack the permission; grant it to their user on the bucket",
     "AllAccessDisabled": "the bucket is disabled",
     "ExpiredToken": "the credentials have expired; get new ones (aws sso login, or a new session token)",

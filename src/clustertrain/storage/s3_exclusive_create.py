@@ -42,9 +42,9 @@ def _supports_conditions(objects: S3Objects) -> bool:
     """Whether the server supports `If-None-Match: *`: of two PUTs of one key it refuses the second."""
     writer = uuid.uuid4().hex
     scratch = f"{HIDDEN}condition-{writer}"
-    created = objects.put_if_absent(scratch, b"1", writer)
     try:
-        return created and not objects.put_if_absent(scratch, b"2", writer)
+        objects.put_if_absent(scratch, b"1", writer)  # False if its answer was lost and it was repeated
+        return not objects.put_if_absent(scratch, b"2", writer) and objects.exists(scratch)
     finally:
         objects.remove(scratch)
 
