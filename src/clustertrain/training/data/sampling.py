@@ -226,9 +226,7 @@ class TrainOrder:
         if whole_epochs < 0:
             return planned
         return (
-            planned
-            + self._steps_in(self.epoch_samples - start.offset)
-            + whole_epochs * self.steps_per_epoch
+            planned + self._steps_in(self.epoch_samples - start.offset) + whole_epochs * self.steps_per_epoch
         )
 
     @property
