@@ -206,6 +206,7 @@ def test_ls_waits_once_for_a_storage_that_does_not_answer(job, monkeypatch):
     for name in ("a", "b", "c"):
         submitted(load_job("job.yaml", ["storage=s3://b/runs", f"name={name}"]), "slurm")
     monkeypatch.setattr("clustertrain.launchers.listing.RunDir", SimpleNamespace(newest=newest))
+    monkeypatch.setattr("clustertrain.launchers.listing._PATIENCE_S", 0.0)
     rows = list_runs(everywhere=True).lines()[1:]
     assert [row.split()[:2] for row in rows] == [[name, "unknown"] for name in ("a", "b", "c")]
     assert len(asked) == 1

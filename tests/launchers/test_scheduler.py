@@ -150,3 +150,6 @@ def test_after_a_broken_connection_every_line_is_printed_once():
     assert second == ["100%", "b", "c", "-- the connection broke; reconnecting"]
     assert [*shown.more(1, looks("a", "100%", "b", "b", "b", "c", "d"))] == ["d"]
     assert shown.complete == 1
+    followed = [*shown.more(2, looks("rank 0", "rank 1", "rank 0", "rank 1", breaks=True))][:-1]
+    assert followed == ["rank 0", "rank 1"] * 2
+    assert [*shown.more(2, looks("rank 0", "rank 0", "rank 0", "rank 1", "rank 1"))] == ["rank 0"]

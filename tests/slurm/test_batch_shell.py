@@ -17,11 +17,11 @@ AGENT = """\
 touch "$CLUSTERTRAIN_MAIL/agent" FOLDER/there
 if [ -z "${SLURM_RESTART_COUNT:-}" ]; then
   until [ -e FOLDER/come-back ]; do sleep 0.1; done
-  ln -s "requeue 75" "$CLUSTERTRAIN_MAIL/verdict"
+  echo requeue 75 > "$CLUSTERTRAIN_MAIL/verdict"
   exit 75
 fi
 until [ -e FOLDER/end ]; do sleep 0.1; done
-ln -s "end 0" "$CLUSTERTRAIN_MAIL/verdict"
+echo end 0 > "$CLUSTERTRAIN_MAIL/verdict"
 """
 
 

@@ -5,6 +5,7 @@ Reach. A connection that breaks is made again, and lines that were printed are n
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -161,22 +162,21 @@ def _line(status: StoredStatus) -> str:
 
 @dataclass
 class _Shown:
-    """The last attempt that was printed completely, and the hashes of the printed lines of each attempt. The
-    lines of another look differ: the earlier states of a progress bar are missing."""
+    """The last attempt that was printed completely, and how often each line of each attempt was printed. The
+    lines of another look differ: the earlier states of a progress bar are missing, and those of several ranks
+    come in another order."""
 
     told: Callable[[str], str]
     complete: int = 0
-    lines_of: dict[int, list[int]] = field(default_factory=dict)
+    printed: dict[int, Counter[int]] = field(default_factory=dict)  # by the hash of the line
 
     def more(self, attempt: int, lines: Iterator[str]) -> Iterator[str]:
-        shown, at = self.lines_of.setdefault(attempt, []), 0
+        printed, seen = self.printed.setdefault(attempt, Counter()), Counter[int]()
         try:
             for line in lines:
-                try:
-                    at = shown.index(hash(line), at) + 1
-                except ValueError:
-                    shown.insert(at, hash(line))
-                    at += 1
+                seen[hash(line)] += 1
+                if seen[hash(line)] > printed[hash(line)]:
+                    printed[hash(line)] += 1
                     yield line
         except (NotThere, Unanswered) as broken:
             yield self.told(f"-- {str(broken).splitlines()[0]}; reconnecting")

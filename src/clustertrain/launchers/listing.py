@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -113,16 +114,17 @@ def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
 
 def _visible(known: KnownRun, silent: set[Location]) -> tuple[RunDir, bool] | None:
     """The run, and whether its storage contains it, or None if this machine cannot read that storage.
-    `silent`: the storages on S3 that have not answered before."""
+    `silent`: the storages that have not answered before."""
     if launcher_of(known.launcher).reach is not None or known.storage in silent:
         return None
     if not known.storage.is_s3 and not os.path.isdir(known.storage.uri):
         return None
+    began = time.monotonic()
     try:
         run = RunDir.newest(known.storage.with_patience(_PATIENCE_S), known.name)
         return run, is_known(run)
     except StorageError:  # the server does not answer, or refuses this user
-        if known.storage.is_s3:
+        if time.monotonic() - began >= _PATIENCE_S:
             silent.add(known.storage)
         return None
 

@@ -74,7 +74,7 @@ def kill_descendants() -> None:
             return
         # A look at /proc misses a process whose parent ends meanwhile, so it is no use to wait for one here.
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 1.0)
+        pause_s = min(2 * pause_s, 0.1)
 
 
 def _is_killed(pid: int) -> bool:

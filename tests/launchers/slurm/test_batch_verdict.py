@@ -16,7 +16,7 @@ exec PYTHON -c '
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 mail = Mailbox.of_this_job()
 mail.report_start()
-mail.write_verdict("requeue", 75)
+WRITE
 '
 """
 # It runs the last four words, the agent's command line, on this machine.
@@ -51,17 +51,22 @@ def batch(folder: Path, python: str, *, seen: int = 0) -> Done:
     return ran(["bash", "-s"], input=script.decode(), env=environ, cwd=folder, timeout=120)
 
 
-@pytest.fixture
-def agent(tmp_path) -> str:
-    path = tmp_path / "agent"
-    path.write_text(AGENT.replace("PYTHON", sys.executable))
+def agent(folder: Path, write: str) -> str:
+    path = folder / "agent"
+    path.write_text(AGENT.replace("PYTHON", sys.executable).replace("WRITE", write))
     path.chmod(0o755)
     return str(path)
 
 
-@pytest.mark.parametrize(("seen", "requeued"), [(0, True), (1, False)])
-def test_a_requeue_waits_for_the_controller_and_is_of_the_newest_start_alone(tmp_path, agent, seen, requeued):
-    done = batch(tmp_path, agent, seen=seen)
+WRITTEN = 'mail.write_verdict("requeue", 75)'
+ON_A_FULL_DISK = '(mail._folder / "verdict").symlink_to("requeue 75")'
+
+
+@pytest.mark.parametrize(
+    ("seen", "write", "requeued"), [(0, WRITTEN, True), (1, WRITTEN, False), (0, ON_A_FULL_DISK, True)]
+)
+def test_a_requeue_waits_for_the_controller_and_is_of_the_newest_start_alone(tmp_path, seen, write, requeued):
+    done = batch(tmp_path, agent(tmp_path, write), seen=seen)
     assert (done.returncode, (tmp_path / "requeued").exists()) == (75, requeued), done
     assert ("job 7 is requeued" in done.stdout) == requeued
     assert list(tmp_path.glob("ct-mail-*")) == []

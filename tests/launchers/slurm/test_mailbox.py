@@ -1,5 +1,6 @@
 """Why SLURM ends a job, from its own words as measured with SLURM 22.05; and what two processes share."""
 
+import errno
 import subprocess
 import time
 from datetime import datetime, timedelta
@@ -105,7 +106,18 @@ def test_signals_and_the_verdict(tmp_path):
     (tmp_path / "term").touch()
     assert mail.has_lead() and mail.has_term()
     mail.write_verdict("requeue", 75)
-    assert (tmp_path / "verdict").readlink() == Path("requeue 75")  # a full disk has room for a link
+    assert (tmp_path / "verdict").read_text() == "requeue 75\n"
+
+
+def test_on_a_full_disk_the_verdict_is_a_link(tmp_path, monkeypatch):
+    def full(path, text):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    Mailbox(tmp_path).write_verdict("requeue", 75)
+    assert [path.name for path in tmp_path.iterdir()] == ["verdict"]
+    assert (tmp_path / "verdict").readlink() == Path("requeue 75")
 
 
 def test_without_a_batch_shell_there_is_no_mailbox(tmp_path):

@@ -32,7 +32,6 @@ from runpy import run_path
 from typing import Any
 
 from clustertrain.driver import ray_internals
-from clustertrain.errors import ClusterTrainError
 from clustertrain.supervise.check_process import CheckFolder, command_of_check
 from clustertrain.supervise.guardian import guard
 from clustertrain.waiting import wait_until
@@ -154,7 +153,12 @@ def _serve_job(first: Request, channel: socket.socket) -> None:
             import_module(name)
         _ = ray_internals.parser, ray_internals.RuntimeEnvContext, ray_internals.update_envs
     if reasons := _unfit_to_fork():
-        raise ClusterTrainError(f"The workers cannot be forks of this process: {' and '.join(reasons)}.")
+        print(f"clustertrain: the workers cannot be forks: {' and '.join(reasons)}", flush=True)
+        message, files = _received(channel)
+        while message:
+            _close(files)  # the worker imports everything itself
+            message, files = _received(channel)
+        return
     which = "torch" if first.place else "torch, Ray and Ray Train"
     print(f"clustertrain: workers are forks of a process with {which}", flush=True)
     states = RandomStates.now()

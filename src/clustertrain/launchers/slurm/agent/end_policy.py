@@ -99,6 +99,8 @@ class SlurmEndPolicy:
     def _ending(self, answer: str, asked: float, *, is_lead: bool) -> Ending:
         restart = self.start.allocation.restart
         ending = ending_of(answer, restart=restart, is_lead=is_lead, asked=asked)
+        if "JobState=" not in answer and self.ending is not None:  # it was SLURM that warned before
+            return Ending(self.ending.cause, ending.deadline)
         if ending.cause == "terminated":  # the signal is not from SLURM, so there is no deadline
             return Ending("terminated", asked + self.start.job.failures.grace_s + 30)
         if "JobState=" not in answer and not self.term_seen:  # the end is at SLURM's TERM, which asks again

@@ -7,8 +7,8 @@
     batch shell ◀──agent────── agent       the agent has started
     batch shell ◀──verdict──── agent       "requeue 75" or "end 1": requeue or end the job; the exit code
 
-The agent's messages are empty files, and the verdict is the target of a symbolic link: a full disk still has
-room for these.
+The agent's messages are empty files. On a full disk the verdict is the target of a symbolic link, which needs
+no room.
 
 The agent may run in a container without scontrol. The folder is mounted there, so both can use it.
 """
@@ -84,7 +84,13 @@ class Mailbox:
 
     def write_verdict(self, verdict: str, code: int) -> None:
         """Write the verdict for the batch shell: `requeue` or `end`, and the exit code."""
-        (self._folder / "verdict").symlink_to(f"{verdict} {code}")
+        new = self._folder / "verdict.new"
+        try:
+            new.write_text(f"{verdict} {code}\n")
+        except OSError:
+            new.unlink(missing_ok=True)
+            new.symlink_to(f"{verdict} {code}")
+        new.replace(self._folder / "verdict")
 
 
 def lost_node(errors: str, answer: str) -> str:

@@ -80,7 +80,7 @@ while kill -0 "$step" 2> /dev/null; do
     } > "$mail/answer.new" 2>&1
     mv "$mail/answer.new" "$mail/answer"
   fi
-  if [ -z "${ended_at:-}" ] && [ -L "$mail/verdict" ]; then ended_at=$SECONDS; fi
+  if [[ -z ${ended_at:-} && (-e $mail/verdict || -L $mail/verdict) ]]; then ended_at=$SECONDS; fi
   # A node that still waits for the head cannot see that the agent here has ended: TERM ends its agent. The
   # other agents have ended or ignore the signal.
   if [ -n "${ended_at:-}" ] && ((SECONDS >= ended_at + 3)) && [ -z "${term_sent:-}" ]; then
@@ -96,8 +96,8 @@ for _ in {1..10}; do # the last errors; a process that slurm.setup left behind m
 done
 
 verdict=end
-if [ -L "$mail/verdict" ]; then
-  read -r verdict code < <(readlink "$mail/verdict")
+if [[ -e $mail/verdict || -L $mail/verdict ]]; then
+  read -r verdict code < <(readlink "$mail/verdict" || cat "$mail/verdict")
 elif [ -n "$setup" ] && [ ! -e "$mail/set-up" ] && [ ! -e "$mail/term" ]; then
   echo "error: the login shell on $(hostname) ended with code $code before slurm.setup."
   echo "Likely cause: a command such as exec or exit in the profile of this user, such as ~/.bash_profile."
