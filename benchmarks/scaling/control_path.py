@@ -26,7 +26,7 @@ from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy, _taken_over
 from clustertrain.launchers.slurm.agent.head import _publish_rendezvous
 from clustertrain.launchers.slurm.agent.node import Node, Start, record_arrival
-from clustertrain.launchers.slurm.agent.worker import _is_over_within
+from clustertrain.launchers.slurm.agent.worker import is_over
 from clustertrain.node.ports import Ports
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Told
@@ -211,7 +211,7 @@ class ControlPath:
         self._polled("a minute", "rank 0", POLL_S, self.poller._poll_all)
         start = self._start_of(1)
         for node in range(1, self.nodes):
-            self._polled("a minute", "node", start.poll_s, lambda: _is_over_within(start, attempt, 0), node)
+            self._polled("a minute", "node", start.poll_s, lambda: is_over(attempt), node)
         self._polled("a minute", "rank of a script", POLL_S, self.poller._poll_all)
         looks_s = StacksRequest.look_every_s(self.ranks)
         self._polled("a minute", "rank, stacks", looks_s, attempt.restart(0).stacks_request.read)
@@ -221,7 +221,7 @@ class ControlPath:
         self._polled("a minute", "head", _DISPLAY_S, display.update)
         policy = SlurmEndPolicy(self._start_of(0), attempt, None, [], None, None)  # type: ignore[arg-type]
         self._polled("a minute", "head", _POLICY_S, lambda: _taken_over(attempt))
-        self._polled("a minute", "head", _POLICY_S, lambda: policy._failed_arrival(True))
+        self._polled("a minute", "head", _POLICY_S, lambda: policy._failed_arrival(attempt, True))
 
     def save(self) -> None:
         """Rank 0 commits a checkpoint."""
@@ -276,8 +276,7 @@ class ControlPath:
     def end(self) -> None:
         """The driver writes the result, and each agent finds it."""
         self._one("end", "driver", lambda: write_result(self.attempt, stopped(self.attempt)))
-        start = self._start_of(1)
-        self._each("end", "node", range(1, self.nodes), lambda node: _is_over_within(start, self.attempt, 0))
+        self._each("end", "node", range(1, self.nodes), lambda node: is_over(self.attempt))
 
 
 def claim_start(attempt: Attempt, hosts: tuple[str, ...]) -> None:

@@ -73,6 +73,14 @@ def _check_version(rendezvous: Rendezvous, allocation: Allocation) -> None:
         )
 
 
+def is_over(attempt: Attempt) -> bool:
+    """Whether the attempt has its result, or another attempt has begun. A fault of the storage costs no node:
+    the ports show the head's end."""
+    with suppress(StorageError):
+        return attempt.result.exists() or attempt.run.attempt_after(attempt.n) is not None
+    return False
+
+
 def _wait_for_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
     """Return when the attempt has its result, or another attempt has begun.
 
@@ -81,24 +89,19 @@ def _wait_for_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous
     """
     impatient = attempt.run.with_patience(0).attempt(attempt.n)
 
-    def is_over() -> bool:
-        with suppress(StorageError):  # a fault of the storage costs no node; the ports show the head's end
-            return impatient.result.exists() or impatient.run.attempt_after(attempt.n) is not None
-        return False
-
     def is_head_up() -> bool:
         return is_listening(head.head_address, head.port)
 
     head_was_up = False
-    while not is_over():
+    while not is_over(impatient):
         if ray.code() is not None:  # if the head has ended, Ray ends here too, and the result names the cause
-            if wait_until(is_over, start.poll_s, start.poll_s):
+            if wait_until(lambda: is_over(impatient), start.poll_s, start.poll_s):
                 return
             raise ray_ended(start.allocation.host, ray)
         if not head_was_up:
             head_was_up = is_head_up()
         elif is_refused(head.head_address, head.port) and not wait_until(
-            lambda: is_over() or is_head_up(),  # a failed start of Ray is repeated
+            lambda: is_over(impatient) or is_head_up(),  # a failed start of Ray is repeated
             _RESULT_WITHIN_S,
             start.poll_s,
         ):
