@@ -64,6 +64,7 @@ def test_transient_errors_are_retried(error):
         refusal(409, "ObjectParentIsFile"),
         refusal(501, "NotImplemented"),
         refusal(507, "InsufficientStorage"),
+        refusal(507, "507"),
         botocore.NoCredentialsError(),
         botocore.SSLError(endpoint_url="x", error="CERTIFICATE_VERIFY_FAILED"),
     ],

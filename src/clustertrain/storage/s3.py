@@ -28,8 +28,11 @@ class S3Store(S3Objects):
         return create_exclusive(self, key, data)
 
     def list(self, prefix: str) -> builtins.list[str]:
-        objects, folders = self.directly_below(prefix)
-        return sorted(name for name in {*objects, *folders} if not name.startswith(HIDDEN))
+        start, names = len(self._prefix(prefix)), set[str]()
+        for page in self._pages("list_objects_v2", prefix, Delimiter="/"):
+            names.update(entry["Key"][start:] for entry in page.get("Contents", []))
+            names.update(entry["Prefix"][start:-1] for entry in page.get("CommonPrefixes", []))
+        return sorted(name for name in names if name and not name.startswith(HIDDEN))
 
     def local_folder(self, key: str) -> None:
         return None
@@ -44,7 +47,7 @@ class S3Store(S3Objects):
         newest = None
         while True:
             before = newest
-            _, names = self.directly_below(prefix)
+            names = self.list(prefix)
             newest = (self.read_or_none(f"{prefix}/{NEWEST}") or b"").decode()
             whole = {name for name in {*names, newest} if name and self.exists(f"{prefix}/{name}/{marker}")}
             if newest in ("", before) or newest in whole:
@@ -58,8 +61,7 @@ class S3Store(S3Objects):
     def collect_leftovers(
         self, prefix: str, marker: str, is_over: Callable[[str], bool]
     ) -> builtins.list[str]:
-        _, names = self.directly_below(prefix)
-        over = [name for name in names if not name.startswith(HIDDEN) and is_over(name)]
+        over = filter(is_over, self.list(prefix))
         leftovers = {name for name in over if not self.exists(f"{prefix}/{name}/{marker}")}
         for name in leftovers:
             self.remove_below(f"{prefix}/{name}")

@@ -22,23 +22,21 @@ from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
 from clustertrain.units import shortened
 
 _T = TypeVar("_T")
-Pause = Callable[[float], None]
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 20.0
-CONNECTIONS = 16
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
 
 _LOOKED_IN = f"boto3 looks for credentials in {CREDENTIAL_CHAIN}; never in the job file."
+_UNTRUSTED = "Its certificate is not trusted; correct the endpoint, or set AWS_CA_BUNDLE to your CA's file."
 
-# Transient 4xx. Amazon sends the last two codes to one of two concurrent conditional writes.
+# Transient 4xx.
 _PASSING_STATUS = {408, 425, 429}
 _PASSING_CODES = {
-    *("RequestTimeout", "SlowDown"),
-    *("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"),  # the bytes changed in transfer
-    *("ConditionalRequestConflict", "OperationAborted"),
-    *("Throttling", "IDPCommunicationError"),  # of STS, which gives a pod the credentials of its role
+    *("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody", "RequestTimeout"),  # a fault in transfer
+    *("ConditionalRequestConflict", "OperationAborted"),  # to one of two concurrent conditional writes
+    *("SlowDown", "Throttling", "IDPCommunicationError"),  # the last two: of STS, for the role of a pod
 }
 
 _CAUSES = {
@@ -60,8 +58,7 @@ _CAUSES = {
     "InvalidBucketName": "S3 allows 3 to 63 of a-z, 0-9, '.' and '-' in a bucket's name",
     "ObjectParentIsFile": "a part of the key is itself an object there; name another prefix",
     "QuotaExceeded": "the storage is full or its quota used up; free space",
-    "XMinioStorageFull": "the storage is full; free space",
-    "InsufficientStorage": "the storage is full; free space",
+    **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "507"), "the storage is full; free space"),
 }
 
 
@@ -84,8 +81,7 @@ def _client(endpoint: str | None, region: str | None, profile: str | None, addre
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=READ_TIMEOUT_S,
         retries={"total_max_attempts": 1, "mode": "standard"},
-        max_pool_connections=CONNECTIONS,
-        tcp_keepalive=True,
+        max_pool_connections=16,
         s3={"addressing_style": addressing},
         # Some servers refuse the checksums that clients add by default; here are Content-MD5 and sha256.
         request_checksum_calculation="when_required",
@@ -107,7 +103,7 @@ def persistently(
     request: Callable[[], _T],
     *,
     answers: Collection[int] = (),
-    pause: Pause | None = None,
+    pause: Callable[[float], None] | None = None,
 ) -> _T:
     """The answer of a request; transient errors are retried for `retry_s`.
 
@@ -138,9 +134,7 @@ def persistently(
 
 def http_status_of(error: BaseException) -> int:
     """The HTTP status of botocore's ClientError, or 0 for anything else."""
-    if not isinstance(error, ClientError):
-        return 0
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return int(error.response["ResponseMetadata"]["HTTPStatusCode"]) if isinstance(error, ClientError) else 0
 
 
 def code_of(error: BaseException) -> str:
@@ -161,10 +155,9 @@ def is_transient(error: BaseException) -> bool:
     from urllib3.exceptions import HTTPError
 
     if isinstance(error, ClientError):
-        status, code = http_status_of(error), code_of(error)
-        full = code in _CAUSES and status >= 500  # a full disk answers 5xx, and waiting does not free space
-        server_fault = status >= 500 and status != 501  # not implemented
-        return not full and (server_fault or status in _PASSING_STATUS or code in _PASSING_CODES)
+        status = http_status_of(error)
+        server_fault = status >= 500 and status not in (501, 507)  # not implemented; a full storage
+        return server_fault or status in _PASSING_STATUS or code_of(error) in _PASSING_CODES
     if isinstance(error, SSLError):
         return "CERTIFICATE_VERIFY_FAILED" not in str(error)
     # A cut answer fails in the parser; the last two are Python's errors of reading a body.
@@ -190,12 +183,8 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
         other = _CAUSES["AccessDenied"] if denied else "the server does not accept such a request"
         cause = _CAUSES.get(code, other)
         return StorageError(f"{what} was refused: {value_text(error)}{details}.\nLikely cause: {cause}.")
-    if isinstance(error, SSLError):
-        return StorageError(
-            f"{what}: the server's certificate is not trusted.\n"
-            "Correct the endpoint, or set AWS_CA_BUNDLE to the file with your site's CA certificates."
-        )
-    if isinstance(error, BotoCoreError):  # no credentials, no token, an incomplete profile
+    if isinstance(error, BotoCoreError):  # no credentials, an incomplete profile, an unknown certificate
         reason = shortened(str(error), 200).rstrip(".")
-        return StorageError(f"{what} was not sent: {reason}.\n{_LOOKED_IN}")
+        remedy = _UNTRUSTED if isinstance(error, SSLError) else _LOOKED_IN
+        return StorageError(f"{what} was not sent: {reason}.\n{remedy}")
     raise error  # not an error of the storage: a bug

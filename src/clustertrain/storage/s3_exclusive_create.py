@@ -55,13 +55,12 @@ def _create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -
     contest = f"{folder}/.contest-{name}".lstrip("/")
     own, pause_s = f"{contest}/{writer}", _FIRST_PAUSE_S
     while not objects.exists(key):
-        begun_at = time.monotonic()
+        until_s = time.monotonic() + _DEAD_AFTER_S / 4
         objects.write_atomic(own, b"")
         try:
-            if _is_alone(objects, contest, own) and not objects.exists(key):
-                left_s = begun_at + _DEAD_AFTER_S / 4 - time.monotonic()
-                if left_s <= 0:
-                    continue
+            is_free = _is_alone(objects, contest, own) and not objects.exists(key)
+            left_s = until_s - time.monotonic()
+            if is_free and left_s > 0:
                 objects.within(left_s).write_atomic(key, data)
                 return True
         finally:

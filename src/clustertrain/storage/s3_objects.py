@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from botocore.exceptions import ClientError
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import Pause, connect, http_status_of, persistently
+from clustertrain.storage.s3_client import connect, http_status_of, persistently
 
 _T = TypeVar("_T")
 _SHA256, _WRITER = "sha256", "writer"  # of our own objects' metadata
@@ -34,7 +33,7 @@ class S3Objects:
     """
 
     location: Location
-    pause: Pause | None = None
+    pause: Callable[[float], None] | None = None
 
     def uri(self, key: str) -> str:
         return "s3://{Bucket}/{Key}".format(**self._address(key))
@@ -52,15 +51,14 @@ class S3Objects:
         """The bytes of a small object, checked against the sha256 in its metadata, and its writer."""
 
         def whole() -> tuple[bytes, str]:
-            answer = self._get(key)
-            with answer["Body"] as body:
-                data = body.read()
+            answer = self._request("get_object", key)
+            data = answer["Body"].read()
             metadata = answer["Metadata"]
             if metadata.get(_SHA256, _sha256(data)) != _sha256(data):
                 raise ConnectionError("the received bytes do not match the checksum in the metadata")
             return data, metadata.get(_WRITER, "")
 
-        return self._ask("GET", key, whole, none_if=(404,)) or (None, "")
+        return self._ask("GET", key, whole, (404,)) or (None, "")
 
     def write_atomic(self, key: str, data: bytes) -> None:
         self.call("PUT", "put_object", key, **_body(data))
@@ -85,30 +83,24 @@ class S3Objects:
         """The bytes of an object; after a cut it continues, as long as the object is the same."""
         at = 0
         whole: dict[str, Any] = {}
-
-        def rest() -> Generator[bytes]:
-            """What follows byte `at`, over one connection."""
-            nonlocal whole
-            same = {"Range": f"bytes={at}-", "IfMatch": whole["ETag"]} if whole else {}
-            answer = self._get(key, **same)
-            with closing(answer["Body"]) as body:
-                whole = whole or answer
-                _check_length(answer["ContentLength"], whole["ContentLength"] - at)
-                while expected_bytes := min(block_bytes, whole["ContentLength"] - at):
-                    block = body.read(expected_bytes)
-                    _check_length(len(block), expected_bytes)
-                    yield block
-
-        stream = rest()
+        rest: Any = None
 
         def next_block() -> bytes:
-            """The next block, empty at the end; after an error, the next call opens another connection."""
-            nonlocal stream
-            try:
-                return next(stream, b"")
-            except BaseException:
-                stream = rest()
-                raise
+            """The block at byte `at`, empty at the end."""
+            nonlocal whole, rest
+            # After an error `rest` stays None: the next call opens another connection.
+            body, rest = rest, None
+            if body is None:
+                same = {"Range": f"bytes={at}-", "IfMatch": whole["ETag"]} if whole else {}
+                answer = self._request("get_object", key, **same)
+                body = answer.pop("Body")
+                whole = whole or answer
+                _check_length(answer["ContentLength"], whole["ContentLength"] - at)
+            expected_bytes = min(block_bytes, whole["ContentLength"] - at)
+            block: bytes = body.read(expected_bytes)
+            _check_length(len(block), expected_bytes)
+            rest = body
+            return block
 
         get = "GET", self._address(key)["Key"], next_block
         try:
@@ -122,18 +114,8 @@ class S3Objects:
                 f"{self.uri(key)} was changed or removed while it was read "
                 f"(HTTP {http_status_of(error)} at byte {at}).\nRun again to read it again."
             ) from error
-        finally:
-            stream.close()
 
     # ------------------------------------------------------------------------------------ many objects
-
-    def directly_below(self, folder: str) -> tuple[list[str], list[str]]:
-        """Names of the objects and of the folders in a folder."""
-        start, objects, folders = len(self._prefix(folder)), [], []
-        for page in self._pages("list_objects_v2", folder, Delimiter="/"):
-            objects += [entry["Key"][start:] for entry in page.get("Contents", [])]
-            folders += [entry["Prefix"][start:-1] for entry in page.get("CommonPrefixes", [])]
-        return [name for name in objects if name], [name for name in folders if name]
 
     def below(self, folder: str) -> Iterator[tuple[str, datetime]]:
         """Every key in a folder and in its folders, and the time of its write by the server's clock."""
@@ -163,27 +145,18 @@ class S3Objects:
 
     def call(self, action: str, method: str, key: str, *, none_if: Collection[int] = (), **more: Any) -> Any:
         """The answer to a method of boto3's client, or None for the HTTP statuses in `none_if`."""
+        return self._ask(action, key, lambda: self._request(method, key, **more), none_if)
 
-        def answer() -> Any:
-            return getattr(connect(self.location), method)(**self._address(key), **more)
-
-        return self._ask(action, key, answer, none_if=none_if)
-
-    def _get(self, key: str, **more: str) -> Any:
-        return connect(self.location).get_object(**self._address(key), **more)
+    def _request(self, method: str, key: str, **more: Any) -> Any:
+        return getattr(connect(self.location), method)(**self._address(key), **more)
 
     def _pages(self, method: str, folder: str, *, none_if: Collection[int] = (), **more: str) -> list[Any]:
         """The pages of a listing; after a transient error it begins again."""
         where = {"Bucket": self._address("")["Bucket"], "Prefix": self._prefix(folder), **more}
+        paginator = connect(self.location).get_paginator(method)
+        return self._ask("LIST", folder, lambda: list(paginator.paginate(**where)), none_if) or []
 
-        def pages() -> list[Any]:
-            return list(connect(self.location).get_paginator(method).paginate(**where))
-
-        return self._ask("LIST", folder, pages, none_if=none_if) or []
-
-    def _ask(
-        self, action: str, key: str, request: Callable[[], _T], *, none_if: Collection[int]
-    ) -> _T | None:
+    def _ask(self, action: str, key: str, request: Callable[[], _T], none_if: Collection[int]) -> _T | None:
         full = self._address(key)["Key"]
         try:
             return persistently(self.location, action, full, request, answers=none_if, pause=self.pause)

@@ -73,11 +73,10 @@ class S3Tree:
         with suppress(StorageError):
             for key in self._begun:
                 self._objects.within(_ABORT_S).remove(key)
-        self._begun.clear()
 
 
 class Upload:
-    """A file that is uploaded in parts while it is written; a file smaller than a part is one PUT.
+    """A file that is uploaded in parts while it is written; a file of one part is one PUT.
 
     Memory: one part that is being filled and `PARTS_IN_FLIGHT` that are being uploaded, 80 MiB.
     """
@@ -93,28 +92,26 @@ class Upload:
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
         rest = memoryview(data).cast("B")
-        size_bytes = rest.nbytes
         self._sha256.update(rest)
-        self._size_bytes += size_bytes
+        self._size_bytes += rest.nbytes
         while rest:
             missing = part_bytes(len(self._parts) + 1) - len(self._part)
             self._part += rest[:missing]
-            if len(rest) >= missing:
+            if len(rest) > missing:  # a full part waits for another byte, so that the last one is never empty
                 self._send_part()
             rest = rest[missing:]
-        return size_bytes
+        return memoryview(data).nbytes
 
     def flush(self) -> None:
         """Does nothing; for callers that treat it as a file."""
 
     def finish(self) -> WrittenFile:
         """Complete the upload."""
-        if not self._parts:
-            self._objects.write_atomic(self._key, bytes(self._part))
-        else:
-            if self._part:
-                self._send_part()
+        if self._parts:
+            self._send_part()
             self._complete([part.result() for part in self._parts])
+        else:
+            self._objects.write_atomic(self._key, bytes(self._part))
         self._threads.shutdown()
         return WrittenFile(self._size_bytes, self._sha256.hexdigest())
 
