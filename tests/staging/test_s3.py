@@ -20,7 +20,7 @@ from clustertrain.errors import DataError
 from clustertrain.staging import fetch as fetch_module
 from clustertrain.staging import retries
 from clustertrain.staging.fetch import open_source
-from clustertrain.staging.partial_file import PartFile, read_progress
+from clustertrain.staging.partial_file import PartFile, Progress, read_progress
 from clustertrain.staging.retries import TRIES
 from clustertrain.staging.source import NotThatRange, Source, Stream
 from clustertrain.staging.stage import StagingInterrupted, stage
@@ -364,7 +364,7 @@ def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(
 ):
     web.accepts_ranges = False
     web.answers = [Answer(ignores_range=not supports_ranges)] * 50
-    with closing(PartFile(tmp_path, '"one"', len(BODY))) as part:
+    with closing(PartFile(tmp_path, Progress('"one"', len(BODY)))) as part:
         for index in (0, 2, 3, 7):
             put(part, index * PIECE, (index + 1) * PIECE)
     location = Location(f"{web.url}/f")
@@ -437,7 +437,7 @@ def put(part, start, end):
 def test_pieces_in_any_order_become_the_file(tmp_path):
     order = list(range(0, len(BODY), PIECE))
     random.Random(4).shuffle(order)
-    with closing(PartFile(tmp_path, '"v"', len(BODY))) as part:
+    with closing(PartFile(tmp_path, Progress('"v"', len(BODY)))) as part:
         for at in order:
             put(part, at, at + 1000)
             put(part, at + 1000, at + PIECE)
@@ -447,21 +447,21 @@ def test_pieces_in_any_order_become_the_file(tmp_path):
 
 def test_gaps_are_what_is_missing(tmp_path):
     end = 3 * PIECE + 5
-    with closing(PartFile(tmp_path, '"v"', end)) as part:
+    with closing(PartFile(tmp_path, Progress('"v"', end))) as part:
         put(part, 0, 100)
         put(part, PIECE, 2 * PIECE)
         assert part.missing() == [(100, PIECE), (2 * PIECE, end)]
         put(part, 100, PIECE)
         assert part.missing() == [(2 * PIECE, end)]
         assert part.size_bytes == 2 * PIECE
-    with closing(PartFile(tmp_path, '"v"')) as part:
+    with closing(PartFile(tmp_path, Progress('"v"', None))) as part:
         put(part, PIECE, PIECE + 1)
         assert part.missing() == [(0, PIECE), (PIECE + 1, None)]
 
 
 @pytest.mark.parametrize("torn", [0, 1, 2])
 def test_only_bytes_that_match_their_checksum_are_used(tmp_path, torn):
-    with closing(PartFile(tmp_path, '"v"', len(BODY))) as part:
+    with closing(PartFile(tmp_path, Progress('"v"', len(BODY)))) as part:
         for index in range(3):
             put(part, index * PIECE, index * PIECE + 5000)
     data = bytearray((tmp_path / "download").read_bytes())
@@ -487,8 +487,8 @@ def test_the_pieces_of_an_earlier_release_are_used(tmp_path):
 
 def test_a_part_of_another_version_is_another_file(tmp_path):
     """A holder that was stopped may still have the old one open."""
-    old = PartFile(tmp_path, '"old"', len(BODY))
-    new = PartFile(tmp_path, '"new"', len(BODY))
+    old = PartFile(tmp_path, Progress('"old"', len(BODY)))
+    new = PartFile(tmp_path, Progress('"new"', len(BODY)))
     old.write(0, b"x" * 1000)
     old.record(0, 1000, zlib.crc32(b"x" * 1000))
     put(new, 0, 10)
@@ -499,7 +499,7 @@ def test_a_part_of_another_version_is_another_file(tmp_path):
 
 
 def test_a_stream_that_was_abandoned_writes_nothing_more(tmp_path):
-    part = PartFile(tmp_path, '"v"', len(BODY))
+    part = PartFile(tmp_path, Progress('"v"', len(BODY)))
     put(part, 0, 10)
     part.close()
     put(part, 10, 20)

@@ -286,7 +286,7 @@ def test_events_have_the_phases_and_are_few(web, into, monkeypatch):
 
 def test_a_stop_keeps_the_received_bytes_and_the_next_start_continues(web, into, monkeypatch):
     monkeypatch.setattr(http, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(staging, "_CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(staging, "_REPORT_EVERY_S", 0.0)
     asked = []
     with pytest.raises(StagingInterrupted, match="d was being staged") as stopped:
         get(f"{web.url}/f", into, should_stop=lambda: asked.append(1) or len(asked) > 10)
@@ -403,7 +403,7 @@ def test_a_holder_that_lost_between_its_last_check_and_the_rename_replaces_nothi
 
 def test_a_holder_that_finds_itself_replaced_waits_like_the_others(web, into, monkeypatch):
     """A process that dies takes its lease; it has its turn again, and nothing of the first stays."""
-    monkeypatch.setattr(staging, "_CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(staging, "_REPORT_EVERY_S", 0.0)
     turns = []
     real = Lease.check
 

@@ -12,20 +12,20 @@ import shutil
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.staging.local_file import FileSource
-from clustertrain.staging.partial_file import PartFile, Tick, chunks_of, forget
+from clustertrain.staging.partial_file import PartFile, Progress, Tick, chunks_of, forget
 from clustertrain.staging.retries import Retries
-from clustertrain.staging.source import CutShort, NotThatRange, Source, Stream, masked
+from clustertrain.staging.source import CutShort, NotThatRange, Source, Stream, is_strong, masked
 from clustertrain.storage.location import Location, local_path
 from clustertrain.units import duration_text
+from clustertrain.waiting import wait_until
 
 PART_BYTES = 16 << 20  # of one request, at most; large, because every request has a fixed cost
 STREAMS = 8
@@ -104,13 +104,13 @@ class _Download:
         self._ends_at = time.monotonic() + source.timeout_s
         self._in_order = False
         self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        self.file = PartFile.resume(folder, tick) or PartFile(folder)
+        self.file = PartFile.resume(folder, tick) or PartFile(folder, Progress(None, None))
         self.was_cut = self.file.size_bytes > 0
 
     def begin(self, validator: str | None, total_bytes: int | None) -> None:
         self.file.close()
         self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        self.file = PartFile(self._folder, validator, total_bytes)
+        self.file = PartFile(self._folder, Progress(validator, total_bytes))
 
     def complete(self) -> Fetched:
         """Transfer until the file is complete."""
@@ -123,8 +123,7 @@ class _Download:
                     raise CutShort("no new byte was received")
             except CutShort as cut:
                 self.was_cut = True
-                self._report()
-                self._pause(retries.pause_s(cut, self.file.size_bytes))
+                wait_until(self._report, retries.pause_s(cut, self.file.size_bytes), 0.2)
         self._hash_more()
         return Fetched(self.file.path, self._hashed_bytes, self._sha256.hexdigest())
 
@@ -136,12 +135,6 @@ class _Download:
             self._hashed_bytes += len(chunk)
             self._report()
         self._report()
-
-    def _pause(self, seconds: float) -> None:
-        ends_at = time.monotonic() + seconds
-        while (left_s := ends_at - time.monotonic()) > 0:
-            time.sleep(min(left_s, 0.2))
-            self._report()
 
     def _report(self) -> None:
         """
@@ -175,11 +168,12 @@ class _Download:
             if end is not None
             for at in range(start, end, PART_BYTES)
         ]
-        if len(parts) > 1 and stream.splits and not self._in_order:
+        # Each stream has to prove that it is of the same version.
+        if len(parts) > 1 and stream.has_ranges and is_strong(stream.validator) and not self._in_order:
             self._fetch_in_parallel(stream, parts)
-            return
-        for _ in self._received(self.file, stream, stream.offset, stream.end):
-            self._hash_more()
+        else:
+            for _ in self._received(self.file, stream, stream.offset, stream.end):
+                self._hash_more()
 
     def _use_version_of(self, stream: Stream, start: int) -> None:
         """Begin again if a stream is of another version, or of the whole file."""
@@ -201,13 +195,14 @@ class _Download:
         timeout. (A ThreadPoolExecutor would wait for it at the exit of Python.)
         """
         file, is_over, errors = self.file, threading.Event(), list[Exception]()
-        others = iter(parts[1:])
+        # Whichever thread is the first to take a part takes the first one, with its open stream.
+        todo = iter([(first, parts[0]), *[(None, part) for part in parts[1:]]])
 
-        def work(stream: Stream | None, own: Sequence[tuple[int, int]]) -> None:
+        def work() -> None:
             retries = Retries(self._source, self._uri, file.size_bytes)
             try:
-                for start, end in chain(own, others):
-                    at = start
+                for begun, (start, end) in todo:
+                    stream, at = begun, start
                     while at < end and not is_over.is_set():
                         try:
                             stream = stream or self._opened(file, at, end)
@@ -224,8 +219,7 @@ class _Download:
                 errors.append(error)
                 is_over.set()
 
-        work_of_each = [(first, parts[:1]), *[(None, [])] * (min(STREAMS, len(parts)) - 1)]
-        threads = [threading.Thread(target=work, args=each, daemon=True) for each in work_of_each]
+        threads = [threading.Thread(target=work, daemon=True) for _ in parts[:STREAMS]]
         for thread in threads:
             thread.start()
         try:
@@ -266,8 +260,7 @@ class _Download:
         if stream.offset != at or stream.validator != file.validator:
             stream.close()
             self._in_order = stream.validator == file.validator
-            what = "the server no longer sends ranges" if self._in_order else "it changed during the download"
-            raise NotThatRange(what)
+            raise NotThatRange("it changed during the download, or the server no longer sends ranges")
         return stream
 
     def _check_space(self) -> None:
@@ -277,17 +270,13 @@ class _Download:
             StorageError: it does not fit.
         """
         file, folder = self.file, self._folder.parent
-        free_bytes = shutil.disk_usage(folder).free
         if file.total_bytes is None:
-            fits = free_bytes >= _KEPT_FREE_BYTES
-            what = f"its server sends no length, {file.size_bytes} bytes were received, and "
-            rule = f"At least {_KEPT_FREE_BYTES} have to stay free. "
+            needed_bytes, why = _KEPT_FREE_BYTES, "have to stay free, because its server sends no length"
         else:
-            missing_bytes, rule = file.total_bytes - file.size_bytes, ""
-            fits = free_bytes >= missing_bytes
-            what = f"{missing_bytes} bytes are missing, "
-        if not fits:
+            needed_bytes, why = file.total_bytes - file.size_bytes, "are missing"
+        if (free_bytes := shutil.disk_usage(folder).free) < needed_bytes:
             raise StorageError(
-                f"{masked(self._uri)} does not fit: {what}{free_bytes} are free at {folder}.\n"
-                f"{rule}Free space there, or store the data elsewhere."
+                f"{masked(self._uri)} does not fit: {needed_bytes} bytes {why}, "
+                f"{free_bytes} are free at {folder}.\n"
+                "Free space there, or store the data elsewhere."
             )

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import re
 
-_LENGTH = re.compile(r"[0-9]{1,19}")
+_NUMBER = re.compile(r"[0-9]{1,19}")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 _LONGEST_VALIDATOR = 500  # it is sent back in a header, and stored in a progress file
 
 
-def length_of(text: str) -> int | None:
-    """The number of bytes in a Content-Length, or None for any other text."""
-    return int(text) if _LENGTH.fullmatch(text.strip()) else None
+def number_of(text: str) -> int | None:
+    """The number in a Content-Length or Retry-After, or None for any other text."""
+    return int(text) if _NUMBER.fullmatch(text.strip()) else None
 
 
-def content_range(text: str) -> tuple[int, int, int] | None:
-    """(first, last, total) of a Content-Range, or None for any other text."""
+def sent_range(text: str, offset: int, end: int | None) -> tuple[int, int, int] | None:
+    """(offset, end, total) of a Content-Range; None if it is another range than the requested one, or any
+    other text. An `end` beyond the file, or None, requests the bytes up to its own end."""
     match = _CONTENT_RANGE.fullmatch(text.strip())
-    if match is None:
-        return None
-    first, last, total = (int(group) for group in match.groups())
-    return (first, last, total) if first <= last < total else None
+    first, last, total = (int(group) for group in match.groups()) if match else (-1, -1, 0)
+    is_that = first == offset <= last and last + 1 == min(end or total, total)
+    return (offset, last + 1, total) if is_that else None
 
 
 def validator_of(text: str | None) -> str | None:

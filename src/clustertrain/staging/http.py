@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
-from urllib3 import PoolManager, ProxyManager, Timeout, make_headers
+from urllib3 import PoolManager, ProxyManager, make_headers
 from urllib3.exceptions import (
     HTTPError,
     InvalidHeader,
@@ -28,10 +28,9 @@ from urllib3.exceptions import (
 from urllib3.util import parse_url
 
 from clustertrain.errors import DataError
-from clustertrain.staging.header_values import content_range, length_of, validator_of
+from clustertrain.staging.header_values import number_of, sent_range, validator_of
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream, masked
 from clustertrain.staging.timed_http import timed
-from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S
 from clustertrain.units import shortened, size_text
 
 ANSWER_S = 20.0  # for a connection, for the head of an answer, and for each of these parts of its body:
@@ -52,7 +51,7 @@ class HttpSource(Source):
     """A file of a web server; proxies are taken from the environment (`https_proxy`, `no_proxy`)."""
 
     url: str
-    timeout_s: float = DOWNLOAD_TIMEOUT_S
+    timeout_s: float
 
     @property
     def _answer_s(self) -> float:
@@ -72,9 +71,9 @@ class HttpSource(Source):
         try:
             if answer.status in (200, 203):
                 return self._whole(answer)
-            if not request:
-                raise self._refusal(f"HTTP {answer.status} for a request without a range", _YOURSELF)
-            return self._range(answer, offset, end, validator)
+            if request and answer.status in (206, 416):
+                return self._range(answer, offset, end, validator)
+            raise self._failure(answer)
         except BaseException:
             answer.close()
             raise
@@ -82,29 +81,25 @@ class HttpSource(Source):
     def _range(self, answer: Any, offset: int, end: int | None, validator: str | None) -> Stream:
         """The stream of an answer to a request for a range; it is empty if the file has no byte there."""
         sent = answer.headers.get("Content-Range", "")
-        found = content_range(sent) if answer.status == 206 else None
-        if answer.status == 416 and sent == f"bytes */{offset}":
-            found = offset, offset - 1, offset
-        first, last, total_bytes = found or (-1, -1, 0)
-        is_that = first == offset and last + 1 == (end or total_bytes)
+        found = sent_range(sent, offset, end) if answer.status == 206 else None
+        if answer.status == 416 and end is None and sent == f"bytes */{offset}":
+            found = offset, offset, offset
         is_encoded = _encoding(answer) and not self._is_compressed
-        if not is_that or is_encoded or _validator(answer) not in (None, validator):
+        if found is None or is_encoded or _validator(answer) not in (None, validator):
             raise NotThatRange("the server sent another range than the requested one, or of another version")
-        blocks = self._blocks(answer)
-        return Stream(blocks, answer.close, offset, last + 1, total_bytes, validator, has_ranges=True)
+        return Stream(self._blocks(answer), answer.close, *found, validator, has_ranges=True)
 
     def _whole(self, answer: Any) -> Stream:
         length = None if answer.chunked else answer.headers.get("Content-Length")
-        total_bytes = None if length is None else length_of(length)
+        total_bytes = None if length is None else number_of(length)
         encoding = _encoding(answer)
         if length is None and not answer.chunked:
-            raise self._refusal("the server sends no length, so a cut could not be detected", _YOURSELF)
+            raise self._refusal("the server sends no length, so a cut could not be detected")
         if length is not None and total_bytes is None:
-            what = f"its Content-Length is {shortened(length)!r}, not a number of bytes"
-            raise self._refusal(what, _YOURSELF)
+            raise self._refusal(f"its Content-Length is {shortened(length)!r}, not a number of bytes")
         if encoding and encoding not in _DECODED:
             what = f"the server sends it in the encoding {shortened(encoding)!r}, although none was requested"
-            raise self._refusal(what, _YOURSELF)
+            raise self._refusal(what)
         blocks = self._blocks(answer)
         if encoding and not self._is_compressed:
             # its length is that of the encoded bytes, which the caller cannot count
@@ -141,8 +136,7 @@ class HttpSource(Source):
                 content_bytes += len(content)
                 if content_bytes > max(_RATIO_FROM_BYTES, _MOST_RATIO * received_bytes):
                     sizes = f"{size_text(received_bytes)} decompress to more than {size_text(content_bytes)}"
-                    what = f"its first {sizes}; {_MOST_RATIO} times as much is the limit"
-                    raise self._refusal(what, _YOURSELF)
+                    raise self._refusal(f"its first {sizes}; {_MOST_RATIO} times as much is the limit")
                 if content:
                     yield content
                 data = stream.unconsumed_tail or stream.unused_data
@@ -150,12 +144,11 @@ class HttpSource(Source):
             raise CutShort(f"its compressed body ends too early, after {received_bytes} bytes")
 
     def _get(self, headers: dict[str, str]) -> Any:
-        """The answer with the file, a range of it, or 416, after any redirects."""
+        """The answer after any redirects."""
         url = self.url
         for _ in range(_MOST_REDIRECTS):
             answer = self._request(url, headers)
             if not (to := answer.get_redirect_location()):
-                self._check_status(answer)
                 return answer
             answer.close()
             url = self._redirected(url, to)
@@ -169,9 +162,8 @@ class HttpSource(Source):
                 "GET",
                 encoded,
                 headers={**fixed, **headers},
-                timeout=Timeout(connect=self._answer_s, read=self._answer_s),
+                timeout=self._answer_s,  # for the connection, and then for the head
                 preload_content=False,
-                decode_content=False,
                 enforce_content_length=False,  # the caller counts, and resumes
                 redirect=False,
                 retries=False,
@@ -190,19 +182,15 @@ class HttpSource(Source):
             raise self._refusal(f"it redirects to {masked(target)}, which is less secure", _FINAL)
         return target
 
-    def _check_status(self, answer: Any) -> None:
-        if answer.status in (200, 203, 206, 416):
-            return
-        answer.close()
+    def _failure(self, answer: Any) -> Exception:
+        """The error for an answer with neither the file nor the requested range."""
         message = f"HTTP {answer.status} {shortened(answer.reason or '')}".rstrip()
         if answer.status in _RETRYABLE_STATUSES:
-            after = answer.headers.get("Retry-After", "")
-            is_number = re.fullmatch(r"[0-9]{1,9}", after)
-            raise CutShort(message, retry_after_s=float(after) if is_number else 0.0)
+            return CutShort(message, retry_after_s=number_of(answer.headers.get("Retry-After", "")) or 0)
         remedy = "The server requires credentials: download the file yourself, and use its path as the URI."
-        raise self._refusal(message, remedy if answer.status in (401, 403) else "Correct the address.")
+        return self._refusal(message, remedy if answer.status in (401, 403) else "Correct the address.")
 
-    def _refusal(self, what: str, remedy: str) -> DataError:
+    def _refusal(self, what: str, remedy: str = _YOURSELF) -> DataError:
         return DataError(f"{masked(self.url)} cannot be fetched: {what}.\n{remedy}")
 
     @contextmanager
@@ -211,7 +199,7 @@ class HttpSource(Source):
         try:
             yield
         except InvalidHeader as error:  # two lengths that differ
-            raise self._refusal(shortened(str(error), 200), _YOURSELF) from error
+            raise self._refusal(shortened(str(error), 200)) from error
         except ProxySchemeUnknown as error:
             raise DataError(
                 f"{urlsplit(url).scheme}_proxy in the environment is not the address of an http(s) proxy.\n"
@@ -246,8 +234,7 @@ def connections_to(url: str) -> PoolManager:
     if "://" not in proxy:
         proxy = f"http://{proxy}"
     try:
-        user = parse_url(proxy).auth
-        head = make_headers(proxy_basic_auth=unquote(user)) if user else None
+        head = make_headers(proxy_basic_auth=unquote(parse_url(proxy).auth or ""))
         return ProxyManager(proxy, proxy_headers=head)
     except LocationValueError:  # its text may contain a part of the password
         raise ProxySchemeUnknown(None) from None

@@ -104,24 +104,18 @@ class PartFile:
     Another version is a new PartFile with new files, so a late writer of the old one does no harm.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        validator: str | None = None,
-        total_bytes: int | None = None,
-        pieces: Sequence[Piece] = (),
-    ) -> None:
-        """Start with these pieces of the download in `folder`; without any, discard it.
+    def __init__(self, folder: Path, begun: Progress) -> None:
+        """Start with the pieces of `begun` of the download in `folder`; without any, discard it.
 
         Raises:
             StorageError: the folder cannot be written.
         """
-        self.path, self.validator, self.total_bytes = folder / "download", validator, total_bytes
-        self._recorded = [(offset, offset + length) for offset, length, _ in pieces]
-        self.size_bytes = sum(end - start for start, end in self._recorded)
+        self.path, self.size_bytes = folder / "download", begun.size_bytes
+        self.validator, self.total_bytes = begun.validator, begun.total_bytes
+        self._recorded = [(offset, offset + length) for offset, length, _ in begun.pieces]
         self._lock = threading.Lock()
-        header = json.dumps({"validator": validator, "total_bytes": total_bytes}).encode()
-        entries = b"".join(_ENTRY.pack(*piece) for piece in pieces)
+        header = json.dumps({"validator": begun.validator, "total_bytes": begun.total_bytes}).encode()
+        entries = b"".join(_ENTRY.pack(*piece) for piece in begun.pieces)
         with self._writing(), ExitStack() as files:
             if not self._recorded:
                 forget(folder)
@@ -151,7 +145,7 @@ class PartFile:
             if length and actual == crc:
                 pieces.append((offset, length, crc))
                 present_bytes += length
-        return cls(folder, found.validator, found.total_bytes, pieces) if pieces else None
+        return cls(folder, replace(found, pieces=pieces)) if pieces else None
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -53,8 +53,6 @@ class Retries:
                 "Run again to continue from there."
             ) from cut
         # Jitter, so that many streams and nodes do not retry at the same time.
-        pause_s = min(
-            BACKOFF_S * 2.0 ** min(self._tries - 1, 10) * random.uniform(0.5, 1.0), _LONGEST_BACKOFF_S
-        )
-        pause_s = max(pause_s, min(cut.retry_after_s, _LONGEST_BACKOFF_S))
+        pause_s = BACKOFF_S * 2.0 ** min(self._tries - 1, 10) * random.uniform(0.5, 1.0)
+        pause_s = min(max(pause_s, cut.retry_after_s), _LONGEST_BACKOFF_S)
         return pause_s if retry_s is None else min(pause_s, retry_s - tried_s)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from clustertrain.errors import DataError, StorageError
-from clustertrain.staging.header_values import content_range, validator_of
+from clustertrain.staging.header_values import sent_range, validator_of
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream, is_strong
 from clustertrain.storage.location import Location
 from clustertrain.storage.s3_client import connect, explained, http_status_of, is_transient, value_text
@@ -38,15 +38,14 @@ class S3Source(Source):
             length = int(answer["ContentLength"])
             has_ranges = not request and answer.get("AcceptRanges") == "bytes"
             return Stream(_blocks(body), body.close, 0, length, length, version, has_ranges)
-        first, last, total = content_range(sent) or (-1, -1, 0)
-        if first != offset or last + 1 != (total if end is None else min(end, total)):
+        if (found := sent_range(sent, offset, end)) is None:
             body.close()
             raise DataError(
                 f"GET {self._location.uri}: the server sent {shortened(sent)}, "
                 f"but bytes {requested} were requested.\n"
                 "Correct the endpoint, or find out what answers there in its place."
             )
-        return Stream(_blocks(body), body.close, offset, last + 1, total, version, has_ranges=True)
+        return Stream(_blocks(body), body.close, *found, version, has_ranges=True)
 
     def _get(self, request: dict[str, str]) -> Any:
         bucket, key = self._location.bucket_and_key

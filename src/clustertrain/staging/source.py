@@ -45,11 +45,6 @@ class Stream:
     validator: str | None
     has_ranges: bool = False
 
-    @property
-    def splits(self) -> bool:
-        """Whether several streams may read it in parallel: each proves that it is of the same version."""
-        return self.has_ranges and self.total_bytes is not None and is_strong(self.validator)
-
 
 class Source(ABC):
     """The source of a file.

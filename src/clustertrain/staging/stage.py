@@ -30,8 +30,7 @@ from clustertrain.storage.posix import refused
 from clustertrain.storage.posix_tree import fsync_folder, remove_tree
 
 _LOOK_EVERY_S = 0.2
-_CHECK_EVERY_S = 0.5
-_EMIT_EVERY_S = 0.5
+_REPORT_EVERY_S = 0.5
 
 
 class StagingInterrupted(RunStopped):
@@ -221,35 +220,35 @@ class _Report:
         self._name = name
         self._on_event = on_event
         self._should_stop = should_stop
-        self._began_at = self._checked_at = self._emitted_at = time.monotonic()
+        self._began_at = self._reported_at = time.monotonic()
         self._phase = ""
 
     def ticker(self, phase: str, lease: Lease) -> Tick:
         """A function that the current phase calls often; it raises StagingInterrupted or LeaseLost."""
 
         def tick(done_bytes: int, total_bytes: int | None) -> None:
-            if time.monotonic() - self._checked_at >= _CHECK_EVERY_S:
+            if self._phase != phase or self._is_due():
                 lease.check()
-            self.check_stop()
-            if self._phase != phase or time.monotonic() - self._emitted_at >= _EMIT_EVERY_S:
                 self.emit(phase, done_bytes, total_bytes)
 
         return tick
 
-    def check_stop(self) -> None:
-        if time.monotonic() - self._checked_at < _CHECK_EVERY_S:
-            return
-        self._checked_at = time.monotonic()
+    def _is_due(self) -> bool:
+        """Whether it is time for a report, and so for the check."""
+        if time.monotonic() - self._reported_at < _REPORT_EVERY_S:
+            return False
+        self._reported_at = time.monotonic()
         if self._should_stop is not None and self._should_stop():
             raise StagingInterrupted(self._name)
+        return True
 
     def wait(self) -> None:
         if self._phase != "wait":
             self.emit("wait", None, None)
-        self.check_stop()
+        self._is_due()
 
     def emit(self, phase: str, done_bytes: int | None, total_bytes: int | None) -> None:
-        self._phase, self._emitted_at = phase, time.monotonic()
+        self._phase, self._reported_at = phase, time.monotonic()
         if self._on_event is not None:
             self._on_event(
                 {

@@ -44,8 +44,6 @@ class Clock(io.RawIOBase):
 
 
 class _Timed(HTTPConnection):
-    clock: Clock
-
     def response_class(self, sock: socket.socket, *args: Any, **named: Any) -> http.client.HTTPResponse:  # type: ignore[override]
         """http.client calls it for each answer, also for that of a proxy to CONNECT."""
         answer = http.client.HTTPResponse(sock, *args, **named)
