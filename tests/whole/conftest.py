@@ -19,7 +19,7 @@ def make_run(tmp_path):
 
     yield make
     for run in runs:
-        if run.process is not None and run.process.poll() is None:
+        if run.process is not None and not run.process.stdout.closed:
             run.process.kill()
             run.process.communicate()
             left_after(5, run.before)

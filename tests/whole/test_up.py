@@ -58,17 +58,19 @@ def test_runs_take_it_one_at_a_time_and_train_as_always(make_run, keeper):
     first = make_run("first", **FAULTY, **ONE_WORKER)
     assert "Ready after" in keeper.up(first.job_file, "--set", "train.epochs=1")
     assert "up already" in keeper.up(first.job_file)
-    spare = keeper.started()
+    spare, keeper_pid = keeper.started(), keeper.pid
     first.start("--set", "args.step_s=0.3", checked=True).wait_for_step(1)
     assert first.driver_pid() in spare, "the driver ran before the run"
     short = {**FAULTY, "train": {"epochs": 1, "batch_size": 4}}
     second = make_run("second", **short, **ONE_WORKER)
-    assert "is in use by another run. This run starts its own." in second.start().end(0, all_gone=False)
+    output = second.start().end(0, all_gone=False)
+    assert "is in use by another run. This run starts its own." in output, output
     assert second.driver_pid() not in spare
     other = make_run("other", **short, **ONE_WORKER).start(DATA_ROOT="/elsewhere")
     output = other.end(0, all_gone=False)
-    assert "was started with another value of: DATA_ROOT. This run starts its own." in output
+    assert "was started with another value of: DATA_ROOT. This run starts its own." in output, output
     assert "note:" not in first.end(0, all_gone=False)
+    assert keeper.pid == keeper_pid, "it keeps another one for the next run"
     assert same_weights(first.weights(), of_one_process(first))
 
 

@@ -78,7 +78,10 @@ class Keeper:
     def _start_spare(self) -> None:
         environment = partial(driver_environment, self._job)
         self._spare = EarlyDriver.start(self._job, "local", self._world_size, environment, is_spare=True)
-        self._log = self._spare.process.log.open("a+", errors="replace")  # it is removed at the driver's end
+        log = self._spare.process.log
+        log.touch()
+        # It is removed at the driver's end. Who has it open for writing counts as a process of the run.
+        self._log = log.open(errors="replace")
 
     def _last_lines(self) -> str:
         self._log.seek(0)
