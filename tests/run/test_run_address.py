@@ -37,6 +37,13 @@ def test_a_path_starts_at_the_current_folder(tmp_path, monkeypatch):
     assert addresses_of("../../..") == [RunAddress(Location(f"{tmp_path}/runs"), "digits")]
 
 
+def test_an_absolute_path_is_read_in_a_folder_that_was_removed(tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    monkeypatch.chdir(tmp_path / "old")
+    (tmp_path / "old").rmdir()
+    assert addresses_of("/runs/digits") == [RunAddress(Location("/runs"), "digits")]
+
+
 def test_a_run_may_have_the_name_of_a_generation():
     assert addresses_of("/runs/g1") == [
         RunAddress(Location("/runs"), "g1"),

@@ -14,7 +14,7 @@ from clustertrain.run.streams.events import EventLog, Follower
 from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
 from clustertrain.run.streams.step_counter import Reached, reached_step
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
-from clustertrain.run.streams.streams import Tail
+from clustertrain.run.streams.streams import Tail, part_key
 from fault_proxy import FaultProxy
 from waiting import wait_until
 
@@ -94,6 +94,13 @@ def test_a_large_stream_goes_up_in_pieces(run, monkeypatch):
     key = f"{attempt.key}/logs/driver.log"
     assert run.store.list(f"{key}.d") == ["000001", "000002", "000003", "000004"]
     assert b"".join(Tail(run, key).new()) == data
+
+
+def test_a_stream_may_have_more_than_a_million_pieces(run):
+    key = f"{run.attempt(1).key}/logs/driver.log"
+    for number in (999_998, 999_999, 1_000_000, 1_000_001):
+        run.store.write_atomic(part_key(key, number), f"{number} ".encode())
+    assert b"".join(Tail(run, key).new()) == b"999998 999999 1000000 1000001 "
 
 
 def test_what_readers_cannot_join_goes_up_whole(run, elsewhere):

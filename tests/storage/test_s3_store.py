@@ -322,6 +322,17 @@ def test_a_refusal_is_reported_at_once(moto_store, moto_proxy, moto_s3, case):
         assert moto_proxy.count() == before + 1
 
 
+def test_the_files_of_a_script_beside_the_trees_cost_no_request_each(moto_store, moto_proxy):
+    make_tree(moto_store, "trees/one", a=b"1")
+    for step in range(20):
+        moto_store.write_atomic(f"trees/step-{step}.pt", b"2")
+    before = moto_proxy.count()
+    assert moto_store.trees("trees", MARKER) == ["one"]
+    assert moto_store.collect_leftovers("trees", MARKER, any_tree) == []
+    assert moto_proxy.count() - before < 20
+    assert len(moto_store.list("trees")) == 21
+
+
 def test_a_head_has_no_reason_for_a_400(moto_store, moto_proxy):
     moto_proxy.script(status(400))
     assert "credentials have expired" in refusal(lambda: moto_store.size_or_none("a"))

@@ -311,6 +311,17 @@ def test_each_rank_writes_a_profile_of_the_steps(ranks, tmp_path, requested):
     assert len(steps) == 2
 
 
+def test_a_stop_within_a_profile_leaves_the_profile_of_the_steps_before(tmp_path):
+    run = MemoryRun(0, asked=lambda call: (call == 4, False))
+    run.trace = tmp_path / "0.gz"
+    settings = TrainSettings(steps=6, batch_size=2, profile=Profile(steps=(3, 5)))
+    assert not train(Plain(), settings, RankInfo(0, 0, 1, CPU), run, {}).finished
+    assert any("the profile of steps 3 to 4 is" in log.get("text", "") for log in run.logs)
+    with gzip.open(run.trace) as file:
+        events = json.load(file)["traceEvents"]
+    assert sum(event.get("name", "").startswith("Optimizer.step") for event in events) == 2
+
+
 def test_a_profile_beyond_the_last_step_is_refused():
     settings = TrainSettings(steps=9, batch_size=2, profile=Profile(steps=(8, 10)))
     with pytest.raises(JobError, match=r"train.profile.steps is \[8, 10\], but the run has 9 steps"):

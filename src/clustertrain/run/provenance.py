@@ -21,7 +21,9 @@ def record_provenance(attempt: Attempt, source: Source) -> None:
     diff = "".join(repository.diff for repository in source.repositories)
     if diff:
         attempt.run.store.write_atomic(attempt.diff_key, diff.encode())
-    kept = Source(tuple(replace(repository, diff="") for repository in source.repositories))
+    kept = Source(
+        tuple(replace(each, diff="", note=each.note or _left_out(each.diff)) for each in source.repositories)
+    )
     machine = Provenance(
         kept,
         installed_packages(),
@@ -32,3 +34,9 @@ def record_provenance(attempt: Attempt, source: Source) -> None:
         memory_bytes=read_limits().memory_bytes,
     )
     attempt.provenance.write(machine)
+
+
+def _left_out(diff: str) -> str:
+    """What git does not write into a diff, and without which it does not apply."""
+    count = sum(line.startswith("Binary files ") for line in diff.split("\n"))
+    return f"binary files that the diff only names: {count}" if count else ""

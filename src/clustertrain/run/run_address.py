@@ -42,7 +42,7 @@ def addresses_of(folder: str) -> list[RunAddress]:
     A run may have the name `g1`, so `…/g1` may be a run, or a generation of a run: the first place with a run
     is the right one.
     """
-    path = folder.rstrip("/") if Location(folder).is_s3 else os.path.normpath(Path.cwd() / folder)
+    path = folder.rstrip("/") if Location(folder).is_s3 else os.path.normpath(Path(folder).absolute())
     places = [RunAddress(*_split(path))]
     match path.split("/"):
         case [*run, generation, "attempts", attempt] if attempt.isdecimal():

@@ -28,10 +28,12 @@ class S3Store(S3Objects):
         return create_exclusive(self, key, data)
 
     def list(self, prefix: str) -> builtins.list[str]:
-        start, names = len(self._prefix(prefix)), set[str]()
-        for page in self._pages("list_objects_v2", prefix, Delimiter="/"):
-            names.update(entry["Key"][start:] for entry in page.get("Contents", []))
-            names.update(entry["Prefix"][start:-1] for entry in page.get("CommonPrefixes", []))
+        return self._directly_below(prefix, "Contents", "CommonPrefixes")
+
+    def _directly_below(self, prefix: str, *kinds: str) -> builtins.list[str]:
+        start, pages = len(self._prefix(prefix)), self._pages("list_objects_v2", prefix, Delimiter="/")
+        found = [entry for page in pages for kind in kinds for entry in page.get(kind, [])]
+        names = {(entry.get("Key") or entry["Prefix"])[start:].rstrip("/") for entry in found}
         return sorted(name for name in names if name and not name.startswith(HIDDEN))
 
     def local_folder(self, key: str) -> None:
@@ -47,7 +49,7 @@ class S3Store(S3Objects):
         newest = None
         while True:
             before = newest
-            names = self.list(prefix)
+            names = self._directly_below(prefix, "CommonPrefixes")  # a script may have its files beside them
             newest = (self.read_or_none(f"{prefix}/{NEWEST}") or b"").decode()
             whole = {name for name in {*names, newest} if name and self.exists(f"{prefix}/{name}/{marker}")}
             if newest in ("", before) or newest in whole:
@@ -61,7 +63,7 @@ class S3Store(S3Objects):
     def collect_leftovers(
         self, prefix: str, marker: str, is_over: Callable[[str], bool]
     ) -> builtins.list[str]:
-        over = filter(is_over, self.list(prefix))
+        over = filter(is_over, self._directly_below(prefix, "CommonPrefixes"))
         leftovers = {name for name in over if not self.exists(f"{prefix}/{name}/{marker}")}
         for name in leftovers:
             self.remove_below(f"{prefix}/{name}")

@@ -119,6 +119,7 @@ def train(
     end, skipped = loop.position, precision.scaler.skipped_steps
     run.phase("save", end.step)
     run.finish()
+    loop.watch.finish()  # when the checkpoint is safe: it may take a while
     why = "" if order.done(end) else stopping.text
     return TrainResult(end.step, end.epoch, loop.metrics, finished, why, skipped)
 

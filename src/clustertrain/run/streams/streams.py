@@ -58,7 +58,8 @@ class Tail:
     def _new_parts(self) -> Iterator[bytes]:
         """The new bytes of the objects, without those already read from the local file, which is deleted
         after its upload."""
-        for name in self._run.store.list(self._key + PARTS)[self._parts_read :]:
+        names = self._run.store.list(self._key + PARTS)
+        for name in sorted(names, key=len)[self._parts_read :]:  # 1000000 follows 999999
             part = self._run.store.read_or_none(f"{self._key}{PARTS}/{name}") or b""
             self._parts_read += 1
             self._parts_bytes += len(part)
@@ -95,4 +96,4 @@ def stream_names(run: RunDir, folder: str) -> list[str]:
     names = set(run.spool.list(folder))
     if run.is_spooled:
         names |= {name.removesuffix(PARTS) for name in run.store.list(folder) if name.endswith(PARTS)}
-    return sorted(names)
+    return sorted(names, key=len)

@@ -70,7 +70,12 @@ class Profile:
     def step_done(self, step: int) -> None:
         """After step `step`, on every rank."""
         self._next_step = step + 1
-        if self._profiler is None or step < self._last:
+        if step >= self._last:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write the recorded steps, if there are some: also if the run is stopped before the last one."""
+        if self._profiler is None:
             return
         profiler, self._profiler = self._profiler, None
         if self._rank_info.device.type == "cuda":
@@ -85,8 +90,8 @@ class Profile:
         sum_over_ranks(torch.zeros(1, device=self._rank_info.device), self._rank_info).item()
         self._log(
             "note",
-            text=f"the profile of steps {self._first} to {step} is {uri}; those of the other ranks are "
-            "beside it. Open one at https://ui.perfetto.dev, "
+            text=f"the profile of steps {self._first} to {self._next_step - 1} is {uri}; those of the other "
+            "ranks are beside it. Open one at https://ui.perfetto.dev, "
             "or the folder with TensorBoard and torch-tb-profiler",
             profile=uri,
         )

@@ -94,6 +94,10 @@ class StepWatch:
         """Profile the next steps, on every rank."""
         self._profile.begin_at_next(steps)
 
+    def finish(self) -> None:
+        """After the last step, on every rank."""
+        self._profile.finish()
+
     def figures(self, samples_per_s: float) -> dict[str, float | list[float]]:
         """The figures of the steps since the last line of the log, the same on every rank; see
         docs/metrics.md.
