@@ -6,6 +6,7 @@ import pytest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver import retry_policy
+from clustertrain.driver.result_of_fit import NothingStarted, of_error
 from clustertrain.driver.retry_policy import RetryBudget, StopRetrying
 from clustertrain.driver.trainer import FailureWatch
 from clustertrain.errors import RunStopped
@@ -72,8 +73,18 @@ def test_restarts_without_a_checkpoint_are_counted_and_end(attempt):
 def test_a_start_without_a_report_counts_too(attempt):
     watch = watch_of(attempt, retries=1)
     watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
-    with pytest.raises(StopRetrying, match="could not be started"):
+    with pytest.raises(NothingStarted, match="could not be started"):
         watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
+
+
+def test_the_result_of_a_group_that_does_not_start_is_not_the_failure_before(attempt):
+    watch = watch_of(attempt, retries=1)
+    fails(attempt, watch, 0)
+    with pytest.raises(NothingStarted) as caught:
+        watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
+    result = of_error(attempt, caught.value)
+    assert (result.state, result.cause) == ("failed", "error")
+    assert result.text.startswith("The workers could not be started") and "All 1 restarts" in result.text
 
 
 def test_what_would_happen_again_is_not_tried_again(attempt):

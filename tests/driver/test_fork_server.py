@@ -67,6 +67,14 @@ sys.path.insert(0, ".")
 from clustertrain.worker.fork.client import ask
 ask({"modules": sys.argv[1:], "path": sys.path})
 """
+IMPATIENT = """
+from clustertrain.worker.fork import client
+client._ANSWER_S = 0.01
+try:
+    client.ask({"arguments": []}, files=(0, 1, 2))
+except TimeoutError:
+    pass
+"""
 
 
 class Server:
@@ -161,6 +169,15 @@ def test_a_worker_is_a_fork_with_its_own_arguments_folder_and_random_numbers(ser
     assert first["numpy"] != second["numpy"]
     assert first["torch"] != second["torch"]
     assert first["object_id"] != second["object_id"]
+
+
+def test_one_that_does_not_wait_for_the_answer_costs_no_second_import(server):
+    """On a busy machine the import of Ray takes longer than a worker waits."""
+    program = [sys.executable, "-c", IMPATIENT]
+    subprocess.run(program, env=server.environment, cwd=server.folder, check=True)
+    assert [server.worker()["is_fork"] for _ in range(2)] == [True, True]
+    server.starter.stdin.close()
+    assert server.starter.stdout.read().count("workers are forks") == 1
 
 
 def test_what_a_process_reads_only_at_its_start_needs_a_process_of_its_own(server):

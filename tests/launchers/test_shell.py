@@ -102,6 +102,14 @@ def test_ctrl_c_is_for_the_command_that_has_the_terminal():
     assert process.returncode == 7
 
 
+def test_a_command_in_the_background_of_a_script_ignores_ctrl_c_as_the_script_does():
+    program = "import sys; from clustertrain.launchers.shell import attached; attached(sys.argv[1:])"
+    shows = "grep SigIgn /proc/self/status"
+    script = f'"{sys.executable}" -c "{program}" sh -c "{shows}" & wait'
+    printed = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert int(printed.split()[1], 16) & 1 << signal.SIGINT - 1
+
+
 def test_bytes_that_are_no_utf8_are_told_of_all_the_same(program):
     assert run(["tool"], environ=program("tool", r"printf 'a\377b'")).stdout == "a�b"
 

@@ -47,6 +47,14 @@ def test_two_seeds_begin_at_two_blocks(monkeypatch):
     assert free_block(10, seed=1).first != free_block(10, seed=2).first
 
 
+def test_large_blocks_of_two_seeds_have_no_port_in_common(monkeypatch):
+    """Two SLURM jobs that share a node begin at the same time."""
+    monkeypatch.setattr(ports, "_is_free", lambda port: True)
+    for seed in range(300):
+        one, other = sorted((free_block(150, seed=each) for each in (seed, seed + 1)), key=lambda b: b.first)
+        assert one.last < other.first
+
+
 def test_no_free_block_is_an_error(monkeypatch):
     monkeypatch.setattr(ports, "_can_bind", lambda family, port: False)
     with pytest.raises(ClusterError, match="No 40 free ports in a row"):

@@ -79,6 +79,15 @@ def test_a_request_of_an_earlier_start_is_old_news(attempt):
         assert poller.take() == Requests(stop=True)  # a stop stays
 
 
+def test_a_request_since_the_claim_of_this_start_is_served_once(attempt):
+    attempt.save.write(SaveRequest(time=2.0))
+    attempt.profile.write(ProfileRequest(7, time=1.0))
+    with RequestPoller(attempt, claimed_s=1.5) as poller:
+        assert poller.take() == Requests(save=True)
+        attempt.stop.write(StopRequest("user"))
+        assert taken_within(poller) == (True, False)
+
+
 def test_a_stop_from_another_machine_arrives_through_s3(moto_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(requests, "POLL_S_ON_S3", 0.2)

@@ -43,6 +43,7 @@ from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
+from clustertrain.supervise.driver_process import MARK
 from clustertrain.supervise.early_driver import AttemptToCome
 from clustertrain.worker.code.user_code import check_code, enter_code
 from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
@@ -123,7 +124,14 @@ class _Run:
         """End this process and its attempt if Ray does not answer within its deadline."""
         # A connection that reports its own failure at the deadline has the better message.
         within_s = self.cluster.deadline.seconds + _MARGIN_S
-        return ending_after(within_s, self.claimed.attempt, self._without_answer)
+        return ending_after(within_s, self._attempt_to_end, self._without_answer)
+
+    def _attempt_to_end(self) -> Attempt:
+        """The attempt. A spare driver ends before it has one: the run that takes it starts another."""
+        if self.claimed.to_come.is_spare and not self.claimed.is_claimed:
+            print(f"{MARK}{self.cluster.name} has not answered within {self.cluster.deadline}", flush=True)
+            os._exit(EXIT_RAY_ENDED)
+        return self.attempt
 
     def _without_answer(self, attempt: Attempt) -> Result:
         logs = command_on(attempt.uri, "logs", "--driver")
@@ -143,7 +151,7 @@ def _run(run: _Run) -> int:
     except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
         traceback.print_exc()
         if run.claimed.to_come.is_spare and not run.claimed.is_claimed:
-            return EXIT_DRIVER_FAILED  # no run sees it
+            return EXIT_RAY_ENDED  # if a run has taken it already, that starts another
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
             return EXIT_RAY_ENDED  # the launcher determines how Ray ended
         if isinstance(error, RayNotUp):
@@ -224,7 +232,8 @@ def _connect(run: _Run, imports: Future[None]) -> None:
     started_s = time.monotonic() - started
     if run.claimed.to_come.is_spare:
         imports.result()
-        _prepare_fork_server()
+        with run.ending_without_answer():
+            _prepare_fork_server()
         run.claimed.is_ready(time.monotonic() - started)
         started_s = 0.0
     attempt, started = run.attempt, time.monotonic()

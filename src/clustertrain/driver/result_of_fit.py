@@ -13,6 +13,10 @@ from clustertrain.run.states import CAUSE_OF_CODE
 from clustertrain.worker.code.error_report import first_lines
 
 
+class NothingStarted(ClusterTrainError):
+    """The last start of the group came to nothing: a failure that is recorded is that of an earlier one."""
+
+
 def of_outcome(attempt: Attempt) -> Result:
     """The result if the trainer returned: finished, or stopped on request."""
     restart = attempt.newest_restart()
@@ -30,9 +34,9 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
         return stopped(attempt)
     restart = attempt.newest_restart()
     failure = restart.failure.read() if restart is not None else None  # of this start, not of an earlier one
-    if failure is not None:
-        return _of_failure(attempt, failure)
     kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
+    if failure is not None and not isinstance(kit, NothingStarted):
+        return _of_failure(attempt, failure)
     if kit is not None:
         return failed(attempt, str(kit), kit.exit_code)
     what = f"{type(chain[-1]).__name__}: {first_lines(str(chain[-1]), lines=2, characters=600)}"

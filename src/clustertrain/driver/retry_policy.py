@@ -15,6 +15,7 @@ from typing import Any
 from clustertrain.driver.calls import RankDied
 from clustertrain.driver.cause.failures import Group
 from clustertrain.driver.ray_cluster import RayCluster
+from clustertrain.driver.result_of_fit import NothingStarted
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import committed_step, progress_of
@@ -79,7 +80,7 @@ class RetryPolicy:
         """Decide whether the workers start again, and wait until they can.
 
         Raises:
-            StopRetrying: another start would not help.
+            StopRetrying, NothingStarted: another start would not help.
             RunStopped: a stop was requested.
             ClusterError: there is no room for the workers.
         """
@@ -96,9 +97,10 @@ class RetryPolicy:
         of_script = is_of_script(attempt)
         if self._patience.is_over_after(committed_step(attempt.run)):
             text = f"{text}\n{self._patience.text(of_script=of_script)}".rstrip()
-            if failure is not None:
-                cause = "retries_used_up" if self._retries else failure.cause
-                _write(attempt, replace(failure, cause=cause, text=text))
+            if failure is None:
+                raise NothingStarted(text)
+            cause = "retries_used_up" if self._retries else failure.cause
+            _write(attempt, replace(failure, cause=cause, text=text))
             raise StopRetrying(text)
         if failure is not None and failure.broken_node:
             text += f"\n{self._leave_out(attempt, failure)}"

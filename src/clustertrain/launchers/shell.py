@@ -137,7 +137,9 @@ def attached(argv: Sequence[str]) -> int:
         CommandMissing, CommandFailed: it was not started.
     """
     try:
-        with handled_signals([signal.SIGINT]):  # Ctrl-C is for the command, such as a shell or a debugger
+        is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as in `exec ... &` of a script
+        # Ctrl-C is for the command, such as a shell or a debugger.
+        with handled_signals([] if is_ignored else [signal.SIGINT]):
             code = subprocess.run(list(argv), check=False).returncode
     except OSError as error:
         raise _not_started(argv, error) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +52,9 @@ def free_block(count: int, *, seed: int, taken: range = range(0)) -> Ports:
     """
     end = _first_ephemeral()
     starts = list(range(_FIRST, end - count, _ALIGNED))
+    begin = seed * math.ceil(count / _ALIGNED)  # the next seed begins behind this block
     for i in range(len(starts)):
-        first = starts[(seed + i) % len(starts)]
+        first = starts[(begin + i) % len(starts)]
         if all(port not in taken and _is_free(port) for port in range(first, first + count)):
             return Ports(first, first + count - 1)
     raise ClusterError(

@@ -58,7 +58,7 @@ class WorkerRun:
         # The ranks of a loop agree on the step to stop at; each process of a script gets its own signal.
         resizable = restart if len(job.world_sizes) > 1 and not job.is_script else None
         has_poller = rank == 0 or job.is_script
-        self._requests = RequestPoller(self.attempt, resizable) if has_poller else None
+        self._requests = RequestPoller(self.attempt, resizable, plan.claimed_s) if has_poller else None
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
         self._curve = self._make_curve(job) if rank == 0 else None
         self._reached = Reached(restart.reached) if rank == 0 else None

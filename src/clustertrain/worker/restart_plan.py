@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from clustertrain.job.file import parse_job
@@ -21,6 +22,7 @@ class RestartPlan:
     checkpoint: str | None  # the one to resume from, None for a fresh start
     resumes_script: bool = False  # a script left a file in its checkpoint folder
     alarms: int = 0  # earlier starts of this attempt that a watchdog ended
+    claimed_s: float = math.inf  # when the restart was claimed, by the driver's clock
     kept_mark: int = 0  # of the state in the nodes' memory that is the checkpoint; 0: it is in the storage
 
     @property

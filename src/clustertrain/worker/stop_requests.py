@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import suppress
@@ -10,12 +11,13 @@ from contextlib import suppress
 from clustertrain.errors import StorageError
 from clustertrain.record_file import decoded
 from clustertrain.run.folder import Attempt, Restart
-from clustertrain.run.records import ProfileRequest
+from clustertrain.run.records import ProfileRequest, SaveRequest
 from clustertrain.storage import Store
 from clustertrain.training.ranks.host import Requests
 
 POLL_S = 0.2
 POLL_S_ON_S3 = 2.0
+_KINDS: dict[str, type[SaveRequest | ProfileRequest]] = {"save": SaveRequest, "profile": ProfileRequest}
 _MARGIN_S = 0.4  # for the processes that read the result of a poll
 
 
@@ -38,10 +40,13 @@ class RequestPoller:
     """Polls for requests in a separate thread, so that a slow or unreachable storage delays no step.
 
     `resizable`: the start of the workers that may get a request to return, because there is room for more.
+    `claimed_s`: when this start was claimed. What was requested before was for an earlier one.
     A request from this node is found after 0.2 s, one from elsewhere through S3 after 2 s.
     """
 
-    def __init__(self, attempt: Attempt, resizable: Restart | None = None) -> None:
+    def __init__(
+        self, attempt: Attempt, resizable: Restart | None = None, claimed_s: float = math.inf
+    ) -> None:
         run = attempt.run
         self._keys = {"stop": attempt.stop.key, "save": attempt.save.key, "profile": attempt.profile.key}
         if resizable is not None:
@@ -51,8 +56,8 @@ class RequestPoller:
         self._polled_remote_s = float("-inf")
         self._ends: set[str] = set()  # the requests to end that were found
         self._served: set[bytes] = set()  # the requests for a save or a profile
-        self._poll_all()
-        self._save, self._profile_steps = False, 0  # those before this start were for an earlier one
+        self._save, self._profile_steps = False, 0
+        self._poll_all(since_s=claimed_s)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="requests", daemon=True)
 
@@ -80,23 +85,26 @@ class RequestPoller:
         while not self._ended.wait(POLL_S):
             self._poll_all()
 
-    def _poll_all(self) -> None:
-        self._poll(self._local)
+    def _poll_all(self, since_s: float = -math.inf) -> None:
+        self._poll(self._local, since_s)
         if self._remote is not None and time.monotonic() - self._polled_remote_s >= POLL_S_ON_S3:
             self._polled_remote_s = time.monotonic()
-            self._poll(self._remote)
+            self._poll(self._remote, since_s)
 
-    def _poll(self, store: Store) -> None:
+    def _poll(self, store: Store, since_s: float) -> None:
         with suppress(StorageError):  # the next save reports the same fault
             for name in self._keys.keys() - self._ends:
                 request = store.read_or_none(self._keys[name])
                 if request is None or request in self._served:
                     continue
-                if name == "save":
-                    self._served.add(request)
-                    self._save = True
-                elif name == "profile":
-                    self._served.add(request)
-                    self._profile_steps = decoded(ProfileRequest, request, self._keys[name]).steps
-                else:
+                if name not in _KINDS:
                     self._ends.add(name)
+                    continue
+                self._served.add(request)
+                asked = decoded(_KINDS[name], request, self._keys[name])
+                if asked.time < since_s:
+                    continue
+                if isinstance(asked, ProfileRequest):
+                    self._profile_steps = asked.steps
+                else:
+                    self._save = True

@@ -94,6 +94,19 @@ def test_a_keeper_that_ends_while_it_is_asked_is_none(listens):
     thread.join()
 
 
+def test_a_keeper_that_is_slow_to_answer_is_waited_for(listens, monkeypatch):
+    monkeypatch.setattr(messages, "_ANSWERS_WITHIN_S", 0.1)
+    assert commands._state() is None
+
+
+def test_a_keeper_that_does_not_end_is_not_said_to_have_ended(listens, monkeypatch):
+    monkeypatch.setattr(commands, "_ENDS_WITHIN_S", 0.1)
+    lines = []
+    with pytest.raises(ClusterError, match=f"Process {os.getpid()}, .* runs after 0.1 s"):
+        commands.down(lines.append)
+    assert lines == []
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o702])
 def test_a_folder_that_others_may_use_is_refused(folder, mode):
     folder.chmod(mode)

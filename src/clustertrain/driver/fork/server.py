@@ -185,7 +185,11 @@ def _serve(channel: socket.socket, before: RandomStates, after: RandomStates) ->
             return
         request, connection = Request(**json.loads(message)), socket.socket(fileno=files.pop(0))
         with connection:
-            connection.send(_ACCEPTED)
+            try:
+                connection.send(_ACCEPTED)
+            except OSError:  # this process had to import for so long that the worker does it itself
+                _close(files)
+                continue
         if not request.modules:
             if os.fork() == 0:
                 raise _Forked(partial(_become_worker, request, files, before, after))

@@ -183,7 +183,7 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
         RunStopped: a stop was requested before this start.
         StorageError: a newer attempt has taken the run over, or no checkpoint verifies.
     """
-    attempt = ref.open()
+    attempt, claimed_s = ref.open(), time.time()
     before, restart = _claimed(attempt)
     events = EventLog(attempt.events)
     # A script keeps its own checkpoints.
@@ -224,6 +224,7 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
         name,
         resumes_script,
         alarms=sum(failure is not None and failure.error == "watchdog" for failure in failures),
+        claimed_s=claimed_s,
         kept_mark=found.mark if isinstance(found, KeptState) else 0,
     )
     if config.is_script and (restart.number > 0 or attempt.n > 1):

@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,15 +101,23 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
 
 
 def down(echo: Echo) -> None:
-    """End the keeper and what it keeps, and wait for its end."""
+    """End the keeper and what it keeps, and wait for its end.
+
+    Raises:
+        ClusterError: it does not end.
+    """
     connection = connect()
     if connection is None:
         echo("Nothing is up.")
         return
-    with connection:
+    with connection, suppress(ConnectionError):  # it is ending
         pid = check_peer(connection)
         send(connection, Ask("down"))
-    wait_until(lambda: process_of(pid) is None, _ENDS_WITHIN_S, _POLL_S)
+    if not wait_until(lambda: process_of(pid) is None, _ENDS_WITHIN_S, _POLL_S):
+        raise ClusterError(
+            f"Process {pid}, which keeps Ray, has been asked to end and runs after {_ENDS_WITHIN_S:g} s.\n"
+            f"Wait, or `kill -9 {pid}`: what it keeps ends with it."
+        )
     echo("Ended.")
 
 
@@ -124,14 +133,14 @@ def _check_possible(job: Job) -> None:
 
 
 def _state() -> Answer | None:
-    """What the keeper says; None if there is none, or it is ending."""
+    """What the keeper says; None if there is none, or it is starting or ending."""
     try:
         if (connection := connect()) is None:
             return None
         with connection:
             send(connection, Ask("state"))
             return receive(connection, Answer)[0]
-    except ConnectionError:
+    except (ConnectionError, TimeoutError):
         return None
 
 
