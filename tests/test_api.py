@@ -111,6 +111,17 @@ def test_wait_returns_the_end_of_a_run_and_raises_nothing_for_a_failure(prepared
     assert capfd.readouterr() == ("", "")
 
 
+def test_wait_is_for_the_run_that_the_job_file_meant_at_first(prepared, folder, monkeypatch):
+    monkeypatch.setattr(api, "_POLL_S", 0.05)
+
+    def echo(line):
+        if line == "waiting (workers)":
+            (folder / "job.yaml").write_text(json.dumps(JOB | {"name": "b"}))
+            write_result(prepared, Result("done", "finished", 0, step=20))
+
+    assert clustertrain.open("job.yaml").wait(echo=echo).state == "done"
+
+
 def test_stop_requests_it_without_a_word(prepared, capfd):
     run = clustertrain.open("job.yaml")
     run.stop(wait=False)

@@ -4,6 +4,7 @@ import pytest
 
 from clustertrain.checkpoints.manifest import CheckpointDamaged, UnknownFormat
 from clustertrain.checkpoints.write import Fenced
+from clustertrain.driver.result_of_fit import NothingStarted
 from clustertrain.driver.retry_policy import StopRetrying
 from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
 from clustertrain.staging.stage import StagingInterrupted
@@ -21,6 +22,7 @@ ERRORS = [
     UnknownFormat("a"),
     Fenced("a"),
     StopRetrying("a"),
+    NothingStarted("a"),
     RunStopped("a", checkpointed=True),
     RunStopped("a", checkpointed=False),
     StagingInterrupted("digits"),

@@ -31,6 +31,7 @@ from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.screen import Screen, Told
+from clustertrain.observe.status import read_files
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.terminal_text import plain
 from clustertrain.observe.wait import wait_for_end
@@ -87,8 +88,16 @@ class Run:
             StorageError, ClusterError: the storage or the cluster has not answered for ten minutes.
         """
         told, patience_s = StoredStatus.told, _PATIENCE_S
+        found: tuple[Launcher, Target] | None = None
+
+        def status() -> StoredStatus:
+            nonlocal found  # once: the job file may be that of another run before this one ends
+            launcher, run = found = found or self._found()
+            files = None if run.files is None else read_files(run.files.run)
+            return launcher.status(replace(run, files=files))
+
         return wait_for_end(
-            self.target, self.status, told, echo, _POLL_S, patience_s=patience_s, timeout_s=timeout_s
+            self.target, status, told, echo, _POLL_S, patience_s=patience_s, timeout_s=timeout_s
         )
 
     def logs(

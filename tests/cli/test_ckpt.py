@@ -98,6 +98,12 @@ def test_an_export_loads_without_clustertrain(ckpt, tmp_path):
     assert (page["step"], page["checkpoint"], page["metrics"]) == (20, "00000020-1.0", {"accuracy": 0.2})
 
 
+def test_an_export_has_another_name_than_the_page_beside_it(ckpt, tmp_path):
+    result = ckpt("export", "--output", str(tmp_path / "digits.json"))
+    assert (result.exit_code, "does not end in .json" in result.stderr) == (2, True)
+    assert not (tmp_path / "digits.json").exists()
+
+
 def test_an_export_of_an_older_one_and_of_none(ckpt, tmp_path):
     to = str(tmp_path / "old.safetensors")
     assert ckpt("export", "--name", "00000010-1.0", "--output", to).exit_code == 0

@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from clusters.gridengine import GridEngine, why_not
+from clustertrain.errors import ClusterError
+from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.run.folder import RunDir
 from clustertrain.run.streams.history import events_of_attempt
 from waiting import wait_until
@@ -206,6 +208,19 @@ def test_one_that_waits_is_cancelled(user):
     assert f"Grid Engine job {job_id} was cancelled in the queue" in user("stop", "second.yaml")
     assert "cancelled" in user("status", "second.yaml")
     user("stop", "first.yaml")
+
+
+def test_a_job_that_may_have_started_is_not_cancelled_in_its_queue(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE)
+    from clustertrain_gridengine.scheduler import GridEngineScheduler
+
+    for name, line in {"qstat": "exit 1", "qdel": f"touch {tmp_path}/deleted"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ClusterError, match="does not answer"):
+        GridEngineScheduler().cancel(Handle("7"), only_waiting=True)
+    assert not (tmp_path / "deleted").exists()
 
 
 REFUSED = [

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from clustertrain.errors import ClusterError
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.elsewhere import RunElsewhere, _Shown
+from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import Prepared, send_array
@@ -79,6 +80,15 @@ def test_a_lost_run_is_not_called_over_while_its_job_may_be_put_back(run, monkey
     run.attempt(1).claim.create(sample_claim(launcher="slurm", allocation=start))
     with pytest.raises(ClusterError, match="digits is lost, and the queue does not answer"):
         stop_run(Queue(native=None), run, print)
+
+
+def test_a_lost_process_of_another_machine_is_over(run, monkeypatch):
+    """As after the restart of a container, which then has another name."""
+    monkeypatch.setattr("clustertrain.launchers.scheduler.status.who_runs", lambda attempt: None)
+    start = SchedulerStart("local", "a-host-that-is-not-here", "12-34")
+    run.attempt(1).claim.create(sample_claim(launcher="local", allocation=start))
+    with pytest.raises(JobError, match="attempt 1 is lost"):
+        stop_run(launcher_of("local").scheduler, run, print)
 
 
 def test_an_array_is_asked_for_once_however_many_elements_it_has():

@@ -142,6 +142,7 @@ def only_job_errors(read):
 @given(TEXTS)
 @example('A=\'bash -c "$A"\'\nbash -c "$A"')
 @example("A='$A $A'\nsrun $A")
+@example("torchrun ..")
 @example("exec " * 3000 + "torchrun train.py")
 @example("torchrun --nproc-per-node 9999999999999999999 train.py")
 @example("#SBATCH --mem=999999999999999T\nsrun python train.py")

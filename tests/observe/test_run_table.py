@@ -9,6 +9,8 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.ledger.prometheus import write_metrics
+from clustertrain.observe.run_table import rows_of
+from clustertrain.observe.status import status_by_files
 from clustertrain.run.folder import RunDir
 
 RELEASE = Path(__file__).parents[1] / "fixtures" / "release_0" / "storage"
@@ -35,13 +37,42 @@ def test_the_ledger_of_a_run_that_ended_is_what_it_wrote_last(attempt):
     assert used(attempt) != computed
 
 
-def test_a_run_with_a_job_of_a_later_version_hides_no_other(attempt):
+@pytest.fixture
+def of_a_later_version(attempt):
+    """Another run there, whose row needs its job."""
     run = RunDir.newest(attempt.run.store.location, "stopped").attempt(1)
-    with run.run.store.local_folder(run.job_key).open("a") as job:
-        job.write("of_a_later_version: 1\n")
+    for key in (run.job_key, run.run.job_key):
+        with run.run.store.local_folder(key).open("a") as job:
+            job.write("of_a_later_version: 1\n")
     run.path.joinpath("result.json").unlink()
     run.restart(0).metrics.unlink()
+    return run.run
+
+
+def test_a_run_with_a_job_of_a_later_version_hides_no_other(attempt, of_a_later_version):
     listed = CliRunner().invoke(main, ["ls", attempt.run.store.location.uri, "--json"])
     finished, stopped = json.loads(listed.stdout)
     assert (listed.exit_code, finished["state"], stopped["state"]) == (0, "done", "unknown")
     assert "unknown key 'of_a_later_version'" in stopped["text"]
+
+
+def test_a_run_that_cannot_be_read_costs_no_second_question_to_its_scheduler(attempt, of_a_later_version):
+    asked = []
+
+    def statuses(runs):
+        asked.append(len(runs))
+        return [*map(status_by_files, runs)]
+
+    rows, _ = rows_of([attempt.run, of_a_later_version], statuses)
+    assert ([row.state for row in rows], asked) == (["done", "unknown"], [2])
+
+
+def test_a_sweep_is_listed_although_a_point_cannot_be_read(attempt, of_a_later_version):
+    storage = attempt.run.store.location.uri
+    of_a_later_version.store.local_folder(of_a_later_version.name).rename(f"{storage}/finished-2")
+    attempt.run.store.local_folder(attempt.run.name).rename(f"{storage}/finished-1")
+    listed = CliRunner().invoke(main, ["ls", storage, "--sweep", "finished"])
+    assert [line.split()[:2] for line in listed.stdout.splitlines()[1:3]] == [
+        ["finished-1", "done"],
+        ["finished-2", "unknown"],
+    ]

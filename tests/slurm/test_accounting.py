@@ -1,5 +1,7 @@
 """A cluster with slurmdbd: what it remembers of jobs that SLURM has forgotten, and whom it lets submit."""
 
+import re
+
 import pytest
 
 from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
@@ -81,3 +83,14 @@ def test_a_job_goes_to_its_account_and_qos(accounting, login):
     job = accounting.job(job_id)
     accounting.command("scancel", job_id)
     assert (job["Account"], job["QOS"]) == (ACCOUNT, "night")
+
+
+def test_a_qos_may_lift_the_limits_of_a_partition(accounting, login):
+    accounting.accounts("add", "qos", "long", "set", "Flags=PartitionTimeLimit")
+    accounting.accounts("modify", "user", "root", "set", "qos+=long")
+    login.job(slurm={"partition": "short", "time_limit": "1h", "options": ["--hold"]})
+    assert "partition short allows 10m" in login.submit("job.yaml", code=3)
+    job_id = re.search(r"SLURM job (\d+)", login.submit("job.yaml", "--set", "slurm.qos=long"))[1]
+    job = accounting.job(job_id)
+    accounting.command("scancel", job_id)
+    assert (job["TimeLimit"], job["QOS"]) == ("01:00:00", "long")

@@ -77,7 +77,10 @@ class GridEngineScheduler(Scheduler):
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
         job_id = job.job_id
-        state = query([job_id]).jobs.get(job_id)
+        answer = query([job_id])
+        if only_waiting and answer.no_answer is not None:  # it may have started
+            raise ClusterError(f"{answer.no_answer}\nTry again.")
+        state = answer.jobs.get(job_id)
         if state is not None and (state.is_over or (only_waiting and not state.is_waiting)):
             return
         done = run(["qdel", job_id], timeout_s=ANSWER_S, check=False)

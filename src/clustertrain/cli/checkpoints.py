@@ -9,7 +9,7 @@ from pathlib import Path
 from clustertrain.checkpoints.manifest import CheckpointDamaged, UnknownFormat
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.transfer import send_model
-from clustertrain.errors import StorageError
+from clustertrain.errors import JobError, StorageError
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.model import model_of
 from clustertrain.launchers.target import Target
@@ -75,11 +75,14 @@ def export_model(
 ) -> tuple[Path, Path]:
     """Export a checkpoint of a run; if only its cluster reads the storage, the model is downloaded first.
 
-    Raises: as `choose`, and as checkpoints.export.export.
+    Raises:
+        JobError: the weights and their origin would have one name; and as `choose`.
+        CheckpointDamaged, StorageError: as checkpoints.export.export.
     """
     from clustertrain.checkpoints.export import export, refuse_to_overwrite
 
-    refuse_to_overwrite(to)
+    if refuse_to_overwrite(to) == to:
+        raise JobError(f"{to} is the file of the origin as well.\nUse a name that does not end in .json.")
     with model_of(launcher, target, name, best=best) as (shelf, chosen):
         try:
             return export(shelf, chosen, to)

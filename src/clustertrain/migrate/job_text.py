@@ -129,6 +129,7 @@ def _place(job: dict[str, Any], folder: Path, *, in_pods: bool) -> None:
         below = posixpath.relpath(whole, base) if posixpath.isabs(whole) == posixpath.isabs(base) else ".."
         if below.startswith(".."):
             code, below = posixpath.split(whole)
+            code = code or "."
         job["script"] = below
     elif script:
         job["script"] = posixpath.normpath(script)

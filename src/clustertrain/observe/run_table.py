@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from clustertrain.errors import JobError, StorageError
@@ -98,16 +99,18 @@ def rows_of(
             rows.append(_unreadable(run, error))
     try:
         found = statuses(read)
-        rows += [_row_of(each) for each in found]
     except _UNREADABLE:  # of one run, which is found by reading each for itself
         found = []
         for files in read:
             try:
-                (status,) = statuses([files])
-                rows.append(_row_of(status))
-                found.append(status)
+                found += statuses([files])
             except _UNREADABLE as error:
                 rows.append(_unreadable(files.run, error))
+    for status in found:
+        try:
+            rows.append(_row_of(status))
+        except _UNREADABLE as error:
+            rows.append(_unreadable(status.run, error))
     notes = [f"{each.no_answer}; this is the state in the storage" for each in found if each.note]
     return sorted(rows, key=lambda row: row.name), notes
 
@@ -163,7 +166,7 @@ def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> 
         cells.append({key: getattr(row, key) for key in PRINTED})
         try:
             cells[-1] |= columns.values(_job_of(row), row.run) if columns.headers else {}
-        except (JobError, StorageError) as error:
+        except _UNREADABLE as error:
             unread.append(f"{row.name}: {str(error).splitlines()[0]}")
     return Table(_BEFORE | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(cells)])
 
@@ -177,7 +180,11 @@ def points_of_sweep(rows: Sequence[RunRow], name: str, columns: Columns) -> tupl
     points = [row for row in rows if row.name.startswith(f"{name}-")]
     if not points:
         raise JobError(f"There is no run {name}-….\nName a sweep by the name in its job file.")
-    return points, columns.of_sweep([job for job in map(_job_of, points) if job is not None])
+    jobs: list[Job | None] = []
+    for point in points:
+        with suppress(*_UNREADABLE):  # its row, or a note, has the error
+            jobs.append(_job_of(point))
+    return points, columns.of_sweep([job for job in jobs if job is not None])
 
 
 def _job_of(row: RunRow) -> Job | None:

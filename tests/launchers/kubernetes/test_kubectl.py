@@ -248,6 +248,13 @@ def test_a_job_is_asked_for_where_its_handle_says(fake):
     assert argv.read_text().startswith("get rayjobs.ray.io ")
 
 
+def test_a_job_that_may_have_started_is_not_cancelled_in_its_queue(fake):
+    argv = fake(1, "The connection to the server was refused")
+    with pytest.raises(ClusterError):
+        SCHEDULER.cancel(Handle("digits"), only_waiting=True)
+    assert argv.read_text().startswith("get rayjobs.ray.io ")
+
+
 @pytest.mark.parametrize("stderr", [FORBIDDEN, "Error from server (NotFound): the server could not find it"])
 def test_what_the_api_server_does_not_serve_is_none(fake, stderr):
     argv = fake(0, stdout='{"items": []}')

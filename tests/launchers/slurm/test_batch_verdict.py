@@ -34,7 +34,7 @@ esac
 """
 
 
-def batch(folder: Path, python: str, *, seen: int = 0) -> Done:
+def batch(folder: Path, python: str, *, seen: int = 0, **slurm: object) -> Done:
     """The end of the script, whose job SLURM has restarted this often."""
     programs = folder / "bin"
     programs.mkdir()
@@ -44,7 +44,7 @@ def batch(folder: Path, python: str, *, seen: int = 0) -> Done:
     for name, text in {"srun": SRUN, "scontrol": scontrol}.items():
         (programs / name).write_text(f"#!/bin/bash\n{text}")
         (programs / name).chmod(0o755)
-    job = Job.model_validate({"name": "a", "function": "m:f"})
+    job = Job.model_validate({"name": "a", "function": "m:f", "slurm": slurm})
     script = render(job, job_path="job.yaml", python=python, lead_s=90).script
     step = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1"}
     environ = {**os.environ, **step, "PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(folder)}
@@ -70,3 +70,10 @@ def test_a_requeue_waits_for_the_controller_and_is_of_the_newest_start_alone(tmp
     assert (done.returncode, (tmp_path / "requeued").exists()) == (75, requeued), done
     assert ("job 7 is requeued" in done.stdout) == requeued
     assert list(tmp_path.glob("ct-mail-*")) == []
+
+
+def test_lines_that_fail_are_told_of_although_they_have_changed_the_path(tmp_path):
+    done = batch(tmp_path, agent(tmp_path, ""), setup=["export PATH=/opt/nothing", "module load cuda"])
+    assert done.returncode == 3
+    assert "line 2 ended with code 127: module load cuda" in done.stdout
+    assert "~/.bash_profile" not in done.stdout

@@ -1,12 +1,14 @@
 """What a user reads if sbatch fails, among the lines that a site's plugins print."""
 
+import os
+
 import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.scheduler.interface import Plan
 from clustertrain.launchers.shell import Done
-from clustertrain.launchers.slurm import launcher
+from clustertrain.launchers.slurm import launcher, preflight
 from clustertrain.launchers.slurm.sbatch_errors import refusal, sorted_lines
 from clustertrain.run.command_line import UNKNOWN
 
@@ -97,11 +99,22 @@ def test_what_counts_as_an_error(lines, errors):
     assert sorted_lines("\n".join([*(BANNER if len(lines) > 1 else []), *lines]))[0] == errors
 
 
-def test_an_sbatch_that_does_not_end_may_have_queued_the_job(tmp_path, monkeypatch):
+@pytest.fixture
+def slow(tmp_path, monkeypatch):
+    """A job, and an sbatch that does not end."""
     (tmp_path / "sbatch").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+    return Job.model_validate({"name": "a", "function": "m:f"})
+
+
+def test_a_plan_that_takes_slurm_too_long_is_no_refusal(slow, monkeypatch):
+    monkeypatch.setattr(preflight, "TEST_S", 0.3)
+    said = preflight.test_only(slow, Plan(b"", ()), os.environ, UNKNOWN, None)
+    assert said == "SLURM has not checked the job: sbatch --test-only did not end within 0.3 s"
+
+
+def test_an_sbatch_that_does_not_end_may_have_queued_the_job(slow, monkeypatch):
     monkeypatch.setattr(launcher, "_SUBMIT_S", 0.3)
-    job = Job.model_validate({"name": "a", "function": "m:f"})
     with pytest.raises(ClusterError, match=r"did not end within 0\.3 s(.|\n)*squeue --me"):
-        launcher.LAUNCHER.scheduler.submit(job, Plan(b"", ("sbatch",)), "{}", UNKNOWN)
+        launcher.LAUNCHER.scheduler.submit(slow, Plan(b"", ("sbatch",)), "{}", UNKNOWN)

@@ -122,7 +122,10 @@ class KubernetesScheduler(Scheduler):
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
         """Delete the RayJob, and the objects that have no owner because `kubectl apply` created them."""
-        state, kubectl = self.states([job]).jobs.get(job.job_id), _kubectl_of(job)
+        answer, kubectl = self.states([job]), _kubectl_of(job)
+        if only_waiting and answer.no_answer is not None:  # it may have started
+            raise Unanswered(answer.no_answer)
+        state = answer.jobs.get(job.job_id)
         if only_waiting and state is not None and not state.is_waiting:
             return
         kubectl.delete(RAYJOBS, job.job_id, _DELETE_S)

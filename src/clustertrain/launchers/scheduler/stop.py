@@ -54,7 +54,8 @@ class _Stop:
             status = status_of(self.scheduler, self.run)
             if status.standing.over:
                 return
-        if status.standing.over:
+        # A process of another machine that is lost is put back by nobody.
+        if status.standing.over or (status.runner is None and not self.scheduler.is_elsewhere):
             raise _not_running(status)
         if status.runner is None:  # its job is being requeued, or the scheduler does not answer
             self._cancel_remaining(self._job(status))

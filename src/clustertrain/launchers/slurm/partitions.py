@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
@@ -94,6 +95,18 @@ def parse(output: str) -> list[Partition]:
             nodes=(*(earlier.nodes if earlier else ()), nodes),
         )
     return list(found.values())
+
+
+def without_limits(known: Sequence[Partition], qos: str, environ: Mapping[str, str]) -> list[Partition]:
+    """The partitions, without the limits that do not hold for jobs of this QOS."""
+    argv, flags = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", qos, "format=Flags"], ""
+    with suppress(ClusterError):
+        flags = run(argv, environ=environ, timeout_s=ANSWER_S, check=False).stdout
+    if "PartitionTimeLimit" in flags:
+        known = [replace(each, time_limit_s=math.inf) for each in known]
+    if "PartitionMaxNodes" in flags:
+        known = [replace(each, max_nodes=math.inf) for each in known]
+    return [*known]
 
 
 def not_usable_now(partition: Partition, environ: Mapping[str, str]) -> list[str]:

@@ -18,13 +18,14 @@ from shlex import quote
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.scheduler.interface import Plan, start_text
-from clustertrain.launchers.shell import Unanswered, run
+from clustertrain.launchers.shell import CommandFailed, Unanswered, run
 from clustertrain.launchers.slurm.partitions import (
     ANSWER_S,
     Partition,
     check_partition,
     not_usable_now,
     partitions,
+    without_limits,
 )
 from clustertrain.launchers.slurm.sbatch_errors import GENERAL, reason_of_the_plan, refusal
 from clustertrain.launchers.slurm.script import is_image_file
@@ -65,7 +66,13 @@ def check_cluster(job: Job, plan: Plan, environ: Mapping[str, str], command: Com
     requested = job.section(Slurm).partition or environ.get("SBATCH_PARTITION")
     partition = None
     if not is_elsewhere(job, environ):
-        partition = check_partition(job, partitions(environ), requested)
+        known, qos = partitions(environ), job.section(Slurm).qos or environ.get("SBATCH_QOS")
+        try:
+            partition = check_partition(job, known, requested)
+        except ClusterError:
+            if qos is None:
+                raise
+            partition = check_partition(job, without_limits(known, qos, environ), requested)
     check_time(job, plan.lead_s, partition)
     return test_only(job, plan, environ, command, partition)
 
@@ -162,12 +169,17 @@ def test_only(
     job: Job, plan: Plan, environ: Mapping[str, str], command: CommandLine, partition: Partition | None
 ) -> str | None:
     """Let SLURM check the exact script that will be submitted. Returns when a job that has to wait would
-    start, or SLURM's reason if it plans no start: it plans with the nodes that it can use now.
+    start, or SLURM's reason if it plans no start: it plans with the nodes that it can use now. A busy SLURM
+    may not answer in time: then sbatch itself checks the job.
 
     Raises:
         ClusterError: SLURM refuses it.
     """
-    done = run(["sbatch", "--test-only"], input=plan.script, environ=environ, timeout_s=TEST_S, check=False)
+    argv = ["sbatch", "--test-only"]
+    try:
+        done = run(argv, input=plan.script, environ=environ, timeout_s=TEST_S, check=False)
+    except CommandFailed as error:
+        return f"SLURM has not checked the job: {' '.join(argv)} {error.how}"
     if done.code == 0:
         planned = re.search(r" to start at (\S+)", done.stderr)
         starts = start_text((planned and slurm_time_s(planned[1])) or None)

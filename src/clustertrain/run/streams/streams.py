@@ -96,4 +96,4 @@ def stream_names(run: RunDir, folder: str) -> list[str]:
     names = set(run.spool.list(folder))
     if run.is_spooled:
         names |= {name.removesuffix(PARTS) for name in run.store.list(folder) if name.endswith(PARTS)}
-    return sorted(names, key=len)
+    return sorted(names)

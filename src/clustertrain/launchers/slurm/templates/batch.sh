@@ -41,7 +41,7 @@ setup_ended() {
     echo "error: slurm.setup on $SLURMD_NODENAME ended with code $code before the end of its last line."
     echo "The lines above show the cause. No line may end its shell, as exit and an unclosed quote do."
   fi
-  ln -s "end 3" "$CLUSTERTRAIN_MAIL/verdict"
+  command -p ln -s "end 3" "$CLUSTERTRAIN_MAIL/verdict" # a line may have changed PATH
   exit 3
 }
 if [ -n "$setup" ]; then
