@@ -73,6 +73,14 @@ def refusal(load, tmp_path):
             TASK + "data:\n  d: {uri: x, sha: 1}\n",
             "job.yaml:5:15: data.d: unknown key 'sha'\ndid you mean 'sha256'?",
         ),
+        (
+            TASK + "checkpoint:\n  every: {step: 5}\n",
+            "job.yaml:5:11: checkpoint.every: unknown key 'step'\ndid you mean 'steps'?",
+        ),
+        (
+            TASK + "data:\n  d: {url: a}\n",
+            "job.yaml:5:7: data.d: unknown key 'url' (the first of 2 problems)\ndid you mean 'uri'?",
+        ),
         (TASK + "workers: 2", "job.yaml:4:1: unknown key 'workers'\ndid you mean 'resources.workers'?"),
         (
             TASK + "resources: {env: 1}",

@@ -140,6 +140,12 @@ def test_a_server_that_never_comes_to_an_end_is_given_up(folder, monkeypatch, an
     assert len(requests) == retries.TRIES
 
 
+def test_the_time_limit_names_the_reason_of_the_last_try(folder, monkeypatch):
+    monkeypatch.setattr(retries, "TRIES", 1_000_000)
+    text = refusal_of("http://127.0.0.1:1/f", folder, timeout_s=0.3)
+    assert "The last try: 127.0.0.1:1: Failed to establish a new connection" in text
+
+
 @pytest.mark.slow
 def test_the_whole_download_has_a_time_limit(folder):
     """A server that is fast enough, and has no end."""

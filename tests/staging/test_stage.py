@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.errors import DataError, RunStopped, StorageError
+from clustertrain.observe.event_lines import line_of
 from clustertrain.staging import http
 from clustertrain.staging import stage as staging
 from clustertrain.staging.entry import Entry
@@ -282,6 +283,14 @@ def test_events_have_the_phases_and_are_few(web, into, monkeypatch):
     assert [event["seconds"] for event in events] == sorted(event["seconds"] for event in events)
     assert events[0]["total_bytes"] == len(web.files["/a.tar.gz"])
     json.dumps(events)
+
+
+def test_a_try_that_fails_is_an_event_with_the_reason(web, into):
+    web.answers = [Answer(status=503)]
+    events = []
+    get(f"{web.url}/f", into, on_event=events.append)
+    (failed,) = (event for event in events if "problem" in event)
+    assert line_of({**failed, "kind": "stage"}) == "data d: HTTP 503 Service Unavailable; trying again"
 
 
 def test_a_stop_keeps_the_received_bytes_and_the_next_start_continues(web, into, monkeypatch):

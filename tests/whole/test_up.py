@@ -57,7 +57,9 @@ def keeper(monkeypatch):
 def test_runs_take_it_one_at_a_time_and_train_as_always(make_run, keeper):
     first = make_run("first", **FAULTY, **ONE_WORKER)
     assert "Ready after" in keeper.up(first.job_file, "--set", "train.epochs=1")
-    assert "up already" in keeper.up(first.job_file)
+    assert "up already" in (said := keeper.up(first.job_file)) and "another value" not in said
+    other_job = make_run("other-job", **FAULTY, resources={"workers": 2, "cpus_per_worker": 0.5}).job_file
+    assert "It was started with another value of: resources.workers." in keeper.up(other_job)
     spare, keeper_pid = keeper.started(), keeper.pid
     first.start("--set", "args.step_s=0.3", checked=True).wait_for_step(1)
     assert first.driver_pid() in spare, "the driver ran before the run"

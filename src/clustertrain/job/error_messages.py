@@ -22,6 +22,8 @@ from clustertrain.job.yaml_reader import (
 )
 from clustertrain.units import shortened
 
+_ONE_LETTER = 0.85  # the likeness of `step` and `steps`
+
 SectionT = TypeVar("SectionT", bound=Section)
 
 
@@ -34,8 +36,10 @@ def validated(document: Document, model: type[SectionT]) -> SectionT:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        problems = sorted(_problem(document, detail) for detail in error.errors(include_url=False))
-        position, text = problems[0]
+        details = error.errors(include_url=False)
+        # A key that is missing may be there with a mistake in its name.
+        problems = sorted((detail["type"] == "missing", *_problem(document, detail)) for detail in details)
+        _, position, text = problems[0]
         what, *lines = text.split("\n")
         more = f" (the first of {len(problems)} problems)" if len(problems) > 1 else ""
         raise JobError("\n".join([f"{position.label}: {what}{more}", *lines])) from None
@@ -63,7 +67,7 @@ def _unknown_key(path: Keys) -> str:
     valid = _keys_of(path[:-1])
     near = get_close_matches(str(path[-1]), valid, n=1)
     homes = [known for known, _ in sections() if path[-1] in _keys_of(known)]
-    if homes:
+    if homes and not get_close_matches(str(path[-1]), valid, cutoff=_ONE_LETTER):
         where = "" if homes[0] else " at the top level"
         hint = f"did you mean '{dotted((*homes[0], path[-1]))}'{where}?"
     else:

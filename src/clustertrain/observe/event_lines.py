@@ -29,6 +29,8 @@ def _stage_line(e: Record) -> str | None:
         return f"data {e['name']}: ready after {e.get('seconds', 0):.1f} s{size}"
     if e["phase"] == "wait":
         return f"data {e['name']}: another process is fetching it; waiting"
+    if e.get("problem"):
+        return f"data {e['name']}: {e['problem']}; trying again"
     return None
 
 

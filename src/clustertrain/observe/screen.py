@@ -176,7 +176,7 @@ class Bar:
             kind = record["kind"]
             if kind == "train":
                 self._figures(record)
-            elif kind == "stage":
+            elif kind == "stage" and "problem" not in record:
                 self._progress.update(
                     self._task,
                     description=f"data {record['name']}",

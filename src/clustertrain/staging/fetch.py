@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +66,18 @@ class Fetched:
     sha256: str
 
 
-def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: Tick) -> Fetched:
+def fetch(
+    source: Source,
+    folder: Path,
+    *,
+    uri: str,
+    sha256: str | None,
+    tick: Tick,
+    on_cut: Callable[[CutShort], None] = lambda cut: None,
+) -> Fetched:
     """Fetch a whole source into `folder`, and resume a partial download there.
+
+    `on_cut` is called with the reason before each pause, after which all that is missing is tried again.
 
     After a cut the transfer is resumed if the source can prove that its bytes are still the same, and
     restarted otherwise. It fails after `retry_s` of the source without a new byte, or, if `retry_s` is None,
@@ -77,7 +87,7 @@ def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: T
         DataError: it cannot be fetched, or has another checksum; in the latter case nothing of it is kept.
         StorageError: it does not fit on the disk, or cannot be written.
     """
-    download = _Download(source, folder, uri, tick)
+    download = _Download(source, folder, uri, tick, on_cut)
     try:
         fetched = download.complete()
         if sha256 not in (None, fetched.sha256) and download.was_cut:
@@ -99,8 +109,11 @@ def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: T
 class _Download:
     """The transfer of one file. `file` is replaced if the source has another version."""
 
-    def __init__(self, source: Source, folder: Path, uri: str, tick: Tick) -> None:
-        self._source, self._folder, self._uri, self._tick = source, folder, uri, tick
+    def __init__(
+        self, source: Source, folder: Path, uri: str, tick: Tick, on_cut: Callable[[CutShort], None]
+    ) -> None:
+        self._source, self._folder, self._uri, self._tick, self._on_cut = source, folder, uri, tick, on_cut
+        self._cut = ""
         self._ends_at = time.monotonic() + source.timeout_s
         self._in_order = False
         self._sha256, self._hashed_bytes = hashlib.sha256(), 0
@@ -122,8 +135,10 @@ class _Download:
                 if self.file.size_bytes <= before_bytes and self.file.missing():
                     raise CutShort("no new byte was received")
             except CutShort as cut:
-                self.was_cut = True
-                wait_until(self._report, retries.pause_s(cut, self.file.size_bytes), 0.2)
+                self.was_cut, self._cut = True, f" The last try: {cut}."
+                pause_s = retries.pause_s(cut, self.file.size_bytes)
+                self._on_cut(cut)
+                wait_until(self._report, pause_s, 0.2)
         self._hash_more()
         return Fetched(self.file.path, self._hashed_bytes, self._sha256.hexdigest())
 
@@ -144,7 +159,7 @@ class _Download:
         if time.monotonic() >= self._ends_at:
             raise DataError(
                 f"{masked(self._uri)} was not complete after {duration_text(self._source.timeout_s)}, "
-                "the limit `timeout` of this data set (data.*.timeout).\n"
+                f"the limit `timeout` of this data set (data.*.timeout).{self._cut}\n"
                 "Run again to continue from there, or raise the limit."
             )
         self._tick(self.file.size_bytes, self.file.total_bytes)

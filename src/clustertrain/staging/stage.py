@@ -69,7 +69,8 @@ def stage(
         sha256: of the file, 64 hexadecimal digits.
         extract: unpack the archive, and return the folder.
         on_event: called with dicts with event "stage", name, phase ("wait", "download", "extract", "ready"),
-            bytes, total_bytes (None if unknown) and seconds since the call; at most twice a second.
+            bytes, total_bytes (None if unknown) and seconds since the call; at most twice a second, and
+            with `problem` after each try that failed.
         should_stop: called twice a second; True ends the work with StagingInterrupted.
         lease_s: after this time without a renewal of its lease, a process counts as dead.
 
@@ -125,7 +126,9 @@ def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
         tick = report.ticker("download", lease)
         _adopt(entry, lease, work, tick)
         source = open_source(entry.location)
-        fetched = fetch(source, work, uri=entry.location.uri, sha256=entry.sha256, tick=tick)
+        fetched = fetch(
+            source, work, uri=entry.location.uri, sha256=entry.sha256, tick=tick, on_cut=report.failed_try
+        )
         _arrange(entry, fetched, work / "whole", report.ticker("extract", lease))
         lease.check()
         _publish(entry, work / "whole")
@@ -247,7 +250,10 @@ class _Report:
             self.emit("wait", None, None)
         self._is_due()
 
-    def emit(self, phase: str, done_bytes: int | None, total_bytes: int | None) -> None:
+    def failed_try(self, why: Exception) -> None:
+        self.emit("download", None, None, problem=str(why))
+
+    def emit(self, phase: str, done_bytes: int | None, total_bytes: int | None, **more: str) -> None:
         self._phase, self._reported_at = phase, time.monotonic()
         if self._on_event is not None:
             self._on_event(
@@ -258,5 +264,6 @@ class _Report:
                     "bytes": done_bytes,
                     "total_bytes": total_bytes,
                     "seconds": time.monotonic() - self._began_at,
+                    **more,
                 }
             )

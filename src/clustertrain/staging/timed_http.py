@@ -44,6 +44,9 @@ class Clock(io.RawIOBase):
 
 
 class _Timed(HTTPConnection):
+    def __str__(self) -> str:  # the errors of urllib3 begin with it
+        return f"{self.host}:{self.port}"
+
     def response_class(self, sock: socket.socket, *args: Any, **named: Any) -> http.client.HTTPResponse:  # type: ignore[override]
         """http.client calls it for each answer, also for that of a proxy to CONNECT."""
         answer = http.client.HTTPResponse(sock, *args, **named)

@@ -90,13 +90,13 @@ def test_a_keeper_that_ends_while_it_is_asked_is_none(listens):
 
     thread = threading.Thread(target=end)
     thread.start()
-    assert commands._state() is None
+    assert commands._state({}) is None
     thread.join()
 
 
 def test_a_keeper_that_is_slow_to_answer_is_waited_for(listens, monkeypatch):
     monkeypatch.setattr(messages, "_ANSWERS_WITHIN_S", 0.1)
-    assert commands._state() is None
+    assert commands._state({}) is None
 
 
 def test_a_keeper_that_does_not_end_is_not_said_to_have_ended(listens, monkeypatch):

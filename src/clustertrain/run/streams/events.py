@@ -34,8 +34,9 @@ class Kind(NamedTuple):
 
 KINDS = {
     "stage": Kind(
-        "A data set is fetched: `phase` is wait, download, extract or ready.",
-        "name, phase, bytes, total_bytes, seconds",
+        "A data set is fetched: `phase` is wait, download, extract or ready. `problem` is why a try failed, "
+        "before the next one.",
+        "name, phase, bytes, total_bytes, seconds, problem",
     ),
     "ray_started": Kind("Ray runs at `address`.", "seconds, address"),
     "group_started": Kind(

@@ -67,10 +67,14 @@ def take(job: Job, world_size: int, echo: Echo) -> Warm | None:
     if answer.folder:
         return Warm(EarlyDriver.adopt(Path(answer.folder), fds), connection)
     connection.close()
-    shown = ", ".join(answer.differs[:_MOST_NAMES]) + (", …" if len(answer.differs) > _MOST_NAMES else "")
-    why = f"was started with another value of: {shown}" if shown else "is in use by another run"
+    why = f"was {_other_start(answer)}" if answer.differs else "is in use by another run"
     echo(f"note: the Ray of `clustertrain up` {why}. This run starts its own.")
     return None
+
+
+def _other_start(answer: Answer) -> str:
+    shown = ", ".join(answer.differs[:_MOST_NAMES]) + (", …" if len(answer.differs) > _MOST_NAMES else "")
+    return f"started with another value of: {shown}"
 
 
 def up(job: Job, idle_s: float, echo: Echo) -> None:
@@ -79,10 +83,14 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     Raises:
         ClusterTrainError: it cannot start here, or the spare driver has ended.
     """
-    if (answer := _state()) is not None:
-        echo(f"It is up already. {_state_text(answer)}")
-        return
     _check_possible(job)
+    start = start_of(job, world_sizes_here(job)[-1])
+    if (answer := _state(start)) is not None:
+        echo(f"It is up already. {_state_text(answer)}")
+        if answer.differs:
+            echo(f"It was {_other_start(answer)}. A run of this job starts its own Ray.")
+            echo("For one that it can use: `clustertrain down`, then `clustertrain up`.")
+        return
     started_s, folder = time.monotonic(), keeper_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     check_private(folder)
@@ -91,7 +99,7 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     log.write_bytes(b"")
     command = [sys.executable, "-m", "clustertrain.launchers.local.warm.keeper", str(folder), str(idle_s)]
     pid = start_in_background(command, log, environ=os.environ)
-    while (answer := _state()) is None or not (answer.is_ready or answer.is_used):
+    while (answer := _state(start)) is None or not (answer.is_ready or answer.is_used):
         if answer is None and process_of(pid) is None:
             raise ClusterError(
                 log.read_text().strip().removeprefix("error: ") or f"Process {pid} was killed."
@@ -124,7 +132,6 @@ def down(echo: Echo) -> None:
 def _check_possible(job: Job) -> None:
     check_training_installed("up")
     check_set(job.start_texts, os.environ)
-    world_sizes_here(job)
     for name in ("RAY_ADDRESS", variables.RAY):
         if os.environ.get(name):
             raise JobError(
@@ -132,13 +139,13 @@ def _check_possible(job: Job) -> None:
             )
 
 
-def _state() -> Answer | None:
-    """What the keeper says; None if there is none, or it is starting or ending."""
+def _state(start: dict[str, str]) -> Answer | None:
+    """What the keeper says of this start; None if there is none, or it is starting or ending."""
     try:
         if (connection := connect()) is None:
             return None
         with connection:
-            send(connection, Ask("state"))
+            send(connection, Ask("state", start))
             return receive(connection, Answer)[0]
     except (ConnectionError, TimeoutError):
         return None

@@ -106,14 +106,13 @@ class Keeper:
             if ask.what == "take":
                 self._hand_over(connection, ask.start)
             else:
-                send(connection, self._state())
+                send(connection, self._state(ask.start))
         if connection not in self._runs:
             connection.close()
         return False
 
     def _hand_over(self, connection: socket.socket, start: dict[str, str]) -> None:
-        names, spare = start.keys() | self._start.keys(), self._spare
-        differs = sorted(name for name in names if start.get(name) != self._start.get(name))
+        differs, spare = self._differs_from(start), self._spare
         if differs or spare is None:
             send(connection, Answer(differs=differs))
             return
@@ -121,14 +120,19 @@ class Keeper:
         spare.process.let_go()
         self._runs[connection], self._spare = spare, None
 
-    def _state(self) -> Answer:
+    def _differs_from(self, start: dict[str, str]) -> list[str]:
+        names = start.keys() | self._start.keys()
+        return sorted(name for name in names if start.get(name) != self._start.get(name))
+
+    def _state(self, start: dict[str, str]) -> Answer:
         spare = self._spare
         is_ready = spare is not None and StartFolder(spare.folder).ready.exists()
         resources = self._job.resources
         gpus = f" and {resources.gpus_per_worker:g} GPUs" if resources.gpus_per_worker else ""
         kept_for = f"{self._world_size} workers with {resources.cpus_per_worker:g} CPUs{gpus} each"
         memory_bytes = _memory_bytes(spare.process.pid) if spare is not None and is_ready else 0
-        return Answer(is_ready, bool(self._runs), kept_for, memory_bytes, self._idle_s)
+        differs = self._differs_from(start)
+        return Answer(is_ready, bool(self._runs), kept_for, memory_bytes, self._idle_s, differs)
 
 
 def _memory_bytes(guardian: int) -> int:

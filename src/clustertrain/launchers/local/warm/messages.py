@@ -25,7 +25,7 @@ T = TypeVar("T", "Ask", "Answer")
 
 @dataclass(frozen=True)
 class Ask:
-    """What is asked of the keeper. `start`: of a run, what its processes would have from their start."""
+    """What is asked of the keeper. `start`: what the processes of a run would have from their start."""
 
     what: Literal["state", "take", "down"]
     start: dict[str, str] = field(default_factory=dict)
