@@ -44,7 +44,7 @@ def test_each_combination_is_a_run_of_its_own(job_file):
     [
         ("lr", "--grid lr is not KEY=VALUE,VALUE"),
         ("lr=1,", "is not KEY=VALUE,VALUE"),
-        ("name=a,b", "is not KEY=VALUE,VALUE"),
+        ("name=a,b", "the name of each point follows from its values"),
         ("lr=1,-1", "two points have the name digits-1"),
     ],
 )

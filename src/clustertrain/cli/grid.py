@@ -29,7 +29,9 @@ def points_of(job_file: str, sets: tuple[str, ...], grid: Sequence[str]) -> list
     job, axes = load_job(Path(job_file), sets), []
     for option in grid:
         key, separator, values = option.partition("=")
-        if not separator or not all(value.strip() for value in values.split(",")) or key == "name":
+        if key == "name":
+            raise JobError("--grid name=…: the name of each point follows from its values.\nOmit it.")
+        if not separator or not all(value.strip() for value in values.split(",")):
             raise JobError(f"--grid {option} is not KEY=VALUE,VALUE.\nWrite --grid lr=0.1,0.01, for example.")
         key = key if "." in key or key in Job.model_fields else f"args.{key}"
         axes.append([(key, value.strip()) for value in values.split(",")])

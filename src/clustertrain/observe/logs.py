@@ -177,7 +177,7 @@ def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> st
     where = f" on {node}" if node else ""
     raise JobError(
         f"Attempt {attempt.n} of {attempt.run.uri} has no log of rank {rank}{where}.\n"
-        f"There are: {sorted({of for _, of in logs})}."
+        f"There are: {sorted({of for _, of in logs}) or 'none yet'}."
     )
 
 

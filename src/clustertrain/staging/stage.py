@@ -175,9 +175,9 @@ def _arrange(entry: Entry, fetched: Fetched, whole: Path, tick: Tick) -> None:
     if entry.extract:
         try:
             contents = extract_archive(path, entry.content(whole), tick=tick)
-        except DataError:
+        except DataError as error:
             forget(path.parent)  # this archive is unusable; the next start downloads it again
-            raise
+            raise DataError(str(error).replace(path.name, uri, 1)) from error
         marker = Marker.of_archive(uri, fetched.sha256, contents, time.time())
     else:
         entry.content(whole).parent.mkdir()
