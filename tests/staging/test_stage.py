@@ -200,7 +200,10 @@ def test_a_wrong_checksum_leaves_nothing(web, into):
 
 
 def test_a_bad_archive_leaves_nothing(web, into):
-    for data, rule in ((archive_of({"../evil": b"1"}), r"'\.\.'"), (b"no archive", rf"^{web.url}/a.tar.gz is not a tar")):
+    for data, rule in (
+        (archive_of({"../evil": b"1"}), r"'\.\.'"),
+        (b"no archive", rf"^{web.url}/a.tar.gz is not a tar"),
+    ):
         web.files["/a.tar.gz"] = data
         with pytest.raises(DataError, match=rule):
             get(f"{web.url}/a.tar.gz", into, extract=True)
