@@ -97,7 +97,14 @@ class Run:
             return launcher.status(replace(run, files=files))
 
         return wait_for_end(
-            self.target, status, told, echo, _POLL_S, patience_s=patience_s, timeout_s=timeout_s
+            self.target,
+            status,
+            told,
+            echo,
+            _POLL_S,
+            patience_s=patience_s,
+            timeout_s=timeout_s,
+            is_settled=lambda status: status.standing.is_settled,
         )
 
     def logs(

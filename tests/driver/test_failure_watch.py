@@ -3,13 +3,15 @@
 import signal
 
 import pytest
+from ray.exceptions import RayTaskError
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver import retry_policy
+from clustertrain.driver.calls import errors_of_ray
 from clustertrain.driver.result_of_fit import NothingStarted, of_error
 from clustertrain.driver.retry_policy import RetryBudget, StopRetrying
 from clustertrain.driver.trainer import FailureWatch
-from clustertrain.errors import RunStopped
+from clustertrain.errors import DataError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import LocalRay
 from clustertrain.observe.event_lines import line_of
@@ -85,6 +87,17 @@ def test_the_result_of_a_group_that_does_not_start_is_not_the_failure_before(att
     result = of_error(attempt, caught.value)
     assert (result.state, result.cause) == ("failed", "error")
     assert result.text.startswith("The workers could not be started") and "All 1 restarts" in result.text
+
+
+def test_the_result_of_an_error_from_a_call_of_ray_is_its_own_text(attempt):
+    """And not the traceback that is the text of Ray's copy, which has the same type."""
+    error = DataError("d cannot be fetched.\nRun again.")
+    try:
+        with errors_of_ray():
+            raise RayTaskError("stage_data", "a traceback", error).as_instanceof_cause()
+    except DataError as raised:
+        result = of_error(attempt, raised)
+    assert (result.text, result.exit_code) == (str(error), 4)
 
 
 def test_what_would_happen_again_is_not_tried_again(attempt):

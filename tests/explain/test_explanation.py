@@ -113,6 +113,41 @@ def test_the_times_of_nodes_with_different_clocks_are_compared_on_one(attempt):
     assert "  rank 3  00:02:01  IndexError" in found.proof
 
 
+def script_ended(attempt, code, *printed):
+    lines = "".join(f"\n  | {line}" for line in printed)
+    text = f"f.py ended with exit code {code} on rank 1; its last lines:{lines}"
+    fail(attempt, text, error="ScriptFailed", exit_code=code, host="node1")
+    attempt.result.write(replace(FAILED, text=text))
+    log(attempt, 1, "\n".join(printed))
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [(3, "(it printed nothing)"), (1, "set DATA=/x"), (4, "[Warning] No space left on device is handled")],
+)
+def test_a_script_that_ended_itself_is_explained_by_its_exit_code_and_last_line(attempt, code, line):
+    script_ended(attempt, code, "it began", line)
+    found = explain(attempt.run)
+    assert (found.failure, found.rank) == ("own_exit", 1)
+    assert found.cause.startswith(f"rank 1 on node1: the script ended itself with exit code {code}, ")
+    assert found.proof.endswith(f"  | {line}") and len(found.evidence) == 3
+    assert summary(attempt) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "failure"),
+    [
+        (4, ["error: No space left on device"], "disk_full"),
+        (2, ["usage: f.py [-h]", "f.py: error: unrecognized arguments: --epoch 3"], "wrong_arguments"),
+        (3, ["/a/cuda.py:9: UserWarning: The NVIDIA driver on your system is too old"], "driver_too_old"),
+        (2, RAISED.format("ValueError: upside down").splitlines(), "own_exception"),
+    ],
+)
+def test_an_error_that_a_script_printed_before_its_exit_is_the_cause(attempt, code, lines, failure):
+    script_ended(attempt, code, *lines)
+    assert explain(attempt.run).failure == failure
+
+
 def test_behind_a_kill_is_what_the_rank_printed_before_it(attempt):
     fail(attempt, "rank 1 (pid 7 on node1) died of signal 9 (SIGKILL)", rank=1, error="signal")
     assert explain(attempt.run).failure == "killed"
@@ -199,7 +234,7 @@ def test_without_a_failure_there_is_nothing_to_explain(attempt, state, cause, co
 
 
 def test_what_is_not_there_is_refused(attempt, tmp_path):
-    with pytest.raises(JobError, match="attempt 7"):
+    with pytest.raises(JobError, match=r"attempt 7\.\nThere are: \[1\]\."):
         explain(attempt.run, 7)
     result = CliRunner().invoke(main, ["stacks", str(tmp_path / "digits")])
     assert (result.exit_code, "No workers" in result.output) == (2, True)
@@ -240,6 +275,19 @@ def test_ranks_that_do_not_answer_come_first_then_the_smallest_group(running, mo
     assert where_all_are(groups).startswith("the run is running; rank 3 did not answer")
     monkeypatch.setattr("clustertrain.explain.stacks._WAIT_S", 0.1)
     assert len(stacks_now(start)) == 4
+
+
+def test_a_run_that_has_no_workers_yet_is_explained_by_what_it_waits_for(tmp_path):
+    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    attempt.claim.create(sample_claim(this_process()))
+    assert explain(attempt.run).cause == "none yet: digits waits for nodes or workers"
+    EventLog(attempt.events).write("stage", name="x", phase="download")
+    assert explain(attempt.run).cause == "none yet: digits fetches the data x"
+    result = CliRunner().invoke(main, ["stacks", str(tmp_path / "digits")])
+    assert (result.exit_code, "it fetches the data x" in result.output) == (2, True)
+    assert "explain" not in result.output
+    EventLog(attempt.events).write("stage", name="x", phase="ready")
+    assert explain(attempt.run).cause == "none yet: digits waits for nodes or workers"
 
 
 def test_ranks_as_text():

@@ -180,7 +180,7 @@ def test_ls_shows_runs_of_all_launchers_in_one_table(job, tmp_path):
     header, *rows = list_runs().lines()
     assert header.split() == ["NAME", "STATE", "STEP", "ATTEMPT", "ETTR", "HOURS", "WHERE", "FIGURES"]
     digits, far, pods, note = rows
-    assert digits.split()[:3] == ["digits", "waiting", "0"]
+    assert digits.split()[:3] == ["digits", "waiting", "-"]
     assert far.split()[:2] == ["far", "unknown"]
     assert "SLURM cluster sim, job 7" in far
     assert "/nowhere/runs is not visible here; submitted from login1" in far

@@ -102,6 +102,17 @@ def test_a_run_with_fewer_workers_than_it_could_have_names_both_numbers(run):
     assert dict(status_rows(status_by_files(read_files(run))))["workers"] == "4 of 8"
 
 
+def test_the_restarts_of_a_run_are_shown_while_it_runs(run):
+    attempt = claim_attempt(run)
+    for number, shown in ((0, None), (1, "1"), (5, "5")):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        assert dict(status_rows(status_of(run))).get("restarts") == shown
+    write_result(attempt, stopped(attempt))
+    assert [value for name, value in status_rows(status_of(run)) if name == "restarts"] == [
+        "5, 0 steps repeated"
+    ]
+
+
 def test_a_dead_attempt_without_a_result_is_lost(run):
     attempt = claim_attempt(run)
     attempt.claim.write(replace(attempt.claim.read(), pid_started_ticks=0))
@@ -131,6 +142,13 @@ def test_ls_shows_state_step_and_figures(run, tmp_path):
     assert header.index("STATE") == first.index("done")
 
 
+def test_ls_shows_the_reason_of_a_failure_in_one_harmless_line(run):
+    write_result(claim_attempt(run), Result("failed", "error", 1, text="train.py: \x1b[2Jno.\nMend it."))
+    table = list_runs(run.store.uri(""))
+    assert table.values()[0]["text"] == "train.py: \x1b[2Jno."
+    assert table.lines()[1].endswith("this machine  train.py: no.")
+
+
 def test_no_step_of_a_script_is_claimed(run):
     attempt = claim_attempt(run)
     record_job(attempt, parse_job("name: digits\nscript: train.py\n", "job.yaml"))
@@ -155,6 +173,7 @@ def test_the_summary_has_state_and_cause(run):
         restarts=1,
         redone_steps=5,
         skipped_steps=3,
+        train_s=6.0,
     )
     rows = dict(summary_rows(run, result))
     assert rows["skipped steps"] == "3, their gradients overflowed fp16"
@@ -164,6 +183,7 @@ def test_the_summary_has_state_and_cause(run):
     assert rows["accuracy"] == "0.98"
     assert "lr" not in rows
     assert rows["restarts"] == "1, 5 steps repeated"
+    assert rows["training"] == "0:06 in the last start"
     assert rows["folder"] == run.uri
 
 
@@ -244,7 +264,7 @@ def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_s
     assert rows["attempt"] == "none yet"
     assert rows["note"] == "squeue is not on PATH here; this is the state in the storage"
     lines = list_runs(str(tmp_path)).lines()
-    assert lines[1].split()[:4] == ["digits", "queued", "0", "-"]
+    assert lines[1].split()[:4] == ["digits", "queued", "-", "-"]
     assert lines[2:] == ["note: squeue is not on PATH here; this is the state in the storage"]
 
 
@@ -285,7 +305,8 @@ def test_a_start_without_a_step_shows_that_of_the_checkpoint_it_would_continue(r
     attempt = claim_attempt(run)
     if result is not None:
         write_result(attempt, result)
-    assert status_of(run).step == 0
+    assert status_of(run).step is None
+    assert json.loads(list_runs(run.store.uri("")).json())[0]["step"] is None
     for name in ("00000003-1.0", "00000040-1.0"):
         (run.store.root / run.checkpoints.key / name).mkdir(parents=True)
     assert status_of(run).step == 40

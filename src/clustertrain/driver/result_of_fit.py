@@ -34,7 +34,7 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
         return stopped(attempt)
     restart = attempt.newest_restart()
     failure = restart.failure.read() if restart is not None else None  # of this start, not of an earlier one
-    kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
+    kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError) and not _is_of_ray(e)), None)
     if failure is not None and not isinstance(kit, NothingStarted):
         return _of_failure(attempt, failure)
     if kit is not None:
@@ -42,6 +42,11 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
     what = f"{type(chain[-1]).__name__}: {first_lines(str(chain[-1]), lines=2, characters=600)}"
     text = f"{what}\nThe full traceback is in {attempt.driver_log}."
     return ended(attempt, "failed", "error", text=text)
+
+
+def _is_of_ray(error: BaseException) -> bool:
+    """Whether it is a RayTaskError, which also has the type of its cause. Its text is a traceback."""
+    return hasattr(error, "as_instanceof_cause")
 
 
 def _of_failure(attempt: Attempt, failure: Failure) -> Result:

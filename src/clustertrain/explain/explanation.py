@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from clustertrain.errors import JobError
-from clustertrain.explain.catalogue import UNKNOWN
+from clustertrain.explain.catalogue import UNKNOWN, Entry
 from clustertrain.explain.evidence import Start
-from clustertrain.explain.first_cause import Hit, first_cause, hits_of
-from clustertrain.explain.stacks import Group, ranks_text, stacks_now, where_all_are
+from clustertrain.explain.first_cause import Hit, Source, first_cause, hits_of
+from clustertrain.explain.stacks import Group, ranks_text, stacks_now, waits_for, where_all_are
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt, RunDir
@@ -21,6 +22,8 @@ _EVIDENCE, _OF_CAUSE = 10, 7  # lines in all, and of the cause itself
 _REQUESTED = ("user", "interrupt", "terminated", "interrupted_twice", "cancelled")  # causes of an end
 _UNEXPLAINED = ("error", "same_error_twice", "retries_used_up", "driver_died")  # of the state "failed"
 _LONGEST_MESSAGE = 200  # of an exception, in characters
+_PRINTED = "  | "  # before each line in the failure of a script that ended without an exception
+_WARNING = re.compile(r"\W*warning\b", re.I)  # of an error that the script has handled
 _SUMMARY_RANKS = 32  # whose logs a command reads that only adds three lines
 
 
@@ -30,7 +33,8 @@ class Explanation:
 
     Attributes:
         failure: the name in the table of docs/failures.md, "own_exception" for another exception that a line
-            of the user's own code raised, "unknown" for any other, or empty if the run has not failed.
+            of the user's own code raised, "own_exit" for a script that ended itself with an exit code,
+            "unknown" for any other, or empty if the run has not failed.
         cause: the first cause in one sentence.
         proof: the line that shows it, and where it is.
         change: what to change.
@@ -81,6 +85,8 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
     attempt = claimed_attempt(run, number)
     start = Start.newest(attempt)
     if start.result is None and start.failure is None and who_runs(attempt) is not None:
+        if not start.pids:
+            return Explanation("", f"none yet: {run.name} {waits_for(start)}")
         groups = stacks_now(start)
         return Explanation("", where_all_are(groups), change=_ADVICE, stacks=groups)
     if start.result is not None and start.result.state == "done":
@@ -98,9 +104,11 @@ def claimed_attempt(run: RunDir, number: int | None) -> Attempt:
     """
     attempt = standing_attempt(run) if number is None else run.attempt(number)
     if attempt is None or not attempt.claim.exists():
-        which = "attempt yet" if number is None else f"attempt {number}"
+        if number is not None:
+            numbers = [each.n for each in run.attempts()]
+            raise JobError(f"{run.uri} has no attempt {number}.\nThere are: {numbers}.")
         state = command_on(run.uri, "status")
-        raise JobError(f"{run.uri} has no {which}.\n`{state}` shows what the run waits for.")
+        raise JobError(f"{run.uri} has no attempt yet.\n`{state}` shows what the run waits for.")
     return attempt
 
 
@@ -138,12 +146,26 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
     if failure is None or failure.error in ("signal", "watchdog"):
         return first_cause(hits)
     own = [hit for hit in hits if hit.source.rank == failure.rank]
+    if (ended := _own_exit(next(start.records()), failure.exit_code)) is not None:
+        own = [hit for hit in own if not _WARNING.match(hit.line)]
     said = first_cause(hit for hit in own if hit.source.order == 0)
     if said is not None and said.entry.kind == "consequence":
         return first_cause(hits)
     unknown = [hit for hit in own if hit.entry is UNKNOWN] if said is None else []
     raised = next((hit for hit in unknown if hit.message in failure.text), None)
-    return raised or first_cause(unknown or own) or Hit(UNKNOWN, next(start.records()), 0)
+    return raised or first_cause(unknown or own) or ended or Hit(UNKNOWN, next(start.records()), 0)
+
+
+def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:
+    """The end of a script that ended itself with an exit code, at the last line that it printed."""
+    printed = [n for n, line in enumerate(failed.text.split("\n")) if line.startswith(_PRINTED)]
+    if exit_code is None or not printed:
+        return None
+    cause = f"the script ended itself with exit code {exit_code}, without an exception"
+    change = (
+        "What it last printed is below: look for the line of your code that ends it (sys.exit, os._exit)."
+    )
+    return Hit(Entry("own_exit", (), cause, change, told=True), failed, printed[-1])
 
 
 def _of_ended(start: Start, most_ranks: int) -> Explanation:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from clustertrain.errors import JobError
 from clustertrain.explain.evidence import Start
 from clustertrain.node.limits import process_place
+from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
 from clustertrain.run.records import RankStacks, StacksRequest
+from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.waiting import wait_until
 
 _WAIT_S, _WAIT_S_ON_S3 = 10.0, 20.0
@@ -54,6 +56,11 @@ def stacks_now(start: Start) -> tuple[Group, ...]:
     """
     if start.restart is None or not start.pids or start.failure is not None or start.result is not None:
         uri = start.attempt.run.uri
+        if start.failure is None and who_runs(start.attempt) is not None:
+            state = command_on(uri, "status")
+            raise JobError(
+                f"No workers of {uri} are running yet: it {waits_for(start)}.\n`{state}` shows more."
+            )
         raise JobError(
             f"No workers of {uri} are running, so there are no stacks.\n"
             f"`{command_on(uri, 'status')}` shows its state, `{command_on(uri, 'explain')}` why it ended."
@@ -66,6 +73,14 @@ def stacks_now(start: Start) -> tuple[Group, ...]:
     wait_until(lambda: len(store.list(key)) >= len(start.pids), wait_s, poll_s=0.2)
     read = (restart.stacks_answer(request.id, rank).read() for rank in sorted(start.pids))
     return grouped(start, [answer for answer in read if answer is not None])
+
+
+def waits_for(start: Start) -> str:
+    """What an attempt that runs waits for as long as it has no workers."""
+    stages = [each for each in events_of_attempt(start.attempt) if each["kind"] == "stage"]
+    if stages and stages[-1]["phase"] != "ready":
+        return f"fetches the data {stages[-1].get('name')}"
+    return "waits for nodes or workers"
 
 
 def grouped(start: Start, answers: list[RankStacks]) -> tuple[Group, ...]:

@@ -35,6 +35,13 @@ class RunState:
         return f"{self.name}: {self.text}" if self.text else self.name
 
     @property
+    def is_settled(self) -> bool:
+        """Whether it is that of a result after which no scheduler starts the run again. One at a time limit
+        may be that of a job which goes back into the queue."""
+        may_go_on = STATES[self.state].restarts or self.cause == "time_limit"
+        return self.over and self.of_result and not may_go_on
+
+    @property
     def exit_code(self) -> int | None:
         """The exit code of a run in this state that left no result, or None if it has not ended."""
         if self.state == "failed":

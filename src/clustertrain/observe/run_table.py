@@ -15,6 +15,7 @@ from clustertrain.observe.as_json import as_json
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.event_lines import figures_text
 from clustertrain.observe.status import RunFiles, Status, read_files
+from clustertrain.observe.terminal_text import plain
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import newest_job
 from clustertrain.run.states import STATES
@@ -47,7 +48,7 @@ class Table:
 def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
-    return f"{cell:.6g}" if isinstance(cell, float) else str(cell).partition("\n")[0]
+    return f"{cell:.6g}" if isinstance(cell, float) else plain(str(cell).partition("\n")[0])
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def _unreadable(run: RunDir, error: JobError | StorageError) -> RunRow:
 
 def _row_of(status: Status) -> RunRow:
     figures = figures_text(status.result.metrics) if status.result else ""
+    reason = status.result.text.partition("\n")[0] if status.result else ""
     used = _used(status)
     return RunRow(
         status.run.name,
@@ -135,7 +137,7 @@ def _row_of(status: Status) -> RunRow:
         ettr=round(used.ettr, 3) if used.ettr is not None else None,
         device_hours=round(used.device_hours, 3),
         where=status.where or "this machine",
-        text=figures or status.standing.text,
+        text=figures or status.standing.text or reason,
         run=status.run,
     )
 

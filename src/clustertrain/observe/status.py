@@ -75,8 +75,9 @@ class Status:
 
     @property
     def step(self) -> int | None:
-        """The last step, or None for a script, which counts its own. If the newest start ended before its
-        first step, it is the step of the newest checkpoint, from which the next start continues."""
+        """The last step, or None before the first, and for a script, which counts its own. If the newest
+        start ended before its first step, it is the step of the newest checkpoint, from which the next start
+        continues."""
         step: int | None = 0
         if self.result is not None:
             step = self.result.step
@@ -84,7 +85,7 @@ class Status:
             step = int(self.last["step"])
         elif self.attempt is not None and is_of_script(self.attempt):
             step = None
-        return step if step != 0 else committed_step(self.run)
+        return step if step != 0 else committed_step(self.run) or None
 
     @property
     def exit_code(self) -> int | None:

@@ -38,7 +38,7 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         repeated = "" if result.redone_steps is None else f", {result.redone_steps} steps repeated"
         rows.append(("restarts", f"{result.restarts}{repeated}"))
     if result.train_s is not None:
-        rows.append(("training", time_text(result.train_s)))
+        rows.append(("training", time_text(result.train_s) + " in the last start" * (result.restarts > 0)))
     if result.checkpoint:
         rows.append(("checkpoint", result.checkpoint))
     if result.best:
@@ -155,14 +155,18 @@ def _used_rows(status: Status) -> list[Row]:
 
 
 def _worker_rows(status: Status) -> list[Row]:
-    """The number of workers of the newest start, if it is not the number that the attempt could have."""
+    """The restarts of an attempt that has no result yet, and the number of workers of the newest start, if it
+    is not the number that the attempt could have."""
     if status.attempt is None or (claim := status.files.claim) is None:
         return []
     newest = status.attempt.newest_restart()
-    plan = newest.plan.read() if newest is not None else None
-    if plan is None or plan.world_size in (None, claim.world_size):
+    if newest is None:
         return []
-    return [("workers", f"{plan.world_size} of {claim.world_size}")]
+    rows = [("restarts", str(newest.number))] if newest.number and status.ended is None else []
+    plan = newest.plan.read()
+    if plan is None or plan.world_size in (None, claim.world_size):
+        return rows
+    return [*rows, ("workers", f"{plan.world_size} of {claim.world_size}")]
 
 
 def _change_rows(status: Status) -> list[Row]:

@@ -32,6 +32,7 @@ def wait_for_end(
     busy: float = 1.0,
     timeout_s: float | None = None,
     sure_after: int = 2,
+    is_settled: Callable[[T], bool] = lambda status: False,
 ) -> T:
     """Print each change of a run's state until the run is over; returns its last status.
 
@@ -41,6 +42,7 @@ def wait_for_end(
             the run may continue.
         sure_after: how often in a row the run has to be over: a job that is being requeued may look for a
             moment as if it had ended.
+        is_settled: whether a run that is over with this status cannot be requeued, so that once is enough.
         busy: the share of the time that may go into asking. If each answer takes long, fewer are asked for.
 
     Raises:
@@ -63,7 +65,7 @@ def wait_for_end(
             over = over + 1 if is_over else 0
         if line != shown:
             echo(shown := line)
-        if over == sure_after:
+        if over == sure_after or (over and is_settled(status)):
             return status
         if timeout_s is not None and not over and time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{name} has not ended within {timeout_s:g} s: {line}")
@@ -76,7 +78,14 @@ def follow_to_its_end(
 ) -> int:
     """Follow a submitted run, print its result, and return its exit code. `command` submitted it."""
     with continues(run.name, command, echo):
-        status = wait_for_end(run.name, lambda: status_of(run), _told, echo, heartbeat_period_s(run))
+        status = wait_for_end(
+            run.name,
+            lambda: status_of(run),
+            _told,
+            echo,
+            heartbeat_period_s(run),
+            is_settled=lambda status: status.standing.is_settled,
+        )
     if status.result is not None:
         return finish(run, status.result, command)
     print_table(status_rows(status))

@@ -214,7 +214,7 @@ class Result:
         skipped_steps: as in Outcome.
         checkpoint: the newest one.
         best: None without `checkpoint.keep_best`, or if no checkpoint has a value of its metric.
-        train_s: seconds from the first step to the last.
+        train_s: seconds of the training in the last start of the workers.
         ended_at: in seconds since 1970.
 
     Raises:

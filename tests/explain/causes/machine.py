@@ -26,6 +26,14 @@ def connection_refused():
     socket.create_connection(("127.0.0.1", 1))
 
 
+def data_not_fetched():
+    from clustertrain.staging.stage import stage
+    from clustertrain.storage import Location
+
+    sys.tracebacklimit = 0
+    stage("x", Location("http://127.0.0.1:1/x.tar"), sha256=None, extract=False, into=Path("data"))
+
+
 def no_route():
     socket.create_connection(("2001:db8::7", 29500), timeout=5)
 

@@ -186,7 +186,12 @@ def test_an_existing_file_is_refused_before_anything_is_sent(cluster):
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [(["explain"], 2), (["ckpt", "ls"], 0), (["report", "--output", "page.html"], 0)],  # it has no workers
+    [
+        (["explain"], 0),
+        (["stacks"], 2),  # it has no workers
+        (["ckpt", "ls"], 0),
+        (["report", "--output", "page.html"], 0),
+    ],
 )
 def test_other_commands_read_the_storage_in_the_cluster(cluster, command, code):
     (cluster.folder / "answers.json").write_text(json.dumps(WHILE_IT_RUNS))
