@@ -423,3 +423,9 @@ def test_the_remedy_fits_the_errno(posix_store, monkeypatch, number, remedy):
         posix_store.create_exclusive("a", b"")
     assert os.strerror(number) in str(refusal.value)
     assert list(Path(posix_store.uri("")).iterdir()) == []
+
+
+def test_a_storage_that_is_a_file_is_named_as_such(tmp_path):
+    (tmp_path / "train.py").touch()
+    with pytest.raises(StorageError, match="A part of the path is a file"):
+        probe(PosixStore(tmp_path / "train.py"))

@@ -188,7 +188,7 @@ def refused(path: Path, verb: str, error: OSError) -> StorageError:
         errno.ENOSPC: "Free space there, or use another path.",
         errno.EDQUOT: "Your quota there is used up: free space, or use another path.",
         errno.EROFS: "It is mounted read-only here: use a path that is writable on every node.",
-        errno.ENOTDIR: "A part of the path is a file, not a folder: use another path.",
+        **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "A part of the path is a file: use another path."),
         **dict.fromkeys((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS), _NO_LINKS),
     }.get(error.errno or 0, "Give that user access, or use a path that every node can write.")
     if isinstance(error, NotAFile):
