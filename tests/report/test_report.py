@@ -121,6 +121,8 @@ def test_the_commands_to_run_it_again_apply_a_diff_where_it_fits():
     assert "aws s3 cp s3://runs/digits/g1/attempts/2/diff.patch - | git apply\n" in origin(on_s3)
     assert "aws s3 cp s3://runs/digits/g1/job.yaml digits-again.yaml\n" in origin(on_s3)
     assert " run digits-again.yaml --set name=digits-again<" in origin(on_s3)
+    elsewhere = replace(on_s3, settings={"storage.endpoint": "http://store:9000"})
+    assert "aws --endpoint-url http://store:9000 s3 cp s3://runs/digits/g1/job.yaml" in origin(elsewhere)
 
 
 def test_runs_side_by_side_show_what_differs(write):

@@ -157,14 +157,16 @@ def origin(run: RunFacts) -> str:
     repositories = known.source.repositories if known is not None else ()
     changed = [each for each in repositories if each.changed]
     job, diff, is_s3 = f"{run.uri}/job.yaml", f"{run.attempt_uri}/diff.patch", Location(run.uri).is_s3
+    endpoint = run.settings.get("storage.endpoint")
+    aws = f"aws --endpoint-url {shlex.quote(str(endpoint))} s3 cp" if endpoint else "aws s3 cp"
     for each in repositories:
         if each.commit:
             commands.append(f"cd {shlex.quote(each.folder)} && git checkout {each.commit}")
             if changed == [each] and run.diff:  # that of several is not applied in one of them
-                fetch = f"aws s3 cp {shlex.quote(diff)} - | git apply"
+                fetch = f"{aws} {shlex.quote(diff)} - | git apply"
                 commands.append(fetch if is_s3 else f"git apply {shlex.quote(diff)}")
     if is_s3:
-        commands.append(f"aws s3 cp {shlex.quote(job)} {run.name}-again.yaml")
+        commands.append(f"{aws} {shlex.quote(job)} {run.name}-again.yaml")
         job = f"{run.name}-again.yaml"
     commands.append(str(typed("run", job, (f"name={run.name}-again",))))
     parts = [code("\n".join(commands))]
