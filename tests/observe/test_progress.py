@@ -60,6 +60,21 @@ def test_an_output_that_takes_no_more_does_not_end_the_run(is_full):
     os.close(full)
 
 
+def test_a_reader_that_is_slow_for_a_moment_loses_nothing():
+    read, write = os.pipe()
+    os.set_blocking(write, False)  # as ssh and node do with a terminal that they share
+    with os.fdopen(read, "rb") as reader, os.fdopen(write, "w") as stream:
+        filled = 0
+        with pytest.raises(BlockingIOError):
+            while True:
+                filled += os.write(write, b"-" * 4096)
+        screen = Lines(stream)
+        screen.echo("one")
+        reader.read(filled)
+        screen.echo("two")
+        assert reader.read(8) == b"one\ntwo\n"
+
+
 def test_a_terminal_that_is_closed_does_not_end_the_run():
     code = (
         "import sys; from clustertrain.observe.screen import Bar, open_screen; screen = open_screen()\n"

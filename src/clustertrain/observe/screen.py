@@ -54,6 +54,8 @@ def _lasting(stream: TextIO) -> Iterator[None]:
     the terminal was closed, the reader (`clustertrain run | head`) has ended, or the disk is full."""
     try:
         yield
+    except BlockingIOError:  # another program has made it non-blocking: the next write sends the rest
+        pass
     except OSError:
         with Path(os.devnull).open("wb") as nothing:  # also for what is still in the stream's buffer
             os.dup2(nothing.fileno(), stream.fileno())
