@@ -192,7 +192,10 @@ train:
             "job.yaml:6:17: train.loss.class: 'mse' is not accepted\nmust be package.module.Name",
         ),
         ("mine:total", "job.yaml:6:9: train.loss: 'mine:total' is not accepted"),
-        ("{clas: torch.nn.MSELoss}", "job.yaml:6:3: train.loss: the key 'class' is missing"),
+        (
+            "{clas: torch.nn.MSELoss}",
+            "train.loss: unknown key 'clas' (the first of 2 problems)\ndid you mean 'class'?",
+        ),
         ("{class: a.b, args: [1]}", "job.yaml:6:28: train.loss.args: a list is not accepted"),
         ("{class: a.b, args: {x: 010}}", "job.yaml:6:32: 010 is octal"),
     ],
