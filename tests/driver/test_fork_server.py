@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -218,8 +219,10 @@ def test_a_module_that_cannot_be_shared_is_imported_by_each_worker(server, tmp_p
 def kill_the_only_child_of(pid):
     assert wait_until(lambda: len(children(pid)) == 1, 10, 0.02), "its workers have ended"
     (child,) = children(pid)
+    ended = os.pidfd_open(child)  # it is readable when the process has closed its files
     os.kill(child, signal.SIGKILL)
-    assert wait_until(lambda: child not in living_descendants(), 10, 0.02)
+    assert select.select([ended], [], [], 10)[0]
+    os.close(ended)
 
 
 def test_a_killed_server_of_a_job_is_replaced(server, tmp_path):
