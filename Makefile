@@ -37,7 +37,7 @@ test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## insta
 test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run the long tests: whole runs under injected faults
 	CLUSTERTRAIN_REQUIRE=faults,nightly $(BIN)/python -m pytest -m "faults or nightly"
 
-test-gpu:  ## run the GPU tests and print what they measure; needs only torch and pytest (whole runs: clustertrain installed); GPU_SUITE_JSON=FILE
+test-gpu:  ## run the GPU tests and print what they measure; needs only torch, numpy and pytest (whole runs: clustertrain installed); GPU_SUITE_JSON=FILE
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/gpu/gpu.ini --rootdir=. --confcutdir=tests/gpu -rs -m gpu tests/gpu
 
 check: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/actionlint)  ## run ruff, mypy --strict on src, import-linter, and actionlint where there is Go

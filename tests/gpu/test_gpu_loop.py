@@ -1,4 +1,4 @@
-"""On NVIDIA GPUs: NCCL over all of them. Needs only torch and pytest."""
+"""On NVIDIA GPUs: NCCL over all of them. Needs only torch, numpy and pytest."""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 
 import numpy as np
 import pytest
 import torch
 
 from clustertrain.training.ranks.rng import (
-    RngReader,
+    cpu_states,
     derive_seed,
     gather_rng,
     pack_rng,
@@ -83,7 +84,7 @@ def test_states_of_all_ranks_are_gathered_on_every_rank(ranks):
     assert not torch.equal(states[0], states[1])
 
 
-def test_the_reader_sees_every_change_as_packing_does():
+def test_the_states_are_those_of_pythons_and_numpys_own_functions_after_every_change():
     numpy_state = np.random.get_state()
     changes = [
         lambda: None,
@@ -99,12 +100,27 @@ def test_the_reader_sees_every_change_as_packing_does():
         lambda: np.random.set_bit_generator(np.random.MT19937(3)),
     ]
     generator = np.random.get_bit_generator()
-    reader = RngReader()
     try:
-        for change in [*changes, *changes]:
-            change()
-            packed, of_torch = reader.packed()
-            read = [*packed, *of_torch.tolist()]
-            assert read == pack_rng(CPU).tolist()[: len(read)]
+        for draws_between in (False, False, True, True):
+            for change in changes:
+                change()
+                expected = own_states()
+                assert packed_states() == expected
+                if draws_between:
+                    with private_rng(3):
+                        draw()  # leaves a Gaussian number in each generator
+                    assert own_states() == packed_states() == expected
     finally:
         np.random.set_bit_generator(generator)
+
+
+def own_states():
+    _, words_of_python, gauss = random.getstate()
+    _, words, *rest = np.random.get_state()
+    of_python = [*words_of_python, gauss is not None, gauss or 0.0]
+    return [*of_python, *words.tolist(), *rest, *torch.get_rng_state().tolist()]
+
+
+def packed_states():
+    packed, of_torch = cpu_states()
+    return [*struct.unpack("<625I?d624IIId", packed), *of_torch.tolist()]

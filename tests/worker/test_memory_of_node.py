@@ -105,8 +105,8 @@ def rank_process(rank, pipe, folder, of_all):
     if fault == "forgets buffers":
         training_last_step.torch._foreach_copy_ = lambda *args: None
     if fault == "forgets random states":
-        rng = training_last_step.RngReader().packed()
-        training_last_step.RngReader.packed = lambda reader: rng
+        rng = training_last_step.cpu_states()
+        training_last_step.cpu_states = lambda: rng
     store = f"file://{folder}/store-{plan.restart}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
 

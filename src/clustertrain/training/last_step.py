@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
-from clustertrain.training.ranks.rng import RngReader, pack_rng
+from clustertrain.training.ranks.rng import cpu_states, pack_rng
 from clustertrain.training.step.running_loss import Meter
 
 _MOST_BYTES = 4 << 20  # of an own part: copying more would slow the steps down
@@ -82,8 +82,8 @@ class OwnPart:
     def fits(self, buffers: list[torch.Tensor]) -> bool:
         return [(b.shape, b.dtype) for b in buffers] == [(b.shape, b.dtype) for b in self.buffers]
 
-    def write(self, rng: RngReader, buffers: list[torch.Tensor], losses: array[float]) -> None:
-        packed, of_torch = rng.packed()
+    def write(self, buffers: list[torch.Tensor], losses: array[float]) -> None:
+        packed, of_torch = cpu_states()
         self._rng[: len(packed)] = packed
         self._rng[len(packed) : len(packed) + of_torch.nbytes] = memory_of(of_torch)
         if buffers:
@@ -166,7 +166,7 @@ class LastStep:
         torch.save({"marks": torch.zeros(2, dtype=torch.int64), "parts": parts}, path)
         with set_default_mmap_options(mmap.MAP_SHARED):
             self._mapped = mapped = _mapped(path)
-        self._rng, self._marks = RngReader(), memory_of(mapped["marks"]).cast("q")
+        self._marks = memory_of(mapped["marks"]).cast("q")
         self._parts = OwnPart(mapped["parts"][0]), OwnPart(mapped["parts"][1])
 
     def _buffers(self) -> list[torch.Tensor]:
@@ -203,7 +203,7 @@ class LastStep:
             self._parts = None  # the model has replaced a buffer by one of another kind
             return
         self._marks[number] = 0  # a kill from here on leaves the other part
-        parts[number].write(self._rng, buffers, self._losses)
+        parts[number].write(buffers, self._losses)
         write_more(self._mapped["parts"][number])
         self._marks[number] = self._written = mark
 
