@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from clustertrain.training.data.streaming import (
     BatchOfStream,
     FirstOf,
     StreamFetch,
-    StreamLoader,
     is_stream,
+    stream_batches,
 )
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import derive_seed
@@ -116,7 +116,7 @@ def loader_of(
     rank_info: RankInfo,
     *,
     note: Callable[[str], None],
-) -> tuple[Loader | StreamLoader, TrainSettings]:
+) -> tuple[Iterable[tuple[MicroBatch, Any]], TrainSettings]:
     """The batches of a rank, in its order, of a task's training data; and the settings with the number of
     loader processes in place of "auto".
 
@@ -134,7 +134,7 @@ def loader_of(
         stream = StreamFetch(
             dataset, collate, settings.seed, rank=rank_info.rank, world_size=rank_info.world_size
         )
-        return StreamLoader(stream, order, rank_info, processes=processes, name=name, note=note), settings
+        return stream_batches(stream, order, rank_info, processes=processes, name=name, note=note), settings
     if order.shards is not None:
         to = Dealing(order.sizes.world_size, order.sizes.batch_size)
         lanes = order.shards.batches(0, (), order.rank, to).number

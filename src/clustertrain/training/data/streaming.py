@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
-from typing import Any
+from itertools import islice, repeat, takewhile
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset
 
 from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.loading import Collate, CopyToDevice, loaded, loader_with_processes
-from clustertrain.training.data.sampling import UNKNOWN, MicroBatch, TrainOrder
+from clustertrain.training.data.sampling import UNKNOWN, MicroBatch, Position, TrainOrder
 from clustertrain.training.ranks.distributed import LaterMax, RankInfo
 from clustertrain.training.ranks.rng import KeptRng, derive_seed, private_rng
 
@@ -121,134 +121,109 @@ class BatchOfStream:
         return found[0]
 
 
-_Step = list[tuple[MicroBatch, tuple[Any, int]]]
+_Step = list[tuple[MicroBatch, Any, int]]  # each pass with its batch and digest
+_END = (-1, 0, 0)  # in place of `at`; it differs from the step of a rank that goes on
 
 
-class StreamLoader:
-    """Iterates over (micro-batch, batch on the device), as loading.Loader does.
+class _Read(NamedTuple):
+    """What was read of a stream: a step, of which `at` is (epoch, first sample, digest), or its end.
 
-    A step is delivered when the next one was read: so the position after the last whole step of a stream is
-    the start of the next epoch. Samples that are fewer than a step are left out. At each step all ranks
-    compare where they are.
-
-    Args:
-        name: the method that returned the data, for messages.
-        note: writes a line to the log.
+    The step before it can be delivered now, because its position is known: after the last whole step of a
+    stream it is the start of the next epoch.
     """
 
-    def __init__(
-        self,
-        fetch: StreamFetch,
-        order: TrainOrder,
-        rank_info: RankInfo,
-        *,
-        processes: int,
-        name: str,
-        note: Callable[[str], None],
-    ) -> None:
-        self._fetch, self._order, self._device = fetch, order, rank_info.device
-        self._copied = CopyToDevice(rank_info.device)
-        self._processes, self._name, self._note = min(processes, 1), name, note
-        self._agreement = Agreement(rank_info, name)
-        self._start, self._generation = order.settle(order.start), 0
+    at: tuple[int, int, int]
+    before: _Step
+    note: str = ""
 
-    def __iter__(self) -> Iterator[tuple[MicroBatch, Any]]:
+
+class _Steps:
+    """Iterates over the steps of a rank, here or in a loader process, up to the end of the run. Samples that
+    are fewer than a step are left out."""
+
+    def __init__(self, fetch: StreamFetch, order: TrainOrder, name: str) -> None:
+        self._fetch, self._order, self._name = fetch, order, name
+        self._reads: Iterator[_Read] | None = None
+
+    def __getitem__(self, _: None) -> _Read | None:
+        """The next one, as a loader process asks for it; None after the last one."""
+        self._reads = self._reads or iter(self)
+        return next(self._reads, None)
+
+    def __iter__(self) -> Iterator[_Read]:
+        order, start = self._order, self._order.settle(self._order.start)
         waiting: _Step = []
-        for step in self._steps():
-            if isinstance(step, End):
-                waiting = self._ended(step, waiting)
-                continue
-            self._agreement.check()
-            key, (_, digest) = step[0]
-            self._agreement.compare(key.epoch, key.ids[0] - self._order.rank, digest)
-            yield from self._delivered(waiting)
-            waiting = step
-        self._agreement.check()
-        self._agreement.compare(-1, 0, 0)  # differs from the step of a rank that goes on
-        yield from self._delivered(waiting)
-        self._agreement.check()
+        note = ""
+        while not order.done(start):
+            step: _Step = []
+            for key in replace(order, start=start):
+                found = self._fetch[key]
+                if isinstance(found, End):
+                    start, note = self._next_epoch(start, found)
+                    if waiting:
+                        last, batch, digest = waiting.pop()
+                        waiting.append((last._replace(after=start), batch, digest))
+                    break
+                step.append((key, *found))
+                if key.after is not None:
+                    first, _, digest = step[0]
+                    yield _Read((key.epoch, first.ids[0] - order.rank, digest), waiting, note)
+                    start, waiting, step, note = key.after, step, [], ""
+        yield _Read(_END, waiting, note)
 
-    def _delivered(self, step: _Step) -> Iterator[tuple[MicroBatch, Any]]:
-        for key, (batch, _) in step:
-            yield key, self._copied(batch)
+    def _next_epoch(self, after: Position, end: End) -> tuple[Position, str]:
+        """The start of the next epoch, where the stream has ended after the step before `after`; and a note.
 
-    def _steps(self) -> Iterator[_Step | End]:
-        """The optimizer steps up to the end of the run; End where the stream ends."""
-        step: _Step = []
-        for generation, key, found in self._results():
-            if generation != self._generation:
-                continue  # it was requested before the end of the stream was known
-            if isinstance(found, End):
-                step = []
-                yield found
-                if self._order.done(self._start):
-                    return
-                continue
-            step.append((key, found))
-            if key.after is not None:
-                yield step
-                step = []
-                if self._order.done(key.after):
-                    return
-
-    def _results(self) -> Iterator[tuple[int, MicroBatch, Any]]:
-        keys, fetch = self._keys(), _Numbered(self._fetch)
-        if self._processes:
-            yield from loaded(loader_with_processes(fetch, keys, 1, self._device, reuse=False))
-        else:
-            yield from map(fetch.__getitem__, keys)
-
-    def _ended(self, end: End, waiting: _Step) -> _Step:
-        """The step that waits, with the start of the next epoch as the position after it."""
-        after = (waiting[-1][0].after if waiting else None) or self._start
+        Raises:
+            DataError: the epoch has no step.
+        """
         if after.offset == 0:
-            raise self._empty(end)
+            needed = self._order.sizes.global_batch_size
+            what = f"{self._name} ended after {end.samples} samples; a step takes {needed}"
+            if end.samples == 0:
+                what = f"{self._name} yielded no sample on rank {self._order.rank}"
+            raise DataError(
+                f"{what}, so an epoch has no step.\n"
+                "Each `iter()` must yield the samples again, on every rank all of them: clustertrain splits "
+                "them among the ranks."
+            )
         size = self._order.samples
         of_length = "" if size == UNKNOWN else f", although its length is {size}"
-        self._note(
+        return self._order.after_early_end(after), (
             f"epoch {after.epoch} of {self._name} ended after {end.samples} samples{of_length}; "
             f"the last {max(0, end.samples - after.offset)} are fewer than a step and were left out"
         )
-        self._start = self._order.after_early_end(after)
-        self._generation += 1
-        if not waiting:
-            return []
-        key, found = waiting[-1]
-        return [*waiting[:-1], (key._replace(after=self._start), found)]
-
-    def _empty(self, end: End) -> DataError:
-        needed = self._order.sizes.global_batch_size
-        if end.samples == 0:
-            what = f"{self._name} yielded no sample on rank {self._order.rank}"
-        else:
-            what = f"{self._name} ended after {end.samples} samples; a step takes {needed}"
-        return DataError(
-            f"{what}, so an epoch has no step.\n"
-            "Each `iter()` must yield the samples again, on every rank all of them: clustertrain splits them "
-            "among the ranks."
-        )
-
-    def _keys(self) -> Iterator[tuple[int, MicroBatch] | None]:
-        """Keys from the current start, without end: the early end of an epoch makes new ones necessary, from
-        the next epoch on."""
-        while True:
-            generation = self._generation
-            for key in replace(self._order, start=self._start):
-                if generation != self._generation:
-                    break
-                yield generation, key
-            yield None
 
 
-class _Numbered:
-    def __init__(self, fetch: StreamFetch) -> None:
-        self._fetch = fetch
+def stream_batches(
+    fetch: StreamFetch,
+    order: TrainOrder,
+    rank_info: RankInfo,
+    *,
+    processes: int,
+    name: str,
+    note: Callable[[str], None],
+) -> Iterator[tuple[MicroBatch, Any]]:
+    """(micro-batch, batch on the device), as of loading.Loader. At each step all ranks compare their places.
 
-    def __getitem__(self, item: tuple[int, MicroBatch] | None) -> Any:
-        if item is None:
-            return -1, None, None
-        generation, key = item
-        return generation, key, self._fetch[key]
+    Args:
+        processes: 0 reads in this process, otherwise one loader process does.
+        name: the method that returned the data, for messages.
+        note: writes a line to the log.
+    """
+    steps: Any = _Steps(fetch, order, name)
+    copied, agreement = CopyToDevice(rank_info.device), Agreement(rank_info, name)
+    if processes:
+        loader = loader_with_processes(steps, repeat(None), 1, rank_info.device, reuse=False)
+        steps = takewhile(lambda read: read is not None, loaded(loader))
+    for read in steps:
+        if read.note:
+            note(read.note)
+        agreement.check()
+        agreement.compare(*read.at)
+        for key, batch, _ in read.before:
+            yield key, copied(batch)
+    agreement.check()
 
 
 class Agreement:
