@@ -106,7 +106,8 @@ def test_weights_that_diverge_are_found(ranks, every, step):
     """By default at a save, which is then left out."""
     errors = ranks(2).call(noisy, replace(SETTINGS, compare_weights_every=every))
     assert {type(error) for error in errors} == {WeightsDiverged}
-    assert {(error.step, error.rank, error.name) for error in errors} == {(step, 1, "bias")}
+    first = f"After step {step} the weights of rank 1 differ from those of rank 0, first in bias;"
+    assert all(str(error).startswith(first) for error in errors)
     assert "compare_weights_every: 0" in str(errors[0])
 
 
@@ -158,8 +159,10 @@ def keeping(rank_info, kind):
 def test_an_optimizer_whose_state_diverges_is_found_before_a_weight_depends_on_it(ranks, kind):
     errors = ranks(2).call(keeping, kind)
     assert {type(error) for error in errors} == {WeightsDiverged}, errors
-    name = "the optimizer's state of bias"
-    assert {(error.step, error.rank, error.name) for error in errors} == {(3, 1, name)}
+    first = (
+        "After step 3 the weights of rank 1 differ from those of rank 0, first in the optimizer's state of"
+    )
+    assert all(str(error).startswith(f"{first} bias;") for error in errors)
 
 
 @pytest.mark.parametrize("optimizer", ["Adam", "LBFGS", "Adafactor"])
@@ -200,4 +203,6 @@ def one_bit_off(rank_info, dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])
 def test_one_bit_is_a_difference(ranks, dtype):
     errors = ranks(2).call(one_bit_off, dtype)
-    assert [(error.step, error.name) for error in errors] == [(1, "weight")] * 2
+    first = "After step 1 the weights of rank 1 differ from those of rank 0, first in weight;"
+    assert {type(error) for error in errors} == {WeightsDiverged}
+    assert all(str(error).startswith(first) for error in errors)

@@ -183,7 +183,8 @@ def poisoned(rank_info, settings):
         train(task, settings, rank_info, run, {})
     except NonFiniteLoss as error:
         assert "output was finite: look at the targets and the loss function.\n" in str(error)
-        return error.step, error.rank, sorted(run.saves)
+        [(step, rank)] = re.findall(r"The loss of step (\d+) is nan on rank (\d);", str(error))
+        return int(step), int(rank), sorted(run.saves)
     return None
 
 

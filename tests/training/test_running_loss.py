@@ -1,20 +1,16 @@
 from __future__ import annotations
 
-import pickle
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from clustertrain.errors import ClusterTrainError
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step.not_finite import NotFinite, remedies
+from clustertrain.training.step.not_finite import NotFinite
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.step.running_loss import Meter, NonFiniteLoss, NonFiniteWeights, check_weights
 
-HINT = remedies(TrainSettings(epochs=1, batch_size=4))
 ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
 
 
@@ -75,16 +71,9 @@ def _poisoned(rank_info):
 def test_the_first_bad_step_of_any_rank_is_named_on_all(ranks):
     errors = ranks(3).call(_poisoned)
     assert {type(e) for e in errors} == {NonFiniteLoss}
-    assert {(e.step, e.rank, e.loss) for e in errors} == {(3, 2, float("inf"))}
-    assert len({str(e) for e in errors}) == 1
-
-
-@pytest.mark.parametrize("error", [NonFiniteLoss(7, 1, float("nan"), HINT), NonFiniteWeights(7, HINT)])
-def test_the_errors_can_be_pickled_and_name_step_and_remedy(error):
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is type(error) and str(again) == str(error) and again.step == 7
-    assert isinstance(error, ClusterTrainError)
-    assert "step 7" in str(error) and "clip_norm" in str(error) and len(str(error).splitlines()) <= 3
+    [text] = {str(e) for e in errors}
+    assert text.startswith("The loss of step 3 is inf on rank 2; nothing from step 3 on was saved.")
+    assert "clip_norm" in text and len(text.splitlines()) <= 3
 
 
 def test_weights_that_are_not_finite_are_found():
@@ -92,5 +81,5 @@ def test_weights_that_are_not_finite_are_found():
     check_weights(model, 3, TrainSettings(epochs=1, batch_size=4))
     with torch.no_grad():
         model.bias[1] = float("inf")
-    with pytest.raises(NonFiniteWeights, match="After step 3"):
+    with pytest.raises(NonFiniteWeights, match=r"After step 3 .*\n.* set train\.clip_norm, .*$"):
         check_weights(model, 3, TrainSettings(epochs=1, batch_size=4))

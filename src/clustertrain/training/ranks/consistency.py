@@ -24,19 +24,6 @@ class WeightsDiverged(ClusterTrainError):
     """The weights of the ranks, or the states of their optimizers, differ; raised on all ranks with the same
     message."""
 
-    def __init__(self, step: int, rank: int, name: str) -> None:
-        super().__init__(
-            f"After step {step} the weights of rank {rank} differ from those of rank 0, first in {name}; "
-            "they were not saved.\n"
-            "Every rank must take the same optimizer step: look for random numbers or a condition on the "
-            "rank in the optimizer or a callback, and for weights that are changed elsewhere.\n"
-            "Nodes with different processors may round differently: then set train.compare_weights_every: 0."
-        )
-        self.step, self.rank, self.name = step, rank, name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step, self.rank, self.name)
-
 
 def check_same_model(model: nn.Module, name: str, rank_info: RankInfo) -> str | None:
     """Compare the models that the ranks have built, before DDP copies rank 0's values to the others.
@@ -85,7 +72,14 @@ def check_same_weights(
         for name, p in parameters.items()
     }
     if different := _first_difference(values | states, rank_info):
-        raise WeightsDiverged(step, *different)
+        rank, name = different
+        raise WeightsDiverged(
+            f"After step {step} the weights of rank {rank} differ from those of rank 0, first in {name}; "
+            "they were not saved.\n"
+            "Every rank must take the same optimizer step: look for random numbers or a condition on the "
+            "rank in the optimizer or a callback, and for weights that are changed elsewhere.\n"
+            "Nodes with different processors may round differently: then set train.compare_weights_every: 0."
+        )
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from math import inf
 
 import torch
 import torch.distributed as dist
 
 from clustertrain.errors import ClusterTrainError
-from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks, sum_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects, sum_over_ranks
 from clustertrain.training.ranks.dtensors import is_sharded, local
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.not_finite import NotFinite, remedies
@@ -22,30 +22,9 @@ _RESUME = "To continue from the previous checkpoint, start it again with --accep
 class NonFiniteLoss(ClusterTrainError):
     """The loss of a step is NaN or infinite; raised on all ranks with the same message."""
 
-    def __init__(self, step: int, rank: int, loss: float, hint: str) -> None:
-        super().__init__(
-            f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
-            f"{hint}, or look for bad samples. {_RESUME}"
-        )
-        self.step, self.rank, self.loss, self._hint = step, rank, loss, hint
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step, self.rank, self.loss, self._hint)
-
 
 class NonFiniteWeights(ClusterTrainError):
     """The weights are NaN or infinite after a step with a finite loss."""
-
-    def __init__(self, step: int, hint: str) -> None:
-        super().__init__(
-            f"After step {step} weights of the model are NaN or infinite, although every loss was finite: "
-            "a gradient overflowed.\n"
-            f"They were not saved. {hint}. {_RESUME}"
-        )
-        self.step, self._hint = step, hint
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step, self._hint)
 
 
 def check_weights(model: torch.nn.Module, step: int, settings: TrainSettings) -> None:
@@ -59,7 +38,11 @@ def check_weights(model: torch.nn.Module, step: int, settings: TrainSettings) ->
     if is_sharded(model):
         dist.all_reduce(finite, op=dist.ReduceOp.MIN)
     if not bool(finite):
-        raise NonFiniteWeights(step, remedies(settings))
+        raise NonFiniteWeights(
+            f"After step {step} weights of the model are NaN or infinite, although every loss was finite: "
+            "a gradient overflowed.\n"
+            f"They were not saved. {remedies(settings)}. {_RESUME}"
+        )
 
 
 class Meter:
@@ -119,14 +102,14 @@ class Meter:
         self, steps: Sequence[int], losses: list[float], not_finite: list[bool]
     ) -> NonFiniteLoss:
         mine = next((i for i, bad in enumerate(not_finite) if bad), None)
-        found = [float("inf"), 0.0] if mine is None else [float(steps[mine]), losses[mine]]
-        of_ranks = gather_over_ranks(torch.tensor(found, dtype=torch.float64), self._rank_info).tolist()
+        found = (inf, 0.0, "") if mine is None else (steps[mine], losses[mine], self.not_finite.hint())
+        of_ranks = gather_objects(found, self._rank_info)
         rank = min(range(len(of_ranks)), key=lambda r: of_ranks[r][0])
-        step, loss = of_ranks[rank]
-        hint = [self.not_finite.hint()]
-        if self._rank_info.world_size > 1:
-            dist.broadcast_object_list(hint, src=rank)
-        return NonFiniteLoss(int(step), rank, loss, hint[0])
+        step, loss, hint = of_ranks[rank]
+        return NonFiniteLoss(
+            f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
+            f"{hint}, or look for bad samples. {_RESUME}"
+        )
 
     def state(self) -> list[float]:
         """The sums since the last log line, right after `flush`, so that a resumed run logs the same
