@@ -112,7 +112,7 @@ class Evaluation:
                     warnings.simplefilter("ignore")  # that a value of so few samples means little
                     metrics = Metrics(name, {metric_name: metric}, self._rank_info.device)
                     metrics.reset()
-                    metrics.update(outputs, targets, key.ids)
+                    metrics.update(outputs, targets, [*range(len(key.ids))])
                     parts.append(metrics.compute(self._alone, len(key.ids)))
         return joined(*parts)
 

@@ -71,11 +71,8 @@ class SampleRows:
         """
         self._check_ranks(rank_info)
         gathered = []
-        ids = _gather(torch.tensor(self._ids), rank_info, samples)
-        is_in_order = bool((ids[:-1] < ids[1:]).all())  # not with shards
         while self._parts:
-            column = _gather(torch.cat(self._parts.pop(0)), rank_info, samples)
-            gathered.append(column if is_in_order else column[ids.argsort()])
+            gathered.append(_gather(torch.cat(self._parts.pop(0)), self._ids, rank_info, samples))
         columns, structure = iter(gathered), self._structure
         self.clear()
         if rank_info.rank != 0:
@@ -128,33 +125,18 @@ def _shown(columns: list[tuple[str, str, tuple[int, ...]]]) -> str:
     return ", ".join(f"{name} {dtype} {('samples', *row)}".replace("'", "") for name, dtype, row in columns)
 
 
-def _gather(mine: torch.Tensor, rank_info: RankInfo, samples: int) -> torch.Tensor:
-    """`mine` (rows, …) of all ranks, as (samples, …) on rank 0's CPU, or empty on the others.
-
-    Row i is row i // world_size of rank i % world_size. It is sent in pieces and as bytes, from device to
-    device: NCCL needs a GPU, and gloo lacks some dtypes. Ranks differ by at most one row; shorter ones are
-    padded, and the padding is cut off at the end.
-    """
-    if rank_info.world_size == 1:
-        return mine
-    row_shape, world_size = mine.shape[1:], rank_info.world_size
-    bytes_of = mine.reshape(len(mine), row_shape.numel()).contiguous().view(torch.uint8)
-    row_bytes = bytes_of.shape[1]
-    if row_bytes == 0:
-        return mine.new_empty((samples, *row_shape))
-    rows = -(-samples // world_size)
-    step = max(1, _CHUNK_BYTES // max(1, row_bytes * world_size))
-    everything = torch.empty((rows * world_size if rank_info.rank == 0 else 0, row_bytes), dtype=torch.uint8)
-    for start in range(0, rows, step):
-        part = bytes_of[start : start + step]
-        count = min(step, rows - start)
-        sent = torch.zeros((count, row_bytes), dtype=torch.uint8, device=rank_info.device)
-        sent[: len(part)] = part
-        received = [torch.empty_like(sent) for _ in range(world_size)] if rank_info.rank == 0 else None
-        dist.gather(sent, received)
-        if received is not None:
-            rows_of_ranks = torch.stack(received, dim=1)  # (count, world_size, row_bytes)
-            everything[start * world_size : (start + count) * world_size] = rows_of_ranks.flatten(0, 1)
-    if rank_info.rank != 0:
-        return mine[:0]
-    return everything[:samples].view(mine.dtype).reshape(samples, *row_shape)
+def _gather(mine: torch.Tensor, ids: list[int], rank_info: RankInfo, samples: int) -> torch.Tensor:
+    """The rows of all ranks, (samples, …) in the order of their `ids`, on rank 0; empty on the others. They
+    are sent in pieces, as many on each rank, and pickled, because gloo lacks some dtypes."""
+    is_first, world_size = rank_info.rank == 0, rank_info.world_size
+    row_bytes = mine.shape[1:].numel() * mine.element_size()
+    everything = mine.new_empty((samples if is_first else 0, *mine.shape[1:]))
+    rows = max(1, _CHUNK_BYTES // max(1, row_bytes * world_size))
+    for start in range(0, -(-samples // world_size), rows):
+        piece = ids[start : start + rows], mine[start : start + rows].clone()  # not with what it is a view of
+        pieces: list[Any] = [piece] * world_size
+        if world_size > 1:
+            dist.gather_object(piece, pieces if is_first else None)
+        for places, rows_of_rank in pieces if is_first else []:
+            everything[places] = rows_of_rank
+    return everything

@@ -13,7 +13,7 @@ from torch import nn
 
 from clustertrain.errors import JobError
 from clustertrain.training.gathering import SampleRows
-from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects, sum_over_ranks
 
 _PROTOCOL = ("reset", "update", "compute")
 
@@ -163,11 +163,7 @@ class Metrics:
             with _without_other_ranks():
                 for name, metric in self._whole.items():
                     values[name] = _numbers(name, _of_whole(metric, *of_all_ranks))
-        if rank_info.world_size > 1:
-            box = [values]
-            dist.broadcast_object_list(box, src=0)
-            values = box[0]
-        return values
+        return gather_objects(values, rank_info)[0]
 
 
 def joined(*parts: Mapping[str, float]) -> dict[str, float]:
