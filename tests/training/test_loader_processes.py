@@ -4,8 +4,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from clustertrain.errors import JobError
-from clustertrain.training.data import loader_processes
-from clustertrain.training.data.loader_kinds import _automatic_processes, loader_of, order_of
+from clustertrain.training.data import loader_processes, loading
+from clustertrain.training.data.loader_kinds import loader_of, order_of
 from clustertrain.training.data.loader_processes import processes_for
 from clustertrain.training.data.loading import Fetch, Loader, sent_copy
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position
@@ -115,7 +115,7 @@ def test_shards_are_not_timed(monkeypatch):
     assert processes_for(Batches(9.0), None, 8)[0] == 7
 
 
-def test_a_gpu_gets_the_measured_number_and_a_cpu_none():
+def test_a_gpu_gets_the_measured_number_and_a_cpu_none(monkeypatch):
     """The settings that follow have the number, also for the evaluation."""
     task, settings = Classify(), TrainSettings(epochs=1, batch_size=4, loader_workers="auto", cpus=1)
     data = task.train_data({})
@@ -126,5 +126,7 @@ def test_a_gpu_gets_the_measured_number_and_a_cpu_none():
     _, resolved = loader_of(task, data, order, settings, cpu, note=notes.append)
     assert (settings.processes, resolved.loader_workers, notes) == (0, 0, [])
     gpu = RankInfo(0, 0, 1, torch.device("cuda", 0))
-    assert _automatic_processes(data, collate_of(task), order, settings, gpu, note=notes.append) == 0
+    monkeypatch.setattr(loading, "CopyToDevice", lambda device: None)  # there is no GPU
+    _, resolved = loader_of(task, data, order, settings, gpu, note=notes.append)
+    assert resolved.loader_workers == 0
     assert notes == ["loader_workers auto: 0, because this worker has 1 CPUs, one of them for training"]

@@ -124,8 +124,13 @@ def loader_of(
         note: writes a line to the log.
     """
     collate, name = collate_of(task), f"{type(task).__name__}.train_data()"
+    fetch = Fetch(dataset, collate)
     if settings.loader_workers == "auto":
-        processes = _automatic_processes(dataset, collate, order, settings, rank_info, note=note)
+        processes = 0  # on a CPU, and for a stream, of which a timed batch would be lost
+        if rank_info.device.type == "cuda" and not is_stream(dataset):
+            keys = None if order.shards is not None else order  # shards are not timed
+            processes, why = processes_for(fetch, keys, settings.cpus)
+            note(why)
         settings = replace(settings, loader_workers=processes)
     processes = settings.processes
     if is_stream(dataset):
@@ -142,26 +147,7 @@ def loader_of(
         if used < processes:
             note(f"{name}: {used} of {processes} loader processes; a worker reads {lanes} shards at a time")
         processes = used
-    fetch = Fetch(dataset, collate)
     return Loader(fetch, order, processes=processes, device=rank_info.device, reuse=False), settings
-
-
-def _automatic_processes(
-    dataset: Any,
-    collate: Collate,
-    order: TrainOrder,
-    settings: TrainSettings,
-    rank_info: RankInfo,
-    *,
-    note: Callable[[str], None],
-) -> int:
-    """0 on a CPU, and for a stream, of which a timed batch would be lost. Shards are not timed."""
-    if rank_info.device.type != "cuda" or is_stream(dataset):
-        return 0
-    keys = None if order.shards is not None else order
-    processes, why = processes_for(Fetch(dataset, collate), keys, settings.cpus)
-    note(why)
-    return processes
 
 
 def evaluated_part(dataset: Any, limit_batches: int | None, sizes: BatchSizes) -> Any:
