@@ -8,7 +8,7 @@ in the same order, and no sample is used twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -104,22 +104,6 @@ class MicroBatch(NamedTuple):
     epoch: int = 0
 
 
-Take = Callable[[int], list[int]]
-"""Returns the next so many ids of a rank in the rest of an epoch."""
-
-
-def _in_turn(ids: Sequence[int] | torch.Tensor) -> Take:
-    """Takes from a sequence of ids; a tensor of all ids of an epoch would be large as a list."""
-    at = 0
-
-    def take(count: int) -> list[int]:
-        nonlocal at
-        taken, at = ids[at : at + count], at + count
-        return taken.tolist() if isinstance(taken, torch.Tensor) else list(taken)
-
-    return take
-
-
 @dataclass(frozen=True)
 class TrainOrder:
     """One rank's micro-batches from `start` to the end of the run; it can be iterated repeatedly.
@@ -147,32 +131,34 @@ class TrainOrder:
     is_stream: bool = False
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        position, take = self.settle(self.start), None
+        position, lanes = self.settle(self.start), None
         while not self.done(position):
-            if take is None or position.offset == 0:
-                take = self._take_from(position)
+            if self.shards is not None and (lanes is None or position.offset == 0):
+                to = Dealing(self.sizes.world_size, self.sizes.batch_size)
+                lanes = self.shards.batches(position.epoch, position.dealt, self.rank, to)
             pieces = self._pieces(position)
             taken = sum(pieces)
             after = self._after(position, taken)
+            first = position.offset
             for i, piece in enumerate(pieces):
+                count = piece // self.sizes.world_size
                 yield MicroBatch(
-                    ids=take(piece // self.sizes.world_size),
+                    ids=lanes.take(count) if lanes else self._ids(position.epoch, first, count),
                     seed=derive_seed(self.seed, position.epoch, position.offset, i, self.rank),
                     share=piece / taken,
                     after=after if i == len(pieces) - 1 else None,
                     epoch=position.epoch,
                 )
+                first += piece
             position = after
 
-    def _take_from(self, position: Position) -> Take:
-        world_size, end = self.sizes.world_size, self.epoch_samples
-        if self.shards is not None:
-            to = Dealing(world_size, self.sizes.batch_size)
-            return self.shards.batches(position.epoch, position.dealt, self.rank, to).take
+    def _ids(self, epoch: int, first: int, count: int) -> list[int]:
+        """This rank's ids of the samples of all ranks from place `first` on in the order of the epoch."""
+        start, world_size = first + self.rank, self.sizes.world_size
+        stop = start + count * world_size
         if self.is_stream:
-            return _in_turn(range(position.offset + self.rank, end, world_size))
-        order = epoch_order(self.seed, position.epoch, self.samples)
-        return _in_turn(order[position.offset + self.rank : end : world_size])
+            return [*range(start, stop, world_size)]
+        return epoch_order(self.seed, epoch, self.samples)[start:stop:world_size].tolist()
 
     def _pieces(self, position: Position) -> list[int]:
         """The numbers of samples of the next step's forward passes, over all ranks."""
