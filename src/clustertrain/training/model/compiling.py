@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -41,27 +42,20 @@ def limit_recompiles(how: Compile | None, note: Callable[[str], None]) -> None:
     import torch._dynamo  # it takes a second
 
     torch._dynamo.config.recompile_limit = how.recompile_limit
-    logger = logging.getLogger("torch._dynamo.convert_frame")
-    for handler in [each for each in logger.handlers if isinstance(each, _LimitNote)]:
-        logger.removeHandler(handler)  # of an earlier run in this process
-    logger.addHandler(_LimitNote(how.recompile_limit, note))
+    text = (
+        f"torch.compile has compiled the model for {how.recompile_limit} shapes, its limit, and runs it "
+        "uncompiled with others. Pad the batches to fewer lengths, or set train.compile: "
+        "{recompile_limit: …} or {dynamic: true}"
+    )
+    note_once = cache(note)
 
+    def look(record: logging.LogRecord) -> bool:
+        if "recompile_limit" in record.getMessage():
+            note_once(text)
+        return True
 
-class _LimitNote(logging.Handler):
-    def __init__(self, limit: int, note: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._text = (
-            f"torch.compile has compiled the model for {limit} shapes, its limit, and runs it uncompiled "
-            "with others. Pad the batches to fewer lengths, or set train.compile: {recompile_limit: …} or "
-            "{dynamic: true}"
-        )
-        self._note = note
-        self._is_noted = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not self._is_noted and "recompile_limit" in record.getMessage():
-            self._is_noted = True
-            self._note(self._text)
+    filters = logging.getLogger("torch._dynamo.convert_frame").filters
+    filters[:] = [look]  # in place of that of an earlier run in this process
 
 
 def check_compiler(device: torch.device) -> None:
