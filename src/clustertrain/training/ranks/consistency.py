@@ -6,6 +6,7 @@ DDP averages gradients, not weights: it assumes that equal weights take equal st
 from __future__ import annotations
 
 import zlib
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ def check_same_model(model: nn.Module, name: str, rank_info: RankInfo) -> str | 
     """
     if rank_info.world_size == 1:
         return None
-    own = [(key, tuple(t.shape), str(t.dtype)) for key, t in _tensors(model)]
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    own = [(key, tuple(t.shape), str(t.dtype)) for key, t in tensors]
     of_ranks = gather_objects(own, rank_info)
     for rank, found in enumerate(of_ranks):
         if found != of_ranks[0]:
@@ -82,16 +84,9 @@ def check_same_weights(
         )
 
 
-def _tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
-
-
 def _difference(expected: list[Any], found: list[Any]) -> str:
     """The first entry (name, shape, dtype) in which they differ."""
-    one, other = next(
-        ((a, b) for a, b in zip(expected, found, strict=False) if a != b),
-        ((expected[len(found) :] or [None])[0], (found[len(expected) :] or [None])[0]),
-    )
+    one, other = next((a, b) for a, b in zip_longest(expected, found) if a != b)
     return f"{_described(other)} instead of {_described(one)}"
 
 
