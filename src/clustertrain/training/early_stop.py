@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
-from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.settings import EarlyStop
 
 
@@ -53,8 +51,7 @@ class EarlyStopping:
         rule, count = self._rule, self._count
         if rule is None or count is None:
             return
-        mine = torch.tensor([metrics[rule.metric]], dtype=torch.float64)
-        value = gather_over_ranks(mine, self._rank_info)[0].item()
+        value = gather_objects(metrics[rule.metric], self._rank_info)[0]
         count.step, gain = step, math.inf
         if count.best is not None:
             gain = value - count.best if rule.mode == "max" else count.best - value

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from clustertrain.training.last_step import LastStep, State, memory_of, of_rank
-from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.dtensors import is_divided, local, map_state
 from clustertrain.training.step.running_loss import Meter
 
@@ -151,8 +151,7 @@ class LastShard(LastStep):
     def _agree(self) -> None:
         """On the steps of which one is kept. A copy of the slowest rank takes 1 % of their time at most."""
         copy_s = median(self._copies_s) if self._parts is not None else math.inf
-        share = torch.tensor(copy_s / median(self._steps_s), dtype=torch.float64)
-        share_of_step = float(gather_over_ranks(share, self._rank_info).max())
+        share_of_step = max(gather_objects(copy_s / median(self._steps_s), self._rank_info))
         before, self._is_measured = self._every, math.isfinite(share_of_step)
         self._every = max(1, math.ceil(share_of_step / _SHARE)) if self._is_measured else 0
         if not self._every and self._is_asked:

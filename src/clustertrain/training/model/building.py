@@ -25,7 +25,7 @@ from clustertrain.training.model.normalizing import convert
 from clustertrain.training.model.recomputing import recomputing
 from clustertrain.training.model.unused_parameters import AwaitedGradients
 from clustertrain.training.nested_tensors import map_tensors
-from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.dtensors import is_sharded
 from clustertrain.training.ranks.rng import restoring_rng
 from clustertrain.training.settings import TrainSettings
@@ -234,7 +234,7 @@ def load_datasets(
     """
     training, size = dataset_of(task, "train_data", data, rank_info, epochs=epochs)
     evaluation, evaluated = dataset_of(task, "eval_data", data, rank_info, epochs=epochs)
-    of_ranks = gather_over_ranks(torch.tensor([size, evaluated]), rank_info).tolist()
+    of_ranks = gather_objects([size, evaluated], rank_info)
     if any(other != of_ranks[0] for other in of_ranks):
         raise JobError(
             f"The data differs in size between ranks; (training, evaluation) by rank: {of_ranks}.\n"

@@ -21,7 +21,7 @@ from clustertrain.training.model.blocks import find_blocks, listed_blocks
 from clustertrain.training.model.compiling import check_compiler, options_of
 from clustertrain.training.model.initializing import Initialization
 from clustertrain.training.model.recomputing import recomputing
-from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
 
@@ -93,8 +93,7 @@ def _mesh(settings: TrainSettings, rank_info: RankInfo) -> DeviceMesh:
     device, world_size = rank_info.device.type, rank_info.world_size
     if settings.fsdp.shard == "full":
         return init_device_mesh(device, (world_size,), mesh_dim_names=("shard",))
-    local_ranks = gather_over_ranks(torch.tensor(rank_info.local_rank), rank_info).tolist()
-    per_node = ranks_per_node(local_ranks)
+    per_node = ranks_per_node(gather_objects(rank_info.local_rank, rank_info))
     return init_device_mesh(device, (world_size // per_node, per_node), mesh_dim_names=("replicate", "shard"))
 
 

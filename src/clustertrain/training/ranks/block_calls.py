@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from clustertrain.errors import JobError
-from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.dtensors import is_sharded
 
 Hook = Callable[[nn.Module, Any], None]
@@ -56,9 +56,8 @@ class BlockCalls:
         """
         if not self._names:
             return
-        digest = torch.tensor([len(self._calls), zlib.crc32(self._calls.tobytes())])
-        of_ranks = gather_over_ranks(digest, self._rank_info)  # int64 (world_size, 2)
-        if bool((of_ranks != of_ranks[0]).any()):
+        of_ranks = gather_objects((len(self._calls), zlib.crc32(self._calls.tobytes())), self._rank_info)
+        if len({*of_ranks}) > 1:
             raise self._differ(step)
         self._calls = array("L")
 
