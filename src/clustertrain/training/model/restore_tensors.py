@@ -33,22 +33,21 @@ def with_tensors(
     own = model.state_dict()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
-    def of_model(path: str, saved: torch.Tensor) -> torch.Tensor:
-        like = own.get(path.removeprefix("model."))
-        if not isinstance(like, torch.Tensor) or (like.shape, like.dtype) != (saved.shape, saved.dtype):
-            return saved
-        if not saved.is_meta:
-            return _divided_like(saved, like)
-        targets[path] = torch.empty_like(like)
-        return targets[path]
-
-    def of_optimizer(path: str, saved: torch.Tensor) -> torch.Tensor:
-        number = int(path.split(".")[2])
-        like = parameters[number] if number < len(parameters) else saved
+    def placed(path: str, saved: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         if not saved.is_meta:
             return _divided_like(saved, like)
         targets[path] = _empty(saved, like)
         return targets[path]
+
+    def of_model(path: str, saved: torch.Tensor) -> torch.Tensor:
+        like = own.get(path.removeprefix("model."))
+        if not isinstance(like, torch.Tensor) or (like.shape, like.dtype) != (saved.shape, saved.dtype):
+            return saved
+        return placed(path, saved, like)
+
+    def of_optimizer(path: str, saved: torch.Tensor) -> torch.Tensor:
+        number = int(path.split(".")[2])
+        return placed(path, saved, parameters[number] if number < len(parameters) else saved)
 
     of_all = dict(state)
     of_all["model"] = map_state(state["model"], of_model, "model")
