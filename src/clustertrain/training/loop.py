@@ -119,7 +119,7 @@ def train(
     end, skipped = loop.position, precision.scaler.skipped_steps
     run.phase("save", end.step)
     run.finish()
-    loop.watch.finish()  # when the checkpoint is safe: it may take a while
+    loop.watch.profile.finish()  # when the checkpoint is safe: it may take a while
     why = "" if order.done(end) else stopping.text
     return TrainResult(end.step, end.epoch, loop.metrics, finished, why, skipped)
 
@@ -312,7 +312,7 @@ class _Loop:
         requests, step = self.line.read(), self.position.step
         if requests.profile and not ended:
             self.is_regular = False
-            self.watch.profile_next(requests.profile)
+            self.watch.profile.begin_at_next(requests.profile)
         if ended or step % self.settings.log_every == 0:
             self._log_training()
         measured: dict[str, float] = {}

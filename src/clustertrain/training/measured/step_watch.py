@@ -47,7 +47,7 @@ class StepWatch:
         self._task, self._rank_info, self._log = task, rank_info, log
         self._times = StepTimes(rank_info.device)
         self._stragglers = Stragglers()
-        self._profile = Profile(settings.profile, order, rank_info, profile, log)
+        self.profile = Profile(settings.profile, order, rank_info, profile, log)
         self._precision = settings.precision
         self._flops_per_sample = task.flops_per_sample
         self._is_sharded = settings.strategy == "fsdp"
@@ -79,7 +79,7 @@ class StepWatch:
             self._share = "hfu"
 
     def batches(self, batches: Iterable[tuple[MicroBatch, Any]]) -> Iterator[tuple[MicroBatch, Any]]:
-        return self._times.batches(batches, before=self._profile.begin_if_due)
+        return self._times.batches(batches, before=self.profile.begin_if_due)
 
     def backward(self, loss: torch.Tensor, *, exchanges: bool) -> None:
         """Before each backward pass; `exchanges`: the ranks exchange their gradients in it."""
@@ -88,15 +88,7 @@ class StepWatch:
 
     def step_done(self, step: int) -> None:
         self._times.step_done()
-        self._profile.step_done(step)
-
-    def profile_next(self, steps: int) -> None:
-        """Profile the next steps, on every rank."""
-        self._profile.begin_at_next(steps)
-
-    def finish(self) -> None:
-        """After the last step, on every rank."""
-        self._profile.finish()
+        self.profile.step_done(step)
 
     def figures(self, samples_per_s: float) -> dict[str, float | list[float]]:
         """The figures of the steps since the last line of the log, the same on every rank; see
