@@ -134,17 +134,8 @@ def rng_by_name(packed: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def restore_rng(packed: torch.Tensor, device: torch.device) -> None:
-    """Set the random states that `pack_rng` packed; those of a GPU only on a GPU.
-
-    Raises:
-        ValueError: the tensor has another length.
-    """
-    sizes = [*_SIZES.values()]
-    if packed.numel() != sum(sizes):
-        raise ValueError(
-            f"The random states have {packed.numel()} bytes; {sum(sizes)} = {sizes} are expected."
-        )
-    python, numpy, of_torch, of_cuda = torch.split(packed.cpu(), sizes)
+    """Set the random states that `pack_rng` packed; those of a GPU only on a GPU."""
+    python, numpy, of_torch, of_cuda = rng_by_name(packed.cpu()).values()
     *words, has_gauss, gauss = _PYTHON.unpack(bytes(python.tolist()))
     random.setstate((random.getstate()[0], tuple(words), gauss if has_gauss else None))
     _numpy.set(bytes(numpy.tolist()))
