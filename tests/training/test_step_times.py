@@ -47,8 +47,8 @@ def test_the_parts_of_a_step_add_up(monkeypatch):
         if n % 2:
             times.step_done()
             pass_s(100.0)  # an evaluation
-    assert times.read() == Times(2, data_wait_s=4.0, compute_s=1.0, communication_s=0.0)
-    assert times.read() == Times(0, 0.0, 0.0, 0.0)
+    assert times.read() == Times(data_wait_s=4.0, compute_s=1.0, communication_s=0.0)
+    assert times.read() == Times(0.0, 0.0, 0.0)
 
 
 class FakeEvent:
@@ -85,7 +85,7 @@ def test_a_gpu_is_waited_for_at_the_line_of_the_log_only(monkeypatch):
         times.step_done()
         assert FakeEvent.waited_for == 0
     found = times.read()
-    assert (found.steps, found.compute_s, found.communication_s) == (3, 2.0, 1.0)
+    assert (found.compute_s, found.communication_s) == (2.0, 1.0)
     assert FakeEvent.waited_for == FakeEvent.recorded == 12  # begin, computed, exchanged, end
 
 
@@ -123,7 +123,7 @@ def test_a_slow_rank_is_named_once_and_the_others_wait_in_the_exchange(ranks):
 
 
 def of(*own_s):
-    return [Times(10, 0.0, seconds, 0.0) for seconds in own_s]
+    return [Times(0.0, seconds, 0.0) for seconds in own_s]
 
 
 def test_a_rank_is_slow_in_two_lines_in_a_row_and_is_named_once():
@@ -139,7 +139,7 @@ def test_no_rank_is_slow(own_s):
 
 
 def test_the_warning_has_the_numbers_and_the_part_that_is_slow():
-    slow = Times(10, 0.3, 0.112, 0.0)
+    slow = Times(0.3, 0.112, 0.0)
     text = straggler_text(1, "node7", [*of(0.217), slow, *of(0.199)])
     assert text.startswith(
         "rank 1 on node7 is slow: it takes 412 ms per step (waiting for data 300 ms, computing 112 ms), "
@@ -259,7 +259,7 @@ def _slow_ranks(rank_info, strategy):
     made = StepWatch(
         Classify(), settings, rank_info, order, profile=None, log=lambda kind, text: notes.append(text)
     )
-    times = Times(5, 0.0, 0.5 if rank_info.rank == 1 else 0.1, 0.0)
+    times = Times(0.0, 0.5 if rank_info.rank == 1 else 0.1, 0.0)
     made._times = SimpleNamespace(read=lambda: times)
     for _ in range(3):
         made.figures(1.0)

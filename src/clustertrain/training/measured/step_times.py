@@ -23,7 +23,7 @@ _KINDS: tuple[_Kind, ...] = ("compute", "communication", "compute")
 
 @dataclass(frozen=True)
 class Times:
-    """Means per optimizer step of one rank, in seconds; `steps` is their number.
+    """Means per optimizer step of one rank, in seconds.
 
     Attributes:
         data_wait_s: the program waited for the next batch.
@@ -32,7 +32,6 @@ class Times:
             summed. What is sent during the backward pass is not part of it; waiting for a slower rank is.
     """
 
-    steps: int
     data_wait_s: float
     compute_s: float
     communication_s: float
@@ -106,12 +105,8 @@ class StepTimes:
             last.synchronize()
         self._add_passed()
         steps = max(1, self._steps)
-        times = Times(
-            self._steps,
-            self._data_wait_s / steps,
-            self._sums_s["compute"] / steps,
-            self._sums_s["communication"] / steps,
-        )
+        sums_s = self._data_wait_s, self._sums_s["compute"], self._sums_s["communication"]
+        times = Times(*(sum_s / steps for sum_s in sums_s))
         self._restart()
         return times
 

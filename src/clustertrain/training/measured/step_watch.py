@@ -98,7 +98,7 @@ class StepWatch:
             samples_per_s: of all ranks.
         """
         of_ranks = self._gathered()
-        times = [Times(int(steps), *seconds) for steps, *seconds in of_ranks[:, :4].tolist()]
+        times = [Times(*seconds) for seconds in of_ranks[:, :3].tolist()]
         # In a pass with FSDP a rank waits for the parts of the others: only the data are its own.
         own = [replace(t, compute_s=0.0) for t in times] if self._is_sharded else times
         self._warn_of_stragglers(own)
@@ -113,19 +113,19 @@ class StepWatch:
         if self._task.tokens_per_sample is not None:
             figures["tokens_per_s"] = samples_per_s * self._task.tokens_per_sample
         if self._rank_info.device.type == "cuda":
-            figures["gpu_memory_peak_bytes"] = of_ranks[:, 4].max().item()
-            if (of_ranks[:, 5] >= 0).all():
-                figures["gpu_utilization_percent"] = of_ranks[:, 5].mean().item()
+            figures["gpu_memory_peak_bytes"] = of_ranks[:, 3].max().item()
+            if (of_ranks[:, 4] >= 0).all():
+                figures["gpu_utilization_percent"] = of_ranks[:, 4].mean().item()
         return figures | self._flop_figures(samples_per_s)
 
     def _gathered(self) -> torch.Tensor:
-        """The numbers of every rank, float64 (world_size, 6): one all_gather."""
+        """The numbers of every rank, float64 (world_size, 5): one all_gather."""
         times, device = self._times.read(), self._rank_info.device
         memory, utilization = 0.0, -1.0
         if device.type == "cuda":
             memory = float(torch.cuda.max_memory_reserved(device))
             utilization = self._utilization()
-        mine = [times.steps, times.data_wait_s, times.compute_s, times.communication_s, memory, utilization]
+        mine = [times.data_wait_s, times.compute_s, times.communication_s, memory, utilization]
         return gather_over_ranks(torch.tensor(mine, dtype=torch.float64), self._rank_info)
 
     def _utilization(self) -> float:
