@@ -146,12 +146,9 @@ class _Shuffled:
 
     def __init__(self, order: ShardOrder, epoch: int, ids: Ids) -> None:
         self._ids, self._count = ids, 0
-        self._order, self._epoch = order, epoch
-        self._reading: Iterator[int] | None = None
+        self._reading = order.permuted(epoch, ids)
 
     def take(self, count: int) -> list[int]:
-        if self._reading is None:
-            self._reading = self._order.permuted(self._epoch, self._ids)
         taken = list(islice(self._reading, count))
         self._count += len(taken)
         return taken
@@ -161,7 +158,7 @@ class _Shuffled:
         return self._count == len(self._ids)
 
     def left(self) -> Ids:
-        return self._ids if self._reading is None else sorted(self._reading)
+        return sorted(self._reading) if self._count else self._ids
 
 
 class Lanes:
