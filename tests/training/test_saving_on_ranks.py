@@ -90,7 +90,8 @@ def test_an_optimizer_keeps_nothing_of_the_checkpoint():
     """On the CPU torch's own load_state_dict keeps the tensors themselves."""
     model = torch.nn.Linear(2, 1)
     optimization = object.__new__(Optimization)
-    optimization.optimizer = torch.optim.AdamW(model.parameters())
+    optimization._parameters = [*model.parameters()]
+    optimization.optimizer = torch.optim.AdamW(optimization._parameters)
     model(torch.ones(1, 2)).sum().backward()
     optimization.optimizer.step()
     saved = copy.deepcopy(optimization.optimizer.state_dict())

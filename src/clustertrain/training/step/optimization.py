@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from clustertrain.errors import JobError
 from clustertrain.training.data.sampling import TrainOrder
 from clustertrain.training.ranks.dtensors import whole
+from clustertrain.training.saving import owned
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import LossScaler
 from clustertrain.training.task import Task
@@ -180,18 +181,13 @@ class Optimization:
         if found is not None and found != own:
             raise _unusable(f"is of {found}, and Task.optimizer() returned {own}")
         try:
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.optimizer.load_state_dict(owned(state["optimizer"], self._parameters[0].device))
         except ValueError as error:  # other groups of parameters
             saved, made = state["optimizer"]["param_groups"], self.optimizer.param_groups
             sizes = [[len(group["params"]) for group in groups] for groups in (saved, made)]
             raise _unusable(
                 f"has groups of {sizes[0]} parameters, and Task.optimizer() returned groups of {sizes[1]}"
             ) from error
-        for values in self.optimizer.state.values():
-            for name, value in values.items():
-                # On the CPU torch takes the saved tensor itself, which may be mapped from a file.
-                if isinstance(value, torch.Tensor) and value.device.type == "cpu":
-                    values[name] = value.clone()
 
 
 def _unusable(difference: str) -> JobError:
