@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustertrain.errors import JobError
-from clustertrain.training.data.loader_kinds import evaluated_part
+from clustertrain.training.data.loader_kinds import evaluation_keys
 from clustertrain.training.data.sampling import (
     BatchSizes,
     Position,
@@ -134,10 +134,12 @@ def test_a_limited_epoch_ends_at_once_if_fewer_samples_per_step_have_passed_its_
 
 
 def test_a_limited_evaluation_has_samples_of_the_whole_data():
-    sizes = BatchSizes(batch_size=2, world_size=3, accumulate=5)
-    assert list(evaluated_part(list(range(100)), 2, sizes)) == [0, 8, 16, 25, 33, 41, 50, 58, 66, 75, 83, 91]
-    few = list(range(12))
-    assert evaluated_part(few, 2, sizes) is few and evaluated_part(few, None, sizes) is few
+    def ids(samples):
+        ranks = [evaluation_keys(range(100), samples, 2, rank, 3) for rank in range(3)]
+        return sorted(i for keys in ranks for key in keys for i in key.ids)
+
+    assert ids(12) == [0, 8, 16, 25, 33, 41, 50, 58, 66, 75, 83, 91]
+    assert ids(100) == list(range(100))
 
 
 def test_steps_bound_a_run_across_epochs():

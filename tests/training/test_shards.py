@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from clustertrain import Shards
 from clustertrain.errors import DataError, JobError
+from clustertrain.training.data.shard_order import Dealing
 from clustertrain.training.data.shards import set_opener
 from clustertrain.training.data.tar_shard import open_local
 from clustertrain.training.ranks.distributed import RankInfo
@@ -124,9 +125,10 @@ def test_a_resume_does_not_read_the_shards_that_it_has_finished(folder, opened):
 def test_an_evaluation_counts_every_sample_once_and_a_limit_takes_some_of_each_shard(ranks, folder):
     task, settings = OnShards(folder, shuffle=0), replace(SETTINGS, epochs=1, save_every=SaveEvery())
     shards = task.train_data({})
-    assert [len(shards), len(shards.limited(10))] == [50, 10]
-    assert shards.limited(10).counts == [1, 2, 1, 2, 2, 2]
-    assert [sample[2] for sample in shards.limited(10).__getitems__(range(10))][:3] == [0, 7, 8]
+    assert shards.in_order(10).used == (1, 2, 1, 2, 2, 2)
+    ids = [i for rank in range(2) for i in shards.in_order(10).evaluation(rank, Dealing(2, 5)).take(5)]
+    assert len(ids) == 10 and sorted(ids)[:3] == [0, 7, 8]
+    assert [sample[2] for sample in shards.__getitems__(ids)] == ids
     for limit in (None, 2):
         limited = replace(settings, limit_batches=limit)
         outcomes = ranks(2).results(run_task, task, replace(limited, loader_workers=2))

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,12 +53,15 @@ class Evaluation:
         self._seed = settings.seed
         self._of_task = dict(task.metrics())
         self._metrics = Metrics(type(task).__name__, self._of_task, rank_info.device)
+        samples, limit = len(dataset), settings.limit_batches
+        self._samples = samples if limit is None else min(samples, limit * batch_size * rank_info.world_size)
         self._alone = replace(rank_info, rank=0, world_size=1)
         # With fewer samples than ranks some ranks would have none, and torchmetrics cannot gather states
         # without a dtype: every rank then evaluates all of these samples by itself.
-        self._counted = rank_info if len(dataset) >= rank_info.world_size else self._alone
-        own = evaluation_keys(dataset, batch_size, self._counted.rank, self._counted.world_size)
-        most = evaluation_keys(dataset, batch_size, 0, self._counted.world_size)
+        self._counted = rank_info if self._samples >= rank_info.world_size else self._alone
+        keys = partial(evaluation_keys, dataset, self._samples, batch_size)
+        own = keys(self._counted.rank, self._counted.world_size)
+        most = keys(0, self._counted.world_size)
         self._passes_of_others = len(most) - len(own) if is_sharded(model) else 0
         self._loader = Loader(
             batch_fetch(dataset, collate_of(task), f"{type(task).__name__}.eval_data()"),
@@ -112,7 +116,7 @@ class Evaluation:
                     warnings.simplefilter("ignore")  # that a value of so few samples means little
                     metrics = Metrics(name, {metric_name: metric}, self._rank_info.device)
                     metrics.reset()
-                    metrics.update(outputs, targets, [*range(len(key.ids))])
+                    metrics.update(outputs, targets, key.ids)
                     parts.append(metrics.compute(self._alone, len(key.ids)))
         return joined(*parts)
 
@@ -164,7 +168,7 @@ class Evaluation:
             with self._precision.autocast():
                 self._task.eval_step(self._model, batch)  # the other ranks gather parameters from this one
         loss_sum, samples = sum_over_ranks(sums, self._counted).tolist()
-        values = self._metrics.compute(self._counted, len(self._dataset))
+        values = self._metrics.compute(self._counted, self._samples)
         return joined({"loss": loss_sum / samples}, values)
 
 

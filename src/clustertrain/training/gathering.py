@@ -60,7 +60,7 @@ class SampleRows:
         self._ids += ids
 
     def of_all_ranks(self, rank_info: RankInfo, samples: int) -> tuple[Any, Any] | None:
-        """(outputs, targets) of all `samples` of the data set, in its order, on rank 0, or None on the
+        """(outputs, targets) of all `samples`, in the order of the data set, on rank 0, or None on the
         others.
 
         Every rank calls it, after it has added as many samples as sampling.evaluation_order gives it. The
@@ -69,22 +69,22 @@ class SampleRows:
         Raises:
             JobError: on all ranks, if shapes or dtypes differ between ranks.
         """
-        self._check_ranks(rank_info)
+        of_ranks = gather_objects((self._columns, self._ids), rank_info)
+        expected = of_ranks[0][0]
+        for rank, (found, _) in enumerate(of_ranks):
+            if found != expected:
+                self._refuse(f"rank 0 has {_shown(expected)}, rank {rank} has {_shown(found)}")
+        in_order = torch.tensor([i for _, ids in of_ranks for i in ids]).sort().values
+        places = torch.searchsorted(in_order, torch.tensor(self._ids)).tolist()
         gathered = []
         while self._parts:
-            gathered.append(_gather(torch.cat(self._parts.pop(0)), self._ids, rank_info, samples))
+            gathered.append(_gather(torch.cat(self._parts.pop(0)), places, rank_info, samples))
         columns, structure = iter(gathered), self._structure
         self.clear()
         if rank_info.rank != 0:
             return None
         outputs, targets = map_tensors(structure, lambda _: next(columns))
         return outputs, targets
-
-    def _check_ranks(self, rank_info: RankInfo) -> None:
-        of_ranks = gather_objects(self._columns, rank_info)
-        for rank, columns in enumerate(of_ranks):
-            if columns != of_ranks[0]:
-                self._refuse(f"rank 0 has {_shown(of_ranks[0])}, rank {rank} has {_shown(columns)}")
 
     def _tensors(self, value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors in `value` with their names, in the order of map_tensors."""
@@ -125,18 +125,19 @@ def _shown(columns: list[tuple[str, str, tuple[int, ...]]]) -> str:
     return ", ".join(f"{name} {dtype} {('samples', *row)}".replace("'", "") for name, dtype, row in columns)
 
 
-def _gather(mine: torch.Tensor, ids: list[int], rank_info: RankInfo, samples: int) -> torch.Tensor:
-    """The rows of all ranks, (samples, …) in the order of their `ids`, on rank 0; empty on the others. They
-    are sent in pieces, as many on each rank, and pickled, because gloo lacks some dtypes."""
+def _gather(mine: torch.Tensor, places: list[int], rank_info: RankInfo, samples: int) -> torch.Tensor:
+    """The rows of all ranks at their places, (samples, …) on rank 0; empty on the others. They are sent in
+    pieces, as many on each rank, and pickled, because gloo lacks some dtypes."""
     is_first, world_size = rank_info.rank == 0, rank_info.world_size
     row_bytes = mine.shape[1:].numel() * mine.element_size()
     everything = mine.new_empty((samples if is_first else 0, *mine.shape[1:]))
     rows = max(1, _CHUNK_BYTES // max(1, row_bytes * world_size))
     for start in range(0, -(-samples // world_size), rows):
-        piece = ids[start : start + rows], mine[start : start + rows].clone()  # not with what it is a view of
+        of_piece = slice(start, start + rows)
+        piece = places[of_piece], mine[of_piece].clone()  # a view would be sent with all of `mine`
         pieces: list[Any] = [piece] * world_size
         if world_size > 1:
             dist.gather_object(piece, pieces if is_first else None)
-        for places, rows_of_rank in pieces if is_first else []:
-            everything[places] = rows_of_rank
+        for places_of_rank, rows_of_rank in pieces if is_first else []:
+            everything[places_of_rank] = rows_of_rank
     return everything

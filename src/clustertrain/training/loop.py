@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from clustertrain.training.data.loader_kinds import evaluated_part, loader_of, order_of
+from clustertrain.training.data.loader_kinds import loader_of, order_of
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
@@ -98,9 +98,8 @@ def train(
     )
     evaluation = None
     if eval_data is not None:
-        evaluated = evaluated_part(eval_data, settings.limit_batches, sizes)
         evaluation = Evaluation(
-            task, model, evaluated, sizes.batch_size, settings, precision=precision, rank_info=rank_info
+            task, model, eval_data, sizes.batch_size, settings, precision=precision, rank_info=rank_info
         )
     if settings.required_metrics:
         check_reported(settings, task, None if evaluation is None else evaluation.of_one_batch())

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Subset
-
 from clustertrain.errors import JobError
 from clustertrain.training.data.loader_processes import processes_for
 from clustertrain.training.data.loading import Collate, Fetch, Loader
@@ -25,7 +23,6 @@ from clustertrain.training.data.shard_order import Dealing, divisor_at_most
 from clustertrain.training.data.shards import Shards
 from clustertrain.training.data.streaming import (
     BatchOfStream,
-    FirstOf,
     StreamFetch,
     is_stream,
     stream_batches,
@@ -150,30 +147,20 @@ def loader_of(
     return Loader(fetch, order, processes=processes, device=rank_info.device, reuse=False), settings
 
 
-def evaluated_part(dataset: Any, limit_batches: int | None, sizes: BatchSizes) -> Any:
-    """`dataset`, or at most `limit_batches` batches per rank of it.
+def evaluation_keys(
+    dataset: Any, samples: int, batch_size: int, rank: int, world_size: int
+) -> list[MicroBatch]:
+    """One rank's batches of an evaluation of `samples` of the data set, all or fewer.
 
-    Those of a map-style data set have equal distances in it: the first samples of a sorted one could have a
+    Fewer of a map-style data set have equal distances in it: the first samples of a sorted one could have a
     single class, for which a metric may be undefined.
     """
-    everything = len(dataset)
-    count = everything if limit_batches is None else min(everything, limit_batches * sizes.of_ranks)
-    if count == everything:
-        return dataset
     if isinstance(dataset, Shards):
-        return dataset.limited(count)
-    return FirstOf(dataset, count) if is_stream(dataset) else Subset(dataset, _spread(everything, count))
-
-
-def _spread(samples: int, count: int) -> list[int]:
-    return [i * samples // count for i in range(count)]
-
-
-def evaluation_keys(dataset: Any, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
-    """One rank's batches of an evaluation."""
-    if isinstance(dataset, Shards):
-        return shard_evaluation_order(dataset.in_order(), batch_size, rank, world_size)
-    return evaluation_order(len(dataset), batch_size, rank, world_size)
+        return shard_evaluation_order(dataset.in_order(samples), batch_size, rank, world_size)
+    keys = evaluation_order(samples, batch_size, rank, world_size)
+    if is_stream(dataset) or samples == len(dataset):
+        return keys
+    return [key._replace(ids=[i * len(dataset) // samples for i in key.ids]) for key in keys]
 
 
 def batch_fetch(dataset: Any, collate: Collate, name: str) -> Fetch | BatchOfStream:
@@ -188,5 +175,5 @@ def sample_batch(dataset: Any, batch_size: int) -> MicroBatch:
     same on every rank."""
     count = min(batch_size, len(dataset))
     in_turn = isinstance(dataset, Shards) or is_stream(dataset)
-    ids = list(range(count)) if in_turn else _spread(len(dataset), count)
+    ids = list(range(count)) if in_turn else [i * len(dataset) // count for i in range(count)]
     return MicroBatch(ids, derive_seed(0), 1.0, None)

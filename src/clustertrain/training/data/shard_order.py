@@ -55,11 +55,13 @@ class ShardOrder:
         counts: the number of samples of each shard.
         shuffle: the number of consecutive samples of a shard that are shuffled; with 0 nothing is, and the
             shards keep their order as well.
+        used: only so many samples of each shard, the first ones; None: all.
     """
 
     counts: tuple[int, ...]
     shuffle: int
     seed: int
+    used: tuple[int, ...] | None = None
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
@@ -87,7 +89,8 @@ class ShardOrder:
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
             numbers = torch.randperm(len(self.counts), generator=generator).tolist()
-        return [range(self.starts[i], self.starts[i + 1]) for i in numbers if self.counts[i]]
+        used = self.used or self.counts
+        return [range(self.starts[i], self.starts[i] + used[i]) for i in numbers if used[i]]
 
     def _lanes(
         self, epoch: int, segments: list[Ids], rank: int, to: Dealing, *, all_samples: bool = False

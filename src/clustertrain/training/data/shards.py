@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,6 @@ class Shards(Dataset[Any]):
         self._handlers = None if decode is None else _handlers(decode)
         self.shuffle = shuffle
         self.names, self._counts = _found(shards, index, self._open)
-        self._used: list[int] | None = None
         self._readers: OrderedDict[int, _Reader] = OrderedDict()
 
     def __len__(self) -> int:
@@ -94,12 +93,7 @@ class Shards(Dataset[Any]):
 
     @property
     def counts(self) -> list[int]:
-        """The number of samples of each shard that are used."""
-        if self._used is not None:
-            return self._used
-        return self._all_counts()
-
-    def _all_counts(self) -> list[int]:
+        """The number of samples of each shard."""
         for i, count in enumerate(self._counts):
             if count is None:
                 self._counts[i] = count_samples(self.names[i], self._open)
@@ -128,20 +122,11 @@ class Shards(Dataset[Any]):
     def order(self, seed: int) -> ShardOrder:
         return ShardOrder(tuple(self.counts), self.shuffle, seed)
 
-    def in_order(self) -> ShardOrder:
-        """The order of an evaluation: that of the shards."""
-        return ShardOrder(tuple(self.counts), 0, 0)
-
-    def limited(self, samples: int) -> Shards:
-        """The same data with only `samples` samples in all: the first ones of shards at equal distances."""
-        counts, total, at = self.counts, len(self), 0
-        used = []
-        for count in counts:
-            used.append((at + count) * samples // total - at * samples // total)
-            at += count
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, _used=used, _readers=OrderedDict())
-        return other
+    def in_order(self, samples: int) -> ShardOrder:
+        """The order of an evaluation, that of the shards: the first samples of each, `samples` in all."""
+        counts = tuple(self.counts)
+        ends = [end * samples // sum(counts) for end in accumulate(counts, initial=0)]
+        return ShardOrder(counts, 0, 0, tuple(end - start for start, end in pairwise(ends)))
 
     def check_ranks(self, world_size: int) -> None:
         """
@@ -180,7 +165,7 @@ class Shards(Dataset[Any]):
         if reader is None or not reader.has(number):
             if reader is not None:
                 reader.close()
-            reader = _Reader(self.names[shard], self._open, self._all_counts()[shard], self.shuffle)
+            reader = _Reader(self.names[shard], self._open, self.counts[shard], self.shuffle)
         sample = reader.read(number)
         if reader.is_done:
             reader.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice, repeat, takewhile
+from itertools import repeat, takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -24,23 +24,6 @@ from clustertrain.training.ranks.distributed import LaterMax, RankInfo
 from clustertrain.training.ranks.rng import KeptRng, derive_seed, private_rng
 
 _DIGESTED_BYTES = 1 << 20  # of a sample
-
-
-class FirstOf(IterableDataset[Any]):
-    """The first `samples` samples of a stream."""
-
-    def __init__(self, dataset: Any, samples: int) -> None:
-        self._dataset, self._samples = dataset, samples
-
-    def __len__(self) -> int:
-        return self._samples
-
-    def __iter__(self) -> Iterator[Any]:
-        return islice(self._dataset, self._samples)
-
-    def set_epoch(self, epoch: int) -> None:
-        if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(epoch)
 
 
 def is_stream(dataset: Any) -> bool:
