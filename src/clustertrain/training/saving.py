@@ -29,24 +29,21 @@ def save_on_all_ranks(
     """
     step = progress.step
     run.phase("save", step)
-    _wait_on_all_ranks(run, rank_info, step)
+    _wait(run, rank_info, step)
     run.save(dict(state), progress)
     # A rank may copy longer than another: in the next step that one would wait under the limit of a step.
-    _wait_on_all_ranks(run, rank_info, step, only_for_copies=run.saves_in_background)
+    _wait(run, rank_info, step, only_for_copies=run.saves_in_background)
     run.phase("step", step)
 
 
 def wait_until_written(run: Host, step: int) -> None:
     """Wait for the last write of this rank, in the phase "save"."""
     run.phase("save", step)
-    before = 0
-    while (written := run.wait_for_write(_ROUND_S)) is not None:
-        if written != before:
-            run.phase("save", step)
-        before = written
+    _wait(run, RankInfo(0, 0, 1, torch.device("cpu")), step)
 
 
-def _wait_on_all_ranks(run: Host, rank_info: RankInfo, step: int, *, only_for_copies: bool = False) -> None:
+def _wait(run: Host, rank_info: RankInfo, step: int, *, only_for_copies: bool = False) -> None:
+    """Wait for the writes of all ranks of `rank_info`, which all call it."""
     before = 0
     while True:
         written = None if only_for_copies else run.wait_for_write(_ROUND_S)
