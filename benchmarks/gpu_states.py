@@ -211,7 +211,7 @@ def _trained(settings: TrainSettings, folder: Path) -> tuple[dict[str, Any], lis
             with exchange_if(is_last, wrapped, settings):
                 with precision.autocast():
                     loss = task.loss(wrapped, [ids])
-                optimization.backward(loss / 2)
+                precision.scaler.backward(loss / 2)
             losses.append(loss.detach())
         optimization.step(step)
     found = {"note": note, "peak_bytes": torch.cuda.max_memory_allocated() if IS_GPU else 0}

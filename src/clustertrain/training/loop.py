@@ -274,7 +274,7 @@ class _Loop:
             check_loss(self.task, loss)
             share = loss * key.share
             self.watch.backward(loss, exchanges=key.after is not None)
-            self.optimization.backward(share)
+            self.precision.scaler.backward(share)
         if key.after is not None:
             self.awaited.check()
         self.meter.not_finite.look(loss, lambda model: self.task.loss(model, batch))

@@ -76,7 +76,7 @@ def _rehearse(
     order = order_of(training_data, size, settings, sizes, rank=0, start=Position())
     check_profile(settings.profile, order)
     with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
-        optimization = Optimization(task, model, settings, order, precision.scaler)
+        Optimization(task, model, settings, order, precision.scaler)
     if settings.processes:
         sent_copy(batch_fetch(training_data, collate_of(task), ""), settings.processes)
     key = next(iter(order))
@@ -86,7 +86,7 @@ def _rehearse(
         with precision.autocast():
             loss = task.loss(model, to_device(batch, rank_info.device))
         check_loss(task, loss)
-        optimization.backward(loss * key.share)
+        precision.scaler.backward(loss * key.share)
     finds_unused = settings.find_unused_parameters or settings.ddp.static_graph
     if world_size > 1 and settings.strategy == "ddp" and not finds_unused:
         check_gradients(task, model)

@@ -98,9 +98,6 @@ class Optimization:
     def _warmup(self, step: int) -> float:
         return min(1.0, step / max(1, self._settings.lr.warmup_steps))
 
-    def backward(self, loss: torch.Tensor) -> None:
-        self._scaler.backward(loss)
-
     def step(self, step: int) -> None:
         """The optimizer step number `step`, counted from 1.
 
