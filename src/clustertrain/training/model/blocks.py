@@ -43,12 +43,12 @@ def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[B
     """
     names = {id(module): name for name, module in model.named_modules()}
     found, source = named_modules(task, model, settings)
-    owners = _owners(model)
+    owners = _owners_in(model)
     if not source:
-        found = [module for module in found if _tied(module, owners, names) is None]
+        found = [module for module in found if _tied(module, owners) is None]
     for module in found:
         _check_forward(module, names[id(module)], source)
-        if tie := _tied(module, owners, names):
+        if tie := _tied(module, owners):
             inside, outside = tie
             raise JobError(
                 f"{source or 'the size rule'} makes {names[id(module)]} a block of FSDP, but its parameter "
@@ -56,7 +56,7 @@ def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[B
                 "A shared parameter must be inside one block, or in none: only then it stays one parameter.\n"
                 f"{_REMEDY}"
             )
-    found += [each for each in _large_leaves(model, found) if _tied(each, owners, names) is None]
+    found += [each for each in _large_leaves(model, found) if _tied(each, owners) is None]
     unique = {id(module): module for module in found if module is not model}
     blocks = [Block(names[i], module, _elements(module)) for i, module in unique.items()]
     blocks.sort(key=lambda block: -block.name.count("."))
@@ -160,32 +160,27 @@ def _check_forward(module: nn.Module, name: str, source: str) -> None:
         )
 
 
-def _owners(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
-    """By the id of a parameter: the modules that have it, each with its name there."""
-    owners: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            owners.setdefault(id(parameter), []).append((module, name))
+_Owners = dict[int, list[tuple[nn.Module, str]]]
+"""By the id of a parameter: the modules that have it, each with its full name there."""
+
+
+def _owners_in(model: nn.Module) -> _Owners:
+    owners: _Owners = {}
+    for name, module in model.named_modules():
+        for key, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            owners.setdefault(id(parameter), []).append((module, f"{name}.{key}".lstrip(".")))
     return owners
 
 
-def _tied(
-    block: nn.Module, owners: dict[int, list[tuple[nn.Module, str]]], names: dict[int, str]
-) -> tuple[str, str] | None:
+def _tied(block: nn.Module, owners: _Owners) -> tuple[str, str] | None:
     """The names of a parameter that is inside the block and outside it."""
-    inside = {id(module) for module in block.modules()}
+    modules = {*block.modules()}
     for parameter in block.parameters():
         places = owners[id(parameter)]
-        outside = [place for place in places if id(place[0]) not in inside]
+        outside = [name for module, name in places if module not in modules]
         if outside:
-            own = next(place for place in places if id(place[0]) in inside)
-            return _full_name(own, names), _full_name(outside[0], names)
+            return next(name for module, name in places if module in modules), outside[0]
     return None
-
-
-def _full_name(place: tuple[nn.Module, str], names: dict[int, str]) -> str:
-    module, name = place
-    return f"{names[id(module)]}.{name}".lstrip(".")
 
 
 def _check_parameters(model: nn.Module, blocks: list[Block]) -> None:
