@@ -29,7 +29,7 @@ from clustertrain.launchers.slurm.agent.node import Node, Start, record_arrival
 from clustertrain.launchers.slurm.agent.worker import is_over
 from clustertrain.node.ports import Ports
 from clustertrain.observe.display import Display
-from clustertrain.observe.screen import Told
+from clustertrain.observe.screen import Screen
 from clustertrain.observe.status import read_files, status_by_files
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.attempt_ref import AttemptRef
@@ -215,7 +215,7 @@ class ControlPath:
         self._polled("a minute", "rank of a script", POLL_S, self.poller._poll_all)
         looks_s = StacksRequest.look_every_s(self.ranks)
         self._polled("a minute", "rank, stacks", looks_s, attempt.restart(0).stacks_request.read)
-        display = Display(attempt, Told(lambda line: None), UNKNOWN)
+        display = Display(attempt, Screen(lambda line: None), UNKNOWN)
         for _ in range(2):
             display.update()  # what was written before this minute
         self._polled("a minute", "head", _DISPLAY_S, display.update)

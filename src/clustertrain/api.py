@@ -30,7 +30,7 @@ from clustertrain.launchers.target import Echo, Target, silent
 from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.logs import LogSelection
-from clustertrain.observe.screen import Screen, Told
+from clustertrain.observe.screen import Screen
 from clustertrain.observe.status import read_files
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.terminal_text import plain
@@ -247,7 +247,7 @@ def run(
         RunStopped: the run was stopped before its end.
     """
     start = Start.of("run", job, sets_of(overrides))
-    _, result = start.run_here(Told(echo), owns_process=False, **options)
+    _, result = start.run_here(Screen(echo), owns_process=False, **options)
     text = result.text or f"{start.job.name}: {result.state} ({result.cause})"
     if result.state == "failed":
         raise error_of_code(result.exit_code, text)

@@ -10,7 +10,7 @@ from clustertrain.errors import EXIT_DONE
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.local.run import run_local
-from clustertrain.observe.screen import Told
+from clustertrain.observe.screen import Screen
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text()
@@ -18,7 +18,7 @@ GRID = "[0.001, 0.003, 0.01], [16, 32, 64]"
 
 
 def trained_here(job, options, echo):
-    _, result = run_local(job, options, Told(echo), owns_process=False)
+    _, result = run_local(job, options, Screen(echo), owns_process=False)
     assert result.exit_code == EXIT_DONE, result.text
     return KnownRun.of(job, options.command.job_file, "local")
 

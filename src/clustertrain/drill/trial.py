@@ -18,7 +18,7 @@ from clustertrain.launchers import shell
 from clustertrain.launchers.resolve_run import find
 from clustertrain.launchers.target import silent
 from clustertrain.observe.as_json import last_printed
-from clustertrain.observe.screen import Told
+from clustertrain.observe.screen import Screen
 
 _READ_TIMEOUT_S = 900.0
 HIDDEN_COMMAND = "drilled"
@@ -67,7 +67,7 @@ def _stop(start: Start) -> None:
 
 def _to_its_end(start: Start, to: str, note: Callable[[str], None], *, is_first: bool) -> tuple[str, str]:
     if to == "local":
-        _, result = start.run_here(Told(silent), owns_process=False, fresh=is_first, no_check=True)
+        _, result = start.run_here(Screen(silent), owns_process=False, fresh=is_first, no_check=True)
         if result.cause in ("interrupt", "terminated"):  # by the user of the drill
             raise KeyboardInterrupt
         return result.state, result.text

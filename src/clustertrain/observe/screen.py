@@ -14,26 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from clustertrain.observe.event_lines import Record, line_of
 from clustertrain.units import time_text
 
 PLAIN_PERIOD_S = 2.0  # between two lines of training metrics without a terminal
 UNFINISHED_PERIOD_S = 30.0  # the same for the state of a progress bar of the user's code
-
-
-class Screen(Protocol):
-    """Shows records as they arrive."""
-
-    def show(self, records: Iterable[Record]) -> None: ...
-
-    def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
-        """Show new lines of rank 0's output, and the present state of the one that is not finished."""
-
-    def echo(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def open_screen() -> Screen:
@@ -61,17 +48,41 @@ def _lasting(stream: TextIO) -> Iterator[None]:
             os.dup2(nothing.fileno(), stream.fileno())
 
 
-class _Pace:
-    """The metrics of a training record, with the remaining time at the speed since this start of the
-    group."""
+class Screen:
+    """Shows records as they arrive: complete lines, each for a function."""
 
-    def __init__(self) -> None:
-        self.restart()
+    def __init__(self, echo: Callable[[str], None]) -> None:
+        self.echo = echo
+        self._last_figures = 0.0
+        self._last_output = 0.0  # or since when no line is unfinished
+        self._first: tuple[float, int] | None = None  # the time and step of this start of the workers
 
-    def restart(self) -> None:
-        self._first: tuple[float, int] | None = None
+    def show(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if record["kind"] == "group_started":
+                self._first = None
+            elif record["kind"] == "train":
+                self._figures(record)
+            if (text := line_of(record)) is not None:
+                self.echo(text)
 
-    def figures(self, record: Record) -> tuple[str, str]:
+    def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
+        """Show new lines of rank 0's output, and the present state of the one that is not finished."""
+        if lines:
+            self.echo("\n".join(lines))
+        is_due = time.monotonic() - self._last_output >= UNFINISHED_PERIOD_S
+        if unfinished and not lines and is_due:
+            self.echo("\n".join(unfinished))
+        if lines or is_due or not unfinished:
+            self._last_output = time.monotonic()
+
+    def _figures(self, record: Record) -> None:
+        step, figures = self._paced(record)
+        if time.monotonic() - self._last_figures >= PLAIN_PERIOD_S:
+            self._last_figures = time.monotonic()
+            self.echo(f"{step}  {figures}".rstrip())
+
+    def _paced(self, record: Record) -> tuple[str, str]:
         """("step 10/100", "loss 0.5  1,234 samples/s  0:40 left"), as far as they are known."""
         first_s, first_step = self._first = self._first or (record["time"], record["step"])
         step, total = record["step"], record.get("total_steps")
@@ -85,45 +96,11 @@ class _Pace:
             parts.append(f"{time_text(left_s)} left")
         return f"step {step}" + (f"/{total}" if total else ""), "  ".join(parts)
 
-
-class Told:
-    """Plain complete lines, for a function."""
-
-    def __init__(self, echo: Callable[[str], None]) -> None:
-        self.echo = echo
-        self._last_figures = 0.0
-        self._last_output = 0.0  # or since when no line is unfinished
-        self._pace = _Pace()
-
-    def show(self, records: Iterable[Record]) -> None:
-        for record in records:
-            if record["kind"] == "group_started":
-                self._pace.restart()
-            if record["kind"] == "train":
-                self._figures(record)
-            elif (text := line_of(record)) is not None:
-                self.echo(text)
-
-    def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
-        if lines:
-            self.echo("\n".join(lines))
-        is_due = time.monotonic() - self._last_output >= UNFINISHED_PERIOD_S
-        if unfinished and not lines and is_due:
-            self.echo("\n".join(unfinished))
-        if lines or is_due or not unfinished:
-            self._last_output = time.monotonic()
-
-    def _figures(self, record: Record) -> None:
-        step, figures = self._pace.figures(record)
-        if time.monotonic() - self._last_figures >= PLAIN_PERIOD_S:
-            self._last_figures = time.monotonic()
-            self.echo(f"{step}  {figures}".rstrip())
-
     def close(self) -> None:
         """Does nothing: there is nothing to close."""
 
 
-class Lines(Told):
+class Lines(Screen):
     """The same for a file, a pipe, a scheduler's log."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -136,7 +113,7 @@ class Lines(Told):
             print(text, file=self._stream, flush=True)
 
 
-class Bar:
+class Bar(Screen):
     """A progress bar with loss, samples/s and the remaining time; events appear above it."""
 
     def __init__(self) -> None:
@@ -145,6 +122,7 @@ class Bar:
 
         from clustertrain.observe.progress_region import Region
 
+        super().__init__(self._print)
         self._progress = Region(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -156,11 +134,10 @@ class Bar:
             expand=True,
         )
         self._task = self._progress.add_task("starting", total=None, figures="")
-        self._pace = _Pace()
         self._has_figures = False
         self._progress.start()
 
-    def echo(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         with _lasting(sys.stdout):
             self._progress.console.print(text, markup=False)
 
@@ -176,9 +153,7 @@ class Bar:
     def show(self, records: Iterable[Record]) -> None:
         for record in records:
             kind = record["kind"]
-            if kind == "train":
-                self._figures(record)
-            elif kind == "stage" and "problem" not in record:
+            if kind == "stage" and "problem" not in record:
                 self._progress.update(
                     self._task,
                     description=f"data {record['name']}",
@@ -188,16 +163,14 @@ class Bar:
             elif kind == "ray_started":
                 self._progress.update(self._task, description="starting the workers")
             elif kind == "group_started":
-                self._pace.restart()
                 self._has_figures = False
                 self._progress.update(
                     self._task, description="workers load the model", total=None, figures="", visible=True
                 )
-            if (text := line_of(record)) is not None:
-                self.echo(text)
+            super().show([record])
 
     def _figures(self, record: Record) -> None:
-        step, figures = self._pace.figures(record)
+        step, figures = self._paced(record)
         total = record.get("total_steps")
         self._has_figures = True
         self._progress.update(
