@@ -27,56 +27,45 @@ class RankOutput:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt.run.with_patience(0).attempt(attempt.n)
-        self._logs: dict[str, _Log] = {}
-        self._log: _Log | None = None
+        self._tails: dict[str, Tail] = {}  # by the keys of the logs, one for each host that rank 0 was on
+        self._key = ""  # of the newest one
+        self._looked_at = float("-inf")
+        self._printed = Printed()
+        self._is_output = False
+        self._lost_peers = _AfterStop(self._attempt)
 
     def follow(self, records: Iterable[Record]) -> None:
         """Take the host of rank 0 from the events of the attempt."""
         for record in records:
-            if (host := host_of(record, 0)) is not None:
-                self._log = self._logs.setdefault(host, _Log(self._attempt, host))
+            host = host_of(record, 0)
+            if host is not None and (key := self._attempt.rank_log_key(host, 0)) != self._key:
+                self._key, self._printed, self._is_output = key, Printed(), False
 
     def new(self) -> tuple[list[str], list[str]]:
         """The lines that were finished since the last call, and the one that may still change."""
-        return ([], []) if self._log is None else self._log.new()
-
-    def rest(self) -> list[str]:
-        """The lines at the end, when nothing more is written."""
-        return [] if self._log is None else self._log.rest()
-
-
-class _Log:
-    """The log of rank 0 on one host."""
-
-    def __init__(self, attempt: Attempt, host: str) -> None:
-        key = attempt.rank_log_key(host, 0)
-        self._attempt, self._path = attempt, attempt.run.local_path(key)
-        self._tail = Tail(attempt.run, key)
-        self._looked_at = float("-inf")
-        self._printed = Printed()
-        self._is_output = False
-        self._lost_peers = _AfterStop(attempt)
-
-    def new(self) -> tuple[list[str], list[str]]:
         lines = list(self._of_output(self._printed.feed(self._new_bytes())))
         if not self._is_output or self._lost_peers.is_hiding:
             return lines, []
         return lines, [line for line in self._printed.open if own_line(line) is None]
 
     def rest(self) -> list[str]:
+        """The lines at the end, when nothing more is written."""
         lines: list[str] = []
         while data := self._new_bytes(at_once=True):
             lines += self._of_output(self._printed.feed(data))
         return [*lines, *self._of_output(self._printed.open)]
 
     def _new_bytes(self, *, at_once: bool = False) -> bytes:
-        is_elsewhere = self._attempt.run.is_spooled and not self._path.exists()
+        if not self._key:
+            return b""
+        run = self._attempt.run
+        is_elsewhere = run.is_spooled and not run.local_path(self._key).exists()
         if is_elsewhere and not at_once and time.monotonic() - self._looked_at < _PIECES_EVERY_S:
             return b""
         self._looked_at = time.monotonic()
-        data = b""
+        tail, data = self._tails.setdefault(self._key, Tail(run, self._key)), b""
         with suppress(StorageError, OSError):  # the log stays where it is, for `clustertrain logs`
-            for block in self._tail.new():
+            for block in tail.new():
                 data += block
                 if len(data) >= _MOST_BYTES:
                     break
