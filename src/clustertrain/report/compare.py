@@ -8,7 +8,7 @@ from clustertrain.report.curves import SECONDARY, Curve
 from clustertrain.report.facts import RunFacts
 from clustertrain.report.one_run import repository_text
 from clustertrain.report.parts import Html, section, table
-from clustertrain.report.svg import COLOURS, Line, chart, number_text, sparkline
+from clustertrain.report.svg import COLOURS, chart, number_text, sparkline
 
 _MOST_METRICS = 4
 _NOT_COMPARED = (*SECONDARY, "samples_per_s")
@@ -79,7 +79,6 @@ def _row(run: RunFacts, args: Sequence[str], metrics: Sequence[tuple[str, str]])
 
 
 def _overlaid(runs: Sequence[RunFacts], metric: tuple[str, str]) -> str:
-    lines = [
-        Line(run.name, found.points) for run in runs[:COLOURS] if (found := _curve(run, *metric)) is not None
-    ]
+    found = [(run.name, _curve(run, *metric)) for run in runs[:COLOURS]]
+    lines = [(name, curve.points) for name, curve in found if curve is not None]
     return chart(f"{metric[0]} ({metric[1]})", lines)

@@ -66,14 +66,12 @@ def curves(found: Sequence[Curve]) -> str:
     groups: dict[str, list[Line]] = {}
     for each in found:
         if each.name in _OF_STEP:
-            groups.setdefault("times", []).append(Line(each.name.removesuffix("_s"), each.points))
+            groups.setdefault("times", []).append((each.name.removesuffix("_s"), each.points))
         else:
-            groups.setdefault(each.name, []).append(
-                Line(each.kind, each.points, dots=each.name == "slowest_rank")
-            )
+            groups.setdefault(each.name, []).append((each.kind, each.points))
     ranking = {name: n for n, name in enumerate(_FIRST)}
     names = sorted(groups, key=lambda name: ranking.get(name, len(ranking)))
-    charts = (chart(_TITLES.get(name, name), groups[name]) for name in names)
+    charts = (chart(_TITLES.get(name, name), groups[name], dots=name == "slowest_rank") for name in names)
     return f'<div class="charts">{"".join(charts)}</div>'
 
 

@@ -11,19 +11,14 @@ from dataclasses import dataclass
 from html import escape
 
 Point = tuple[float, float]
+Points = Sequence[Point]
+"""Finite, with ascending x."""
+Line = tuple[str, Points]
+"""A line of a chart and its name."""
 COLOURS = 8
 _WIDTH, _HEIGHT = 360, 190
 _UNITS = (("seconds", 1), ("minutes", 60), ("hours", 3600), ("days", 86400), ("years", 31_557_600))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 352, 10, 160
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a chart, or dots if its values are whole numbers. `points` are finite, with ascending x."""
-
-    name: str
-    points: tuple[Point, ...]
-    dots: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,23 +66,21 @@ def svg(told: tuple[str, str], size: tuple[int, int], body: str, css: str) -> st
     return f'<svg class="{css}" {size_text} {label}><title>{title}</title><desc>{desc}</desc>{body}</svg>'
 
 
-def chart(title: str, lines: Sequence[Line]) -> str:
-    """Lines over steps, with a legend if there are several."""
-    points = [point for line in lines for point in line.points]
+def chart(title: str, lines: Sequence[Line], *, dots: bool = False) -> str:
+    """Lines over steps, with a legend if there are several; dots for whole numbers."""
+    points = [point for _, line in lines for point in line]
     x = Scale.around((p[0] for p in points), _LEFT, _RIGHT)
     values = sorted(p[1] for p in points)
     y = Scale.around(shown := _without_outliers(values), _BOTTOM, _TOP)
     cut = f" (cut off at {number_text(shown[-1])})" if len(shown) < len(values) else ""
-    whole = any(line.dots for line in lines)
-    marks = [_y_tick(y(v), number_text(v)) for v in y.ticks(5) if not whole or v == int(v)]
+    marks = [_y_tick(y(v), number_text(v)) for v in y.ticks(5) if not dots or v == int(v)]
     marks += [_x_tick(x(value), number_text(value)) for value in x.ticks(5)]
     marks.append(f'<text class="end" x="{_RIGHT}" y="{_HEIGHT - 2}">step</text>')
-    drawn = [
-        (_dots if line.dots else _path)(line.points, x, y, f"s{n % COLOURS}") for n, line in enumerate(lines)
-    ]
-    desc = "; ".join(map(_told, lines))
+    draw = _dots if dots else _path
+    drawn = [draw(line, x, y, f"s{n % COLOURS}") for n, (_, line) in enumerate(lines)]
+    desc = "; ".join(_told(name, line) for name, line in lines)
     image = svg((title, desc), (_WIDTH, _HEIGHT), "".join([*marks, *drawn]), "chart")
-    legend = "".join(f"<li>{key(n)}{escape(line.name)}</li>" for n, line in enumerate(lines))
+    legend = "".join(f"<li>{key(n)}{escape(name)}</li>" for n, (name, _) in enumerate(lines))
     legend = f'<ul class="legend">{legend}</ul>' if len(lines) > 1 else ""
     return f"<figure><figcaption>{escape(title + cut)}</figcaption>{image}{legend}</figure>"
 
@@ -98,12 +91,12 @@ def _without_outliers(values: Sequence[float]) -> Sequence[float]:
     return most if values and values[-1] - values[0] > 4 * (most[-1] - values[0]) > 0 else values
 
 
-def sparkline(name: str, points: Sequence[Point]) -> str:
+def sparkline(name: str, points: Points) -> str:
     """A line without axes, for a cell of a table."""
     x = Scale.around((p[0] for p in points), 2, 98)
     y = Scale.around((p[1] for p in points), 22, 2)
     path = _path(points, x, y, "s0")
-    return svg((name, _told(Line(name, tuple(points)))), (100, 24), path, "spark")
+    return svg((name, _told(name, points)), (100, 24), path, "spark")
 
 
 def bar(title: str, parts: Sequence[tuple[str, float]], desc: str) -> str:
@@ -170,13 +163,13 @@ def timeline(title: str, spans: Sequence[Span], signs: Sequence[Sign], desc: str
     return svg((title, desc), (800, bottom + 36), "".join(body), "timeline")
 
 
-def _path(points: Sequence[Point], x: Scale, y: Scale, css: str) -> str:
+def _path(points: Points, x: Scale, y: Scale, css: str) -> str:
     if len(points) == 1:
         return f'<circle class="{css}" r="2.5" cx="{x(points[0][0])}" cy="{y(points[0][1])}"/>'
     return f'<path class="{css}" d="M{" ".join(f"{x(a):g} {y(b):g}" for a, b in points)}"/>'
 
 
-def _dots(points: Sequence[Point], x: Scale, y: Scale, css: str) -> str:
+def _dots(points: Points, x: Scale, y: Scale, css: str) -> str:
     return f'<path class="{css} dots" d="{"".join(f"M{x(a):g} {y(b):g}h0" for a, b in points)}"/>'
 
 
@@ -191,13 +184,11 @@ def _x_tick(at: float, text: str, bottom: float = _BOTTOM) -> str:
     )
 
 
-def _told(line: Line) -> str:
-    if not line.points:
-        return f"{line.name}: no points"
-    (x0, y0), (x1, y1) = line.points[0], line.points[-1]
-    values = [point[1] for point in line.points]
+def _told(name: str, points: Points) -> str:
+    (x0, y0), (x1, y1) = points[0], points[-1]
+    values = [point[1] for point in points]
     return (
-        f"{line.name}: from {y0:.4g} at {x0:g} to {y1:.4g} at {x1:g}, "
+        f"{name}: from {y0:.4g} at {x0:g} to {y1:.4g} at {x1:g}, "
         f"between {min(values):.4g} and {max(values):.4g}"
     )
 
