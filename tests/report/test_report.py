@@ -19,6 +19,7 @@ from clustertrain.cli.main import main
 from clustertrain.cli.report import facts
 from clustertrain.node.processes import this_process
 from clustertrain.observe.as_json import last_printed
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.report.facts import RunFacts
 from clustertrain.report.one_run import origin
 from clustertrain.run.folder import RunDir
@@ -112,6 +113,7 @@ def test_the_page_of_a_run_has_its_sections_and_loads_nothing(write):
 def test_the_commands_to_run_it_again_apply_a_diff_where_it_fits():
     a, b = (Repository(f"/code/{name}", "c0ffee", changed=True) for name in "ab")
     where = {"name": "digits", "uri": "/runs/digits/g1", "attempt_uri": "/runs/digits/g1/attempts/2"}
+    where |= {"status": StoredStatus()}
     known = Provenance(Source((a, replace(b, changed=False))), (), "3.11", "Linux", "node")
     here = RunFacts(**where, provenance=known, diff="-old\n+new\n")
     assert "\ngit apply /runs/digits/g1/attempts/2/diff.patch\ncd /code/b &amp;&amp;" in origin(here)

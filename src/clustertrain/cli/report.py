@@ -38,17 +38,14 @@ def facts(target: str, to: str | None, most_points: int) -> RunFacts:
     launcher, run = find(target, (), to, note)
     status = launcher.status(run)
     if launcher.reach is None:
-        found = facts_of(run.visible_run(), most_points, alive=not status.over)
-    else:
-        printed = "\n".join(launcher.reach.lines(run, ["report", "--send", str(most_points)]))
-        sent = last_printed(RunFacts, printed)
-        if sent is None:
-            raise ClusterError(
-                f"The pod's clustertrain printed no report of {target}.\n"
-                "Its version is another one: use that of the image here, too."
-            )
-        found = sent
-    return replace(found, state=status.state, text=status.text, rows=status.rows, over=status.over)
+        return facts_of(run.visible_run(), status, most_points)
+    printed = "\n".join(launcher.reach.lines(run, ["report", "--send", str(most_points)]))
+    if (sent := last_printed(RunFacts, printed)) is None:
+        raise ClusterError(
+            f"The pod's clustertrain printed no report of {target}.\n"
+            "Its version is another one: use that of the image here, too."
+        )
+    return replace(sent, status=status)
 
 
 @streams_kept()
@@ -65,12 +62,12 @@ def write_report(targets: Sequence[str], to: str | None, output: str, *, follow:
 
     def write() -> list[RunFacts]:
         runs = [facts(target, to, most_points) for target in targets]
-        going_on = follow and not all(run.over for run in runs)
+        going_on = follow and not _told(runs)[1]
         _write(output, page_of(runs, refresh_s=_FOLLOW_S if going_on else None))
         return runs
 
     runs = write()
-    if follow and not all(run.over for run in runs):
+    if follow and not _told(runs)[1]:
         wait_for_end(output, write, _told, note, _FOLLOW_S, busy=_BUSY)
     if output != "-":
         click.echo(f"wrote {output}")
@@ -87,8 +84,8 @@ def _write(output: str, page: str) -> None:
 
 
 def _told(runs: Sequence[RunFacts]) -> tuple[str, bool]:
-    states = ", ".join(f"{run.name}: {run.state}" for run in runs)
-    return states, all(run.over for run in runs)
+    states = ", ".join(f"{run.name}: {run.status.state}" for run in runs)
+    return states, all(run.status.over for run in runs)
 
 
 def send(target: str, to: str | None, most_points: int) -> None:
@@ -117,6 +114,6 @@ def watch_run(target: str, to: str | None) -> None:
 
 def _watch(target: str, to: str | None, echo: Callable[[str], None], poll_s: float, *, width: int) -> None:
     def told(run: RunFacts) -> tuple[str, bool]:
-        return block(run, width), run.over
+        return block(run, width), run.status.over
 
     wait_for_end(target, lambda: facts(target, to, MOST_WATCHED), told, echo, poll_s, busy=_BUSY)

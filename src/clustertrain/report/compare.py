@@ -75,7 +75,7 @@ def _row(run: RunFacts, args: Sequence[str], metrics: Sequence[tuple[str, str]])
     ettr = run.ledger.ettr if run.ledger is not None else None
     values.append("-" if ettr is None else f"{ettr:.3f}")
     values.append("-" if run.ledger is None else f"{run.ledger.device_hours:.3g}")
-    return [run.name, run.state, *values]
+    return [run.name, run.status.state, *values]
 
 
 def _overlaid(runs: Sequence[RunFacts], metric: tuple[str, str]) -> str:

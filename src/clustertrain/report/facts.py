@@ -12,13 +12,14 @@ from clustertrain.job.identity import settings
 from clustertrain.ledger.book import Ledger
 from clustertrain.ledger.of_run import ledger_of
 from clustertrain.observe.event_lines import line_of
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.report.curves import Curve, curves_of
 from clustertrain.report.svg import Span
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines
 from clustertrain.run.recorded_job import newest_job
 from clustertrain.run.records import Provenance
-from clustertrain.run.streams.history import curve, events_of_attempt, ranks_of
+from clustertrain.run.streams.history import curve, events_of_attempt
 from clustertrain.units import time_text
 
 P = ParamSpec("P")
@@ -43,11 +44,10 @@ class RunFacts:
     """A run, as far as its files can be read.
 
     Attributes:
-        rows: the table of `status`; as state, text and over, it is of the launcher, not of the files.
+        status: as its launcher knows it, which asks more than the files.
         settings: the keys of the job and their values.
         held: the attempts, and the nodes of each start of the workers.
         changes: of the job between two attempts.
-        machines: the ranks of the newest start, and their GPUs.
         provenance: of the newest attempt that has one, whose folder is `attempt_uri`.
         diff: the changes since the commit; their beginning, if they are long.
         missing: what could not be read, or was not measured.
@@ -55,10 +55,7 @@ class RunFacts:
 
     name: str
     uri: str
-    state: str = "unknown"
-    text: str = ""
-    over: bool = True
-    rows: tuple[tuple[str, str], ...] = ()
+    status: StoredStatus
     curves: tuple[Curve, ...] = ()
     ledger: Ledger | None = None
     held: tuple[Span, ...] = ()
@@ -66,19 +63,15 @@ class RunFacts:
     events_left_out: int = 0
     settings: Mapping[str, str | int | float] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
-    machines: tuple[str, ...] = ()
     provenance: Provenance | None = None
     attempt_uri: str = ""
     diff: str = ""
     missing: tuple[str, ...] = ()
 
 
-def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
-    """Read the files of a run. What cannot be read is missing from the facts, and named there.
-
-    Args:
-        alive: the run has not ended.
-    """
+def facts_of(run: RunDir, status: StoredStatus, most_points: int) -> RunFacts:
+    """Read the files of a run. What cannot be read is missing from the facts, and named there."""
+    alive = not status.over
     missing: dict[str, None] = {}
 
     def part(what: str, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
@@ -113,6 +106,7 @@ def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
     return RunFacts(
         run.name,
         run.uri,
+        status,
         curves=curves,
         ledger=part("ledger", ledger_of, run, alive=alive),
         held=tuple(held),
@@ -120,7 +114,6 @@ def facts_of(run: RunDir, most_points: int, *, alive: bool) -> RunFacts:
         events_left_out=max(0, len(happened) - _MOST_EVENTS),
         settings=settings(job) if job is not None else {},
         changes=tuple(part("changes", change_lines, run) or ()),
-        machines=tuple(_machines(events)),
         provenance=provenance,
         attempt_uri=attempt_uri,
         diff=diff[: most_points * _DIFF_CHARACTERS],
@@ -171,12 +164,3 @@ def _span(lane: str, start: float, end: float, text: str, colour: int) -> Span:
 
 def _diff(attempt: Attempt) -> str:
     return (attempt.run.store.read_or_none(attempt.diff_key) or b"").decode(errors="replace")
-
-
-def _machines(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each rank of the newest start; other programs may have written something else there."""
-    lines = []
-    for each in ranks_of(next((e for e in reversed(events) if e["kind"] == "group_started"), None)):
-        gpus = [str(gpu.get("name")) for gpu in each.get("gpus") or () if isinstance(gpu, dict)]
-        lines.append(f"rank {each.get('rank')}: {each.get('host')}, {', '.join(gpus) or 'CPU'}")
-    return lines

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
+from typing import Any
 
 from clustertrain.ledger.book import CATEGORIES, Ledger
 from clustertrain.report.curves import RANKS, Curve
@@ -41,12 +42,10 @@ _MOST_SIGNS, _MOST_LANES = 80, 24
 
 def sections(run: RunFacts, key_of: str) -> str:
     """All sections; `key_of` makes their ids unique on the page."""
-    error = (
-        f'<p class="note error">{escape(run.text)}</p>'
-        if run.text and run.state in ("failed", "lost")
-        else ""
-    )
-    summary = table((), [row for row in run.rows if row[1] != run.text], "summary") if run.rows else ""
+    status = run.status
+    has_failed = status.text and status.state in ("failed", "lost")
+    error = f'<p class="note error">{escape(status.text)}</p>' if has_failed else ""
+    summary = table((), [row for row in status.rows if row[1] != status.text], "summary")
     return "".join(
         [
             section(f"{key_of}summary", "Summary", error, notes(run.missing), summary),
@@ -179,9 +178,15 @@ def origin(run: RunFacts) -> str:
         parts.append(details("Changes since the commit", code(run.diff, "diff")))
     if known is not None:
         parts.append(details(f"{len(known.packages)} packages", code("\n".join(known.packages))))
-    if run.machines:
-        parts.append(details(f"{len(run.machines)} ranks", code("\n".join(run.machines))))
+    if run.status.ranks:
+        ranks = "\n".join(map(_rank_text, run.status.ranks))
+        parts.append(details(f"{len(run.status.ranks)} ranks", code(ranks)))
     return "".join(parts)
+
+
+def _rank_text(rank: Mapping[str, Any]) -> str:
+    gpus = [str(gpu.get("name")) for gpu in rank.get("gpus") or () if isinstance(gpu, dict)]
+    return f"rank {rank.get('rank')}: {rank.get('host')}, {', '.join(gpus) or 'CPU'}"
 
 
 def repository_text(repository: Repository) -> str:

@@ -27,10 +27,10 @@ _SECTIONS = {
 def page_of(runs: Sequence[RunFacts], *, refresh_s: float | None = None) -> str:
     """The report of these runs. `refresh_s`: the browser loads the page again after so many seconds."""
     if len(runs) == 1:
-        return _page(runs[0].name, _state(runs[0]), _SECTIONS, sections(runs[0], ""), refresh_s)
+        return _page(runs[0].name, _state(runs[0].status.state), _SECTIONS, sections(runs[0], ""), refresh_s)
     shown = runs[:_MOST_DETAILS]
     bodies = [
-        details(f"{run.name}: {run.state}", sections(run, f"run{n}-"), css="run")
+        details(f"{run.name}: {run.status.state}", sections(run, f"run{n}-"), css="run")
         for n, run in enumerate(shown)
     ]
     if len(runs) > len(shown):
@@ -39,8 +39,8 @@ def page_of(runs: Sequence[RunFacts], *, refresh_s: float | None = None) -> str:
     return _page(f"{len(runs)} runs", "", {"runs": "Runs", "differences": "Differences"}, body, refresh_s)
 
 
-def _state(run: RunFacts) -> str:
-    return f'<p class="state {escape(run.state)}">{escape(run.state)}</p>'
+def _state(state: str) -> str:
+    return f'<p class="state {escape(state)}">{escape(state)}</p>'
 
 
 def _page(title: str, under: str, links: dict[str, str], body: str, refresh_s: float | None) -> str:

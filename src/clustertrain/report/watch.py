@@ -16,7 +16,7 @@ _MOST_CURVES, _MOST_PARTS = 5, 7
 
 def block(run: RunFacts, width: int = 60) -> str:
     """The lines of a run; `width`: of its curves and its bar, in characters."""
-    lines = [f"{run.name}  {run.state}", *(f"  {text}" for text in run.text.splitlines()[:3])]
+    lines = [f"{run.name}  {run.status.state}", *(f"  {text}" for text in run.status.text.splitlines()[:3])]
     curves = [each for each in run.curves if each.name not in SECONDARY][:_MOST_CURVES]
     lines += [_curve_line(each, width) for each in curves]
     lines += _ledger_lines(run.ledger, width) if run.ledger is not None and run.ledger.phases else []
