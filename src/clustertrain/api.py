@@ -87,7 +87,6 @@ class Run:
             TimeoutError: it has not ended within `timeout_s`.
             StorageError, ClusterError: the storage or the cluster has not answered for ten minutes.
         """
-        told, patience_s = StoredStatus.told, _PATIENCE_S
         found: tuple[Launcher, Target] | None = None
 
         def status() -> StoredStatus:
@@ -99,12 +98,11 @@ class Run:
         return wait_for_end(
             self.target,
             status,
-            told,
+            StoredStatus.told,
             echo,
             _POLL_S,
-            patience_s=patience_s,
+            patience_s=_PATIENCE_S,
             timeout_s=timeout_s,
-            is_settled=lambda status: status.standing.is_settled,
         )
 
     def logs(

@@ -50,7 +50,6 @@ def test_submit_wait_of_a_run_that_has_ended_prints_its_result_at_once(tmp_path,
 
 def end_of(states):
     answers = chain(states, repeat(GOES_ON, 1))
-    told = lambda state: (state.line, state.over)  # noqa: E731
     return wait_for_end(
-        "a", lambda: next(answers), told, lambda line: None, 0.01, is_settled=lambda state: state.is_settled
+        "a", lambda: next(answers), lambda state: (state.line, state), lambda line: None, 0.01
     )

@@ -193,7 +193,7 @@ def test_what_a_pod_sends_is_what_is_shown_here(runs):
 
 
 def test_watch_prints_a_block_and_ends_with_the_run(runs, monkeypatch):
-    monkeypatch.setattr("clustertrain.cli.report._LINES_S", 0.1)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it reads a run that has ended again"))
     done = CliRunner().invoke(main, ["watch", str(runs / "finished")])
     assert done.exit_code == 0, done.output
     assert re.search(r"^finished +done$", done.output, re.MULTILINE)

@@ -13,6 +13,7 @@ from clustertrain.cli.where import note
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.launchers.resolve_run import find
 from clustertrain.observe.as_json import as_json, last_printed
+from clustertrain.observe.run_state import RunState
 from clustertrain.observe.screen import Lines
 from clustertrain.observe.wait import continues, wait_for_end
 from clustertrain.report.curves import MOST_POINTS
@@ -62,12 +63,12 @@ def write_report(targets: Sequence[str], to: str | None, output: str, *, follow:
 
     def write() -> list[RunFacts]:
         runs = [facts(target, to, most_points) for target in targets]
-        going_on = follow and not _told(runs)[1]
+        going_on = follow and not _told(runs)[1].over
         _write(output, page_of(runs, refresh_s=_FOLLOW_S if going_on else None))
         return runs
 
     runs = write()
-    if follow and not _told(runs)[1]:
+    if follow and not _told(runs)[1].over:
         wait_for_end(output, write, _told, note, _FOLLOW_S, busy=_BUSY)
     if output != "-":
         click.echo(f"wrote {output}")
@@ -83,9 +84,11 @@ def _write(output: str, page: str) -> None:
         open_store(str(path.parent)).write_atomic(path.name, data)
 
 
-def _told(runs: Sequence[RunFacts]) -> tuple[str, bool]:
+def _told(runs: Sequence[RunFacts]) -> tuple[str, RunState]:
+    """The states, and the standing of the run that is furthest from its end."""
     states = ", ".join(f"{run.name}: {run.status.state}" for run in runs)
-    return states, all(run.status.over for run in runs)
+    standings = (run.status.standing for run in runs)
+    return states, min(standings, key=lambda standing: (standing.over, standing.is_settled))
 
 
 def send(target: str, to: str | None, most_points: int) -> None:
@@ -113,7 +116,7 @@ def watch_run(target: str, to: str | None) -> None:
 
 
 def _watch(target: str, to: str | None, echo: Callable[[str], None], poll_s: float, *, width: int) -> None:
-    def told(run: RunFacts) -> tuple[str, bool]:
-        return block(run, width), run.status.over
+    def told(run: RunFacts) -> tuple[str, RunState]:
+        return block(run, width), run.status.standing
 
     wait_for_end(target, lambda: facts(target, to, MOST_WATCHED), told, echo, poll_s, busy=_BUSY)

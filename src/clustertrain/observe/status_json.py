@@ -54,9 +54,9 @@ class StoredStatus:
     def standing(self) -> RunState:
         return RunState(self.state, self.cause, self.text, self.over, of_result=self.of_result)
 
-    def told(self) -> tuple[str, bool]:
-        """The line for each change of state, and whether the run is over."""
-        return self.standing.line, self.over
+    def told(self) -> tuple[str, RunState]:
+        """The line for each change of state, and the standing."""
+        return self.standing.line, self.standing
 
     @classmethod
     def parsed(cls, printed: str) -> StoredStatus | None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, StorageError
+from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import Status, StatusOf
 from clustertrain.observe.tables import finish, print_table, status_rows
 from clustertrain.run.claims import heartbeat_period_s
@@ -23,7 +24,7 @@ T = TypeVar("T")
 def wait_for_end(
     name: str,
     status_of: Callable[[], T],
-    told: Callable[[T], tuple[str, bool]],
+    told: Callable[[T], tuple[str, RunState]],
     echo: Callable[[str], None],
     poll_s: float,
     *,
@@ -32,17 +33,15 @@ def wait_for_end(
     busy: float = 1.0,
     timeout_s: float | None = None,
     sure_after: int = 2,
-    is_settled: Callable[[T], bool] = lambda status: False,
 ) -> T:
     """Print each change of a run's state until the run is over; returns its last status.
 
     Args:
-        told: the line for a status, and whether the run is over.
+        told: the line for a status, and the standing of the run.
         passing: the errors of a storage or a cluster that does not answer: warnings for `patience_s`, because
             the run may continue.
-        sure_after: how often in a row the run has to be over: a job that is being requeued may look for a
-            moment as if it had ended.
-        is_settled: whether a run that is over with this status cannot be requeued, so that once is enough.
+        sure_after: how often in a row the run has to be over, unless its standing is settled: a job that is
+            being requeued may look for a moment as if it had ended.
         busy: the share of the time that may go into asking. If each answer takes long, fewer are asked for.
 
     Raises:
@@ -50,7 +49,7 @@ def wait_for_end(
         ClusterTrainError: there was no answer for longer than `patience_s`; any other error at once.
     """
     began = answered = time.monotonic()
-    shown, over = "", 0
+    shown, over, is_settled = "", 0, False
     while True:
         asked = time.monotonic()
         try:
@@ -61,11 +60,11 @@ def wait_for_end(
             line = f"warning: {error}"
         else:
             answered = time.monotonic()
-            line, is_over = told(status)
-            over = over + 1 if is_over else 0
+            line, standing = told(status)
+            over, is_settled = over + 1 if standing.over else 0, standing.is_settled
         if line != shown:
             echo(shown := line)
-        if over == sure_after or (over and is_settled(status)):
+        if over == sure_after or is_settled:
             return status
         if timeout_s is not None and not over and time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{name} has not ended within {timeout_s:g} s: {line}")
@@ -84,7 +83,6 @@ def follow_to_its_end(
             _told,
             echo,
             heartbeat_period_s(run),
-            is_settled=lambda status: status.standing.is_settled,
         )
     if status.result is not None:
         return finish(run, status.result, command)
@@ -102,9 +100,9 @@ def continues(name: str, command: CommandLine, echo: Callable[[str], None]) -> I
         raise
 
 
-def _told(status: Status) -> tuple[str, bool]:
-    """`running: attempt 2, SLURM job 12 on node[1-2]`, and whether the run is over."""
+def _told(status: Status) -> tuple[str, RunState]:
+    """`running: attempt 2, SLURM job 12 on node[1-2]`, and the standing."""
     attempt = f"attempt {status.attempt.n}" if status.attempt and status.state != "queued" else ""
     why = status.standing.text or status.runner or ""
     details = ", ".join(part for part in (attempt, why, status.note or "") if part)
-    return f"{status.state}: {details}" if details else status.state, status.standing.over
+    return f"{status.state}: {details}" if details else status.state, status.standing
