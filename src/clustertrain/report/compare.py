@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from clustertrain.report.curves import SECONDARY, Curve
 from clustertrain.report.facts import RunFacts
 from clustertrain.report.one_run import repository_text
-from clustertrain.report.parts import Html, section, table
+from clustertrain.report.parts import Html, table
 from clustertrain.report.svg import COLOURS, chart, number_text, sparkline
 
 _MOST_METRICS = 4
 _NOT_COMPARED = (*SECONDARY, "samples_per_s")
 
 
-def comparison(runs: Sequence[RunFacts]) -> str:
-    """The sections about all runs."""
+def comparison(runs: Sequence[RunFacts]) -> dict[str, str]:
+    """The sections about all runs by their titles."""
     compared = {id(run): _compared(run) for run in runs}
     differing = _differences(list(compared.values()))
     metrics = _metrics(runs)
@@ -29,9 +29,10 @@ def comparison(runs: Sequence[RunFacts]) -> str:
     body = [(key, *(values.get(key, "-") for values in compared.values())) for key in differing]
     names = ("key", *(run.name for run in runs))
     same = "<p>The jobs of these runs are equal.</p>"
-    return section(
-        "runs", "Runs", table(header, rows, "runs"), f'<div class="charts">{charts}</div>'
-    ) + section("differences", "Differences", table(names, body, "differences") if body else same)
+    return {
+        "Runs": f'{table(header, rows, "runs")}<div class="charts">{charts}</div>',
+        "Differences": table(names, body, "differences") if body else same,
+    }
 
 
 def _compared(run: RunFacts) -> dict[str, str]:

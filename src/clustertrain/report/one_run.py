@@ -11,7 +11,7 @@ from typing import Any
 from clustertrain.ledger.book import CATEGORIES, Ledger
 from clustertrain.report.curves import RANKS, Curve
 from clustertrain.report.facts import ATTEMPT_COLOUR, Happened, RunFacts
-from clustertrain.report.parts import Html, code, details, notes, scrolled, section, table
+from clustertrain.report.parts import Html, code, details, notes, scrolled, table
 from clustertrain.report.svg import Line, Sign, bar, chart, key, timeline
 from clustertrain.run.command_line import typed
 from clustertrain.run.records import Repository
@@ -40,22 +40,20 @@ _SYMBOLS = {
 _MOST_SIGNS, _MOST_LANES = 80, 24
 
 
-def sections(run: RunFacts, key_of: str) -> str:
-    """All sections; `key_of` makes their ids unique on the page."""
+def about(run: RunFacts) -> dict[str, str]:
+    """All sections by their titles."""
     status = run.status
     has_failed = status.text and status.state in ("failed", "lost")
     error = f'<p class="note error">{escape(status.text)}</p>' if has_failed else ""
     summary = table((), [row for row in status.rows if row[1] != status.text], "summary")
-    return "".join(
-        [
-            section(f"{key_of}summary", "Summary", error, notes(run.missing), summary),
-            section(f"{key_of}curves", "Curves", curves(run.curves)),
-            section(f"{key_of}ledger", "Where the time went", ledger(run.ledger)),
-            section(f"{key_of}timeline", "Timeline", timeline_of(run), events(run)),
-            section(f"{key_of}job", "Configuration", configuration(run)),
-            section(f"{key_of}origin", "How to reproduce it", origin(run)),
-        ]
-    )
+    return {
+        "Summary": error + notes(run.missing) + summary,
+        "Curves": curves(run.curves),
+        "Where the time went": ledger(run.ledger),
+        "Timeline": timeline_of(run) + events(run),
+        "Configuration": configuration(run),
+        "How to reproduce it": origin(run),
+    }
 
 
 def curves(found: Sequence[Curve]) -> str:

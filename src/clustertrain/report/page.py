@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
 
 from clustertrain.report.compare import comparison
 from clustertrain.report.facts import RunFacts
-from clustertrain.report.one_run import sections
-from clustertrain.report.parts import details
+from clustertrain.report.one_run import about
+from clustertrain.report.parts import anchor, details, sections
 
 _MOST_DETAILS = 12
-_SECTIONS = {
-    "summary": "Summary",
-    "curves": "Curves",
-    "ledger": "Time",
-    "timeline": "Timeline",
-    "job": "Configuration",
-    "origin": "Reproduce",
-}
 
 
 def page_of(runs: Sequence[RunFacts], *, refresh_s: float | None = None) -> str:
     """The report of these runs. `refresh_s`: the browser loads the page again after so many seconds."""
     if len(runs) == 1:
-        return _page(runs[0].name, _state(runs[0].status.state), _SECTIONS, sections(runs[0], ""), refresh_s)
+        state = escape(runs[0].status.state)
+        return _page(runs[0].name, f'<p class="state {state}">{state}</p>', about(runs[0]), "", refresh_s)
     shown = runs[:_MOST_DETAILS]
     bodies = [
-        details(f"{run.name}: {run.status.state}", sections(run, f"run{n}-"), css="run")
+        details(f"{run.name}: {run.status.state}", sections(about(run), f"run{n}-"), css="run")
         for n, run in enumerate(shown)
     ]
     if len(runs) > len(shown):
         bodies.append(f"<p>{len(runs) - len(shown)} more runs have a report of their own only.</p>")
-    body = comparison(runs) + "".join(bodies)
-    return _page(f"{len(runs)} runs", "", {"runs": "Runs", "differences": "Differences"}, body, refresh_s)
+    return _page(f"{len(runs)} runs", "", comparison(runs), "".join(bodies), refresh_s)
 
 
-def _state(state: str) -> str:
-    return f'<p class="state {escape(state)}">{escape(state)}</p>'
-
-
-def _page(title: str, under: str, links: dict[str, str], body: str, refresh_s: float | None) -> str:
+def _page(title: str, under: str, parts: Mapping[str, str], more: str, refresh_s: float | None) -> str:
     again = f'<meta http-equiv="refresh" content="{refresh_s:g}">' if refresh_s else ""
-    menu = "".join(f'<li><a href="#{key}">{name}</a></li>' for key, name in links.items())
+    menu = "".join(f'<li><a href="#{anchor(name)}">{name}</a></li>' for name in parts)
+    body = sections(parts) + more
     made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 
@@ -25,8 +25,17 @@ def scrolled(html: str, name: str) -> str:
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(name)}">{html}</div>'
 
 
-def section(key: str, title: str, *parts: str) -> str:
-    return f'<section id="{escape(key)}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
+def sections(bodies: Mapping[str, str], prefix: str = "") -> str:
+    """A section for each title; `prefix` makes its anchor unique on the page."""
+    return "".join(
+        f'<section id="{prefix}{anchor(title)}"><h2>{escape(title)}</h2>{body}</section>'
+        for title, body in bodies.items()
+    )
+
+
+def anchor(title: str) -> str:
+    """The id of a section."""
+    return title.lower().replace(" ", "-")
 
 
 def details(title: str, *parts: str, css: str = "") -> str:
