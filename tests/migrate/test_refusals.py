@@ -107,7 +107,8 @@ def test_a_file_that_cannot_be_opened():
 
 
 def test_the_job_file_that_cannot_be_written():
-    done = CliRunner().invoke(main, ["import", "-o", "no/such/job.yaml", "--", "torchrun", "train.py"])
+    Path("file").touch()
+    done = CliRunner().invoke(main, ["import", "-o", "file/job.yaml", "--", "torchrun", "train.py"])
     assert (done.exit_code, "cannot be written" in done.output) == (4, True)
 
 

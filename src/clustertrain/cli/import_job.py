@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from clustertrain.errors import JobError, StorageError
+from clustertrain.cli.init import write_new
 from clustertrain.migrate.job_text import job_text
 from clustertrain.migrate.launch import launch_of_command, launch_of_file
 from clustertrain.run.command_line import typed
@@ -16,23 +16,15 @@ def write_job(source: Sequence[str], output: str, echo: Callable[[str], None]) -
 
     Raises:
         JobError: the source is not understood, or the job file exists; nothing was written.
-        StorageError: the job file cannot be written.
+        StorageError: as `write_new`.
     """
     job_file = Path(output)
-    if output != "-" and job_file.exists():
-        raise JobError(
-            f"{job_file} exists already, and import overwrites nothing.\nName another file: -o FILE"
-        )
     launch = launch_of_file(Path(source[0])) if len(source) == 1 else launch_of_command(source)
     text, lost = job_text(launch, Path() if output == "-" else job_file.parent)
     if output == "-":
         echo(text.removesuffix("\n"))
         return
-    try:
-        with job_file.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise StorageError(f"{job_file} cannot be written: {error}\nName another file: -o FILE") from error
+    write_new({job_file: text}, "import", "Name another file: -o FILE")
     for finding in lost:
         echo(f"no counterpart: {finding}")
     echo(f"wrote {job_file}\nnext: {typed('check', str(job_file))}")

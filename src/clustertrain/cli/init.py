@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from clustertrain.errors import JobError, StorageError
@@ -73,21 +74,28 @@ def write_scaffold(folder: Path) -> str:
     """Write job.yaml and task.py into a folder; returns a text with the next command.
 
     Raises:
-        JobError: one of them exists already; nothing was written.
-        StorageError: the folder cannot be written.
+        JobError, StorageError: as `write_new`.
     """
-    files = {"job.yaml": JOB_YAML.format(name=as_name(folder.absolute().name) or "sine"), "task.py": TASK_PY}
-    there = [name for name in files if (folder / name).exists()]
-    if there:
-        raise JobError(
-            f"{folder / there[0]} exists already, and init overwrites nothing.\nUse another folder."
-        )
+    job_file, name = folder / "job.yaml", as_name(folder.absolute().name) or "sine"
+    files = {job_file: JOB_YAML.format(name=name), folder / "task.py": TASK_PY}
+    write_new(files, "init", "Use another folder.")
+    return f"wrote {' and '.join(map(str, files))}\nnext: {typed('run', str(job_file))}"
+
+
+def write_new(files: Mapping[Path, str], command: str, remedy: str) -> None:
+    """Write files, and their folders, for a command that overwrites nothing.
+
+    Raises:
+        JobError: one of them exists already; nothing was written.
+        StorageError: they cannot be written.
+    """
+    for path in files:
+        if path.exists():
+            raise JobError(f"{path} exists already, and {command} overwrites nothing.\n{remedy}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            with (folder / name).open("x") as file:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
                 file.write(text)
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written: {error}\nUse another folder.") from error
-    job_file = folder / "job.yaml"
-    return f"wrote {job_file} and {folder / 'task.py'}\nnext: {typed('run', str(job_file))}"
+        raise StorageError(f"{path} cannot be written: {error}\n{remedy}") from error
