@@ -24,11 +24,11 @@ from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import read_files, runs_of
 from clustertrain.regular_file import open_file
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import job_of
 from clustertrain.staging.entry import Entry, data_folder, local_folder
-from clustertrain.staging.folder_digest import Contents, contents_of
+from clustertrain.staging.folder_digest import contents_of
 from clustertrain.staging.lease import Contender
+from clustertrain.staging.marker import Marker
 from clustertrain.staging.partial_file import read_progress
 from clustertrain.staging.source import masked
 from clustertrain.staging.stage import stage
@@ -223,36 +223,25 @@ def _difference(entry: Entry) -> tuple[str | None, int]:
     path = entry.content(entry.folder)
     try:
         marker = entry.marker()
-        if marker.contents is not None:
-            return _folder_difference(path, marker.contents), marker.bytes
-        return _file_difference(path, marker.bytes, marker.sha256), marker.bytes
+        for name, has, had in _measured(path, marker):
+            if has != had:
+                return f"{path} has {name} {has}, but {name} {had} was staged", marker.bytes
     except FileNotFoundError as error:
         return f"{error.filename} does not exist", 0
     except OSError as error:
         raise refused(Path(error.filename or path), "read", error) from error
+    return None, marker.bytes
 
 
-def _file_difference(path: Path, size_bytes: int, sha256: str) -> str | None:
+def _measured(path: Path, marker: Marker) -> list[tuple[str, int | str, int | str]]:
+    """What is compared: its name, what is there now, and what was staged."""
+    if marker.extract:
+        found = contents_of(path)
+        of_folder = ("digest", f"{found.digest:064x}", marker.digest)
+        return [("files", found.files, marker.files), ("bytes", found.size_bytes, marker.bytes), of_folder]
     with open_file(path) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        found_bytes = file.tell()
-    if found_bytes != size_bytes:
-        return f"{path} has {found_bytes} bytes, but {size_bytes} bytes were staged"
-    if found != sha256:
-        return f"{path} has sha256 {found}, but sha256 {sha256} was staged"
-    return None
-
-
-def _folder_difference(path: Path, staged: Contents) -> str | None:
-    found = contents_of(path)
-    for name, has, had in (
-        ("files", found.files, staged.files),
-        ("bytes", found.size_bytes, staged.size_bytes),
-        ("digest", f"{found.digest:064x}", f"{staged.digest:064x}"),
-    ):
-        if has != had:
-            return f"{path} has {name} {has}, but {name} {had} was staged"
-    return None
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return [("bytes", file.tell(), marker.bytes), ("sha256", sha256, marker.sha256)]
 
 
 def evict_data(job: Job, sets: list[DataSet], *, force: bool) -> Iterator[str]:
@@ -273,20 +262,13 @@ def evict_data(job: Job, sets: list[DataSet], *, force: bool) -> Iterator[str]:
 
 def _check_unused(job: Job, keys: set[tuple[Path, str]]) -> None:
     for status in statuses_of(map(read_files, runs_of(job.storage.location))):
-        if status.runner is None or status.attempt is None:
+        if status.runner is None or status.attempt is None or (active := job_of(status.attempt)) is None:
             continue
-        used = [each.name for each in _data_of(status.attempt) if _key_of(each) in keys]
-        if used:
+        if used := [each.name for each in data_sets(active) if _key_of(each) in keys]:
             raise ClusterError(
                 f"{', '.join(used)} is in use: {status.run.name} is active ({status.runner}).\n"
                 "Wait for its end, stop it, or remove the data anyway with --force."
             )
-
-
-def _data_of(attempt: Attempt) -> list[DataSet]:
-    """The data sets of the job as that attempt runs it."""
-    job = job_of(attempt)
-    return data_sets(job) if job is not None else []
 
 
 def _key_of(each: DataSet) -> tuple[Path, str] | None:

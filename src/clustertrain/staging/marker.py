@@ -43,11 +43,6 @@ class Marker:
         digest = f"{contents.digest:064x}"
         return cls(uri, sha256, contents.size_bytes, True, written_at, contents.files, digest)
 
-    @property
-    def contents(self) -> Contents | None:
-        """Of an unpacked archive; None for a file."""
-        return Contents(self.files, self.bytes, int(self.digest, 16)) if self.extract else None
-
     def write(self, path: Path) -> None:
         """Write the file, which does not exist yet, and sync it."""
         with path.open("xb") as file:
