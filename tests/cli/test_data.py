@@ -102,6 +102,12 @@ def test_ls_before_and_after(data, tmp_path):
     assert "hidden" not in listed
 
 
+def test_ls_of_a_job_without_data_says_so(data, job_file):
+    job_file.write_text("name: digits\nfunction: m:f\n")
+    assert data("ls").output == "The job has no data.\n"
+    assert json.loads(data("ls", "--json").output) == []
+
+
 def test_one_data_set_by_name(data):
     assert data("fetch", "images").exit_code == 0
     assert rows(data)["train"][1] == "absent"

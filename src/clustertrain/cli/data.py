@@ -102,6 +102,8 @@ class DataState:
 
 def list_data(sets: list[DataSet]) -> list[str]:
     """A header, and a line for each data set: name, per, state, size, source and location."""
+    if not sets:
+        return ["The job has no data."]
     rows = [("NAME", "PER", "STATE", "SIZE", "FROM", "WHERE")]
     for each in map(_state, sets):
         where = each.error or each.where or "-"
