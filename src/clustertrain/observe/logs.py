@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from clustertrain.errors import JobError
+from clustertrain.explain.explanation import claimed_attempt
 from clustertrain.observe.as_json import as_json, json_line
 from clustertrain.observe.event_lines import Record, line_of
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
@@ -66,61 +67,32 @@ def _log_lines(
     """
     lives = partial(_lives, status_of) if follow else None
     if selection.attempt is not None:
-        yield from _lines(_numbered(run, selection.attempt), selection, None, lives)
+        yield from _lines(claimed_attempt(run, selection.attempt), selection, None, lives)
         return
-    status = status_of(run) if is_scheduled(run) else None
-    attempt = run.newest_attempt()
-    if attempt is None and status is None:
-        raise never_started(run)
-    if attempt is not None:
-        yield from _lines(attempt, selection, status, lives)
-    if status is not None:
-        printed = _state_line(status) if attempt is not None and status.state == "lost" else ""
-        shown = attempt.n if attempt else 0
-        yield from _between_attempts(run, selection, status_of, lives, shown=shown, printed=printed)
-
-
-def _numbered(run: RunDir, n: int) -> Attempt:
-    numbers = [attempt.n for attempt in run.attempts()]
-    if n not in numbers:
-        raise JobError(f"{run.uri} has no attempt {n}.\nThere are: {numbers}.")
-    return run.attempt(n)
-
-
-def _between_attempts(
-    run: RunDir,
-    selection: LogSelection,
-    status_of: StatusOf,
-    lives: Lives,
-    *,
-    shown: int,
-    printed: str,
-) -> Iterator[str | Record]:
-    """The state of the run in its scheduler, or the end of its job. With `lives`, follows each later
-    attempt."""
+    shown, printed = 0, ""
     while True:
-        status = status_of(run)
-        newest = status.attempt
-        if newest is not None and newest.n > shown:
-            shown, printed = newest.n, ""
-            yield from _lines(newest, selection, None, lives)
+        status = status_of(run) if is_scheduled(run) else None
+        attempt = run.newest_attempt()
+        if attempt is None and status is None:
+            raise never_started(run)
+        if attempt is not None and attempt.n > shown:
+            yield from _lines(attempt, selection, status, lives)
+            shown = attempt.n
+            printed = _state_line(status) if status is not None and status.state == "lost" else ""
             continue
-        state_line = _state_line(status)
+        if status is None:
+            return
         is_shown = status.standing.of_result and status.standing.over
-        if status.runner is None and state_line != printed and not is_shown:
-            printed = state_line
+        if status.runner is None and _state_line(status) != printed and not is_shown:
+            printed = _state_line(status)
             yield printed
         if status.standing.over or lives is None:
             return
-        _wait_for_an_attempt(run, shown)
+        wait_until(partial(_has_later, run, shown), _QUEUE_POLL_S, _poll_s(run))
 
 
-def _wait_for_an_attempt(run: RunDir, shown: int) -> None:
-    def is_there() -> bool:
-        newest = run.newest_attempt()
-        return newest is not None and newest.n > shown
-
-    wait_until(is_there, _QUEUE_POLL_S, _poll_s(run))
+def _has_later(run: RunDir, n: int) -> bool:
+    return any(attempt.n > n for attempt in run.attempts())
 
 
 def _state_line(status: Status) -> str:
@@ -230,10 +202,6 @@ def _poll_s(run: RunDir) -> float:
     return _POLL_S_ON_S3 if run.is_spooled else _POLL_S
 
 
-def _empty(attempt: Attempt, key: str) -> JobError:
-    return JobError(f"{attempt.run.store.uri(key)} is empty.\nThe attempt may not have reached this point.")
-
-
 def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
     """What a rank or the driver printed: a progress bar is one line, in its last state. While the process
     runs, the state of a bar is a line from time to time."""
@@ -247,7 +215,8 @@ def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
             yield from printed.open
     yield from _separated(printed.open)
     if not found:
-        raise _empty(attempt, key)
+        uri = attempt.run.store.uri(key)
+        raise JobError(f"{uri} is empty.\nThe attempt may not have reached this point.")
 
 
 def _separated(lines: Iterable[str]) -> Iterator[str]:
