@@ -115,7 +115,15 @@ class Run:
         as_json: bool = False,
         follow: bool = False,
     ) -> Iterator[str]:
-        """The lines of `clustertrain logs`: the events of the run, or the output of a process."""
+        """The lines of `clustertrain logs`: the events of the run, or the output of a process.
+
+        Raises:
+            JobError: there is no such run or log; the driver is wanted together with a rank or a node.
+        """
+        if driver and (rank is not None or node is not None):
+            raise JobError(
+                "--driver is the log of the driver, and --rank and --node are others.\nUse one of them."
+            )
         launcher, run = self._found()
         selection = LogSelection(rank, node, driver, attempt or run.attempt, as_json)
         return map(plain, launcher.logs(run, selection, follow=follow))  # a pod may have another version

@@ -99,6 +99,13 @@ def test_a_missing_log_is_an_error_that_lists_the_existing_ones(run, attempt, wa
         shown(run, **wanted)
 
 
+@pytest.mark.parametrize("other", [("--rank", "1"), ("--node", "node1")])
+def test_the_log_of_the_driver_is_no_other_one(run, attempt, other):
+    refused = CliRunner().invoke(main, ["logs", run.uri, "--driver", *other])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--rank and --node are others" in refused.stderr
+
+
 def test_an_older_attempt_is_shown_when_it_is_named(run, attempt):
     EventLog(attempt.events).write("note", text="the first")
     write_result(attempt, Result("stopped", "user", 75))
