@@ -23,28 +23,22 @@ from clustertrain.units import aligned, time_text
 
 def summary_rows(run: RunDir, result: Result) -> list[Row]:
     """The rows of the summary of an attempt."""
+    epoch = "" if result.epoch is None else f", epoch {result.epoch}"
+    repeated = "" if result.redone_steps is None else f", {result.redone_steps} steps repeated"
+    skipped, in_last = result.skipped_steps, " in the last start" * (result.restarts > 0)
     rows = [
         ("run", f"{run.name}, generation {run.generation}"),
         ("state", f"{result.state} ({result.cause})"),
+        ("step", f"{result.step}{epoch}" if result.step else ""),
+        *((name, f"{value:.4g}") for name, value in result.metrics.items() if name not in NOT_FIGURES),
+        ("skipped steps", f"{skipped}, their gradients overflowed fp16" if skipped else ""),
+        ("restarts", f"{result.restarts}{repeated}" if result.restarts else ""),
+        ("training", f"{time_text(result.train_s)}{in_last}" if result.train_s is not None else ""),
+        ("checkpoint", result.checkpoint),
+        ("best", f"{result.best.name}, {result.best.text}" if result.best else ""),
+        ("folder", run.uri),
     ]
-    if result.step:
-        rows.append(
-            ("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else ""))
-        )
-    rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in NOT_FIGURES]
-    if result.skipped_steps:
-        rows.append(("skipped steps", f"{result.skipped_steps}, their gradients overflowed fp16"))
-    if result.restarts:
-        repeated = "" if result.redone_steps is None else f", {result.redone_steps} steps repeated"
-        rows.append(("restarts", f"{result.restarts}{repeated}"))
-    if result.train_s is not None:
-        rows.append(("training", time_text(result.train_s) + " in the last start" * (result.restarts > 0)))
-    if result.checkpoint:
-        rows.append(("checkpoint", result.checkpoint))
-    if result.best:
-        rows.append(("best", f"{result.best.name}, {result.best.text}"))
-    rows.append(("folder", run.uri))
-    return rows
+    return [(name, text) for name, text in rows if text]
 
 
 def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
@@ -101,33 +95,28 @@ def print_table(rows: Sequence[Row]) -> None:
 
 def status_rows(status: Status) -> list[Row]:
     """The rows of `status` for one run. For a failed or lost run the cause comes first."""
-    of_attempt = [("attempt", _attempt_text(status)), *_used_rows(status), *_worker_rows(status)]
-    of_attempt += [*_change_rows(status), *status.job_rows]
-    if status.result is not None:
-        rows = summary_rows(status.run, status.result)
-        rows[-1:-1] = [*of_attempt, *_gpu_rows(status), *_notes(status)]
-        return [*_cause_first(rows, status.state, status.result.text), *_explanation_rows(status)]
-    standing = status.standing
-    rows = [
-        ("run", f"{status.run.name}, generation {status.run.generation}"),
-        ("state", standing.line),
-        *of_attempt,
-    ]
-    if not status.where or status.runner is None:
+    standing, result = status.standing, status.result
+    rows = [("run", f"{status.run.name}, generation {status.run.generation}"), ("state", standing.line)]
+    if result is not None:
+        rows = summary_rows(status.run, result)[:-1]
+    rows += [("attempt", _attempt_text(status)), *_used_rows(status), *_worker_rows(status)]
+    rows += [*_change_rows(status), *status.job_rows]
+    if result is None and (not status.where or status.runner is None):
         rows.append(("runs as", status.runner or _why_no_runner(status)))
     rows += [*_gpu_rows(status), *_notes(status)]
-    if status.last is not None:
-        figures = {k: v for k, v in status.last.items() if k in ("step", "epoch", "loss", "samples_per_s")}
+    if result is None and (last := status.last) is not None:
+        figures = {name: last.get(name) for name in ("step", "epoch", "loss", "samples_per_s")}
         rows.append(("last figures", ", ".join(f"{k} {v:.6g}" for k, v in figures.items() if v is not None)))
-        rows.append(("", f"{time_text(time.time() - status.last['time'])} ago"))
+        rows.append(("", f"{time_text(time.time() - last['time'])} ago"))
     rows.append(("folder", status.run.uri))
-    rows += _explanation_rows(status) if status.state == "lost" and status.ended is None else []
-    return _cause_first(rows, status.state, standing.text)
+    rows = _cause_first(rows, status.state, standing.text if result is None else result.text)
+    is_lost = status.state == "lost" and status.ended is None
+    return rows + _explanation_rows(status) if result is not None or is_lost else rows
 
 
 def _explanation_rows(status: Status) -> list[Row]:
-    lines = _explained(status.attempt) if status.attempt is not None else []
-    return [(name, text.strip()) for name, _, text in (line.partition(":") for line in lines)]
+    parts = (line.partition(":") for line in _explained(status.attempt))
+    return [(name, text.strip()) for name, _, text in parts]
 
 
 def _cause_first(rows: list[Row], state: str, text: str) -> list[Row]:
@@ -197,16 +186,15 @@ def finish(run: RunDir, result: Result, command: CommandLine) -> int:
     to the message of a failure; returns the exit code of the run."""
     print_ending(run, result)
     print(next_step(run, result, command))
-    attempt = run.newest_attempt()
-    for line in _explained(attempt) if attempt is not None else ():
+    for line in _explained(run.newest_attempt()):
         print(line)
     return result.exit_code
 
 
-def _explained(attempt: Attempt) -> list[str]:
+def _explained(attempt: Attempt | None) -> list[str]:
     """The first lines of `explain`, or none: a log that cannot be read must not hide the result."""
     try:
-        return [plain(line) for line in summary(attempt)]
+        return [plain(line) for line in summary(attempt)] if attempt is not None else []
     except ClusterTrainError:
         return []
 
