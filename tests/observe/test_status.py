@@ -10,7 +10,7 @@ from clustertrain.launchers.resolve_run import find
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import read_files, status_by_files
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.observe.tables import next_step, print_ending, status_rows, summary_rows
+from clustertrain.observe.tables import next_step, print_ending, print_table, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
@@ -236,6 +236,17 @@ def test_the_reason_of_early_stopping_is_no_error(run, capsys):
     print_ending(run, result)
     output, errors = capsys.readouterr()
     assert "done (early_stop)" in output and errors == ""
+
+
+def test_no_text_of_a_result_can_change_the_terminal(run, capsys):
+    result = Result("failed", "error", 1, text="\x1b[31mred\x1b[0m\x1b]0;a title\x07 end\nthe second line")
+    write_result(claim_attempt(run), result)
+    print_table(status_rows(status_of(run)))
+    print_ending(run, result)
+    output, errors = capsys.readouterr()
+    assert "red end\nthe second line" in output
+    assert errors == "error: red end\nthe second line\n"
+    assert "\x1b" not in output
 
 
 # ------------------------------------------------------------ a run of SLURM, where there is no squeue

@@ -79,7 +79,8 @@ def _standing_text(run: RunDir) -> str:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Two columns: framed on a terminal, plain elsewhere."""
+    """Two columns: framed on a terminal, plain elsewhere. No text in them can change the terminal."""
+    rows = [(name, plain(text)) for name, text in rows]
     if not sys.stdout.isatty():
         print(*aligned(rows), sep="\n")
         return
@@ -202,6 +203,6 @@ def _explained(attempt: Attempt | None) -> list[str]:
 def print_ending(run: RunDir, result: Result) -> None:
     """Print the result of a run, the cause of a failure first."""
     if result.text and result.state != "done":  # of a run that is done, the events had the text
-        print(f"error: {result.text}", file=sys.stderr, flush=True)
+        print(f"error: {plain(result.text)}", file=sys.stderr, flush=True)
     print_table(summary_rows(run, result))
     sys.stdout.flush()
