@@ -146,12 +146,17 @@ def test_runs_are_rows_for_a_data_frame(prepared):
 def submitted(monkeypatch, calls):
     """Lets SLURM accept every job."""
 
-    def submit(job, options, echo):
+    def prepare(job, options, echo):
         calls.append((job, options))
+        return job, options
+
+    def submit(name, jobs, echo):
+        ((job, options),) = jobs
         echo("submitted")
         claim_attempt(RunDir.newest(job.storage.location, job.name))
-        return KnownRun.of(job, options.command.job_file, "slurm", "SLURM", "12")
+        return [KnownRun.of(job, options.command.job_file, "slurm", "SLURM", "12")]
 
+    monkeypatch.setattr(launcher_of("slurm"), "prepare", prepare, raising=False)
     monkeypatch.setattr(launcher_of("slurm"), "submit", submit, raising=False)
 
 

@@ -282,22 +282,18 @@ class Start:
     def run(self) -> Run:
         return Run(_uri(self.job))
 
-    def submit(
-        self, to: str, echo: Echo, note: Echo, after: Sequence[str] = (), **options: Unpack[StartOptions]
-    ) -> KnownRun | None:
-        """Submit the job; returns what is known of the run, or None if it is already finished. `after`: the
-        jobs before it in a sweep."""
-        given = Options(**options, command=self.command, after=tuple(after))
-        launcher = launcher_of(to)
-        known = launcher.submit(launcher.merged(self.job), given, echo)
-        if known is not None and (problem := record_known_run(known)) is not None:
-            note(f"note: {problem}")
-        return known
+    def prepare(
+        self, to: str, echo: Echo, after: Sequence[str] = (), **options: Unpack[StartOptions]
+    ) -> Prepared | None:
+        """Check the job, for `send`; None if its run is already finished. `after`: the jobs before it in a
+        sweep."""
+        launcher, given = launcher_of(to), Options(**options, command=self.command, after=tuple(after))
+        return launcher.prepare(launcher.merged(self.job), given, echo)
 
-    def prepare(self, to: str, echo: Echo, **options: Unpack[StartOptions]) -> Prepared | None:
-        """Check a point of a sweep, for `submit_array`; None if its run is already finished."""
-        launcher = launcher_of(to)
-        return launcher.prepare(launcher.merged(self.job), Options(**options, command=self.command), echo)
+    def submit(self, to: str, echo: Echo, note: Echo, **options: Unpack[StartOptions]) -> None:
+        """Check the job and submit it, unless its run is already finished."""
+        if (prepared := self.prepare(to, echo, **options)) is not None:
+            send(self.job.name, to, [prepared], echo, note)
 
     def run_here(
         self, screen: Screen, *, owns_process: bool, **options: Unpack[RunOptions]
@@ -308,9 +304,9 @@ class Start:
         return run_local(self.job, given, screen, owns_process=owns_process)
 
 
-def submit_array(name: str, to: str, points: Sequence[Prepared], echo: Echo, note: Echo) -> list[KnownRun]:
-    """Submit the points of a sweep as one job. `name`: of that job in the queue."""
-    submitted = launcher_of(to).submit_array(name, points, echo)
+def send(name: str, to: str, jobs: Sequence[Prepared], echo: Echo, note: Echo) -> list[KnownRun]:
+    """Submit jobs, those of a sweep as one if the scheduler can. `name`: of that one in the queue."""
+    submitted = launcher_of(to).submit(name, jobs, echo)
     for problem in filter(None, map(record_known_run, submitted)):
         note(f"note: {problem}")
     return submitted

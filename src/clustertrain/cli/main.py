@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -40,6 +41,7 @@ from clustertrain.version import __version__
 
 if TYPE_CHECKING:
     from clustertrain.api import RunOptions, StartOptions
+    from clustertrain.launchers.scheduler.submit import Prepared
 
 
 class _Commands(click.Group):
@@ -194,38 +196,41 @@ def submit(
     It runs a snapshot of job and code: later changes have no effect on it. With --grid it is a job for each
     point of a sweep; on SLURM, an array of them; here, one starts when the one before has ended.
     """
-    from clustertrain.api import Start, submit_array
+    from clustertrain.api import Start, send
     from clustertrain.cli.grid import points_of, rendered
     from clustertrain.job.file import load_job
     from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.target import Target
 
     submitted: list[Target] = []
-    prepared, codes = [], [0]
-    as_array, points = bool(grid) and launcher_of(to).scheduler.has_arrays, points_of(job_file, sets, grid)
+    prepared: list[tuple[Target, Prepared]] = []
+    codes, name, points = [0], load_job(Path(job_file), sets).name, points_of(job_file, sets, grid)
     if dry_run:
-        click.echo(rendered(job_file, points, to, load_job(Path(job_file), sets).name), nl=False)
+        click.echo(rendered(job_file, points, to, name), nl=False)
         return
+
+    def send_prepared() -> None:
+        targets, jobs = [target for target, _ in prepared], [job for _, job in prepared]
+        prepared.clear()
+        known = send(name, to, jobs, click.echo, note)
+        submitted.extend(replace(target, known=run) for target, run in zip(targets, known, strict=True))
+
+    as_array = bool(grid) and launcher_of(to).scheduler.has_arrays
     for each in points:
         start = Start.of(f"submit --to {to}", job_file, each)
         try:
-            if as_array and (point := start.prepare(to, click.echo, **options)) is not None:
-                prepared.append((each, start, point))
             before = [run.known.job_id for run in submitted if run.known is not None]
-            known = None if as_array else start.submit(to, click.echo, note, before, **options)
+            if (job := start.prepare(to, click.echo, before, **options)) is not None:
+                prepared.append((Target(job_file, start.job, sets=each), job))
+            if prepared and not as_array:
+                send_prepared()
         except ClusterTrainError as error:
             if not grid:
                 raise
             note(f"error: {start.job.name}: {error}")  # the other points do not depend on it
             codes.append(error.exit_code)
-            continue
-        if known is not None:
-            submitted.append(Target(job_file, start.job, known, sets=each))
     if prepared:
-        name = load_job(Path(job_file), sets).name
-        array = submit_array(name, to, [point for _, _, point in prepared], click.echo, note)
-        of_array = zip(prepared, array, strict=True)
-        submitted += [Target(job_file, start.job, known, sets=each) for (each, start, _), known in of_array]
+        send_prepared()
     if wait:
         codes += [launcher_of(to).follow(run, click.echo) for run in submitted]
     sys.exit(next(filter(None, codes), 0))

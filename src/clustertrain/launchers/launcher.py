@@ -25,7 +25,6 @@ from clustertrain.launchers.scheduler.submit import (
     Submitted,
     array_of,
     prepare,
-    send,
     send_array,
     what_next,
 )
@@ -121,27 +120,19 @@ class Launcher:
         note(f"note: one job with {len(points)} elements; it is sent by `{shlex.join(plan.argv)}`")
         return plan.script.decode()
 
-    def submit(self, job: SiteJob, options: Options, echo: Echo) -> KnownRun | None:
-        """Check a job, submit it, and print the next commands; None if its run is already finished.
-
-        Raises:
-            ClusterTrainError: the job was not submitted.
-        """
-        prepared = prepare(self.scheduler, job, options, echo)
-        if prepared is None:
-            return None
-        return self._told(job, options.command, send(self.scheduler, prepared, echo), echo)
-
     def prepare(self, job: SiteJob, options: Options, echo: Echo) -> Prepared | None:
-        """Check a point of a sweep, and store its snapshot; None if its run is already finished.
+        """Check a job, and store its snapshot; None if its run is already finished.
 
         Raises:
             ClusterTrainError: it cannot be submitted.
         """
         return prepare(self.scheduler, job, options, echo)
 
-    def submit_array(self, name: str, points: Sequence[Prepared], echo: Echo) -> list[KnownRun]:
-        """Submit the points of a sweep, as one job if the scheduler can, and print the next commands.
+    def submit(self, name: str, points: Sequence[Prepared], echo: Echo) -> list[KnownRun]:
+        """Submit jobs, those of a sweep as one if the scheduler can, and print the next commands.
+
+        Args:
+            name: of that one job in the queue.
 
         Raises:
             ClusterTrainError: they were not submitted.
