@@ -36,34 +36,29 @@ class Display:
         job = job_of(attempt)
         is_shown = job is not None and job.entry_point != "task"
         self._output = RankOutput(attempt) if is_shown else None
-        self._others_are_named = False
         self.is_training = False
 
     def update(self) -> None:
         """Show what is new. The output comes first: it was written before the event of its end."""
-        self._update(self._follower.new())
-
-    def _update(self, records: list[Record]) -> None:
+        records = self._follower.new()
         if self._output is not None:
             self._output.follow(records)
-            lines, unfinished = self._output.new()
-            self._screen.output(lines, unfinished)
+            self._screen.output(*self._output.new())
         self._show(records)
 
     def end(self) -> None:
         """Show the rest, when no process of the run is left."""
-        self._update(self._follower.new(of_all=True))
+        records = self._follower.new(of_all=True)
         if self._output is not None:
+            self._output.follow(records)
             self._screen.output(self._output.rest(), [])
+        self._show(records)
 
     def _show(self, records: list[Record]) -> None:
         self._screen.show(records)
         self._also(records)
-        started = [record for record in records if record["kind"] == "group_started"]
-        self.is_training |= bool(started)
-        if self._output is None or self._others_are_named or not started:
-            return
-        self._others_are_named = True
-        if started[0]["world_size"] > 1:
+        sizes = [record["world_size"] for record in records if record["kind"] == "group_started"]
+        if sizes and not self.is_training and self._output is not None and sizes[0] > 1:
             others = self._command.of("logs", "--rank", "1")
             self._screen.echo(f"rank 0 prints here; the output of rank 1, and so on: `{others}`")
+        self.is_training |= bool(sizes)
