@@ -22,6 +22,7 @@ from clustertrain.job.file import load_job, sets_of
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.observe.checkpoints import Checkpoint
+from clustertrain.record_file import typed
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
@@ -290,7 +291,7 @@ def test_each_command_that_reads_prints_the_same_as_json(prepared, monkeypatch):
     (status,) = printed_json("status", "job.yaml")
     assert status == json.loads(run.status().json())
     (checkpoints,) = printed_json("ckpt", "ls", "job.yaml")
-    assert [Checkpoint.parsed(each) for each in checkpoints] == run.checkpoints()
+    assert [typed(Checkpoint, each) for each in checkpoints] == run.checkpoints()
     records = printed_json("logs", "job.yaml")
     assert {record["kind"] for record in records} == {"note", "train"}
     assert records[-1]["loss"] is None  # it is not finite

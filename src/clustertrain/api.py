@@ -35,6 +35,7 @@ from clustertrain.observe.status import read_files
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.terminal_text import plain
 from clustertrain.observe.wait import wait_for_end
+from clustertrain.record_file import typed as checked
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, CommandLine, typed
 from clustertrain.run.folder import RunDir
@@ -149,7 +150,7 @@ class Run:
         if launcher.reach is None:
             return checkpoints_of(run.visible_run())[0]
         printed = "\n".join(launcher.reach.lines(run, ["ckpt", "ls", "--json"]))
-        return [Checkpoint.parsed(each) for each in json.loads(printed[printed.index("[") :])]
+        return [checked(Checkpoint, each) for each in json.loads(printed[printed.index("[") :])]
 
     @property
     def best(self) -> BestCheckpoint | None:

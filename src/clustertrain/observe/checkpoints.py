@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from clustertrain.checkpoints.manifest import (
     CheckpointDamaged,
@@ -15,7 +14,6 @@ from clustertrain.checkpoints.manifest import (
     read_manifest,
 )
 from clustertrain.errors import JobError
-from clustertrain.record_file import typed
 from clustertrain.run.best import best_checkpoint
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import RunDir
@@ -50,11 +48,6 @@ class Checkpoint:
     metrics: Mapping[str, float] = field(default_factory=dict)
     best: BestCheckpoint | None = None
     error: str | None = None
-
-    @classmethod
-    def parsed(cls, printed: Mapping[str, Any]) -> Checkpoint:
-        """From an object of `ckpt ls --json`; a later version may print more."""
-        return typed(cls, dict(printed))
 
 
 def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
