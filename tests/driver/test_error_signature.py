@@ -159,7 +159,8 @@ def test_a_script_that_did_not_start(code, line, certain):
 
 
 CLICK = (
-    "train.py ended with exit code 2 on rank 0; its last lines:\n  | Usage: train.py [OPTIONS]\n  | Error: No"
+    "train.py ended with exit code 2 on rank 0.\n"
+    "Its last lines:\n  | Usage: train.py [OPTIONS]\n  | Error: No"
 )
 
 

@@ -115,7 +115,7 @@ def test_the_times_of_nodes_with_different_clocks_are_compared_on_one(attempt):
 
 def script_ended(attempt, code, *printed):
     lines = "".join(f"\n  | {line}" for line in printed)
-    text = f"f.py ended with exit code {code} on rank 1; its last lines:{lines}"
+    text = f"f.py ended with exit code {code} on rank 1.\nIts last lines:{lines}"
     fail(attempt, text, error="ScriptFailed", exit_code=code, host="node1")
     attempt.result.write(replace(FAILED, text=text))
     log(attempt, 1, "\n".join(printed))
@@ -130,7 +130,7 @@ def test_a_script_that_ended_itself_is_explained_by_its_exit_code_and_last_line(
     found = explain(attempt.run)
     assert (found.failure, found.rank) == ("own_exit", 1)
     assert found.cause.startswith(f"rank 1 on node1: the script ended itself with exit code {code}, ")
-    assert found.proof.endswith(f"  | {line}") and len(found.evidence) == 3
+    assert found.proof.endswith(f"  | {line}") and len(found.evidence) == 4
     assert summary(attempt) == []
 
 

@@ -106,7 +106,7 @@ def test_its_exception_is_named_with_its_line_as_that_of_a_task_is(run):
 
 def test_a_traceback_is_no_cause_of_another_exit_code(run):
     logged = "import traceback, sys\ntry:\n    1 / 0\nexcept ArithmeticError:\n    traceback.print_exc()\n"
-    with pytest.raises(ScriptFailed, match=r"exit code 7 on rank 1; its last lines:") as caught:
+    with pytest.raises(ScriptFailed, match=r"exit code 7 on rank 1\.\nIts last lines:") as caught:
         run(logged + "sys.stdout.flush()\nsys.exit(7)")
     assert caught.value.report is None
     assert caught.value.last_line == "ZeroDivisionError: division by zero"
@@ -115,7 +115,7 @@ def test_a_traceback_is_no_cause_of_another_exit_code(run):
 def test_a_progress_bar_and_colors_are_left_out_of_its_last_lines(run):
     with pytest.raises(ScriptFailed) as caught:
         run(r"print('10%\r20%\r\x1b[31m30%\x1b[0m\a'); import sys; sys.exit(3)")
-    assert str(caught.value).endswith("its last lines:\n  | 30%\\x07")
+    assert str(caught.value).endswith("Its last lines:\n  | 30%\\x07")
 
 
 def test_its_signal_comes_through(run):

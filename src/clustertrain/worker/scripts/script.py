@@ -221,7 +221,7 @@ def _failure(
         text = f"{report.text(f'rank {rank}')}\n{name} ended {ended}."
     else:
         tail = "\n".join(f"  | {line}" for line in shown) or "  | (it printed nothing)"
-        text = f"{name} ended {ended} on rank {rank}; its last lines:\n{tail}"
+        text = f"{name} ended {ended} on rank {rank}.\nIts last lines:\n{tail}"
     return ScriptFailed(text, code, shown[-1] if shown else "", report)
 
 
