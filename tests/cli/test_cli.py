@@ -47,6 +47,11 @@ def test_help_lists_every_command(cli):
         assert f"\n  {command} " in out
 
 
+def test_exec_says_that_it_needs_a_run(cli):
+    usage = " ".join(cli("exec", "--help").output.split())
+    assert "exec [OPTIONS] JOBFILE|FOLDER|NAME -- COMMAND" in usage
+
+
 def test_version(cli):
     assert __version__ in cli("--version").output
 

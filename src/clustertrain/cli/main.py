@@ -6,6 +6,7 @@ import sys
 import warnings
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -17,6 +18,7 @@ from clustertrain.cli.options import (
     JOB_FILE,
     JSON,
     NOW,
+    ONE_TARGET,
     SETS,
     STORAGE,
     TARGET,
@@ -507,7 +509,7 @@ def profile(named: Named, steps: int) -> None:
 
 
 @main.command("exec")
-@names_run
+@partial(names_run, target=ONE_TARGET)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @click.option("--rank", type=click.IntRange(0), required=True, help="On the node of this rank.")
 def exec_(named: Named, command: tuple[str, ...], rank: int) -> None:

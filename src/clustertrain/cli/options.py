@@ -41,6 +41,7 @@ DATA_NAME = click.argument("name", required=False, shell_complete=data_names)
 TARGET = _may_name_a_job(
     "target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets
 )
+ONE_TARGET = _may_name_a_job("target", metavar="JOBFILE|FOLDER|NAME", shell_complete=targets)
 TARGETS = _may_name_a_job("targets", nargs=-1, metavar="[JOBFILE|FOLDER|NAME]…", shell_complete=targets)
 GRID = click.option(
     "--grid",
@@ -59,14 +60,17 @@ WHERE = click.option(
 )
 
 
-def names_run(command: Callable[..., None]) -> Callable[..., None]:
+def names_run(
+    command: Callable[..., None],
+    target: Callable[[Callable[..., None]], Callable[..., None]] = TARGET,
+) -> Callable[..., None]:
     """The argument and the options that name a run: the command gets them as one value, `named`."""
 
     @wraps(command)
     def with_name(target: str, sets: tuple[str, ...], to: str | None, **options: Any) -> None:
         command(Named(target, sets, to), **options)
 
-    return TARGET(SETS(WHERE(with_name)))
+    return target(SETS(WHERE(with_name)))
 
 
 def start_options(command: Callable[..., None]) -> Callable[..., None]:
