@@ -178,9 +178,11 @@ def test_context_and_namespace_come_first_and_are_left_out_where_none_is_named(f
 
 def test_a_command_in_a_pod_has_its_own_exit_code(fake):
     fake(2, "error: wrong\nmend it\ncommand terminated with exit code 2\n", "some words\n")
-    done = Kubectl().exec("h", "main", "python")
-    assert (done.code, done.stdout) == (2, "some words\n")
-    error = error_from_pod(done.code, done.stderr)
+    with pytest.raises(CommandFailed) as caught:
+        Kubectl()("exec", "h", "--container=main", "--", "python")
+    failed = caught.value
+    assert (failed.code, failed.stdout) == (2, "some words\n")
+    error = error_from_pod(failed.code, failed.stderr)
     assert type(error) is JobError and str(error) == "wrong\nmend it"
     assert type(error_from_pod(4, "")) is StorageError
 
@@ -188,7 +190,7 @@ def test_a_command_in_a_pod_has_its_own_exit_code(fake):
 def test_a_pod_that_is_gone_is_no_command_that_failed(fake):
     fake(1, 'Error from server (NotFound): pods "h" not found\n')
     with pytest.raises(NotFound):
-        Kubectl().exec("h", "main", "python")
+        Kubectl()("exec", "h", "--container=main", "--", "python")
 
 
 def test_what_it_prints_comes_line_by_line_and_its_failure_at_the_end(fake):

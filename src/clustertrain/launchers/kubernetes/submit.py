@@ -163,7 +163,7 @@ def _end_head(kubectl: Kubectl, name: str) -> None:
     with contextlib.suppress(ClusterError):  # it is gone by now, or the account may not: it goes by itself
         for pod in kubectl.list("pods", f"{RUN_LABEL}={name},{ROLE_LABEL}=head"):
             if is_terminating(pod) and has_running_containers(pod):
-                kubectl.exec(name_of(pod), HEAD_CONTAINER, "touch", LEAVE_FILE)
+                kubectl("exec", name_of(pod), f"--container={HEAD_CONTAINER}", "--", "touch", LEAVE_FILE)
 
 
 def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:

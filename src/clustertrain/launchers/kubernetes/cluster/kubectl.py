@@ -67,13 +67,13 @@ class Kubectl:
         *arguments: str,
         input: str | None = None,
         timeout_s: float = ANSWER_S,
-        check: bool = True,
         stdout: BinaryIO | None = None,
     ) -> Done:
         """Run kubectl with these arguments; `stdout`: a file for its output, which is then not in the result.
 
         Raises:
             NotFound, Forbidden, Unanswered: see these classes.
+            CommandFailed: the command that it ran in a pod failed, or kubectl did for another reason.
             ClusterError: any other failure, with kubectl's message.
         """
         ask = partial(
@@ -81,19 +81,18 @@ class Kubectl:
             self.argv(*arguments),
             input=None if input is None else input.encode(),
             timeout_s=timeout_s,
-            check=False,
             stdout=stdout,
         )
         try:
-            done = ask()
-            if done.code and _MAY_BE_STARTING.search(done.stderr) and not ended_in_pod(done.stderr):
-                self._wait_for_its_start()
-                done = ask()
-        except CommandFailed as error:  # at its timeout
+            try:
+                return ask()
+            except CommandFailed as error:
+                if ended_in_pod(error.stderr) or not _MAY_BE_STARTING.search(error.stderr):
+                    raise
+            self._wait_for_its_start()
+            return ask()
+        except CommandFailed as error:
             raise _explained(error, self) from None
-        if check and done.code:
-            raise self._error(done)
-        return done
 
     def _wait_for_its_start(self) -> None:
         """Wait until the API server is ready, if it has just started."""
@@ -105,21 +104,6 @@ class Kubectl:
         # Before it has loaded the roles it forbids this question, too; some clusters always do.
         wait_until(lambda: not refuses("Forbidden"), _ROLES_S, _START_POLL_S)
         wait_until(lambda: not refuses("InternalError"), _START_S, _START_POLL_S)
-
-    def exec(
-        self,
-        pod: str,
-        container: str,
-        *argv: str,
-        timeout_s: float = ANSWER_S,
-        stdout: BinaryIO | None = None,
-    ) -> Done:
-        """Run a command in a pod; the result has its exit code. Raises as `__call__` if it was not run."""
-        command = ("exec", pod, f"--container={container}", "--", *argv)
-        done = self(*command, timeout_s=timeout_s, check=False, stdout=stdout)
-        if done.code and not ended_in_pod(done.stderr):
-            raise self._error(done)
-        return done
 
     def delete(self, kind: str, name: str, timeout_s: float) -> None:
         """Delete an object if it exists, and wait until it is gone.
@@ -147,9 +131,6 @@ class Kubectl:
             yield from lines(self.argv(*arguments))
         except CommandFailed as error:
             raise _explained(error, self) from None
-
-    def _error(self, done: Done) -> ClusterError:
-        return _explained(CommandFailed(done.argv, done.code, done.stdout, done.stderr), self)
 
     def argv(self, *arguments: str) -> list[str]:
         where = [f"--context={self.context}"] if self.context else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -30,41 +30,30 @@ class RunStorage:
     job: Job
     head: Object | None
 
-    @property
-    def _kubectl(self) -> Kubectl:
-        return Kubectl.of(self.job)
-
-    @contextmanager
-    def _pod(self) -> Iterator[tuple[str, str]]:
-        """Pod and container in which commands run."""
-        if self.head is not None:
-            yield name_of(self.head), HEAD_CONTAINER
-            return
-        with waiting_pod(self.job, int(READ_S)) as reader:
-            yield reader, READER_CONTAINER
-
     def run(self, *command: str, timeout_s: float = READ_S, to: BinaryIO | None = None) -> str:
         """The output of a command, which names the job file as JOB_FILE; `to`: a file for its output.
 
         Raises:
+            NotThere: the connection broke.
             ClusterTrainError: the command failed, with the class for its exit code.
             ClusterError: no pod ran it.
         """
-        with self._pod() as pod:
-            done = self._kubectl.exec(*pod, *_CLI, *command, timeout_s=timeout_s, stdout=to)
-        if done.code:
-            raise error_from_pod(done.code, done.stderr)
-        return done.stdout
+        with self._in_pod() as cli:
+            return Kubectl.of(self.job)(*cli, *command, timeout_s=timeout_s, stdout=to).stdout
 
     def lines(self, *command: str) -> Iterator[str]:
-        """The lines of a command, while it runs.
+        """The lines of a command, while it runs. Raises as `run`, after the last line."""
+        with self._in_pod() as cli:
+            yield from Kubectl.of(self.job).lines(*cli, *command)
 
-        Raises:
-            NotThere: the connection broke; and as `run`, after the last line.
-        """
-        with self._pod() as (pod, container):
+    @contextmanager
+    def _in_pod(self) -> Iterator[tuple[str, ...]]:
+        """The arguments of kubectl that run clustertrain in a pod. The block raises as `run`."""
+        head = self.head
+        container = READER_CONTAINER if head is None else HEAD_CONTAINER
+        with waiting_pod(self.job, int(READ_S)) if head is None else nullcontext(name_of(head)) as pod:
             try:
-                yield from self._kubectl.lines("exec", pod, f"--container={container}", "--", *_CLI, *command)
+                yield "exec", pod, f"--container={container}", "--", *_CLI
             except CommandFailed as error:
                 if error.code is None or not ended_in_pod(error.stderr):
                     raise NotThere(str(error)) from None
