@@ -157,7 +157,7 @@ def test_one_that_is_missing_says_where_to_get_it(monkeypatch, tmp_path):
 
 def test_one_that_hangs_is_a_cluster_that_does_not_answer(fake):
     fake(0, hangs=True)
-    with pytest.raises(Unanswered, match="did not end within"):
+    with pytest.raises(Unanswered, match="current context does not answer: kubectl did not end within"):
         Kubectl("team")("get", "pods", timeout_s=0.5)
 
 

@@ -182,7 +182,7 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
         named = f"{resource}.{group}" if group else resource
         return Forbidden(user, f"{verb} {named}")
     for pattern, kind, text in _KNOWN_ERRORS:
-        if pattern.search(message) or (kind is Unanswered and error.code is None):
+        if pattern.search(message if error.code is not None else error.how):
             return kind(text.format(last=last, where=where))
     return error
 
@@ -216,7 +216,7 @@ _KNOWN_ERRORS: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
         re.compile(
             r"connection refused|no such host|i/o timeout|unable to connect|was refused|TLS handshake|\bEOF\b"
             r"|no route|deadline exceeded|Client\.Timeout exceeded|connection reset|ServiceUnavailable"
-            r"|\betcdserver: ",
+            r"|\betcdserver: |did not end within",
             re.IGNORECASE,
         ),
         Unanswered,
