@@ -182,34 +182,6 @@ def test_the_identity_of_a_run_and_the_missing_token_of_its_pods_stay(patch, tex
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_copies_that_double_the_rayjob_are_refused_before_they_fill_the_memory():
-    copies = [{"op": "copy", "from": "/spec", "path": f"/spec/{n}"} for n in range(40)]
-    with pytest.raises(
-        JobError, match=r"kubernetes.patches\[1\d\]: the RayJob has \d{7} bytes then, nested"
-    ) as big:
-        patched({**RAYJOB, "metadata": {"name": "digits", "x": "x" * 1000}}, copies)
-    assert len(str(big.value)) < 300
-
-
-def test_copies_that_nest_the_rayjob_are_refused_before_they_end_the_recursion():
-    deep, path = {"kind": "RayJob"}, ""
-    copies = []
-    for n in range(12):
-        copies.append({"op": "copy", "from": "", "path": f"{path}/{n}"})
-        path = f"{path}/{n}" + path
-    with pytest.raises(
-        JobError, match=r"patches\[6\]: the RayJob has \d+ bytes then, nested 1\d\d levels deep"
-    ):
-        patched(deep, copies)
-
-
-def test_a_json_patch_has_a_hundred_operations():
-    operation = {"op": "test", "path": "/kind", "value": "RayJob"}
-    assert patched(RAYJOB, [operation] * 100) == RAYJOB
-    with pytest.raises(JobError, match=r"101 operations\.\nA JSON patch has at most 100\."):
-        patched(RAYJOB, [operation] * 101)
-
-
 def test_operations_of_a_json_patch_come_in_their_order():
     variable = {"name": "A", "value": "b"}
     operations = [

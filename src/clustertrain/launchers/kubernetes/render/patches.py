@@ -7,7 +7,6 @@ API server.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,8 +39,6 @@ _KEPT = {
     "metadata.namespace": "Set the job's key `kubernetes.namespace`.",
 }
 _TOKEN = "automountServiceAccountToken"
-MOST_OPERATIONS = 100
-MOST_BYTES, DEEPEST_LEVEL = 1 << 20, 100  # the API server takes 1.5 MiB
 
 
 def patched(rayjob: dict[str, Any], patches: dict[str, Any] | Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -77,10 +74,6 @@ def json_patch(target: Any, operations: Sequence[dict[str, Any]]) -> Any:
     import jsonpatch  # only where a job has such patches
     import jsonpointer
 
-    if len(operations) > MOST_OPERATIONS:
-        raise _refused(
-            _PATCHES, f"{len(operations)} operations", f"A JSON patch has at most {MOST_OPERATIONS}."
-        )
     for index, operation in enumerate(operations):
         try:
             target = jsonpatch.apply_patch(target, [operation])
@@ -92,22 +85,7 @@ def json_patch(target: Any, operations: Sequence[dict[str, Any]]) -> Any:
                 f"{operation.get('op')} {operation.get('path')}: {why}",
                 "A path names a field of the rendered RayJob, and `-` the end of a list.",
             ) from None
-        _check_size(target, f"{_PATCHES}[{index}]")  # each copy may double it
     return target
-
-
-def _check_size(result: Any, where: str) -> None:
-    size, depth = len(json.dumps(result)), _depth(result)
-    if size > MOST_BYTES or depth > DEEPEST_LEVEL:
-        rule = (
-            f"At most {MOST_BYTES} bytes and {DEEPEST_LEVEL} levels are accepted: put large data elsewhere."
-        )
-        raise _refused(where, f"the RayJob has {size} bytes then, nested {depth} levels deep", rule)
-
-
-def _depth(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, inner), default=0)
 
 
 def strategic_merge(target: Any, patch: Any, path: str = _PATCHES) -> Any:
