@@ -41,7 +41,7 @@ def test_devices_and_huge_pages_are_of_the_workers_only(make):
     given = {"rdma/ib": 8, "hugepages-2Mi": "5120Mi"}
     job = make(worker_resources=given, gpu_resource="amd.com/gpu")
     spec = group_of(job)["template"]["spec"]
-    more = {"amd.com/gpu": "8", "rdma/ib": "8", "hugepages-2Mi": "5Gi"}
+    more = {"amd.com/gpu": "8", "rdma/ib": "8", "hugepages-2Mi": "5120Mi"}
     amounts = spec["containers"][0]["resources"]
     assert amounts["limits"] == {"cpu": "64", "memory": "129Gi", **more}
     assert amounts["requests"] == {**amounts["limits"], "ephemeral-storage": "1Gi"}

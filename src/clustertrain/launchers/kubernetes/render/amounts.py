@@ -15,7 +15,6 @@ from typing import Any
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
-from clustertrain.launchers.kubernetes.keys.devices import HUGE_PAGES
 from clustertrain.launchers.kubernetes.keys.pod_sections import Head, Submitter
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.section import Kubernetes
@@ -88,8 +87,7 @@ def worker_amounts(run: PodJob) -> Amounts:
         gpu = run.section.gpu_resource
         check_slices(("kubernetes", "gpu_resource"), gpu, count, resources.gpus_per_worker, "pod")
         amounts[gpu] = str(gpus)
-    for name, amount in run.section.worker_resources.items():
-        amounts[name] = memory_text(amount) if name.startswith(HUGE_PAGES) else str(amount)
+    amounts |= run.section.worker_resources
     return _with_disk(run, amounts, amounts, run.section.ephemeral_storage_bytes)
 
 
