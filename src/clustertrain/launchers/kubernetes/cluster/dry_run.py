@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from textwrap import shorten
 
@@ -27,32 +26,20 @@ _TIMEOUT_S = 60.0
 _SHOWN = 3
 _RULE_LENGTH = 300
 
-_PREFIX = re.compile(r"(error|Error from server( \(\w+\))?): ")
 _NOISE = re.compile(r"Warning: |[IWE]\d{4} ")
-# How kubectl prints a refusal: one pattern for each check of the server. kubectl has no JSON for errors.
-_VALIDATION = re.compile(r'The \S+ ".*?" is invalid: (.*)', re.DOTALL)
-_TYPES = re.compile(r"failed to create typed patch object \([^)]*\): (?:errors:)?(.*)", re.DOTALL)
-_CONFLICT = re.compile(r"Apply failed with \d+ conflicts?: (.*?)(?:\nPlease review|\Z)", re.DOTALL)
+# What kubectl prints before the rules of a refusal, and after conflicts. It has no JSON for errors.
+_BEFORE = re.compile(
+    r"^(error|Error from server( \(\w+\))?): "
+    r'|^The \S+ ".*?" is invalid:|.*?failed to create typed patch object \([^)]*\): (errors:)?'
+)
+_AFTER_CONFLICTS = "\nPlease review"
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 _NO_DRY_RUN = re.compile(r'admission webhook "([^"]+)" does not support dry run')
-_NOT_DECLARED = "field not declared in schema"
-_VALUE_OF_GO = re.compile(r"&(?:value\.valueUnstructured\{Value:|\{)(.*)\}", re.DOTALL)
+_UNDECLARED = re.compile(r"(\S+): field not declared in schema")
+_VALUE_OF_GO = re.compile(r"&(?:value\.valueUnstructured\{Value:|\{)(.*)\}")
 _ONLY_A_TYPE = re.compile(r'Invalid value: "(?:object|array|string|boolean|number|integer)": ')
 _BY_POLICY = re.compile(r"^.*?\bdenied (?:the )?request: ")
 _FIELD_OF_SCHEMA = re.compile(r"^  (\w+)\t<", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A rule of the server that an object breaks. `field`: a path in the object; "" if kubectl names none."""
-
-    manifest: Manifest
-    field: str
-    rule: str
-
-    @property
-    def where(self) -> str:
-        return f"{_named(self.manifest)}: {self.field}" if self.field else _named(self.manifest)
 
 
 def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: bool = False) -> list[str]:
@@ -78,7 +65,7 @@ def error_or_notes(refused: Sequence[tuple[Manifest, str]], kubectl: Kubectl) ->
     Args:
         refused: objects, each with kubectl's error message.
     """
-    refusals: list[Refusal] = []
+    refusals: list[tuple[Manifest, str]] = []
     notes = []
     for manifest, message in refused:
         if webhook := _NO_DRY_RUN.search(message):
@@ -87,7 +74,7 @@ def error_or_notes(refused: Sequence[tuple[Manifest, str]], kubectl: Kubectl) ->
                 "support dry run, and decides when the object is applied"
             )
         else:
-            refusals += (Refusal(manifest, field, rule) for field, rule in _broken_rules(message))
+            refusals += ((manifest, rule) for rule in _broken_rules(message))
     if refusals:
         raise _to_error(refusals, kubectl)
     return notes
@@ -121,56 +108,47 @@ def refused_objects(
 # ------------------------------------------------------------------------------------- the server's messages
 
 
-def _broken_rules(message: str) -> list[tuple[str, str]]:
-    """Field and rule of each violation in kubectl's message."""
+def _broken_rules(message: str) -> list[str]:
+    """The rules that kubectl's message names, each with its field if there is one."""
+    if unknown := _UNKNOWN.findall(message):
+        return [f"{field}: field not declared in schema" for field in unknown]
     text = "\n".join(line for line in message.splitlines() if not _NOISE.match(line)).strip()
-    if match := _VALIDATION.match(text):
-        pairs = [line.removeprefix("* ").partition(": ") for line in match[1].splitlines()]
-    elif match := _TYPES.search(text):
-        pairs = [line.strip().removeprefix(".").partition(": ") for line in match[1].strip().splitlines()]
-    elif match := _CONFLICT.search(text):
-        pairs = [("", "", f"it exists, and another field manager has set some of its fields: {match[1]}")]
-    else:
-        pairs = [(field, "", _NOT_DECLARED) for field in _UNKNOWN.findall(text)]
-    found = [(field, _tidied(rule, field)) for field, _, rule in pairs if field != "<nil>" and rule]
-    return found or [("", _tidied(_PREFIX.sub("", text.partition("\n")[0])))]
+    lines = _BEFORE.sub("", text).partition(_AFTER_CONFLICTS)[0].splitlines()
+    rules = [line.strip(" .").removeprefix("* ") for line in lines]
+    return [_tidied(rule) for rule in rules if rule and not rule.startswith("<nil>")]
 
 
-def _tidied(rule: str, field: str = "") -> str:
+def _tidied(rule: str) -> str:
     """The rule on one line, without the field's path, Go types, and values that only name a type."""
+    field = rule.partition(":")[0]
     rule = _ONLY_A_TYPE.sub("", rule.replace(f"{field} in body ", ""))
     return shorten(_VALUE_OF_GO.sub(r"\1", rule), _RULE_LENGTH, placeholder=" …")
 
 
-def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> ClusterError:
-    lines = [f"  {each.where}: {each.rule}" for each in refusals[:_SHOWN]]
+def _to_error(refusals: Sequence[tuple[Manifest, str]], kubectl: Kubectl) -> ClusterError:
+    lines = [f"  {_named(manifest)}: {rule}" for manifest, rule in refusals[:_SHOWN]]
     if len(refusals) > _SHOWN:
         lines.append(f"  and {len(refusals) - _SHOWN} more.")
     head = "The API server refuses this, and nothing was applied:"
-    return ClusterError("\n".join([head, *lines, _remedy(refusals[0], kubectl)]))
+    return ClusterError("\n".join([head, *lines, _remedy(*refusals[0], kubectl)]))
 
 
-def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
-    if refusal.manifest["kind"] == "Pod":
-        return f"The operator could not create this pod. {_keys_of(refusal)}".rstrip()
-    if refusal.rule != _NOT_DECLARED:
-        named = _keys_of(refusal) if _BY_POLICY.match(refusal.rule) else ""
+def _remedy(manifest: Manifest, rule: str, kubectl: Kubectl) -> str:
+    keys = keys_sentence(_BY_POLICY.sub("", rule))  # the name of a policy or webhook does not count
+    if manifest["kind"] == "Pod":
+        return f"The operator could not create this pod. {keys}".rstrip()
+    if (undeclared := _UNDECLARED.fullmatch(rule)) is None:
         remedy = "Correct it in the job file, or ask the cluster's administrator about the rule."
-        return f"{remedy} {named}".rstrip()
-    if why := too_old(refusal.field, kubectl):
+        return f"{remedy} {keys}".rstrip()
+    if why := too_old(undeclared[1], kubectl):
         return why
-    path, _, name = re.sub(r"\[[^]]*\]", "", refusal.field).rpartition(".")
-    if near := get_close_matches(name, _fields_of(refusal.manifest, path, kubectl), n=1):
+    path, _, name = re.sub(r"\[[^]]*\]", "", undeclared[1]).rpartition(".")
+    if near := get_close_matches(name, _fields_of(manifest, path, kubectl), n=1):
         return f"Did you mean '{near[0]}'?"
     return (
         "It is misspelt, or newer than the cluster's CRDs: clustertrain needs those of KubeRay 1.6 or later. "
         f"{installed(kubectl)}"
     )
-
-
-def _keys_of(refusal: Refusal) -> str:
-    """The keys of what a rule names; the name of its policy or webhook does not count."""
-    return keys_sentence(_BY_POLICY.sub("", refusal.rule))
 
 
 def _fields_of(manifest: Manifest, path: str, kubectl: Kubectl) -> list[str]:
