@@ -31,7 +31,7 @@ from launchers.kubernetes.manifest_changes import (
     Manifest,
     changed,
 )
-from launchers.kubernetes.right_manifests import AUTOSCALER, RAYJOBS, RIGHT, rayjob
+from launchers.kubernetes.right_manifests import AUTOSCALER, RAYJOBS, RIGHT, rayjob, rendered
 
 ENFORCE_LABEL = "pod-security.kubernetes.io/enforce"
 _ADMISSION = "admissionregistration.k8s.io/v1"
@@ -239,6 +239,44 @@ def test_an_older_operator_is_named_with_its_version_and_a_remedy(kubectl, kube,
         assert "--set 'kubernetes.patches={spec: {preRunningDeadlineSeconds: null}}'" in without
     without = changed(older, {"spec/preRunningDeadlineSeconds": ABSENT})
     assert check_admission([without], kubectl) == []
+
+
+# Values of the job file that Kubernetes has rules for; what the error says of each, and the keys that it names.
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"labels": {"owner": "a b"}}, 'metadata.labels: Invalid value: "a b"', "kubernetes.labels"),
+    ({"labels": {"an owner": "a"}}, 'metadata.labels: Invalid value: "an owner"', "kubernetes.labels"),
+    ({"pod_labels": {"owner": "a b"}}, 'right-head-: metadata.labels: Invalid value: "a b"', "pod_labels"),
+    ({"annotations": {"an owner": "a"}}, 'annotations: Invalid value: "an owner"', "kubernetes.annotations"),
+    ({"pod_annotations": {"an owner": "a"}}, 'Invalid value: "an owner"', "kubernetes.pod_annotations"),
+    ({"node_selector": {"a b": "c"}}, 'nodeSelector: Invalid value: "a b"', "kubernetes.node_selector"),
+    ({"tolerations": [{"key": "a b"}]}, 'Invalid value: "a b"', "kubernetes.tolerations"),
+    ({"priority_class": "A_b"}, "no PriorityClass with name A_b was found", "kubernetes.priority_class"),
+    ({"runtime_class": "A_b"}, '"A_b" not found', "kubernetes.runtime_class"),
+    ({"service_account": "A_b"}, '"A_b" not found', "kubernetes.service_account"),
+    (
+        {"volumes": [{"mount": "/m", "claim": "A_b", "size": "1Gi"}]},
+        "A_b: metadata.name",
+        "kubernetes.volumes",
+    ),
+    ({"egress": [{"ports": [1], "namespace": "a b"}]}, 'Invalid value: "a b"', "kubernetes.egress"),
+    ({"operator_namespaces": ["a b"]}, 'Invalid value: "a b"', "kubernetes.operator_namespaces"),
+    ({"queue": {"kind": "volcano", "name": "a b"}}, 'labels: Invalid value: "a b"', "kubernetes.labels"),
+    ({"worker_resources": {"rdma/ib": "half"}}, '"half"', ""),
+]
+
+
+def test_wrong_values_of_a_job_file_are_refused_with_their_keys(kubectl):
+    def refusal(section: dict[str, Any]) -> str:
+        with pytest.raises(ClusterError) as caught:
+            objects = rendered(**section)
+            check_admission(objects, kubectl)
+            check_pods(objects, kubectl)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(4) as pool:
+        texts = [*pool.map(refusal, (section for section, *_ in WRONG))]
+    for (_, words, key), text in zip(WRONG, texts, strict=True):
+        assert words in text and key in text.splitlines()[-1], text
 
 
 # ---------------------------------------------------------------------------------- before anything is there

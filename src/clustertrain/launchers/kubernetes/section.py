@@ -1,8 +1,8 @@
 """The section `kubernetes` of a job file: settings for Kubernetes. Workers, CPUs, GPUs and memory are in
 `resources`, the image is the job's `image`.
 
-Every value ends up in a field of an object, never in text that is parsed. The rules here are Kubernetes'
-rules for names, so that a wrong value is refused before any request to a cluster.
+Every value ends up in a field of an object, never in text that is parsed. Kubernetes' rules for names and
+labels are left to the API server: its dry run refuses a wrong one before anything is applied.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from clustertrain.launchers.kubernetes.keys.pod_sections import (
     Cidr,
     Egress,
     Head,
-    LabelKey,
-    LabelName,
-    LabelValue,
     MountedCode,
     ObjectName,
     OwnLabelKey,
@@ -49,20 +46,20 @@ class Queue(Section):
     kind: Literal["kueue", "volcano", "yunikorn"] = "kueue"
     """The scheduler of the cluster."""
 
-    name: LabelValue
+    name: Text
     """The name of the queue; for Kueue a LocalQueue of the namespace."""
 
-    priority_class: LabelValue | None = None
+    priority_class: Text | None = None
     """Priority in the queue; for Kueue a WorkloadPriorityClass."""
 
 
 class Topology(Section):
     """Kueue's topology-aware scheduling: exactly one of the two keys."""
 
-    required: LabelKey | None = None
+    required: Text | None = None
     """All workers run in one domain of this label; until that is possible the run waits."""
 
-    preferred: LabelKey | None = None
+    preferred: Text | None = None
     """All workers run in one domain of this label if possible."""
 
     @model_validator(mode="after")
@@ -74,7 +71,7 @@ class Topology(Section):
 class Kubernetes(LauncherSection):
     """Settings for Kubernetes; other targets ignore them. A site file can set a default for each key."""
 
-    namespace: LabelName | None = None
+    namespace: ObjectName | None = None
     """The namespace of the run. Default: the namespace of kubectl's context."""
 
     context: Text | None = None
@@ -92,7 +89,7 @@ class Kubernetes(LauncherSection):
     submitter: Submitter = Submitter()
     """The pod that submits the run to Ray, and the pod that reads the storage of an ended run."""
 
-    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels that the nodes must have."""
 
     tolerations: tuple[Toleration, ...] = ()
@@ -110,13 +107,13 @@ class Kubernetes(LauncherSection):
     scheduler_name: ObjectName | None = None
     """The scheduler of the pods. Default: the cluster's default scheduler."""
 
-    labels: dict[OwnLabelKey, LabelValue] = Field(default_factory=dict)
+    labels: dict[OwnLabelKey, str] = Field(default_factory=dict)
     """Labels of every object that is applied, and of every pod. Those of the site file are added."""
 
     annotations: dict[OwnLabelKey, Text] = Field(default_factory=dict)
     """Annotations of every object that is applied, and of every pod. Those of the site file are added."""
 
-    pod_labels: dict[OwnLabelKey, LabelValue] = Field(default_factory=dict)
+    pod_labels: dict[OwnLabelKey, str] = Field(default_factory=dict)
     """Labels of the pods, in addition to those of clustertrain and KubeRay."""
 
     pod_annotations: dict[OwnLabelKey, Text] = Field(default_factory=dict)
@@ -203,10 +200,10 @@ class Kubernetes(LauncherSection):
     egress: tuple[Egress, ...] = ()
     """Outgoing traffic that the network policies allow as well, such as to a proxy."""
 
-    operator_namespaces: tuple[LabelName, ...] = ()
+    operator_namespaces: tuple[ObjectName, ...] = ()
     """Namespaces whose KubeRay operator may connect to the head. Default: every namespace."""
 
-    monitoring_namespaces: tuple[LabelName, ...] = ()
+    monitoring_namespaces: tuple[ObjectName, ...] = ()
     """Namespaces whose Prometheus may read the metrics of the pods. Default: every namespace."""
 
     autoscaled: StrictBool = False

@@ -134,7 +134,8 @@ def _to_error(refusals: Sequence[tuple[Manifest, str]], kubectl: Kubectl) -> Clu
 
 
 def _remedy(manifest: Manifest, rule: str, kubectl: Kubectl) -> str:
-    keys = keys_sentence(_BY_POLICY.sub("", rule))  # the name of a policy or webhook does not count
+    # The name of a policy or webhook does not count.
+    keys = keys_sentence(f"{manifest['kind']}: {_BY_POLICY.sub('', rule)}")
     if manifest["kind"] == "Pod":
         return f"The operator could not create this pod. {keys}".rstrip()
     if (undeclared := _UNDECLARED.fullmatch(rule)) is None:

@@ -6,7 +6,11 @@ import re
 
 _KEYS = (
     (r"\blabels?\b", "kubernetes.labels"),
+    (r"\bmetadata\.labels: ", "kubernetes.pod_labels"),
     (r"\bannotations?\b", "kubernetes.annotations"),
+    (r"\bmetadata\.annotations: ", "kubernetes.pod_annotations"),
+    (r"\begress\b", "kubernetes.egress"),
+    (r"\bingress\b", "kubernetes.operator_namespaces, kubernetes.monitoring_namespaces"),
     (r"\bephemeral.storage", "kubernetes.ephemeral_storage"),
     (r"\bcpus?\b|\bmemory\b", "resources (workers), kubernetes.head and kubernetes.submitter"),
     (r"/gpu\b|/mig-", "resources.gpus_per_worker, kubernetes.gpu_resource"),

@@ -1,12 +1,11 @@
 """Parts of the section `kubernetes` of a job file: the pods, their volumes, what they may connect to.
 
-The rules here are Kubernetes' rules for names, so that a wrong value is refused before any request to a
-cluster, and what no cluster refuses. Ports, addresses and tolerations are left to the API server's dry run.
+The rules here are those of no cluster. Names, labels, ports, addresses and tolerations are left to the API
+server's dry run.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -20,6 +19,7 @@ from clustertrain.job.values import (
     CountOrZero,
     Positive,
     Refused,
+    Text,
     one_or_several,
     several_folders,
     written_as,
@@ -32,46 +32,11 @@ _TAKEN_DOMAINS = (".clustertrain.io", ".ray.io")
 _TAKEN_MOUNTS = (KIT_FOLDER, "/tmp", "/dev/shm")
 
 
-def _label(text: str) -> str:
-    if _is_label(text):
-        return text
-    raise ValueError("must be 1 to 63 of a-z, 0-9 and '-', and start and end with a letter or digit")
-
-
-def _object_name(text: str) -> str:
-    if len(text) <= 253 and all(map(_is_label, text.split("."))):
-        return text
-    raise ValueError(
-        "must be an object's name: a-z, 0-9, '-' and '.'; it starts and ends with a letter or digit"
-    )
-
-
-def _is_label(text: str) -> bool:
-    return re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text) is not None
-
-
-def _is_label_name(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", text) is not None
-
-
-def _label_key(text: str) -> str:
-    prefix, slash, name = text.rpartition("/")
-    if (slash and not _object_name(prefix)) or not _is_label_name(name):
-        raise ValueError("must be the key of a label, such as topology.kubernetes.io/zone")
-    return text
-
-
 def _own_label_key(text: str) -> str:
-    prefix = _label_key(text).rpartition("/")[0]
+    prefix = text.rpartition("/")[0]
     if text in _TAKEN_LABELS or f".{prefix}".endswith(_TAKEN_DOMAINS):
         raise ValueError("must be another key: clustertrain or KubeRay sets this one")
     return text
-
-
-def _label_value(text: str) -> str:
-    if not text or _is_label_name(text):
-        return text
-    raise ValueError("must be the value of a label: up to 63 letters, digits, '-', '_' and '.'")
 
 
 def _some(ports: tuple[int, ...]) -> tuple[int, ...]:
@@ -90,11 +55,8 @@ def _mount(path: str) -> str:
     return path
 
 
-LabelName = Annotated[str, AfterValidator(_label), written_as("name")]
-ObjectName = Annotated[str, AfterValidator(_object_name), written_as("name")]
-LabelKey = Annotated[str, AfterValidator(_label_key)]
+ObjectName = Annotated[Text, written_as("name")]
 OwnLabelKey = Annotated[str, AfterValidator(_own_label_key)]
-LabelValue = Annotated[str, AfterValidator(_label_value)]
 Cidr = Annotated[str, written_as("range of addresses")]
 Mount = Annotated[str, AfterValidator(_mount), written_as("path")]
 MountedCode = Annotated[
@@ -154,10 +116,10 @@ class Egress(Section):
     cidr: Cidr | None = None
     """A range of addresses, such as `10.1.0.0/16`."""
 
-    namespace: LabelName | None = None
+    namespace: ObjectName | None = None
     """A namespace."""
 
-    pod_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    pod_labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the pods in that namespace; without `namespace`, in every namespace."""
 
     @model_validator(mode="after")
@@ -214,13 +176,13 @@ class Volume(Section):
 class Toleration(Section):
     """A taint of nodes that the pods tolerate."""
 
-    key: LabelKey | None = None
+    key: Text | None = None
     """The taint's key. Without it, `operator: Exists` tolerates every taint."""
 
     operator: Literal["Equal", "Exists"] = "Equal"
     """`Exists` tolerates every value."""
 
-    value: LabelValue | None = None
+    value: str | None = None
     """The taint's value."""
 
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
