@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,9 +92,10 @@ def to_json(objects: Sequence[Manifest]) -> str:
 
 
 def to_yaml(objects: Sequence[Manifest]) -> str:
-    """The objects as YAML, for people, git and `kubectl apply -f -`."""
+    """The objects as YAML, for people, git and `kubectl apply -f -`; words that belong together are on one
+    line: `- {name: HOME, value: /tmp}`."""
     text: str = yaml.dump_all(
-        objects, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=1000, explicit_start=True
+        objects, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=1000, explicit_start=True
     )
     return text
 
@@ -110,7 +111,6 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-_SMALL = 3
 _WORD = re.compile(r"[A-Za-z/][^\n]*")
 _OF_YAML = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
@@ -121,22 +121,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-def _items(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.SequenceNode:
-    """A list; words are on one line, and so is each small mapping: `- {name: HOME, value: /tmp}`."""
-    node = dumper.represent_sequence("tag:yaml.org,2002:seq", items)
-    node.flow_style = _are_words(node.value)
-    for item in node.value:
-        if isinstance(item, yaml.MappingNode) and len(item.value) <= _SMALL:
-            item.flow_style = _are_words(each for _, each in item.value)
-    return node
-
-
-def _are_words(nodes: Iterable[yaml.Node]) -> bool:
-    return all(isinstance(each, yaml.ScalarNode) and each.style != "|" for each in nodes)
-
-
 _Dumper.add_representer(str, _text)
-_Dumper.add_representer(list, _items)
 
 
 def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
