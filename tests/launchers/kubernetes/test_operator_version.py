@@ -16,15 +16,10 @@ class Listed:
     def list(self, *_):
         if not self.may_list:
             raise ClusterError("deployments is forbidden")
-        pod = {"spec": {"containers": [{"image": "quay.io/kuberay/operator:nightly"}]}}
         return [
             {
-                "metadata": {
-                    "name": "kuberay-operator",
-                    "namespace": f"ray-{version}",
-                    "labels": {"app.kubernetes.io/version": version},
-                },
-                "spec": {"template": pod},
+                "metadata": {"name": "kuberay-operator", "namespace": f"ray-{version}"},
+                "spec": {"template": {"spec": {"containers": [{"image": f"kuberay/operator:{version}"}]}}},
             }
             for version in self.versions
         ]
@@ -35,9 +30,10 @@ class Listed:
     [
         (
             Listed("v1.5.1"),
-            "The cluster has the operator v1.5.1 (Deployment kuberay-operator in namespace ray-v1.5.1).",
+            "The cluster has the operator kuberay/operator:v1.5.1 "
+            "(Deployment kuberay-operator in namespace ray-v1.5.1).",
         ),
-        (Listed("1.6.2"), "The cluster has the operator 1.6.2 (Deployment kuberay-operator"),
+        (Listed("1.6.2"), "The cluster has the operator kuberay/operator:1.6.2 (Deployment kuberay-operator"),
         (Listed(), "version is unknown"),
         (Listed(may_list=False), "version is unknown"),
     ],

@@ -5,16 +5,13 @@ The API server refuses a field that the cluster's CRDs do not have, but its mess
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.render.fields import at, items
 
 # The Deployment's label: of the Helm chart, and of the kustomization.
 _SELECTOR = "app.kubernetes.io/name in (kuberay-operator, kuberay)"
-_VERSION = re.compile(r"v?\d+\.\d+(?:\.\d+\S*)?")
 # The newest field that clustertrain writes.
 _NEWEST = "spec.preRunningDeadlineSeconds"
 _REMEDY = (
@@ -32,27 +29,18 @@ def too_old(field: str, kubectl: Kubectl) -> str | None:
 
 
 def installed(kubectl: Kubectl) -> str:
-    """A sentence on the operators of the cluster; their version is unknown if the account may not list
+    """A sentence on the operators of the cluster, by their images; none is known if the account may not list
     Deployments."""
     try:
-        deployments = kubectl.list("deployments", _SELECTOR, "--all-namespaces")
+        found = [_described(each) for each in kubectl.list("deployments", _SELECTOR, "--all-namespaces")]
     except ClusterError:
-        deployments = []
-    found = [
-        f"{version} (Deployment {each['metadata']['name']} in namespace {each['metadata']['namespace']})"
-        for each in deployments
-        if (version := _version(each))
-    ]
-    return (
-        f"The cluster has the operator {' and '.join(found)}."
-        if found
-        else "The operator's version is unknown."
-    )
+        found = []
+    if not found:
+        return "The operator's version is unknown."
+    return f"The cluster has the operator {' and '.join(found)}."
 
 
-def _version(deployment: dict[str, Any]) -> str | None:
-    """By the tag of the image, or by the label if that is no version."""
-    containers = items(deployment, "spec", "template", "spec", "containers")
-    given = [each["image"].rpartition(":")[2] for each in containers]
-    given.append(at(deployment, "metadata", "labels", "app.kubernetes.io/version") or "")
-    return next(filter(_VERSION.fullmatch, given), None)
+def _described(deployment: dict[str, Any]) -> str:
+    metadata, pod = deployment["metadata"], deployment["spec"]["template"]["spec"]
+    images = ", ".join(each["image"] for each in pod["containers"])
+    return f"{images} (Deployment {metadata['name']} in namespace {metadata['namespace']})"
