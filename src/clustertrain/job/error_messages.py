@@ -106,6 +106,7 @@ _RULES = {
     "string_pattern_mismatch": "must match {pattern}",
     "string_too_short": "must not be empty",
     "string_type": "must be text",
+    "too_short": "must not be empty",
     "value_error": "{error}",
 }
 

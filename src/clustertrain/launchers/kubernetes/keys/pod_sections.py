@@ -39,12 +39,6 @@ def _own_label_key(text: str) -> str:
     return text
 
 
-def _some(ports: tuple[int, ...]) -> tuple[int, ...]:
-    if not ports:
-        raise ValueError("must name at least one port")
-    return ports
-
-
 def _mount(path: str) -> str:
     plain = PurePosixPath(path)
     if not path.startswith("/") or str(plain) != path or ".." in plain.parts or ":" in path or path == "/":
@@ -110,7 +104,7 @@ class RunAs(Section):
 class Egress(Section):
     """Outgoing traffic of head, workers and reader: to a range of addresses, to a namespace, or anywhere."""
 
-    ports: Annotated[tuple[Count, ...], AfterValidator(_some)]
+    ports: tuple[Count, ...] = Field(min_length=1)
     """TCP ports of the pods or servers at the other end; those of DNS, 53 and 5353, with UDP as well."""
 
     cidr: Cidr | None = None
