@@ -1,23 +1,33 @@
-"""Runs commands of clustertrain where the storage of a run is: in its head's pod, else in a reader pod."""
+"""Runs commands of clustertrain where the storage of a run is: in its head's pod, else in a reader pod.
+
+A reader pod is always deleted. The job file is in the pod itself, so nothing of the run needs to stay in the
+cluster for it.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from clustertrain.errors import ClusterTrainError, error_of_code
+from clustertrain.errors import ClusterError, ClusterTrainError, error_of_code
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, ended_in_pod
-from clustertrain.launchers.kubernetes.observed.pod_problems import Object, name_of
-from clustertrain.launchers.kubernetes.observed.reader_pod import waiting_pod
-from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
+from clustertrain.launchers.kubernetes.observed.pod_problems import Object, has_started, name_of, problems
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER, reader_pod
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.target import NotThere
+from clustertrain.waiting import wait_until
 
-READ_S = 600.0  # `ckpt verify` and `ckpt export` read every byte
+READ_S = 600  # `ckpt verify` and `ckpt export` read every byte
+_START_LIMIT_S = 90.0
+_BLOCKED_AFTER_S = 15.0  # a volume or a node may take some seconds: earlier problems are ignored
+_POLL_S = 0.7
 _CLI = ("python", "-m", "clustertrain.cli")
 _KILLED = (137, 143)  # exit codes of a command that was killed with its pod
 _ENDED = re.compile(r"\n?command terminated with exit code \d+\s*$")
@@ -51,7 +61,7 @@ class RunStorage:
         """The arguments of kubectl that run clustertrain in a pod. The block raises as `run`."""
         head = self.head
         container = READER_CONTAINER if head is None else HEAD_CONTAINER
-        with waiting_pod(self.job, int(READ_S)) if head is None else nullcontext(name_of(head)) as pod:
+        with _reader(self.job) if head is None else nullcontext(name_of(head)) as pod:
             try:
                 yield "exec", pod, f"--container={container}", "--", *_CLI
             except CommandFailed as error:
@@ -67,3 +77,42 @@ def error_from_pod(code: int, errors: str) -> ClusterTrainError:
     message = errors.partition("error: ")[2] or errors
     text = _ENDED.sub("", message).strip() or f"the command in the pod ended with code {code}"
     return error_of_code(code, text)
+
+
+@contextmanager
+def _reader(job: Job) -> Iterator[str]:
+    """The name of a short-lived pod that runs until the block ends, at most for READ_S.
+
+    Raises:
+        ClusterError: it was not created, or did not start in time. The message has the reason.
+    """
+    kubectl, name = Kubectl.of(job), f"{job.name[:40]}-read-{secrets.token_hex(3)}"
+    kubectl("create", "--filename=-", input=json.dumps(reader_pod(job, name, READ_S)))
+    try:
+        _wait_for_start(kubectl, name)
+        yield name
+    finally:
+        kubectl("delete", "pod", name, "--ignore-not-found", "--wait=false", "--grace-period=1")
+
+
+def _wait_for_start(kubectl: Kubectl, name: str) -> None:
+    started = time.monotonic()
+
+    def is_up() -> bool:
+        pod = kubectl.get("pod", name)
+        if has_started(pod):
+            return True
+        if time.monotonic() - started > _BLOCKED_AFTER_S and (blocking := _why_not(kubectl, pod)):
+            raise ClusterError(f"the reader pod does not start: {blocking}")
+        return False
+
+    if not wait_until(is_up, _START_LIMIT_S, _POLL_S):
+        raise ClusterError(f"the reader pod did not start within {_START_LIMIT_S:.0f} s")
+
+
+def _why_not(kubectl: Kubectl, pod: Object) -> str:
+    """The problems that keep the pod from starting. Events count only if the account may list them."""
+    events: list[Object] = []
+    with suppress(ClusterError):
+        events += kubectl.list("events")
+    return "; ".join(problem.text for problem in problems([pod], events, {}) if problem.blocks)
