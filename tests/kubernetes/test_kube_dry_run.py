@@ -241,7 +241,7 @@ def test_an_older_operator_is_named_with_its_version_and_a_remedy(kubectl, kube,
     assert check_admission([without], kubectl) == []
 
 
-# Values of the job file that Kubernetes has rules for; what the error says of each, and the keys that it names.
+# Values of the job file that Kubernetes has rules for; what the error says of each, and the keys it names.
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"labels": {"owner": "a b"}}, 'metadata.labels: Invalid value: "a b"', "kubernetes.labels"),
     ({"labels": {"an owner": "a"}}, 'metadata.labels: Invalid value: "an owner"', "kubernetes.labels"),
@@ -259,6 +259,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
         "kubernetes.volumes",
     ),
     ({"egress": [{"ports": [1], "namespace": "a b"}]}, 'Invalid value: "a b"', "kubernetes.egress"),
+    ({"egress": [{"ports": [1], "cidr": "10.0.0.0/8", "namespace": "a"}]}, "ipBlock", "kubernetes.egress"),
     ({"operator_namespaces": ["a b"]}, 'Invalid value: "a b"', "kubernetes.operator_namespaces"),
     ({"queue": {"kind": "volcano", "name": "a b"}}, 'labels: Invalid value: "a b"', "kubernetes.labels"),
     ({"worker_resources": {"rdma/ib": "half"}}, '"half"', ""),

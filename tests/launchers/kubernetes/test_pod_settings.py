@@ -222,7 +222,6 @@ def test_outgoing_traffic_and_trusted_namespaces(make):
         ({"labels": {"ray.io/cluster": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"annotations": {"clustertrain.io/storage": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"pod_annotations": {"ray.io/node-type": "x"}}, "clustertrain or KubeRay sets this one"),
-        ({"egress": [{"ports": [1], "cidr": "10.0.0.0/8", "namespace": "a"}]}, "a rule has one destination"),
         ({"egress": [{"ports": []}]}, "egress.0.ports: a list is not accepted\nmust not be empty"),
         ({"run_as": {"user": -1}}, "at least 0"),
     ],

@@ -116,14 +116,6 @@ class Egress(Section):
     pod_labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the pods in that namespace; without `namespace`, in every namespace."""
 
-    @model_validator(mode="after")
-    def _one_destination(self) -> Egress:
-        if self.cidr is not None and (self.namespace is not None or self.pod_labels):
-            raise Refused(
-                "is given with namespace or pod_labels\na rule has one destination: write two rules", "cidr"
-            )
-        return self
-
 
 class Volume(Section):
     """A volume that every pod of the run mounts: exactly one of `claim`, `host_path`, `secret`,

@@ -104,12 +104,12 @@ def _in_namespaces(names: Sequence[str], pod_labels: Mapping[str, str]) -> dict[
 
 def _egress(rule: Egress) -> dict[str, Any]:
     """An outgoing flow that the job names; without a destination, to any address."""
-    ports = {"ports": _ports(*rule.ports)}
+    peer: dict[str, Any] = {}
     if rule.cidr is not None:
-        return {"to": [{"ipBlock": {"cidr": rule.cidr}}], **ports}
+        peer["ipBlock"] = {"cidr": rule.cidr}
     if rule.namespace is not None or rule.pod_labels:
-        return {"to": [_in_namespaces([rule.namespace] if rule.namespace else [], rule.pod_labels)], **ports}
-    return ports
+        peer |= _in_namespaces([rule.namespace] if rule.namespace else [], rule.pod_labels)
+    return {**({"to": [peer]} if peer else {}), "ports": _ports(*rule.ports)}
 
 
 def _outside(run: PodJob) -> list[dict[str, Any]]:
