@@ -6,47 +6,35 @@ decision: `submit` prints its reason.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from clustertrain.launchers.kubernetes.render.fields import at, items, mapping
+from clustertrain.units import size_bytes
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
 _TEMPORARY_TAINTS = "node.kubernetes.io/"  # temporary taints, such as not-ready and unschedulable
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?)([KMGTPE]i|[mkMGTPE])?", re.ASCII)
-_UNITS = {
-    "m": Decimal("0.001"),
-    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
-    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
-}
 
 
 def requests_of(pod: Object) -> Amounts:
-    """The requests of a pod: the sum of its containers, or its largest init container if that is more."""
+    """The requests of a pod: the sum of its containers. The init container with the code adds nothing: it has
+    those of the first container."""
     total: dict[str, Decimal] = {}
     for container in items(pod, "containers"):
-        for name, amount in _container_requests(container).items():
-            total[name] = total.get(name, Decimal(0)) + amount
-    for container in items(pod, "initContainers"):
-        for name, amount in _container_requests(container).items():
-            total[name] = max(total.get(name, Decimal(0)), amount)
+        for name, amount in mapping(container, "resources", "requests").items():
+            total[name] = total.get(name, Decimal(0)) + quantity(amount)
     return total
-
-
-def _container_requests(container: Object) -> Amounts:
-    """The requests of a container. A resource with a limit and no request has its limit as the request."""
-    resources = at(container, "resources")
-    written = {**mapping(resources, "limits"), **mapping(resources, "requests")}
-    return {name: quantity(value) for name, value in written.items()}
 
 
 def quantity(value: object) -> Decimal:
     """The number of a quantity as the API server writes it, such as 500m, 16Gi or 4; 0 if it is none."""
-    match = _QUANTITY.fullmatch(str(value))
-    return Decimal(match[1]) * _UNITS.get(match[2], Decimal(1)) if match else Decimal(0)
+    text = str(value)
+    try:
+        return Decimal(int(text[:-1])) / 1000 if text.endswith("m") else Decimal(size_bytes(text))
+    except ValueError:
+        return Decimal(0)
 
 
 def allocatable(node: Object, name: str) -> Decimal:
