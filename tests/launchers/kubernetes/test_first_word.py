@@ -5,8 +5,8 @@ import pytest
 
 from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.file import parse_job
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed import first_word as module
-from clustertrain.launchers.kubernetes.observed.first_word import first_word
 from clustertrain.launchers.shell import Unanswered
 
 MADE = "2026-11-21T20:00:00Z"
@@ -69,6 +69,12 @@ class Cluster:
 
     def list(self, kind, selector=""):
         return self.now.get(kind.partition(".")[0], [])
+
+
+def first_word(job, cluster):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kubectl, "of", lambda job: cluster)
+        return module.first_word(job)
 
 
 JOB = parse_job("{name: cpu, function: 'train:train', image: 'a:1'}", "job.yaml")

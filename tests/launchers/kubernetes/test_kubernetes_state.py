@@ -1,9 +1,11 @@
 """Where a run stands, from objects as the API server gives them; tests/kubernetes asks a real one."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.observed.lost_pods import needs_node_check, silent_containers
 from clustertrain.launchers.kubernetes.observed.pod_problems import problems, seconds, time_of
 from clustertrain.launchers.kubernetes.observed.state import (
@@ -14,9 +16,11 @@ from clustertrain.launchers.kubernetes.observed.state import (
     standing_of,
 )
 from clustertrain.launchers.kubernetes.observed.view import View
+from clustertrain.launchers.kubernetes.status import status_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import STATES
 
+JOB = parse_job("{name: digits, function: 'm:f'}", "job.yaml")
 MADE = "2026-11-21T20:00:00Z"
 MADE_AT = seconds(MADE)
 DEPLOYMENTS = ["", "Initializing", "Waiting", "Running", "Complete", "Failed", "ValidationFailed"]
@@ -71,9 +75,9 @@ def running(state="running", cause="training"):
 
 
 def exit_code(observed, stored, standing):
-    view = View(None, observed, stored)
-    assert view.standing == standing
-    return view.exit_code
+    status = status_of(View(JOB, observed, stored))
+    assert status.standing == replace(standing, runner=None)
+    return status.exit_code
 
 
 # ------------------------------------------------------------------------------------------- KubeRay's words

@@ -24,7 +24,7 @@ def sent(job, monkeypatch):
             yield from arguments
 
     monkeypatch.setattr(storage, "RunStorage", lambda job, head: Storage())
-    monkeypatch.setattr(storage, "_observed", lambda job: SimpleNamespace(head="head"))
+    monkeypatch.setattr(storage, "observe_run", lambda job, notes: SimpleNamespace(head="head"))
     target = Target("digits", job(image="kit", storage="s3://bucket/runs"))
     return lambda *command: list(storage.KubernetesReach().lines(target, command))
 

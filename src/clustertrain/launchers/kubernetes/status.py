@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
-from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.last_known import LastKnown
 from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed
-from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View, read_view
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View
 from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, named
-from clustertrain.launchers.scheduler.interface import Answer, JobState
+from clustertrain.launchers.scheduler.interface import Answer
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
@@ -33,7 +31,7 @@ def status_rows(view: View) -> list[Row]:
     name = next((text for row, text in (stored.rows if stored else ()) if row == "run"), view.job.name)
     rows = [("run", name), ("state", standing.name), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
     if stored is not None:
-        is_current = view.made_newest_attempt or standing.of_result or observed.rayjob is None
+        is_current = observed.made(stored) or standing.of_result or observed.rayjob is None
         rows += [row for row in stored.rows if row[0] not in _OWN_ROWS and (is_current or row[0] == "folder")]
     rows += [("note", problem.text) for problem in observed.problems if not problem.blocks]
     rows += [("note", note) for note in view.notes]
@@ -55,7 +53,7 @@ def _attempt_text(view: View) -> str:
     if stored.attempt is None:
         return "none yet"
     ended = f", which ended as {stored.state} ({stored.cause})" if stored.of_result else ""
-    earlier = "" if view.made_newest_attempt or observed.rayjob is None else ", of an earlier RayJob"
+    earlier = "" if observed.made(stored) else ", of an earlier RayJob"
     return str(stored.attempt) + earlier + ("" if view.standing.of_result else ended)
 
 
@@ -84,44 +82,28 @@ def _retries_text(observed: Observed) -> str:
     return "KubeRay retries it (backoff_limit)" if observed.is_retried else "the RayJob fails"
 
 
-def status_of(job: Job, *, existed: bool) -> StoredStatus:
-    """The status in the storage with the standing in the cluster. Raises as `read_view`."""
-    view = read_view(job, existed=existed)
-    standing = view.standing
+def status_of(view: View) -> StoredStatus:
+    """The status in the storage with the standing in the cluster."""
+    stored, standing = view.stored or StoredStatus(), view.standing
     return replace(
-        view.stored or StoredStatus(),
+        stored,
         state=standing.state,
         cause=standing.cause,
         text=standing.text,
         over=standing.over,
         of_result=standing.of_result,
-        exit_code=view.exit_code,
+        exit_code=stored.exit_code if standing.of_result else standing.exit_code,
         rows=tuple(status_rows(view)),
     )
 
 
-def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
-    """A row of `ls` for each run, read from its cluster; a note for each cluster that could not be read."""
-    rows: list[RunRow] = []
-    notes: list[str] = []
-    groups: dict[Kubectl, dict[str, KnownRun]] = {}
-    for each in known:
-        groups.setdefault(Kubectl.of(each.submitted_job), {})[each.name] = each
-    for kubectl, group in groups.items():
-        answer = SCHEDULER.states([named(name, kubectl) for name in group])
-        if answer.no_answer is not None:
-            notes.append(f"{next(iter(group.values())).cluster}: {answer.no_answer}")
-        rows += [_known_row(each, answer, answer.jobs.get(name)) for name, each in group.items()]
-    return rows, notes
-
-
-def _known_row(known: KnownRun, answer: Answer, job: JobState | None) -> RunRow:
-    text = (
-        ""
-        if answer.no_answer
-        else f"its RayJob is gone; `{command_on(known.uri, 'status')}` reads its storage"
-    )
-    state, text = ("unknown", text) if job is None else (job.meaning.state, job.native)
+def known_row(known: KnownRun, answer: Answer) -> RunRow:
+    """The row of `ls` for a run, by the answer of its cluster."""
+    state, text = "unknown", ""
+    if (job := answer.jobs.get(known.name)) is not None:
+        state, text = job.meaning.state, job.native
+    elif answer.no_answer is None:
+        text = f"its RayJob is gone; `{command_on(known.uri, 'status')}` reads its storage"
     return RunRow(known.name, state, where=known.cluster, text=text, job_yaml=known.job)
 
 

@@ -23,10 +23,10 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
 from clustertrain.launchers.kubernetes.observed.state import Observed
-from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, observe_run
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, observe_run, read_view
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL, WORKER_CONTAINER
-from clustertrain.launchers.kubernetes.status import known_rows, status_of
+from clustertrain.launchers.kubernetes.status import known_row, status_of
 from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, named
 from clustertrain.launchers.launcher import known_run
 from clustertrain.launchers.scheduler.interface import Handle
@@ -47,7 +47,7 @@ class KubernetesReach:
         return named(job.name, Kubectl.of(job))
 
     def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
-        return status_of(target.submitted_job, existed=existed)
+        return status_of(read_view(target.submitted_job, existed=existed))
 
     def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
         job = target.submitted_job
@@ -57,7 +57,7 @@ class KubernetesReach:
                 f"`{' '.join(command[:2])}` writes files, and the storage of {job.name} is in the cluster: "
                 f"{where.uri}.\nRun it on a machine or in a pod that can write to that storage."
             )
-        observed, is_followed = _observed(job), "--follow" in command
+        observed, is_followed = observe_run(job, []), "--follow" in command
         if command[0] == "stop" and observed.head is None:
             raise NotThere(_left(job, observed))
         words = [word for word in command if observed.head is not None or word != "--follow"]
@@ -76,18 +76,22 @@ class KubernetesReach:
 
     def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
         job = target.submitted_job
-        RunStorage(job, _observed(job).head).run(*_arguments(command), to=to)
+        RunStorage(job, observe_run(job, []).head).run(*_arguments(command), to=to)
 
     def first_lines(self, target: Target) -> Sequence[str]:
         """The output of the submitter's pod, if it has started."""
         job = target.submitted_job
-        started = [pod for pod in _observed(job).pods if role_of(pod) == "submitter" and has_started(pod)]
+        started = [
+            pod for pod in observe_run(job, []).pods if role_of(pod) == "submitter" and has_started(pod)
+        ]
         kubectl = Kubectl.of(job)
         return [line for pod in started for line in kubectl("logs", name_of(pod)).stdout.splitlines()]
 
     def argv_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
         job = target.submitted_job
-        pod = next((pod for pod in _observed(job).pods if is_running(pod) and _is_host(pod, host)), None)
+        pod = next(
+            (pod for pod in observe_run(job, []).pods if is_running(pod) and _is_host(pod, host)), None
+        )
         if pod is None:
             raise ClusterError(f"No pod of {job.name} that runs has the host {host}.\nTry again.")
         terminal = ["--stdin", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
@@ -107,11 +111,17 @@ class KubernetesReach:
         return known_run(SCHEDULER, job, job_file, handle_of(job, rayjob))
 
     def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
-        return known_rows(known)
-
-
-def _observed(job: SiteJob) -> Observed:
-    return observe_run(job, Kubectl.of(job), [])
+        rows: list[RunRow] = []
+        notes: list[str] = []
+        groups: dict[Kubectl, list[KnownRun]] = {}
+        for each in known:
+            groups.setdefault(Kubectl.of(each.submitted_job), []).append(each)
+        for kubectl, group in groups.items():
+            answer = SCHEDULER.states([named(each.name, kubectl) for each in group])
+            if answer.no_answer is not None:
+                notes.append(f"{group[0].cluster}: {answer.no_answer}")
+            rows += [known_row(each, answer) for each in group]
+        return rows, notes
 
 
 def _left(job: SiteJob, observed: Observed) -> str:

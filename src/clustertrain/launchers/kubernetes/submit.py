@@ -107,7 +107,7 @@ class KubernetesScheduler(Scheduler):
         return replace(handle, printed=(*printed, f"the run is in {handle.storage}/{job.name}"))
 
     def first_word(self, job: SiteJob) -> str:
-        return first_word(job, Kubectl.of(job))
+        return first_word(job)
 
     def states(self, jobs: Sequence[Handle]) -> Answer:
         found: dict[str, JobState] = {}

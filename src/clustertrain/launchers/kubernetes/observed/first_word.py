@@ -11,7 +11,6 @@ import re
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.job_keys import keys_sentence
-from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.pod_problems import is_terminating, node_of
 from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
 from clustertrain.launchers.kubernetes.observed.view import observe_run
@@ -22,7 +21,7 @@ _WITHIN_S = 10.0
 _POLL_S = 1.0
 
 
-def first_word(job: Job, kubectl: Kubectl) -> str:
+def first_word(job: Job) -> str:
     """Wait until the cluster says whether the pods of the run get nodes, at most 10 s. Return that.
 
     Raises:
@@ -30,7 +29,7 @@ def first_word(job: Job, kubectl: Kubectl) -> str:
     """
 
     def said() -> str:
-        return _said(job, observe_run(job, kubectl, []))
+        return _said(job, observe_run(job, []))
 
     try:
         found = wait_until(said, _WITHIN_S, _POLL_S)

@@ -158,6 +158,11 @@ class Observed:
         created = at(self.rayjob, "metadata", "creationTimestamp")
         return seconds(created) if created else 0.0
 
+    def made(self, stored: StoredStatus | None) -> bool:
+        """Whether this RayJob made the newest attempt, not an earlier RayJob of the same name."""
+        begins_at = self.created_at - _CLOCK_SKEW_S
+        return stored is not None and stored.attempt is not None and stored.began_at >= begins_at
+
     @property
     def is_retried(self) -> bool:
         """Whether KubeRay creates another Ray cluster after a failure."""
@@ -275,7 +280,7 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
         "",
         stored.attempt,
         job_name=_JOB,
-        is_of_job=stored.attempt is not None if job is None else made_newest_attempt(observed, stored),
+        is_of_job=observed.made(stored),
         result=stored.standing if stored.of_result else None,
         live=stored.state,
         cancelled=stored.attempt is None,
@@ -314,11 +319,6 @@ def _partial_start(observed: Observed) -> str:
         "Two runs that wait for each other's nodes never start. A queue starts a run only as a whole: set "
         "kubernetes.queue, for Kueue or Volcano"
     )
-
-
-def made_newest_attempt(observed: Observed, stored: StoredStatus) -> bool:
-    """Whether this RayJob made the newest attempt, not an earlier RayJob of the same name."""
-    return stored.attempt is not None and stored.began_at >= observed.created_at - _CLOCK_SKEW_S
 
 
 def _error_text(message: str) -> str:

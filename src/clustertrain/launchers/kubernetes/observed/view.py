@@ -31,7 +31,7 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
     time_of,
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
-from clustertrain.launchers.kubernetes.observed.state import Observed, made_newest_attempt, standing_of
+from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
@@ -65,18 +65,6 @@ class View:
     def standing(self) -> RunState:
         return standing_of(self.observed, self.stored)
 
-    @property
-    def made_newest_attempt(self) -> bool:
-        """Whether this RayJob made the newest attempt."""
-        return self.stored is not None and made_newest_attempt(self.observed, self.stored)
-
-    @property
-    def exit_code(self) -> int | None:
-        """The run's exit code, or None if it has not ended."""
-        if self.standing.of_result and self.stored is not None:
-            return self.stored.exit_code
-        return self.standing.exit_code
-
 
 def read_view(job: Job, *, existed: bool = False) -> View:
     """Read the state of a run from the cluster and the storage.
@@ -91,7 +79,7 @@ def read_view(job: Job, *, existed: bool = False) -> View:
             could not be read.
     """
     notes: list[str] = []
-    observed = observe_run(job, Kubectl.of(job), notes)
+    observed = observe_run(job, notes)
     stored, last = _read_storage(job, observed, notes), None
     if observed.rayjob is None:
         if not existed:
@@ -117,7 +105,7 @@ def _check_exists(job: Job, stored: StoredStatus | None, notes: Sequence[str]) -
     )
 
 
-def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
+def observe_run(job: Job, notes: list[str]) -> Observed:
     """Read the objects of a run from the cluster, without its storage.
 
     Events and Kueue's Workload are optional: if they cannot be read, `notes` gets a line.
@@ -125,6 +113,7 @@ def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
     Raises:
         ClusterError: kubectl failed, or the cluster refused a request.
     """
+    kubectl = Kubectl.of(job)
     if (rayjob := kubectl.find(RAYJOBS, job.name)) is None:
         return Observed(None)
     alone = Observed(rayjob)
