@@ -4,7 +4,7 @@ wording; tests/kubernetes/test_kube_dry_run.py has a real server with older CRDs
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.kubernetes.cluster.operator_version import too_old
+from clustertrain.launchers.kubernetes.cluster.dry_run import error_or_notes
 
 FIELD = "spec.preRunningDeadlineSeconds"
 
@@ -12,6 +12,9 @@ FIELD = "spec.preRunningDeadlineSeconds"
 class Listed:
     def __init__(self, *versions, may_list=True):
         self.versions, self.may_list = versions, may_list
+
+    def __call__(self, *_):
+        raise ClusterError("no schema is served")
 
     def list(self, *_):
         if not self.may_list:
@@ -23,6 +26,13 @@ class Listed:
             }
             for version in self.versions
         ]
+
+
+def refusal(field, operators):
+    rayjob = {"kind": "RayJob", "metadata": {"name": "right"}, "apiVersion": "ray.io/v1"}
+    with pytest.raises(ClusterError) as caught:
+        error_or_notes([(rayjob, f'strict decoding error: unknown field "{field}"')], operators)
+    return str(caught.value).splitlines()[1:]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +49,10 @@ class Listed:
     ],
 )
 def test_the_version_and_the_remedies_are_named(operators, there):
-    new, crds, without = too_old(FIELD, operators).splitlines()
-    assert new.startswith("The field is new in KubeRay 1.6. ") and there in new
+    refused, there_is, crds, without = refusal(FIELD, operators)
+    assert refused == f"  RayJob right: {FIELD}: field not declared in schema"
+    assert there_is.startswith("The field is new in KubeRay 1.6. ") and there in there_is
     assert "Helm does not update CRDs: kubectl apply --server-side -k " in crds
     assert without.endswith("--set 'kubernetes.patches={spec: {preRunningDeadlineSeconds: null}}'")
-    assert too_old("spec.zzz", operators) is None
+    _, other = refusal("spec.zzz", operators)
+    assert other.startswith("It is misspelt, or newer than the cluster's CRDs") and there in other

@@ -16,7 +16,6 @@ from textwrap import shorten
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.cluster.job_keys import keys_sentence
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NotFound
-from clustertrain.launchers.kubernetes.cluster.operator_version import installed, too_old
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_json
 from clustertrain.launchers.shell import CommandFailed, Unanswered
 
@@ -40,6 +39,16 @@ _VALUE_OF_GO = re.compile(r"&(?:value\.valueUnstructured\{Value:|\{)(.*)\}")
 _ONLY_A_TYPE = re.compile(r'Invalid value: "(?:object|array|string|boolean|number|integer)": ')
 _BY_POLICY = re.compile(r"^.*?\bdenied (?:the )?request: ")
 _FIELD_OF_SCHEMA = re.compile(r"^  (\w+)\t<", re.MULTILINE)
+# The label of the operator's Deployment: of the Helm chart, and of the kustomization.
+_OPERATORS = "app.kubernetes.io/name in (kuberay-operator, kuberay)"
+# The newest field that clustertrain writes.
+_NEWEST = "spec.preRunningDeadlineSeconds"
+_UPDATE = (
+    "Update the operator and its CRDs; Helm does not update CRDs: kubectl apply --server-side -k "
+    "'https://github.com/ray-project/kuberay/ray-operator/config/crd?ref=VERSION'.\n"
+    "Or leave the field out (start_deadline then has no effect): "
+    "--set 'kubernetes.patches={spec: {preRunningDeadlineSeconds: null}}'"
+)
 
 
 def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: bool = False) -> list[str]:
@@ -141,14 +150,14 @@ def _remedy(manifest: Manifest, rule: str, kubectl: Kubectl) -> str:
     if (undeclared := _UNDECLARED.fullmatch(rule)) is None:
         remedy = "Correct it in the job file, or ask the cluster's administrator about the rule."
         return f"{remedy} {keys}".rstrip()
-    if why := too_old(undeclared[1], kubectl):
-        return why
+    if undeclared[1] == _NEWEST:
+        return f"The field is new in KubeRay 1.6. {_installed(kubectl)}\n{_UPDATE}"
     path, _, name = re.sub(r"\[[^]]*\]", "", undeclared[1]).rpartition(".")
     if near := get_close_matches(name, _fields_of(manifest, path, kubectl), n=1):
         return f"Did you mean '{near[0]}'?"
     return (
         "It is misspelt, or newer than the cluster's CRDs: clustertrain needs those of KubeRay 1.6 or later. "
-        f"{installed(kubectl)}"
+        f"{_installed(kubectl)}"
     )
 
 
@@ -165,3 +174,21 @@ def _fields_of(manifest: Manifest, path: str, kubectl: Kubectl) -> list[str]:
 def _named(manifest: Manifest) -> str:
     metadata = manifest["metadata"]
     return f"{manifest['kind']} {metadata.get('name') or metadata.get('generateName')}"
+
+
+def _installed(kubectl: Kubectl) -> str:
+    """A sentence on the operators of the cluster, by their images; none is known if the account may not list
+    Deployments."""
+    try:
+        found = [_described(each) for each in kubectl.list("deployments", _OPERATORS, "--all-namespaces")]
+    except ClusterError:
+        found = []
+    if not found:
+        return "The operator's version is unknown."
+    return f"The cluster has the operator {' and '.join(found)}."
+
+
+def _described(deployment: Manifest) -> str:
+    metadata, pod = deployment["metadata"], deployment["spec"]["template"]["spec"]
+    images = ", ".join(each["image"] for each in pod["containers"])
+    return f"{images} (Deployment {metadata['name']} in namespace {metadata['namespace']})"
