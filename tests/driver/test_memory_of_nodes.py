@@ -23,7 +23,7 @@ from clustertrain.worker import last_step
 from clustertrain.worker.last_step import KeptState, newest_usable
 from clustertrain.worker.restart_plan import RestartPlan
 
-STATE = KeptState(CheckpointName(7, 1, 0), 14, 1, 4, 5, (False, False), {})
+STATE = KeptState(CheckpointName(7, 1, 0), 14, 1, 4, 5, (False, False))
 
 
 @dataclass
@@ -93,7 +93,7 @@ def test_a_node_without_a_live_rank_gets_the_state_of_another(nodes, restart, de
         train(node, rank, 3, is_alive=rank != dead)
     assert not nodes[dead].states()
     state = newest(restart, nodes)
-    assert state.name == CheckpointName(3, 1, 0) and sum(state.files.values()) > 2000
+    assert state.name == CheckpointName(3, 1, 0) and len(state.files) == 3
     assert nodes[0].states() == nodes[1].states() == {state}
     plan = RestartPlan(SimpleNamespace(attempt=1), 1, "", {}, str(state.name), False, kept_mark=state.mark)
     found = nodes[dead].call(last_step.restore, plan, dead, 2)
@@ -141,7 +141,7 @@ def test_a_rank_of_fsdp_that_starts_on_another_node_gets_its_state(nodes, restar
     for rank, node in enumerate(nodes):
         train(node, rank, 3 + rank, is_alive=False, kind=kind)
     state = newest(restart, list(reversed(nodes)))
-    assert (state.name, state.mark, state.files) == (CheckpointName(3, 1, 0), 6, {})
+    assert (state.name, state.mark, state.files) == (CheckpointName(3, 1, 0), 6, frozenset())
     plan = RestartPlan(SimpleNamespace(attempt=1), 1, "", {}, str(state.name), False, kept_mark=state.mark)
     for rank, node in enumerate(reversed(nodes)):
         assert (nodes[1 - rank].folder / "1.0" / f"own-{rank}").exists()

@@ -181,7 +181,7 @@ def kept(folder, world_size):
         patch.setenv(variables.MEMORY_DIR, str(folder))
         on_node = last_step.kept_on_node(1)
     ranks = range(world_size)
-    found = [s for s in on_node.states if s.needed_by(ranks) <= on_node.files_of(s).keys()]
+    found = [s for s in on_node.states if s.needed_by(ranks) <= on_node.sizes_bytes.keys()]
     return max(found, key=lambda each: each.name, default=None)
 
 

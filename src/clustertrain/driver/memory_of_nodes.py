@@ -16,6 +16,7 @@ from clustertrain.run.claims import overtaken_by
 from clustertrain.run.folder import Restart
 from clustertrain.run.streams.events import EventLog
 from clustertrain.worker.last_step import (
+    KeptFile,
     KeptOnNode,
     KeptState,
     kept_on_node,
@@ -78,27 +79,28 @@ def _nodes(attempt: int, workers: Sequence[Any]) -> list[_Node]:
 
 def _is_whole(state: KeptState, nodes: Sequence[_Node]) -> bool:
     """Whether the nodes together have all that the ranks need."""
-    has = set[str]().union(*(node.kept.files_of(state) for node in nodes))
+    has = set[KeptFile]().union(*(node.kept.sizes_bytes for node in nodes))
     return state.needed_by(rank for node in nodes for rank in node.ranks) <= has
 
 
 def _is_on_each(state: KeptState, nodes: Sequence[_Node]) -> bool:
     """Copy to each node what its ranks lack. Returns whether each has all of it then."""
-    sources = {file: node.worker for node in nodes for file in node.kept.files_of(state)}
-    sizes_bytes = {file: size for node in nodes for file, size in node.kept.files_of(state).items()}
+    sources = {file: node for node in nodes for file in node.kept.sizes_bytes}
     for node in nodes:
         needed = state.needed_by(node.ranks)
-        lacking = {file: sizes_bytes[file] for file in sorted(needed - node.kept.files_of(state).keys())}
+        lacking = sorted(needed - node.kept.sizes_bytes.keys())
         if not lacking:
             continue
-        if not _asked(node.worker, make_room, lacking):
+        sizes_bytes = {file[0]: sources[file].kept.sizes_bytes[file] for file in lacking}
+        if not _asked(node.worker, make_room, sizes_bytes):
             return False
-        for file, size_bytes in lacking.items():
-            for offset in range(0, size_bytes, _PIECE_BYTES):
-                piece = sources[file].execute_async(read_piece, file, offset, _PIECE_BYTES)
-                _asked(node.worker, write_piece, file, piece)
+        for file in lacking:
+            path, source = file[0], sources[file].worker
+            for offset in range(0, sizes_bytes[path], _PIECE_BYTES):
+                piece = source.execute_async(read_piece, path, offset, _PIECE_BYTES)
+                _asked(node.worker, write_piece, path, piece)
         kept: KeptOnNode = _asked(node.worker, kept_on_node, state.name.attempt)
-        if not needed <= kept.files_of(state).keys():
+        if not needed <= kept.sizes_bytes.keys():
             return False
     return True
 

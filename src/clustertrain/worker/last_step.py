@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -42,6 +42,10 @@ _POLL_S = 0.002
 _SHARE = 4  # of the available memory: a state that needs more than 1 / 4 of it is not written
 
 
+KeptFile = tuple[str, int]
+"""A file in the memory of a node, and the mark of the state that it is of: own parts of two are in one."""
+
+
 @dataclass(frozen=True)
 class KeptState:
     """A verified state in the memory of a node.
@@ -50,7 +54,7 @@ class KeptState:
         mark: see training's LastStep.
         saved_step: the last step whose save had begun.
         due: whether the work between two steps is due, and whether its evaluation is.
-        files: their sizes in bytes.
+        files: those of the state without the own parts of the ranks.
     """
 
     name: CheckpointName
@@ -59,20 +63,12 @@ class KeptState:
     world_size: int
     saved_step: int
     due: tuple[bool, bool]
-    files: Mapping[str, int] = field(compare=False)
+    files: frozenset[str] = frozenset()
 
-    def needed_by(self, ranks: Iterable[int]) -> set[str]:
-        """The files in the memory of a node from which these ranks resume."""
-        return {*self.paths(), *(f"{self.start}/own-{rank}" for rank in ranks)}
-
-    def paths(self) -> dict[str, int]:
-        """Its files in the memory of a node, with their sizes in bytes."""
-        return {f"{self.start}/{self.name}/{file}": size_bytes for file, size_bytes in self.files.items()}
-
-    @property
-    def start(self) -> str:
-        """The folder of the start of the group that it is of."""
-        return f"{self.name.attempt}.{self.name.restart}"
+    def needed_by(self, ranks: Iterable[int]) -> set[KeptFile]:
+        """What these ranks resume from."""
+        own_parts = (f"{self.name.attempt}.{self.name.restart}/own-{rank}" for rank in ranks)
+        return {(file, self.mark) for file in (*self.files, *own_parts)}
 
 
 @dataclass(frozen=True)
@@ -81,20 +77,11 @@ class KeptOnNode:
 
     Attributes:
         states: those that verify.
-        own_parts: the bytes of the file of each own part, by (restart, mark, rank).
+        sizes_bytes: of the files of these states and of the complete own parts.
     """
 
     states: frozenset[KeptState]
-    own_parts: Mapping[tuple[int, int, int], int]
-
-    def files_of(self, state: KeptState) -> dict[str, int]:
-        """What this node has of a state and of its own parts: files and their sizes in bytes."""
-        own_parts = {
-            f"{state.start}/own-{rank}": size_bytes
-            for (restart, mark, rank), size_bytes in self.own_parts.items()
-            if (restart, mark) == (state.name.restart, state.mark)
-        }
-        return own_parts | (state.paths() if state in self.states else {})
+    sizes_bytes: Mapping[KeptFile, int]
 
 
 class _Kept:
@@ -228,28 +215,29 @@ def _room_bytes(limits: Limits) -> float:
 
 
 def kept_on_node(attempt: int) -> KeptOnNode:
-    states, own_parts = set[KeptState](), dict[tuple[int, int, int], int]()
+    states, sizes_bytes = set[KeptState](), dict[KeptFile, int]()
     for folder, restart in _starts(attempt):
         shelf = _shelf(folder, attempt, restart)
         for name in names(shelf):
             with suppress(CheckpointDamaged, OSError, ValueError, KeyError):
                 verify(shelf, name)
                 saved = Path(shelf.uri(name))
-                sizes_bytes = {file.name: file.stat().st_size for file in saved.iterdir()}
-                states.add(_kept_state(name, load(saved), sizes_bytes))
+                found = {f"{shelf.key}/{name}/{each.name}": each.stat().st_size for each in saved.iterdir()}
+                state = _kept_state(name, load(saved), found)
+                states.add(state)
+                sizes_bytes |= {(file, state.mark): size for file, size in found.items()}
         for file in Path(str(shelf)).glob("own-*"):
-            rank = int(file.name.removeprefix("own-"))
             with suppress(RuntimeError, OSError, EOFError, UnpicklingError):  # a copy of it was cut
                 for mark, own in parts_in(file).items():
                     if is_whole(own):
-                        if (state := whole_state(own, 1)) is None:
+                        if (whole := whole_state(own, 1)) is None:
                             continue
-                        states.add(_kept_state(CheckpointName(mark // 2, attempt, restart), state, {}))
-                    own_parts[restart, mark, rank] = file.stat().st_size
-    return KeptOnNode(frozenset(states), own_parts)
+                        states.add(_kept_state(CheckpointName(mark // 2, attempt, restart), whole))
+                    sizes_bytes[f"{shelf.key}/{file.name}", mark] = file.stat().st_size
+    return KeptOnNode(frozenset(states), sizes_bytes)
 
 
-def _kept_state(name: CheckpointName, state: dict[str, Any], files: Mapping[str, int]) -> KeptState:
+def _kept_state(name: CheckpointName, state: dict[str, Any], files: Iterable[str] = ()) -> KeptState:
     return KeptState(
         name=name,
         mark=state["mark"],
@@ -257,7 +245,7 @@ def _kept_state(name: CheckpointName, state: dict[str, Any], files: Mapping[str,
         world_size=state["world_size"],
         saved_step=state["saved_step"],
         due=(state["between_due"], state["evaluation_due"]),
-        files=files,
+        files=frozenset(files),
     )
 
 
