@@ -89,7 +89,7 @@ JOBS = {
             "runs/${SLURM_JOB_ID}: nothing replaces it",
             "line 14: conda activate trainer: without clustertrain",
         ],
-        ["--machine_rank ${SLURM_PROCID}", "MASTER_ADDR=…", "tee -a log.txt: each rank has a log"],
+        ["--machine_rank ${SLURM_PROCID}", "MASTER_ADDR=$(scontrol", "tee -a log.txt: each rank has a log"],
     ),
     "deepspeed_hosts.sh": (
         {

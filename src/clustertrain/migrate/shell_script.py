@@ -109,8 +109,8 @@ class ShellScript:
         elif name in ("export", "declare", "typeset"):
             for word in words[1:]:
                 variable_name, is_set, value = word.partition("=")
-                value = self._expanded(value if is_set else f"${variable_name}")
-                if not self._export(line, variable_name, value):
+                value = value if is_set else f"${variable_name}"
+                if not self._assign(line, variable_name, "", value, is_exported=True):
                     return False
         elif name == "cd" and len(expanded) == 2:
             self._change_folder(line, expanded[1])
@@ -145,42 +145,31 @@ class ShellScript:
         ]
         return True
 
-    def _assign(self, line: int, name: str, plus: str, text: str) -> bool:
-        """Whether the value is known; if not, the shell has to find it."""
+    def _assign(self, line: int, name: str, plus: str, text: str, *, is_exported: bool = False) -> bool:
+        """Whether the value is known, or nothing needs it; if not, the shell has to find it."""
         value = self._expanded(text)
-        if variable(line, name, value).kind is Kind.DONE or _OF_ADDRESS.fullmatch(f"{name} {value}"):
-            self._say(line, f"{name}=…", Kind.DONE, ADDRESS)
-        elif contains_secret(value) or variable(line, name, value).meaning == SECRET:
-            self._say(line, f"{name}=…", Kind.LOST, SECRET)
-        elif _COMMAND.search(value):
-            return False
-        else:
-            self._say(line, f"{name}={value}", Kind.KEPT, _WHERE_USED)
-        self._remember(name, f"{self.variables.get(name, '')} {value}".strip() if plus else value)
-        return True
-
-    def _remember(self, name: str, value: str) -> None:
-        if _COMMAND.search(value):
-            self.variables.pop(name, None)
-        else:
-            self.variables[name] = value
-
-    def _export(self, line: int, name: str, value: str) -> bool:
-        """Whether the variable has its place; if not, the shell has to set it."""
-        is_used = re.search(rf"\$\{{?{name}\b", self.text) is not None
-        if is_used and " " in value and not _COMMAND.match(value):  # a launch, or a part of it
-            self.variables[name] = value
-            self._say(line, f"{name}={value}", Kind.KEPT, _WHERE_USED)
-            return True
         found = variable(line, name, value)
-        if found.meaning not in (SECRET, ADDRESS) and _OF_ADDRESS.fullmatch(f"{name} {value}"):
-            found = Finding(line, f"{name}=…", Kind.DONE, ADDRESS)
-        is_known = "$" not in value or found.meaning in (SECRET, ADDRESS)
-        if not is_known and self.setup and not self.is_started:
+        is_used = re.search(rf"\$\{{?{name}\b", self.text) is not None
+        is_command = _COMMAND.search(value) is not None
+        is_of_launch = is_exported and is_used and " " in value and not _COMMAND.match(value)
+        if is_of_launch:
+            self._say(line, f"{name}={value}", Kind.KEPT, _WHERE_USED)
+        elif found.meaning in (SECRET, ADDRESS):
+            self.findings.append(found)
+        elif _OF_ADDRESS.fullmatch(f"{name} {value}"):
+            self._say(line, f"{name}=…", Kind.DONE, ADDRESS)
+        elif is_command and not is_exported:
+            return False
+        elif is_exported and "$" in value and self.setup and not self.is_started:
             self.variables.pop(name, None)
             return False
-        self._remember(name, value)
-        self.findings.append(found)
+        elif is_exported:
+            self.findings.append(found)
+        else:
+            self._say(line, f"{name}={value}", Kind.KEPT, _WHERE_USED)
+        self.variables[name] = f"{self.variables.get(name, '')} {value}".strip() if plus else value
+        if is_command and not is_of_launch:
+            del self.variables[name]
         return True
 
     def _change_folder(self, line: int, folder: str) -> None:
