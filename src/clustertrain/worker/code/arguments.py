@@ -69,6 +69,14 @@ def unknown_text(owner: str, name: str, names: Sequence[str]) -> str:
     return f"{owner} does not take '{shortened(name)}'{hint}"
 
 
+def signature_of(target: Any) -> inspect.Signature | None:
+    """The parameters of a class or function, or None for one of C that does not show them."""
+    try:
+        return inspect.signature(target)
+    except (ValueError, TypeError):
+        return None
+
+
 def fits(value: Any, annotation: Any) -> bool:
     """Whether a value of a job file fits an annotation; every value fits one that is not simple."""
     origin, inner = typing.get_origin(annotation) or annotation, typing.get_args(annotation)

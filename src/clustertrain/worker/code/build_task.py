@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,9 @@ from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.train import Part
 from clustertrain.units import shortened
-from clustertrain.worker.code.arguments import EMPTY, unknown_text
+from clustertrain.worker.code.arguments import EMPTY, signature_of, unknown_text
 from clustertrain.worker.code.error_report import first_lines
-from clustertrain.worker.code.user_code import OF_FILES, args_of, load_object, place_of
+from clustertrain.worker.code.user_code import OF_FILES, args_of, defined_at, load_object, place_of
 
 if TYPE_CHECKING:
     from clustertrain.training.task import Task
@@ -73,11 +72,9 @@ def _refuse_own_method(task: Task, method: str, keys: Keys) -> None:
 
     own = getattr(type(task), method)
     if own is not getattr(Task, method):
-        code = inspect.unwrap(own).__code__
         raise JobError(
             f"{'.'.join(keys)} is given, and {type(task).__name__} has its own method {method}.\n"
-            f"The key would have no effect: remove it, or the method at "
-            f"{code.co_filename}:{code.co_firstlineno}.",
+            f"The key would have no effect: remove it, or the method at {defined_at(own)}.",
             keys,
         )
 
@@ -101,7 +98,7 @@ def _created(part: Part, keys: Keys) -> Any:
         if isinstance(target, type):
             return target(**part.args)
         made = partial(target, **part.args)
-        if (signature := _signature(made)) is not None:
+        if (signature := signature_of(made)) is not None:
             signature.bind(None, None)  # (outputs, targets)
         return made
     except Exception as error:  # what a constructor raises about its arguments
@@ -112,7 +109,7 @@ def _created(part: Part, keys: Keys) -> Any:
 
 
 def _check_names(target: Any, part: Part, keys: Keys) -> None:
-    parameters = signature.parameters.values() if (signature := _signature(target)) else None
+    parameters = signature.parameters.values() if (signature := signature_of(target)) else None
     if parameters is None or any(each.kind is each.VAR_KEYWORD for each in parameters):
         return
     names = [each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY]
@@ -123,17 +120,10 @@ def _check_names(target: Any, part: Part, keys: Keys) -> None:
 
 
 def _takes(target: Any) -> str:
-    if (signature := _signature(target)) is None:
+    if (signature := signature_of(target)) is None:
         return "Compare them with its documentation."
     parameters = [each.replace(annotation=EMPTY) for each in signature.parameters.values()]
     return f"It takes: {', '.join(shortened(str(each)) for each in parameters) or 'no arguments'}."
-
-
-def _signature(target: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(target)
-    except (ValueError, TypeError):  # one of C has none
-        return None
 
 
 def _check_criterion(criterion: Any, part: Part | None) -> None:

@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,7 @@ from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.source import check_module, script_file
 from clustertrain.node.interpreter import interpreter_file
-from clustertrain.worker.code.arguments import check_args
+from clustertrain.worker.code.arguments import check_args, signature_of
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import report_of
 
@@ -131,17 +132,15 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
             f"function: {spec} is {function!r}, which cannot be called.\n"
             "Name a function that takes one argument, args."
         )
+    signature = signature_of(function)
     try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):  # a function of C has none
-        return function
-    try:
-        signature.bind({})
+        if signature is not None:
+            signature.bind({})
     except TypeError:
         parameters = str(signature).partition(" -> ")[0][1:-1]
         raise JobError(
             f"function: {spec} takes ({parameters}), but it is called with one argument, the job's `args`.\n"
-            f"Write it as: def train(config)\nAt {_defined_at(function)}."
+            f"Write it as: def train(config)\nAt {defined_at(function)}."
         ) from None
     return function
 
@@ -153,21 +152,14 @@ def args_of(cls: type[Task], job: Job) -> dict[str, Any]:
         JobError: the task does not take them.
     """
     args = dict(job.args) if isinstance(job.args, dict) else {}
-    check_args(cls, args, _defined_at(cls.__init__ if _has_source(cls.__init__) else cls))
+    check_args(cls, args, defined_at(cls.__init__, cls))
     return args
 
 
-def _defined_at(thing: Any) -> str:
-    """`FILE:LINE` of a class or function."""
-    thing = inspect.unwrap(thing)
-    if _has_source(thing):
-        return f"{thing.__code__.co_filename}:{thing.__code__.co_firstlineno}"
-    try:
-        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
-    except (OSError, TypeError):
-        return f"the module {getattr(thing, '__module__', '?')}"
-
-
-def _has_source(function: Any) -> bool:
-    """Whether it is a function from a file; the `__init__` of a dataclass, for example, is not."""
-    return hasattr(function, "__code__") and not function.__code__.co_filename.startswith("<")
+def defined_at(*things: Any) -> str:
+    """`FILE:LINE` of the first of these classes and functions that is in a file: the `__init__` of a
+    dataclass, for example, is not."""
+    for thing in map(inspect.unwrap, things):
+        with suppress(OSError, TypeError):
+            return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
+    return f"the module {getattr(things[-1], '__module__', '?')}"
