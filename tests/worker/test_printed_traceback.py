@@ -70,20 +70,12 @@ def test_a_traceback_begins_on_the_line_of_a_progress_bar(shown):
     assert shown(bar + "1 / 0\n") == "rank 1, train.py:4: ZeroDivisionError: division by zero"
 
 
-def test_causes_and_groups_are_read(shown):
+def test_causes_are_read_and_groups_are_not(shown):
     assert shown(FAILS + "try:\n    main()\nexcept ValueError as e:\n    raise OSError('no') from e\n") == (
         "rank 1, train.py:11: OSError: no\n  raised from train.py:6 in check: ValueError: 5 is wrong: …"
     )
     group = "ExceptionGroup('many', [error, TypeError('bare'), ExceptionGroup('inner', [KeyError(1)])])"
-    assert shown(
-        FAILS + f"try:\n    main()\nexcept ValueError as error:\n    raise {group}\n"
-    ).splitlines() == [
-        "rank 1, train.py:11: ExceptionGroup: many (3 sub-exceptions)",
-        "  member 1: train.py:6 in check: ValueError: 5 is wrong: …",
-        "  member 2: TypeError: bare",
-        "  member 3: ExceptionGroup: inner (1 sub-exception)",
-        "  raised while handling train.py:6 in check: ValueError: 5 is wrong: …",
-    ]
+    assert shown(FAILS + f"try:\n    main()\nexcept ValueError as error:\n    raise {group}\n") is None
 
 
 def test_code_that_does_not_compile(shown):

@@ -7,10 +7,9 @@ import builtins
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 from clustertrain.training.user_frames import SourceLine
-from clustertrain.worker.code.error_report import MEMBERS, ErrorReport, user_frames
+from clustertrain.worker.code.error_report import ErrorReport, user_frames
 
 # torch._utils.ExceptionWrapper: an exception of a loader process, or of a thread that pins memory.
 _CAUGHT = re.compile(r"^Caught \w+ in [^\n]*\.\n(?=Original )")
@@ -18,14 +17,10 @@ _CAUGHT = re.compile(r"^Caught \w+ in [^\n]*\.\n(?=Original )")
 _PROGRESS_BAR = re.compile(r"^.*\r.*?(?=Traceback \(most recent call last\):$)")
 # torch.distributed prefixes each line of an uncaught exception: "[rank1]: ValueError: …".
 _RANK = re.compile(r"^\[rank\d+\]: ?")
-_GROUP = "  + Exception Group Traceback"
+# What follows on the header of an ExceptionGroup is not read: the last lines of the output are shown instead.
 _HEADER = re.compile(r"^(?:Original )?(?:  \+ Exception Group )?Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _ERROR = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
-_MEMBER = re.compile(r"^  (?:\+-|  )\+-+ (?:\d+|\.\.\.) -+$")
-_MEMBERS_END = re.compile(r"^    \+-+$")
-_MEMBERS_OF_MEMBER = re.compile(r"^    \+-\+-+ ")
-_FRAME_OF_GROUP = re.compile(r"^    +\+-+$")
 _RAISED_FROM = "The above exception was the direct cause of the following exception:"
 _WHILE_HANDLING = "During handling of the above exception, another exception occurred:"
 
@@ -61,8 +56,7 @@ def _last_exception(lines: Sequence[str], code: str, lines_after: int | None = N
         return None
     begin = begins[-1]
     end = len(lines) if lines_after is None else _end(lines, begin)
-    body = plain[begin:end]
-    report = _group(body[1:], code) if _GROUP in body[0] else _exception(body, code)
+    report = _exception(plain[begin:end], code)
     if report is None or len(lines) - end > (lines_after or 0):
         return None
     return _with_cause(report, plain[:begin], code)
@@ -75,13 +69,11 @@ def _does_not_compile(lines: Sequence[str], n: int) -> bool:
 
 
 def _end(lines: Sequence[str], begin: int) -> int:
-    """The line after an exception in other output: the first without torch's prefix, or the one below the
-    frame of a group. Any other exception ends with the line "Type: message" and the indented lines below."""
+    """The line after an exception in other output: the first without torch's prefix. Without that prefix the
+    exception ends with the line "Type: message" and the indented lines below."""
     after = range(begin + 1, len(lines))
     if _RANK.match(lines[begin]):
         return next((n for n in after if not _RANK.match(lines[n])), len(lines))
-    if _GROUP in lines[begin]:
-        return max((n + 1 for n in after if _FRAME_OF_GROUP.match(lines[n])), default=len(lines))
     outer = [n for n in after if not lines[n].startswith((" ", "\t"))]
     return [*outer, len(lines), len(lines)][1]
 
@@ -105,18 +97,3 @@ def _exception(lines: Sequence[str], code: str) -> ErrorReport | None:
             message = "\n".join([error["message"] or "", *lines[n + 1 :]]).strip()
             return ErrorReport(name, message, base_names(name), user_frames(places, code))
     return None
-
-
-def _group(lines: Sequence[str], code: str) -> ErrorReport | None:
-    """An ExceptionGroup: its lines begin with "  | ", those of its members with "    | "."""
-    begins = [n for n, line in enumerate(lines) if _MEMBER.match(line)]
-    ends = [*begins[1:], next((n for n, line in enumerate(lines) if _MEMBERS_END.match(line)), len(lines))]
-    head = lines[: begins[0]] if begins else lines
-    report = _exception([line.removeprefix("  | ") for line in head], code)
-    members = []
-    for begin, end in list(zip(begins, ends, strict=False))[:MEMBERS]:
-        own = takewhile(lambda line: not _MEMBERS_OF_MEMBER.match(line), lines[begin + 1 : end])
-        inner = [line.removeprefix("    | ") for line in own]
-        member = _last_exception(inner, code) or _exception(inner, code)
-        members += [member] if member is not None else []
-    return replace(report, members=tuple(members)) if report is not None else None
