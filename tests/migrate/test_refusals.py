@@ -64,7 +64,7 @@ REFUSALS = {
     ),
     "no launch": ("a.sh", "echo hello\n", ["no launch was found"]),
     "an empty file": ("a.sh", "\n", ["is empty"]),
-    "a binary file": ("a.sh", b"\x7fELF\x00\xff\xfe", ["cannot be read: it is not UTF-8"]),
+    "a binary file": ("a.sh", b"\x7fELF\x00\xff\xfe", ["a.sh:1:6: byte 0xff is not UTF-8"]),
     "NUL": ("a.sh", "torchrun\0train.py", ["is no text"]),
     "a program without ranks": ("a.py", "print(1)\n", ["starts no ranks", "-- torchrun a.py"]),
     "no program": ("a.py", "def f(:\n", ["starts no ranks"]),
@@ -98,9 +98,9 @@ def test_a_file_that_cannot_be_opened():
     Path("folder").mkdir()
     os.mkfifo("pipe")
     for name, why in (
-        ("missing.sh", "No such file"),
-        ("folder", "Is a directory"),
-        ("pipe", "cannot be read"),
+        ("missing.sh", "there is no such file"),
+        ("folder", "is a folder"),
+        ("pipe", "is not a regular file"),
     ):
         done = CliRunner().invoke(main, ["import", name])
         assert (done.exit_code, why in done.output) == (2, True), done.output

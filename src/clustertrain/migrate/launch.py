@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.errors import JobError
-from clustertrain.job.yaml_reader import LARGEST_FILE_BYTES
+from clustertrain.job.yaml_reader import text_of
 from clustertrain.migrate.finding import Finding, Kind
 from clustertrain.migrate.launch_line import launch_in
 from clustertrain.migrate.manifest import manifest_findings
 from clustertrain.migrate.python_program import program_findings
 from clustertrain.migrate.shell_script import ShellScript
-from clustertrain.regular_file import open_file
 from clustertrain.units import shortened
 
 _READS = (
@@ -77,15 +76,11 @@ def launch_of_command(words: Sequence[str]) -> Launch:
 
 def _text_of(path: Path) -> str:
     try:
-        with open_file(path) as file:
-            raw = file.read(LARGEST_FILE_BYTES + 1)
-        text = raw.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise JobError(f"{path}: cannot be read: {why}\n{_READS}") from None
-    if len(raw) > LARGEST_FILE_BYTES or "\0" in text or not text.strip():
-        why = "is empty" if not text.strip() else "is no text" if "\0" in text else "is larger than 1 MiB"
-        raise JobError(f"{path}: {why}\n{_READS}")
+        text = text_of(path)
+    except JobError as error:
+        raise JobError(f"{str(error).splitlines()[0]}\n{_READS}") from None
+    if "\0" in text or not text.strip():
+        raise JobError(f"{path}: is {'no text' if text.strip() else 'empty'}\n{_READS}")
     return text
 
 
