@@ -27,7 +27,7 @@ _NUMBER = re.compile(rf"[+-]?{_DIGITS}", re.ASCII)
 _PARTS = re.compile(
     rf"(?:({_DIGITS})\s*d)?\s*(?:({_DIGITS})\s*h)?\s*(?:({_DIGITS})\s*m)?\s*(?:({_DIGITS})\s*s)?", re.ASCII
 )
-_CLOCK = re.compile(r"(?:(?:(\d{1,2})-)?(\d{1,6}):)?(\d{1,6}):([0-5]?\d(?:\.\d{1,12})?)", re.ASCII)
+_CLOCK = re.compile(r"(?:(?:(\d{1,4})-)?(\d{1,6}):)?(\d{1,6}):([0-5]?\d(?:\.\d{1,12})?)", re.ASCII)
 _SIZE = re.compile(rf"({_DIGITS})\s*([a-zA-Z]*)", re.ASCII)
 _SIZE_UNITS = {
     "": 1,

@@ -50,6 +50,7 @@ def test_the_example_prints_what_the_page_shows(tmp_path, monkeypatch):
         ("slurm_time", "2-3", "2d3h"),
         ("slurm_time", "2-3:30", "2d3h30m"),
         ("slurm_time", "1-00:00:10", "1d10s"),
+        ("slurm_time", "365-00:00:00", "365d"),
         ("slurm_time", "UNLIMITED", None),
         ("slurm_memory", "4000", 4000 * 2**20),
         ("slurm_memory", "64G", 64 * 2**30),

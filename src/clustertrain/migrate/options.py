@@ -128,13 +128,8 @@ def slurm_time(text: str) -> str | None:
     """A time limit of SLURM: minutes, minutes:seconds, h:m:s, days-hours, days-hours:minutes, d-h:m:s."""
     if text.lower() in ("infinite", "unlimited", "0"):
         return None
-    days, dash, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if len(parts) > 3 or (dash and not days.isdecimal()) or min(parts) < 0:
-        raise ValueError("not a time")
-    units_s = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
-    clock_s = sum(part * unit for part, unit in zip(parts, units_s, strict=False))
-    return duration_text(duration_s(clock_s + int(days or 0) * 86_400))
+    parts = 3 if "-" in text else 2
+    return duration_text(duration_s(text + ":00" * (parts - len(text.split(":")))))
 
 
 def slurm_memory(text: str) -> int | None:
