@@ -64,22 +64,22 @@ def kept(line: int, text: str, settings: Mapping[str, object], meaning: str = ""
     return Finding(line, text, Kind.KEPT, meaning, tuple(settings.items()))
 
 
+def lost(line: int, text: str, meaning: str) -> Finding:
+    return Finding(line, text, Kind.LOST, meaning)
+
+
 def variable(line: int, name: str, value: str) -> Finding:
     """What becomes of an environment variable; the value of a secret is not in it."""
     if _is_secret(name, value) or contains_secret(value):
-        return Finding(line, f"{name}=…", Kind.LOST, SECRET)
+        return lost(line, f"{name}=…", SECRET)
     text = f"{name}={value}"
     if name in _RENDEZVOUS or name.startswith(("PET_", variables.PREFIX, "RAY_AUTH_")):
         return Finding(line, text, Kind.DONE, ADDRESS)
     if name in ("CUDA_VISIBLE_DEVICES", "PATH"):
         where = "GPUs are given to the workers" if name != "PATH" else "its value is that of the node"
-        return Finding(
-            line, text, Kind.LOST, f"{where}: to change it, set it in the shell that starts the run"
-        )
+        return lost(line, text, f"{where}: to change it, set it in the shell that starts the run")
     if "$" in value:
-        return Finding(
-            line, text, Kind.LOST, f"its value is known only where it runs: write it as env.{name}"
-        )
+        return lost(line, text, f"its value is known only where it runs: write it as env.{name}")
     return kept(line, text, {f"env.{name}": value})
 
 

@@ -17,7 +17,7 @@ from clustertrain.job.common import JOB_VERSION
 from clustertrain.job.file import load_job
 from clustertrain.job.values import as_name
 from clustertrain.job.yaml_reader import JobDumper
-from clustertrain.migrate.finding import Finding, Kind, settings_of
+from clustertrain.migrate.finding import Finding, Kind, lost, settings_of
 from clustertrain.migrate.launch import Launch
 from clustertrain.migrate.shape import Shape
 from clustertrain.units import shortened
@@ -52,7 +52,7 @@ def job_text(launch: Launch, folder: Path = Path()) -> tuple[str, list[Finding]]
         load_job(job, environ={**dict.fromkeys(names, "/set-later"), **os.environ})
     except JobError as error:
         raise JobError(f"{launch.source}: a value of it is not valid in a job file\n{error}") from None
-    lost = [finding for finding in findings if finding.kind is Kind.LOST]
+    without = [finding for finding in findings if finding.kind is Kind.LOST]
     after = [each for kind in (Kind.KEPT, Kind.DONE) for each in _comment(kind, findings)]
     script = [_CHECKPOINTS] if "function" not in job else []
     lines = [
@@ -61,7 +61,7 @@ def job_text(launch: Launch, folder: Path = Path()) -> tuple[str, list[Finding]]
         "",
         body,
     ]
-    return "\n".join([*lines, *script, *after, ""]), lost
+    return "\n".join([*lines, *script, *after, ""]), without
 
 
 def _comment(kind: Kind, findings: Iterable[Finding]) -> list[str]:
@@ -81,7 +81,7 @@ def job_of(launch: Launch, folder: Path = Path()) -> tuple[dict[str, Any], list[
         why = (
             "the number of GPUs of a node is not in the file: write it as resources.workers or gpus_per_node"
         )
-        added.append(Finding(0, "one process for each GPU", Kind.LOST, why))
+        added.append(lost(0, "one process for each GPU", why))
     if shape.memory_per_cpu:
         _put(job, "slurm.memory_as", "mem-per-cpu")
     start = job.get("script") or job.get("module") or job["function"].partition(":")[0]
@@ -90,18 +90,16 @@ def job_of(launch: Launch, folder: Path = Path()) -> tuple[dict[str, Any], list[
     if "script" in job and not launch.in_pods and "$" not in job.get("code", ""):
         file = folder / job.get("code", ".") / job["script"]
         if not file.is_file():
-            added.append(
-                Finding(0, str(file), Kind.LOST, "the script is not here: check refuses the job until it is")
-            )
+            added.append(lost(0, str(file), "the script is not here: check refuses the job until it is"))
     if "image" in job:
         what = "it needs clustertrain with torch and Ray: docs/docker.md"
-        added.append(Finding(0, str(job["image"]), Kind.LOST, what))
+        added.append(lost(0, str(job["image"]), what))
     if launch.in_pods and "code_in_image" not in job.get("kubernetes", {}):
         why = "the code is sent from here; kubernetes.code_in_image names a folder of the image"
-        added.append(Finding(0, start, Kind.LOST, why))
+        added.append(lost(0, start, why))
     if launch.in_pods and _default_volume(job.get("kubernetes", {}).get("volumes", [])):
         why = "it is on the default claim, clustertrain: name yours under kubernetes.volumes, or set S3"
-        added.append(Finding(0, "storage", Kind.LOST, why))
+        added.append(lost(0, "storage", why))
     rest = [key for key in job if key not in _ORDER]
     empty: tuple[Any, ...] = ({}, [], "")
     return {key: job[key] for key in (*_ORDER, *rest) if key in job and job[key] not in empty}, added

@@ -14,7 +14,7 @@ import yaml
 from clustertrain.errors import JobError
 from clustertrain.job.values import is_secret_text
 from clustertrain.job.yaml_reader import JobLoader, text_of
-from clustertrain.migrate.finding import SECRET, Finding, Kind, contains_secret, kept, variable
+from clustertrain.migrate.finding import SECRET, Finding, Kind, contains_secret, kept, lost, variable
 from clustertrain.migrate.options import hosts, split_options, table
 
 Shell = Callable[[str, int], list[Finding]]
@@ -141,7 +141,7 @@ def _launched(launcher: str, words: list[str], line: int) -> list[Finding]:
     findings += _files_of(option for option in options if ("@module", True) not in option.settings)
     has_own = any(option.text.replace("_", "-") in ("--use-env", "--no-local-rank") for option in options)
     if launcher in ("torch.distributed.launch", "deepspeed") and not has_own:
-        findings.append(Finding(line, launcher, Kind.LOST, _LOCAL_RANK))
+        findings.append(lost(line, launcher, _LOCAL_RANK))
     return [*findings, *_program(rest, line, is_module=is_module)]
 
 
@@ -159,14 +159,14 @@ def _program(words: list[str], line: int, *, is_module: bool) -> list[Finding]:
         is_secret = is_secret_text(name.lstrip("-"), value) and value.lower() not in ("", "true", "false")
         if is_secret or contains_secret(f"{word} {value}"):
             rest = rest[has_value:]
-            findings.append(Finding(line, f"{name} …", Kind.LOST, SECRET))
+            findings.append(lost(line, f"{name} …", SECRET))
         elif word in ("$@", "$*", "${@}"):
-            findings.append(Finding(line, word, Kind.LOST, 'more arguments for one start: --set "args=[…]"'))
+            findings.append(lost(line, word, 'more arguments for one start: --set "args=[…]"'))
         else:
             args.append(word)
             if _VARIABLE.search(word):
                 why = "nothing replaces it in args: write its value there"
-                findings.append(Finding(line, word, Kind.LOST, why))
+                findings.append(lost(line, word, why))
     what = "module" if is_module else "script"
     settings = {what: words[0], "args": args}
     if {"gloo", "--cpu", "--use_cpu", "--no-cuda", "--no_cuda", "--device=cpu"} & {*args}:
@@ -193,13 +193,11 @@ def _read_file(option: Finding, key: str, path: str) -> list[Finding]:
         values = yaml.load(text, JobLoader)
     except (JobError, ValueError, OverflowError, yaml.YAMLError, RecursionError):
         why = "it cannot be read here: write what it says about nodes and processes into resources"
-        return [Finding(option.line, path, Kind.LOST, why)]
+        return [lost(option.line, path, why)]
     by_name = {name: each for each in table("accelerate launch") for name in each.names.split()}
     found = []
     for name, value in values.items() if isinstance(values, dict) else ():
         row = by_name.get(str(name).replace("_", "-"))
-        unknown = Finding(
-            option.line, str(name), Kind.LOST, "clustertrain does not know this key of the file"
-        )
+        unknown = lost(option.line, str(name), "clustertrain does not know this key of the file")
         found.append(row.found(option.line, f"{name}: {value}", str(name), str(value)) if row else unknown)
     return found

@@ -10,7 +10,7 @@ from typing import Any
 from clustertrain.errors import JobError
 from clustertrain.job.file import positions_in
 from clustertrain.job.yaml_reader import Document, Keys, Reader
-from clustertrain.migrate.finding import Finding, Kind, kept, variable
+from clustertrain.migrate.finding import Finding, Kind, kept, lost, variable
 from clustertrain.migrate.launch_line import launch_in
 from clustertrain.migrate.options import Option, table
 from clustertrain.migrate.python_program import with_trainer
@@ -145,7 +145,7 @@ def _containers(document: Document, kind: _Kind) -> Iterator[Finding]:
             meaning = "" if is_same else f"kubernetes.secrets; its key has to be named {name}"
             yield kept(line, f"{name} from a Secret", settings, meaning)
         elif _get(entry, "value") is None:
-            yield Finding(line, name, Kind.LOST, "write its value as env")
+            yield lost(line, name, "write its value as env")
         else:
             yield variable(line, name, str(_get(entry, "value")))
     for index, entry in enumerate(_list(container, "envFrom")):
@@ -153,7 +153,7 @@ def _containers(document: Document, kind: _Kind) -> Iterator[Finding]:
         if name:
             yield kept(line, f"envFrom: {name}", {"kubernetes.secrets[]": str(name)})
         else:
-            yield Finding(line, "envFrom", Kind.LOST, "write its values as env")
+            yield lost(line, "envFrom", "write its values as env")
     mounts = {str(_get(mount, "name")): mount for mount in _list(container, "volumeMounts")}
     for index, volume in enumerate(_list(spec, "volumes")):
         yield _volume(_line(document, (*kind.pod, "spec", "volumes", index)), volume, mounts)
@@ -175,9 +175,7 @@ def _volume(line: int, volume: Any, mounts: dict[str, Any]) -> Finding:
             entry: dict[str, object] = {"mount": folder, key: str(found)}
             entry |= {"read_only": True} if str(_get(mount, "readOnly")).lower() == "true" else {}
             return kept(line, f"volume {name} at {folder}", {"kubernetes.volumes[]": entry})
-    return Finding(
-        line, f"volume {name}", Kind.LOST, "`kubernetes.volumes` mounts claims, Secrets and ConfigMaps"
-    )
+    return lost(line, f"volume {name}", "`kubernetes.volumes` mounts claims, Secrets and ConfigMaps")
 
 
 def _command(document: Document, kind: _Kind, name: str, findings: Sequence[Finding]) -> list[Finding]:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from clustertrain.job.yaml_reader import JobLoader
-from clustertrain.migrate.finding import Finding, Kind, kept, variable
+from clustertrain.migrate.finding import Finding, Kind, kept, lost, variable
 from clustertrain.units import duration_s, duration_text, size_bytes
 
 
@@ -51,7 +51,7 @@ class Option:
         except ValueError:
             return Finding(line, text, Kind.UNKNOWN, "its value is not one that clustertrain can read")
         if result is None:
-            return Finding(line, text, Kind.LOST, "no limit, or all that there is: no key means that")
+            return lost(line, text, "no limit, or all that there is: no key means that")
         found = result if isinstance(result, Mapping) else {"": result}
         settings = {key or self.key: each for key, each in found.items()}
         return kept(line, text, settings | self.also, self.meaning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path, PurePath
 
-from clustertrain.migrate.finding import Finding, Kind, kept
+from clustertrain.migrate.finding import Finding, Kind, kept, lost
 from clustertrain.regular_file import read_file
 
 
@@ -57,7 +57,7 @@ def _spawn(tree: ast.Module, call: ast.Call, source: str, path: str, line: int) 
         key = "gpus_per_worker" if on_gpus else "cpus_per_worker"
         shown = (nprocs and ast.get_source_segment(source, nprocs)) or "missing"
         what = f"the number of ranks is known only where it runs: write it as resources.{key}"
-        found.append(Finding(line, f"nprocs is {shown}", Kind.LOST, what))
+        found.append(lost(line, f"nprocs is {shown}", what))
     return found
 
 
@@ -80,16 +80,16 @@ def _trainer(tree: ast.Module, call: ast.Call, path: str, line: int) -> list[Fin
     advice = "clustertrain.session in place of ray.train: report, checkpoints, rank and device"
     found = [
         kept(line, f"TorchTrainer({function.id})", settings, "function, args and resources"),
-        Finding(line, "ray.train", Kind.LOST, advice),
+        lost(line, "ray.train", advice),
     ]
     if not isinstance(workers, int):
-        found.append(Finding(line, "num_workers", Kind.LOST, "write the number as resources.workers"))
+        found.append(lost(line, "num_workers", "write the number as resources.workers"))
     if "train_loop_config" in given and not isinstance(config, dict):
-        found.append(Finding(line, "train_loop_config", Kind.LOST, "write its values as args"))
+        found.append(lost(line, "train_loop_config", "write its values as args"))
     rest = [name for name in given if name in ("run_config", "torch_config", "datasets", "dataset_config")]
     return [
         *found,
-        *(Finding(line, name, Kind.LOST, "storage, failures and checkpoint, or the code") for name in rest),
+        *(lost(line, name, "storage, failures and checkpoint, or the code") for name in rest),
     ]
 
 
@@ -125,7 +125,7 @@ def with_trainer(findings: list[Finding]) -> list[Finding]:
             function = f"{PurePath(script).stem}:train_func"
             what = "the function that TorchTrainer runs; its name is a guess, because the program is not here"
             settings = {"function": function, "args": {}}
-            inner = [kept(finding.line, script, settings), Finding(finding.line, function, Kind.LOST, what)]
+            inner = [kept(finding.line, script, settings), lost(finding.line, function, what)]
         found += inner
     return found
 
