@@ -9,14 +9,15 @@ from clustertrain.worker.loggers.logger import Subject
 def write_curve(attempt, values, *loggers, first_step=1, failed=False, within_s=30, **hyperparameters):
     """One start of the worker group writes `values`: {"train/loss": {step: value}}. Returns its warnings and
     notes."""
-    warnings, notes = [], []
-    curve = Curve(loggers, Subject(attempt, first_step, hyperparameters), warnings.append, notes.append)
+    events = {"warning": [], "note": []}
+    subject = Subject(attempt, first_step, hyperparameters)
+    curve = Curve(loggers, subject, lambda kind, text: events[kind].append(text))
     for name, points in values.items():
         kind, metric = name.split("/")
         for step, value in points.items():
             curve.add(kind, step, {metric: value})
     curve.close(failed=failed, within_s=within_s)
-    return warnings, notes
+    return events["warning"], events["note"]
 
 
 def mlflow_client(folder, monkeypatch):

@@ -142,7 +142,12 @@ def test_all_starts_of_a_generation_have_one_id_of_wandb(run, offline):
 def in_background(name, open_logger, **options):
     """The logger, and its warnings."""
     warnings = []
-    return Background(name, open_logger, 1, warn=warnings.append, note=lambda text: None, **options), warnings
+
+    def note(kind, text):
+        if kind == "warning":
+            warnings.append(text)
+
+    return Background(name, open_logger, 1, note=note, **options), warnings
 
 
 def ended(logger):
@@ -207,12 +212,12 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(images, most_po
 
 
 def test_images_reach_wandb(run, offline):
-    warnings = []
-    curve = Curve(["wandb"], Subject(run.attempt(1), 1, {}), warnings.append, lambda text: None)
+    events = []
+    curve = Curve(["wandb"], Subject(run.attempt(1), 1, {}), lambda kind, text: events.append(kind))
     curve.add("eval", 10, {"loss": 1.0})
     curve.add_images(10, {"truth": torch.full((1, 4, 6), 255, dtype=torch.uint8)})
     curve.close(failed=False, within_s=30)
-    assert warnings == []
+    assert "warning" not in events
     (png,) = wandb_files(run)[0].parent.glob("files/media/images/eval/truth_*.png")
     with Image.open(png) as image:
         assert image.size == (6, 4)
@@ -234,16 +239,16 @@ from clustertrain.run.folder import RunDir
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 storage, within_s, *names = sys.argv[1:]
-warnings, notes = [], []
+events = {"warning": [], "note": []}
 subject = Subject(RunDir.newest(storage, "digits").attempt(1), 1, {})
-curve = Curve(names, subject, warnings.append, notes.append)
+curve = Curve(names, subject, lambda kind, text: events[kind].append(text))
 curve.add("train", 1, {"loss": 1.0})
 begun_s = time.monotonic()
 for step in range(2, 2001):
     curve.add("train", step, {"loss": 1.0})
 added_s = time.monotonic()
 curve.close(failed=False, within_s=float(within_s))
-print(json.dumps([added_s - begun_s, time.monotonic() - added_s, warnings]), flush=True)
+print(json.dumps([added_s - begun_s, time.monotonic() - added_s, events["warning"]]), flush=True)
 os._exit(0)  # as a rank ends: at its own end, Python aborts if a thread of W&B holds the lock of stderr
 """
 

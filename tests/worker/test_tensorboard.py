@@ -72,7 +72,7 @@ def test_each_run_has_its_hyperparameters(run, job):
 def test_images_are_shown_at_their_steps_and_a_repeated_step_replaces_its_image(run):
     black, white = (torch.full((1, 4, 6), value, dtype=torch.uint8) for value in (0, 255))
     for first_step, images in [(1, {10: black, 20: black}), (11, {20: white})]:
-        curve = Curve(["tensorboard"], Subject(run.attempt(1), first_step, {}), pytest.fail, pytest.fail)
+        curve = Curve(["tensorboard"], Subject(run.attempt(1), first_step, {}), pytest.fail)
         for step, image in images.items():
             curve.add_images(step, {"truth": image})
         curve.close(failed=False, within_s=30)

@@ -84,12 +84,7 @@ class WorkerRun:
     def _make_curve(self, job: Job) -> Curve:
         resumed = CheckpointName.parse(self.plan.checkpoint or "")
         first_step = resumed.step + 1 if resumed is not None else 1
-        return Curve(
-            loggers_of(job),
-            Subject(self.attempt, first_step, hyperparameters(job)),
-            warn=lambda text: self._note("warning", text=text),
-            note=lambda text: self._note("note", text=text),
-        )
+        return Curve(loggers_of(job), Subject(self.attempt, first_step, hyperparameters(job)), self.note)
 
     def _make_auto_save(self, job: Job) -> AutoSave:
         nodes = math.ceil(self.world_size / int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

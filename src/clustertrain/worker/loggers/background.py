@@ -29,7 +29,7 @@ class Background:
         open_logger: called in the thread; it may block and fail. Its argument is the first step that it
             writes: earlier values of later steps are superseded.
         first_step: that step at the first call.
-        warn, note: called in the thread with a line for the events of the run.
+        note: writes an event of a kind, with a text; called in the thread.
     """
 
     def __init__(
@@ -38,11 +38,10 @@ class Background:
         open_logger: Callable[[int], Logger],
         first_step: int,
         *,
-        warn: Callable[[str], None],
-        note: Callable[[str], None],
+        note: Callable[[str, str], None],
         most_points: int = MOST_POINTS,
     ) -> None:
-        self.name, self._open, self._warn, self._note = name, open_logger, warn, note
+        self.name, self._open, self._note = name, open_logger, note
         self._first_step = first_step
         self._most_points = most_points
         self._points: deque[Point] = deque()
@@ -78,9 +77,11 @@ class Background:
         with self._changed:
             lost = self._dropped + len(self._points)
             if lost:
-                self._warn(f"{self.name}: {lost} of {self._taken} points were not written: {self._why}")
+                self._note(
+                    "warning", f"{self.name}: {lost} of {self._taken} points were not written: {self._why}"
+                )
             elif not self._has_ended:
-                self._warn(f"{self.name}: the end was not confirmed in time")
+                self._note("warning", f"{self.name}: the end was not confirmed in time")
 
     # -- in the thread -------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class Background:
                 self._why = _in_one_line(error)
                 traceback.print_exc()  # to the log of the rank
                 if not warned:
-                    self._report(self._warn, f"{self.name}: {self._why}; the training continues")
+                    self._report("warning", f"{self.name}: {self._why}; the training continues")
                     warned = True
                 self._close(failed=False)  # so that it keeps no file or connection open
                 if is_last_try:
@@ -106,7 +107,7 @@ class Background:
                 self._wait_for_end(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         if (why := self._close(failed=self._has_failed)) is not None:
-            self._report(self._warn, f"{self.name}: the end was not written: {why}")
+            self._report("warning", f"{self.name}: the end was not written: {why}")
         self._has_ended = True
 
     def _next(self) -> list[Point]:
@@ -119,7 +120,7 @@ class Background:
         if self._logger is None:
             self._logger = self._open(self._first_step)
             if self._logger.place and not self._is_noted:
-                self._report(self._note, f"{self.name}: {self._logger.place}")
+                self._report("note", f"{self.name}: {self._logger.place}")
                 self._is_noted = True
         self._logger.write(points)
         self._first_step = points[-1].step + 1
@@ -141,10 +142,10 @@ class Background:
             return _in_one_line(error)
         return None
 
-    def _report(self, write: Callable[[str], None], text: str) -> None:
+    def _report(self, kind: str, text: str) -> None:
         """An event, unless the disk of the events is full as well."""
         try:
-            write(text)
+            self._note(kind, text)
         except OSError:
             print(text, file=sys.stderr, flush=True)
 

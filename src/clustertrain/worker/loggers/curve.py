@@ -24,8 +24,7 @@ class Curve:
 
     names: Sequence[str]
     subject: Subject
-    warn: Callable[[str], None]
-    note: Callable[[str], None]
+    note: Callable[[str, str], None]
     _loggers: list[Background] | None = None
 
     def add(self, kind: str, step: int, values: Mapping[str, float]) -> None:
@@ -49,10 +48,10 @@ class Curve:
             module = import_module(f"clustertrain.worker.loggers.{name}")
         except Exception as error:  # noqa: BLE001  a broken package raises anything, and must not end the training
             remedy = f"; {how_to_install_loggers([name])}" if isinstance(error, ImportError) else ""
-            self.warn(f"{name} is not written: {error}{remedy}")
+            self.note("warning", f"{name} is not written: {error}{remedy}")
             return []
         opened = partial(module.open_logger, self.subject)
-        return [Background(name, opened, self.subject.first_step, warn=self.warn, note=self.note)]
+        return [Background(name, opened, self.subject.first_step, note=self.note)]
 
     def close(self, *, failed: bool, within_s: float = END_S) -> None:
         """Write what is left, for `within_s` seconds at most."""
