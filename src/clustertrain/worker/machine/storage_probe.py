@@ -11,16 +11,14 @@ other, and it does not find that node's text. Of a thousand nodes each reads ten
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from clustertrain.errors import StorageError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.storage import Store
 from clustertrain.waiting import wait_until
 
-_T = TypeVar("_T")
 _PATIENCE_S = 15.0  # NFS caches for some seconds that a file does not exist
 _RETRY_S = 60.0
 
@@ -36,9 +34,8 @@ def write_nonce(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[i
     Raises:
         StorageError: this node cannot write; names the host and the error.
     """
-    _on_this_host(
-        ref, restart, node_rank, lambda store, key: store.write_atomic(key, nonces[node_rank].encode())
-    )
+    with _file(ref, restart, node_rank) as (store, key):
+        store.write_atomic(key, nonces[node_rank].encode())
 
 
 def read_nonces(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[int, str]) -> None:
@@ -48,7 +45,8 @@ def read_nonces(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[i
         StorageError: one is missing or differs; names both nodes and the path.
     """
     for other, nonce in nonces.items():
-        found, uri = _on_this_host(ref, restart, other, partial(_read, nonce=nonce))
+        with _file(ref, restart, other) as (store, key):
+            found, uri = _read(store, key, nonce), store.uri(key)
         if found != nonce:
             raise StorageError(
                 f"Node {other} wrote {nonce} to {uri}, and {socket.gethostname()} "
@@ -64,25 +62,25 @@ def remove_nonce(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[
     Raises:
         StorageError: this node cannot remove what it wrote.
     """
-    _on_this_host(ref, restart, node_rank, lambda store, key: store.remove(key))
+    with _file(ref, restart, node_rank) as (store, key):
+        store.remove(key)
 
 
-def _read(store: Store, key: str, nonce: str) -> tuple[str, str]:
-    """The text that is there, once it is the expected one or `_PATIENCE_S` seconds have passed; and where."""
+def _read(store: Store, key: str, nonce: str) -> str:
+    """The text that is there, once it is the expected one or `_PATIENCE_S` seconds have passed."""
 
-    def read() -> str:
+    def text() -> str:
         return (store.read_or_none(key) or b"").decode(errors="replace")
 
-    is_there = wait_until(lambda: read() == nonce, _PATIENCE_S, poll_s=0.2)
-    return nonce if is_there else read(), store.uri(key)
+    is_there = wait_until(lambda: text() == nonce, _PATIENCE_S, poll_s=0.2)
+    return nonce if is_there else text()
 
 
-def _on_this_host(ref: AttemptRef, restart: int, node_rank: int, operation: Callable[[Store, str], _T]) -> _T:
-    """The result of an operation on the file of a node."""
+@contextmanager
+def _file(ref: AttemptRef, restart: int, node_rank: int) -> Iterator[tuple[Store, str]]:
+    """The file of a node: its store and key. An error of the storage names this host."""
     attempt = ref.open()
     try:
-        return operation(
-            attempt.run.with_patience(_RETRY_S).store, attempt.restart(restart).probe_key(node_rank)
-        )
+        yield attempt.run.with_patience(_RETRY_S).store, attempt.restart(restart).probe_key(node_rank)
     except StorageError as error:
         raise StorageError(f"On {socket.gethostname()}: {error}") from error
