@@ -43,14 +43,9 @@ def data_at_hand(job: Job, scratch: Path) -> tuple[dict[str, Path], list[str]]:
     Raises:
         DataError: a local file does not exist, does not verify, or is not an archive.
     """
-    paths, missing = {}, []
-    for name in job.data:
-        found = _at_hand(job, name, scratch)
-        if found is not None:
-            paths[name] = found
-        else:
-            missing.append(f"{name} ({masked(job.data[name].uri)})")
-    return paths, missing
+    found = {name: _at_hand(job, name, scratch) for name in job.data}
+    missing = [f"{name} ({masked(job.data[name].uri)})" for name in job.data if found[name] is None]
+    return {name: path for name, path in found.items() if path is not None}, missing
 
 
 def _at_hand(job: Job, name: str, scratch: Path) -> Path | None:
