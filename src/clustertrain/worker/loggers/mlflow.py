@@ -43,7 +43,6 @@ class MlflowRun:
         found = self._client.search_runs([experiment], f"tags.`{CURVE_TAG}` = '{curve}'", max_results=1)
         self._run: Run = found[0] if found else self._new_run(experiment, subject, curve)
         self._id: str = self._run.info.run_id
-        self._is_new = not found
         self._last_steps: dict[str, int] = {}
         self._write_hyperparameters(subject)
         if found:
@@ -89,8 +88,6 @@ class MlflowRun:
 
     def _last_step(self, name: str) -> int:
         """The last step that earlier starts have written, or -1 if there is none."""
-        if self._is_new:
-            return -1
         if name not in self._last_steps:
             history = self._client.get_metric_history(self._id, name)
             self._last_steps[name] = max((metric.step for metric in history), default=-1)
