@@ -98,18 +98,15 @@ class WatchdogThread:
             self._expire(f"{text} (failures.watchdog.{name}{other})")
 
     def _expire(self, text: str) -> None:
-        text += self._explanation()
+        parts = [text]
+        if (explain := self._explain) is not None:
+            _within(_REPORT_S, lambda: parts.append(explain()))
+        text = ": ".join(parts)
         _within(_REPORT_S, lambda: self._log(text))
         if self._save is not None:
             _within(_SAVE_S, self._save)
         _within(_REPORT_S, lambda: self._report(text))
         os._exit(EXIT_CODE)
-
-    def _explanation(self) -> str:
-        found: list[str] = []
-        if (explain := self._explain) is not None:
-            _within(_REPORT_S, lambda: found.append(explain()))
-        return f": {found[0]}" if found else ""
 
     def _log(self, text: str) -> None:
         if self._stacks is None:

@@ -102,11 +102,7 @@ def first_lines(text: str, lines: int, characters: int) -> str:
 def printable(text: str) -> str:
     """The text without colors. Characters that a terminal would interpret are escaped, except newlines."""
     text = _COLORS.sub("", text).replace("\r\n", "\n").expandtabs(4)
-    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def user_frames(places: Iterable[SourceLine], code: str) -> tuple[Frame, ...]:
