@@ -234,7 +234,7 @@ def _connect(run: _Run, imports: Future[None]) -> None:
         imports.result()
         with run.ending_without_answer():
             _prepare_fork_server()
-        run.claimed.is_ready(time.monotonic() - started)
+        run.claimed.is_ready()
         started_s = 0.0
     attempt, started = run.attempt, time.monotonic()
     with run.ending_without_answer():

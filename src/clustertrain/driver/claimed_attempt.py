@@ -17,7 +17,7 @@ from clustertrain.ledger.prometheus import metrics_written
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.folder import Attempt
-from clustertrain.supervise.early_driver import AttemptToCome, Prepared, Ready, StartFolder
+from clustertrain.supervise.early_driver import AttemptToCome, StartFolder
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.02
@@ -51,8 +51,7 @@ class ClaimedAttempt:
         if self._folder is None:
             self._begin(AttemptRef.from_text(self._where))
             return
-        socket = self._folder.socket
-        self._folder.prepared.write(Prepared(str(socket) if socket.exists() else ""))
+        self._folder.prepared.touch()
         threading.Thread(target=self._wait_for_claim, args=(self._folder,), name="claim", daemon=True).start()
 
     def attempt(self) -> Attempt:
@@ -64,10 +63,10 @@ class ClaimedAttempt:
     def is_claimed(self) -> bool:
         return self._is_there.is_set()
 
-    def is_ready(self, seconds: float) -> None:
+    def is_ready(self) -> None:
         """Tell the process that started this one that nothing is left to do before the claim."""
         if self._folder is not None:
-            self._folder.ready.write(Ready(seconds))
+            self._folder.ready.touch()
 
     def end(self) -> None:
         """End the heartbeat, and the ledger's metrics."""

@@ -41,29 +41,19 @@ class AttemptToCome:
     is_spare: bool = False
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The driver will start no other fork server than this one. `fork_server`: its socket, or ""."""
-
-    fork_server: str
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The driver has nothing left to do before the claim. `seconds`: what it took."""
-
-    seconds: float
-
-
 class StartFolder:
-    """The messages to and from an early driver, and its log until the attempt is claimed."""
+    """The messages to and from an early driver, and its log until the attempt is claimed.
+
+    Attributes:
+        prepared: exists if the driver starts no fork server any more. Its socket is there if it has one.
+        ready: exists if the driver has nothing left to do before the claim.
+    """
 
     def __init__(self, path: Path) -> None:
         store = open_store(Location(str(path)))
         self.to_come = RecordFile(store, "to_come", AttemptToCome)
         self.claimed = RecordFile(store, "claimed", AttemptRef)
-        self.prepared = RecordFile(store, "prepared", Prepared)
-        self.ready = RecordFile(store, "ready", Ready)
+        self.prepared, self.ready = path / "prepared", path / "ready"
         self.log, self.socket = path / LOG, path / FORK_SERVER
 
 
@@ -100,10 +90,11 @@ class EarlyDriver:
     def fork_server(self, is_over: Callable[[], bool]) -> str:
         """The socket of its fork server, as soon as it has one; "" if it has none, or `is_over()` comes
         first."""
-        prepared, process = StartFolder(self.folder).prepared, self.process
-        wait_until(lambda: prepared.exists() or process.code() is not None or is_over(), math.inf, _POLL_S)
-        found = prepared.read()
-        return found.fork_server if found is not None else ""
+        start, process = StartFolder(self.folder), self.process
+        wait_until(
+            lambda: start.prepared.exists() or process.code() is not None or is_over(), math.inf, _POLL_S
+        )
+        return str(start.socket) if start.prepared.exists() and start.socket.exists() else ""
 
     def run(self, attempt: Attempt) -> Guarded:
         """Have it run this attempt."""
