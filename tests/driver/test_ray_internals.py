@@ -256,13 +256,11 @@ def test_TrainController():  # noqa: N802
 
 
 def test_WorkerGroup():  # noqa: N802
-    """It assigns the ranks where it makes the workers, and tells them of the controller in one method."""
+    """It assigns the ranks where it makes the workers."""
     cls = ray_internals.WorkerGroup
     assert "replica_group_size" in parameters(cls._create_workers)
     assert len(parameters(cls._assign_worker_ranks)) >= 1
-    own = {"self", "workers", "sync_actor", "train_context_args"}
-    assert parameters(cls._init_train_context_on_workers) == own
-    assert not missing(cls, "_decorate_worker_log_file_paths", "execute", "execute_async", "execute_single")
+    assert not missing(cls, "execute", "execute_async", "execute_single")
     assert not missing(cls, "execute_single_async", "get_workers", "get_resources_per_worker", "abort")
 
 
@@ -277,6 +275,16 @@ def test_WorkerGroupStartupFailedError():  # noqa: N802
 
 def test_the_logger_of_errors():
     assert import_module(ray_internals.ERROR_LOGGER).logger.name == ray_internals.ERROR_LOGGER
+
+
+def test_be_actor(monkeypatch):
+    """A worker gets as the controller what this attribute has."""
+    context = ray.runtime_context.RuntimeContext
+    monkeypatch.setattr(context, "current_actor", context.current_actor)  # restored at the end
+    ray_internals.be_actor("the controller")
+    assert context(object()).current_actor == "the controller"
+    made = inspect.getsource(ray_internals.WorkerGroup._init_train_context_on_workers)
+    assert "controller_actor=ray.get_runtime_context().current_actor" in made
 
 
 def test_keep_loopback(monkeypatch):

@@ -129,6 +129,11 @@ def make_nodes_with(node: Any) -> None:
     _module("ray._private.node").Node = node
 
 
+def be_actor(handle: Any) -> None:
+    """Have this process pass `handle` to the workers as that of Ray Train's controller, which is no actor."""
+    _module("ray.runtime_context").RuntimeContext.current_actor = handle
+
+
 def draw_class_ids_from_system() -> None:
     """Have the decorator of actor classes draw their ids from the system. It would draw them from a generator
     in C++ whose forks all draw the same: workers that start together would give their objects one id."""

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import ray
 from ray.train.torch import TorchTrainer
 
 from clustertrain import variables
@@ -31,6 +30,7 @@ from clustertrain.driver.ray_internals import (
     WorkerGroup,
     WorkerGroupCallback,
     WorkerGroupStartupFailedError,
+    be_actor,
 )
 from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.errors import ClusterTrainError
@@ -119,6 +119,7 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
             if self._scaling_policy is not None:
                 fields["scaling_policy"] = self._scaling_policy
             return super()._initialize_and_run_controller(**fields)
+        be_actor(_NoActor())
         controller = _Controller(**{**fields, "scaling_policy": _NodesAreThere(self.scaling_config)})
         asyncio.run(controller.run())
         return controller.get_result()
@@ -152,30 +153,9 @@ class _Group(WorkerGroup):  # type: ignore[misc]
             return list(workers)
         return list(WorkerGroup._assign_worker_ranks(in_node_order(workers, nodes)))
 
-    def _init_train_context_on_workers(
-        self, workers: Sequence[Any], sync_actor: Any, train_context_args: Mapping[str, Sequence[Any]]
-    ) -> None:
-        """As in Ray Train, except for the handle of the controller, which is not an actor here."""
-        for_all = {
-            "train_run_context": self._train_run_context,
-            "synchronization_actor": sync_actor,
-            "storage_context": self._storage_context,
-            "worker_callbacks": self._worker_callbacks_to_propagate,
-            "controller_actor": _NoActor(),
-        }
-        contexts = []
-        for i, w in enumerate(workers):
-            own = {name: values[i] for name, values in train_context_args.items()}
-            context = w.actor.init_train_context.remote(
-                distributed_context=w.distributed_context, **for_all, **own
-            )
-            contexts.append(context)
-        ray.get(contexts)
-        self._decorate_worker_log_file_paths(workers)
-
 
 class _NoActor:
-    """Replaces the controller's handle in workers. Ray Train uses one method of it."""
+    """Replaces the controller's handle in workers, because it is no actor here. Ray Train uses one method."""
 
     @property
     def get_all_reported_checkpoints(self) -> Any:
