@@ -276,10 +276,11 @@ def _group_start(run: _Run, policy: Any) -> Any:
 
 
 def _forked_trainer(run: _Run) -> Any:
-    from clustertrain.driver.group.forked import ForkedTrainer, ForkedWatch
+    from clustertrain.driver.group.forked import ForkedTrainer
+    from clustertrain.driver.retry_policy import RetryPolicy
 
     gpus = run.job.resources.gpus_per_worker
-    return ForkedTrainer(_group_start(run, ForkedWatch), run.world_sizes[-1], gpus)
+    return ForkedTrainer(_group_start(run, RetryPolicy), run.world_sizes[-1], gpus)
 
 
 def _trainer(run: _Run) -> Any:

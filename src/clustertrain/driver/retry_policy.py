@@ -32,9 +32,19 @@ class StopRetrying(ClusterTrainError):
     """Raised into Ray Train's controller to end the run if another start would not help."""
 
 
+class GroupNotStarted(Exception):
+    """The start of a group failed before its training; another start may help."""
+
+
 class RetryPolicy:
-    """What follows each start of the worker group and its failure; a callback of Ray Train's controller calls
-    it."""
+    """What follows each start of the worker group and its failure; with Ray, callbacks call it.
+
+    Attributes:
+        failed_start: the error that makes the trainer start the group again although its training had not
+            begun.
+    """
+
+    failed_start: type[Exception] = GroupNotStarted
 
     def __init__(
         self, ref: AttemptRef, retries: int, cluster: RayCluster, world_sizes: Sequence[int]
@@ -46,10 +56,6 @@ class RetryPolicy:
         self._group: Group | None = None
         self._last_handled = -1  # the newest restart whose failure was handled
         self._seen: set[tuple[str, int, str | None]] = set()
-
-    def failed_start(self, text: str) -> Exception:
-        """The error that makes Ray Train start the group again although its training had not begun."""
-        raise NotImplementedError
 
     def group_exists(self, worker_group: Any, restart: int) -> None:
         """Note the limits of the workers, whose training has not begun."""

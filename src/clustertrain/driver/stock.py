@@ -21,12 +21,11 @@ from clustertrain.run.records import Failure
 class StockWatch(RetryPolicy, UserCallback):  # type: ignore[misc]  # ray ships no types
     """A RetryPolicy in Ray's one public callback: an error that it raises ends the run."""
 
+    failed_start = StopRetrying
+
     def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, BaseException]) -> None:
         self.has_failed(worker_exceptions)
         self.before_restart()
-
-    def failed_start(self, text: str) -> Exception:
-        return StopRetrying(text)
 
     def _leave_out(self, attempt: Attempt, failure: Failure) -> str:
         return f"The next start may use {failure.host} again."

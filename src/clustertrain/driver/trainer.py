@@ -66,6 +66,8 @@ class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no 
 class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
     """The hooks that Ray Train's controller calls around a start of the worker group and its failure."""
 
+    failed_start = WorkerGroupStartupFailedError
+
     def on_controller_start_worker_group(
         self, *, scaling_config: Any, num_workers: int
     ) -> dict[str, str] | None:
@@ -78,10 +80,6 @@ class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # typ
     def before_controller_execute_failure_decision(self, failure_decision: FailureDecision) -> None:
         if failure_decision == FailureDecision.RETRY:
             self.before_restart()
-
-    def failed_start(self, text: str) -> Exception:
-        error: Exception = WorkerGroupStartupFailedError(text)
-        return error
 
 
 class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types

@@ -26,7 +26,7 @@ from clustertrain import variables
 from clustertrain.driver.calls import RankDied
 from clustertrain.driver.fork.starter import start_fork_server
 from clustertrain.driver.group.start import GroupStart
-from clustertrain.driver.retry_policy import RetryPolicy
+from clustertrain.driver.retry_policy import GroupNotStarted
 from clustertrain.node.network import LOOPBACK
 from clustertrain.worker.fork.client import ask
 from clustertrain.worker.forked_rank import Call, set_up, train
@@ -173,17 +173,6 @@ class ForkedGroup:
             rank.kill()
         for rank in self._ranks:
             rank.wait_for_end()
-
-
-class GroupNotStarted(Exception):
-    """The start of a group failed before its training; another start may help."""
-
-
-class ForkedWatch(RetryPolicy):
-    """The rules for another start, without Ray."""
-
-    def failed_start(self, text: str) -> Exception:
-        return GroupNotStarted(text)
 
 
 @dataclass(frozen=True)
