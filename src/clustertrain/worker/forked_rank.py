@@ -10,11 +10,8 @@ import json
 import os
 import pickle
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from clustertrain.worker.place import Place
 from clustertrain.worker.restart_plan import RestartPlan
@@ -22,52 +19,41 @@ from clustertrain.worker.setup import set_up_process, worker_state
 from clustertrain.worker.train import train_loop_per_worker
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of a function. `aside`: in a thread of its own."""
-
-    number: int
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    aside: bool
-
-
-def main(place: str) -> None:
+def main(place: str, aside: int) -> None:
     """Answer calls until the driver closes the channel, which is the standard input of this process; then the
     process ends.
 
     Args:
         place: a Place as JSON.
+        aside: the descriptor of the channel for the calls of a training.
     """
     fields = json.loads(place)
     worker_state.place = Place(**{**fields, "gpus": tuple(fields["gpus"])})
-    channel, lock = Connection(os.dup(0)), threading.Lock()
+    channel = Connection(os.dup(0))
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
+    threading.Thread(target=_answer, args=(Connection(aside),), name="training", daemon=True).start()
     channel.send(os.getpid())
+    _answer(channel)
+
+
+def _answer(channel: Connection) -> None:
+    """Call the functions that arrive, and send what each returns or raises."""
     while True:
         try:
-            call = channel.recv()
+            function, args = channel.recv()
         except (EOFError, ConnectionError):  # the driver has ended
             os._exit(0)
-        if call.aside:
-            threading.Thread(target=_answer, args=(call, channel, lock), name="training", daemon=True).start()
-        else:
-            _answer(call, channel, lock)
-
-
-def _answer(call: Call, channel: Connection, lock: threading.Lock) -> None:
-    result, error = None, None
-    try:
-        result = call.function(*call.args)
-    except BaseException as raised:  # noqa: BLE001  the driver gets it
-        error = raised
-    try:
-        message = pickle.dumps((call.number, result, error))
-        pickle.loads(message)
-    except Exception:  # noqa: BLE001  of the user's error: it cannot be sent as it is
-        message = pickle.dumps((call.number, None, RuntimeError(f"{type(error).__name__}: {error}")))
-    with lock:
+        result, error = None, None
+        try:
+            result = function(*args)
+        except BaseException as raised:  # noqa: BLE001  the driver gets it
+            error = raised
+        try:
+            message = pickle.dumps((result, error))
+            pickle.loads(message)
+        except Exception:  # noqa: BLE001  of the user's error: it cannot be sent as it is
+            message = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
         channel.send_bytes(message)
 
 

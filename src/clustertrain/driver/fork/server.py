@@ -44,6 +44,7 @@ _OF_JOB = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 _READ_ONCE = re.compile(r"(LD|MALLOC|OMP|KMP|GOMP|MKL|OPENBLAS|GLIBC)_.*|PYTHONHASHSEED")
 _OF_RANK = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _MOST_BYTES = 2**18  # of a request: a socket takes less
+_MOST_FILES = 5  # with it: the connection, three streams, and the second channel of a rank without Ray
 _RECEIVED_WITHIN_S = 5.0
 _THREAD_ENDS_WITHIN_S = 1.0
 _ACCEPTED = b"1"
@@ -136,7 +137,7 @@ def _prepare_to_fork() -> None:
 
 
 def _received(channel: socket.socket) -> tuple[bytes, list[int]]:
-    message, files, _, _ = socket.recv_fds(channel, _MOST_BYTES, 4)
+    message, files, _, _ = socket.recv_fds(channel, _MOST_BYTES, _MOST_FILES)
     return message, files
 
 
@@ -361,12 +362,13 @@ def _become_check(request: Request) -> None:
 def _become_worker(request: Request, files: list[int], before: RandomStates, after: RandomStates) -> None:
     """Become a rank without Ray, or do what Ray's setup_worker.py does in a new process; it ends with the
     worker."""
-    _take_streams(files)
-    _close(files)
+    streams, others = files[:3], files[3:]
+    _take_streams(streams)
+    _close(streams)
     read_once = _take_start(request)
     if request.place:
         after.renew_since(before)
-        import_module("clustertrain.worker.forked_rank").main(request.place)  # it does not return
+        import_module("clustertrain.worker.forked_rank").main(request.place, *others)  # it does not return
     arguments, remaining = ray_internals.parser.parse_known_args(request.arguments)
     context = ray_internals.RuntimeEnvContext.deserialize(arguments.serialized_runtime_env_context or "{}")
     ray_internals.update_envs(context.env_vars)

@@ -10,13 +10,11 @@ import json
 import os
 import signal
 import socket
-import threading
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
@@ -29,7 +27,7 @@ from clustertrain.driver.group.start import GroupStart
 from clustertrain.driver.retry_policy import GroupNotStarted
 from clustertrain.node.network import LOOPBACK
 from clustertrain.worker.fork.client import ask
-from clustertrain.worker.forked_rank import Call, set_up, train
+from clustertrain.worker.forked_rank import set_up, train
 from clustertrain.worker.place import Place
 
 _ENDS_WITHIN_S = 30.0  # of a killed process, whose GPU or storage may not answer
@@ -55,69 +53,53 @@ class Context:
 
 
 class ForkedRank:
-    """The process of a rank, and the calls that it has not answered yet."""
+    """The process of a rank. It has one channel for calls, and one for those `aside`, each with a thread at
+    both ends."""
 
     def __init__(self, place: Place) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            _ask_for(place, (theirs.fileno(), 1, 2))
-        self._channel = Connection(ours.detach())
-        self.metadata = Metadata(self._channel.recv(), socket.gethostname())
+        pairs = [socket.socketpair() for _ in range(2)]
+        (_, calls), (_, aside) = pairs
+        with calls, aside:
+            _ask_for(place, (calls.fileno(), 1, 2, aside.fileno()))
+        self._channels = [Connection(ours.detach()) for ours, _ in pairs]
+        self._callers = [ThreadPoolExecutor(1) for _ in pairs]
+        self.metadata = Metadata(self._channels[0].recv(), socket.gethostname())
         self._process = os.pidfd_open(self.metadata.pid)
         self.distributed_context = Context(place.rank, place.local_rank)
-        self._numbers, self._calls = count(), dict[int, Future[Any]]()
-        self._lock, self._has_ended = threading.Lock(), False
-        self._reader = threading.Thread(target=self._read, name=f"reader-{place.rank}", daemon=True)
-        self._reader.start()
 
     def execute_async(self, function: Callable[..., Any], *args: Any, aside: bool = False) -> Future[Any]:
         """Call a function in the rank. `aside`: in a thread of its own; the rank answers other calls then."""
-        answered = Future[Any]()
-        with self._lock:
-            number = next(self._numbers)
-            self._calls[number] = answered
-            with suppress(OSError):  # it has ended, which the reader notices
-                self._channel.send(Call(number, function, args, aside))
-            if self._has_ended:
-                self._fail_all()
-        return answered
+        return self._callers[aside].submit(self._call, self._channels[aside], function, args)
 
-    def kill(self) -> None:
-        with self._lock, suppress(ProcessLookupError):
-            if not self._has_ended:
-                signal.pidfd_send_signal(self._process, signal.SIGKILL)
-
-    def wait_for_end(self) -> None:
-        self._reader.join(_ENDS_WITHIN_S)
-
-    def _read(self) -> None:
-        """Take the answers until the process has ended. The end of the channel does not show that: children
+    def _call(self, channel: Connection, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """What the function returns. The end of the channel alone does not show that of the process: children
         of the process may have it, too."""
-        try:
-            with suppress(EOFError, OSError):
-                while self._channel in wait_for_any([self._channel, self._process]):
-                    self._take(*self._channel.recv())
-        finally:  # also of an answer that cannot be read
+        answer: tuple[Any, BaseException | None] | None = None
+        with suppress(EOFError, OSError):  # it has ended
+            channel.send((function, args))
+            if channel in wait_for_any([channel, self._process]):
+                answer = channel.recv()
+        if answer is None:
             self.kill()
             wait_for_any([self._process])
-            with self._lock:
-                self._has_ended = True
-                self._channel.close()
-                os.close(self._process)
-                self._fail_all()
-
-    def _take(self, number: int, result: Any, error: BaseException | None) -> None:
-        answered = self._calls.pop(number)
-        if error is None:
-            answered.set_result(result)
-        else:
-            answered.set_exception(error)
-
-    def _fail_all(self) -> None:
-        while self._calls:
-            _, answered = self._calls.popitem()
             pid = self.metadata.pid
-            answered.set_exception(RankDied(f"The process {pid} of a rank has ended.", pid))
+            raise RankDied(f"The process {pid} of a rank has ended.", pid)
+        result, error = answer
+        if error is not None:
+            raise error
+        return result
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Wait for the end of the process, after which no call waits any more."""
+        if wait_for_any([self._process], _ENDS_WITHIN_S):
+            for caller, channel in zip(self._callers, self._channels, strict=True):
+                caller.shutdown()
+                channel.close()
+            os.close(self._process)
 
 
 def _ask_for(place: Place, files: Sequence[int]) -> None:
@@ -172,7 +154,7 @@ class ForkedGroup:
         for rank in self._ranks:
             rank.kill()
         for rank in self._ranks:
-            rank.wait_for_end()
+            rank.close()
 
 
 @dataclass(frozen=True)
