@@ -11,12 +11,12 @@ pytestmark = pytest.mark.slow
 
 _HANGS = """
 import sys, time
-from clustertrain.driver.deadline import ending_after, no_answer
+from clustertrain.driver.deadline import ending_after, write_no_answer
 from clustertrain.run.folder import RunDir
 attempt = RunDir.newest(sys.argv[1], "a").attempt(1)
-with ending_after(60.0, lambda: attempt, no_answer("not this one")):
+with ending_after(60.0, lambda: write_no_answer(attempt, "not this one")):
     pass
-with ending_after(0.2, lambda: attempt, no_answer("Ray does not answer.\\nLook at its log.")):
+with ending_after(0.2, lambda: write_no_answer(attempt, "Ray does not answer.\\nLook at its log.")):
     time.sleep(600)  # the call
 """
 _WORKERS_HANG = """

@@ -21,7 +21,7 @@ from typing import Any
 
 from clustertrain import variables
 from clustertrain.driver.claimed_attempt import ClaimedAttempt
-from clustertrain.driver.deadline import ending_after, no_answer
+from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
 from clustertrain.driver.ray_internals import end_by_sigterm, is_stock, tested
@@ -40,7 +40,6 @@ from clustertrain.node.ray_settings import NCCL_HANG_DETECTOR, RAY_ENVIRONMENT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import JOB_YAML, Attempt
-from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
 from clustertrain.supervise.driver_process import MARK
@@ -76,8 +75,7 @@ def main(where: str) -> int:
     if cluster.outlives_run:
         import ray
 
-        # The attempt has its result already.
-        with ending_after(_SHUTDOWN_WITHIN_S, claimed.attempt, no_answer("Ray does not answer.")):
+        with ending_after(_SHUTDOWN_WITHIN_S, lambda: None):  # the attempt has its result already
             ray.shutdown()  # gives the run's CPUs and GPUs back at once
     return code
 
@@ -124,20 +122,20 @@ class _Run:
         """End this process and its attempt if Ray does not answer within its deadline."""
         # A connection that reports its own failure at the deadline has the better message.
         within_s = self.cluster.deadline.seconds + _MARGIN_S
-        return ending_after(within_s, self._attempt_to_end, self._without_answer)
+        return ending_after(within_s, self._end_without_answer)
 
-    def _attempt_to_end(self) -> Attempt:
-        """The attempt. A spare driver ends before it has one: the run that takes it starts another."""
+    def _end_without_answer(self) -> None:
+        """Write the result. A spare driver ends without an attempt: the run that takes it starts another."""
+        what = f"within {self.cluster.deadline}"
         if self.claimed.to_come.is_spare and not self.claimed.is_claimed:
-            print(f"{MARK}{self.cluster.name} has not answered within {self.cluster.deadline}", flush=True)
+            print(f"{MARK}{self.cluster.name} has not answered {what}", flush=True)
             os._exit(EXIT_RAY_ENDED)
-        return self.attempt
-
-    def _without_answer(self, attempt: Attempt) -> Result:
-        logs = command_on(attempt.uri, "logs", "--driver")
-        what = f"a call to it did not return within {self.cluster.deadline}"
-        text = f"{self.cluster.name} does not answer: {what}.\n`{logs}` shows which one."
-        return self.cluster.result_of_late_ray(self.job, attempt, text)
+        attempt = self.attempt
+        text = (
+            f"{self.cluster.name} does not answer: a call to it did not return {what}.\n"
+            f"`{command_on(attempt.uri, 'logs', '--driver')}` shows which one."
+        )
+        write_result(attempt, self.cluster.result_of_late_ray(self.job, attempt, text))
 
 
 def _run(run: _Run) -> int:

@@ -14,19 +14,13 @@ from contextlib import contextmanager
 
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.run.folder import Attempt
-from clustertrain.run.records import Result
 from clustertrain.run.result import failed, write_result
 
 
 @contextmanager
-def ending_after(
-    seconds: float, attempt_of: Callable[[], Attempt], result_of: Callable[[Attempt], Result]
-) -> Iterator[None]:
-    """End this process, and its attempt with this result, if the block takes longer.
-
-    `attempt_of` may wait for the claim of the attempt.
-    """
-    timer = threading.Timer(seconds, _end, (attempt_of, result_of))
+def ending_after(seconds: float, write_end: Callable[[], object]) -> Iterator[None]:
+    """End this process if the block takes longer; `write_end` is called first, and writes the result."""
+    timer = threading.Timer(seconds, _end, (write_end,))
     timer.daemon = True
     timer.start()
     try:
@@ -35,15 +29,14 @@ def ending_after(
         timer.cancel()
 
 
-def no_answer(text: str) -> Callable[[Attempt], Result]:
-    """The result of an attempt that Ray has not answered."""
-    return lambda attempt: failed(attempt, text, EXIT_CLUSTER)
+def write_no_answer(attempt: Attempt, text: str) -> None:
+    """Write the result of an attempt that Ray has not answered."""
+    write_result(attempt, failed(attempt, text, EXIT_CLUSTER))
 
 
-def _end(attempt_of: Callable[[], Attempt], result_of: Callable[[Attempt], Result]) -> None:
+def _end(write_end: Callable[[], object]) -> None:
     try:
         faulthandler.dump_traceback()  # into the driver's log: the call that does not return
-        attempt = attempt_of()
-        write_result(attempt, result_of(attempt))
+        write_end()
     finally:
         os._exit(EXIT_CLUSTER)

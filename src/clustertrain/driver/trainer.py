@@ -13,12 +13,13 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from ray.train.torch import TorchTrainer
 
 from clustertrain import variables
-from clustertrain.driver.deadline import ending_after, no_answer
+from clustertrain.driver.deadline import ending_after, write_no_answer
 from clustertrain.driver.excluded_nodes import excluded_nodes, node_selector
 from clustertrain.driver.ray_internals import (
     ControllerCallback,
@@ -56,7 +57,7 @@ class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no 
             f"(failures.watchdog.first_step).\n`{logs}` shows what it waits for."
         )
         with ExitStack() as self._waiting:
-            self._waiting.enter_context(ending_after(self._seconds, lambda: attempt, no_answer(text)))
+            self._waiting.enter_context(ending_after(self._seconds, partial(write_no_answer, attempt, text)))
             yield
 
     def after_worker_group_start(self, worker_group: Any) -> None:
