@@ -7,10 +7,8 @@ error contains the last words of the process that failed: the logs of Ray are re
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -36,6 +34,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.node.limits import overload
 from clustertrain.node.ports import free_block
 from clustertrain.node.ray_settings import FAST_RESTART
+from clustertrain.supervise.orphans import end_processes_of
 
 _T = TypeVar("_T")
 
@@ -215,12 +214,7 @@ def _end_of(path: Path) -> str:
 
 def _end(node: Node) -> None:
     """Kill the processes of a failed start, also the agents of a raylet that has ended, which have another
-    parent by now. Each has the folder of the session in its command line."""
+    parent by now. Each writes its log in the folder of the session."""
     node.kill_all_processes(check_alive=False)
-    session = getattr(node, "_session_dir", None)
-    if session is None:
-        return
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile, or is no process
-            if session.encode() in (entry / "cmdline").read_bytes() and int(entry.name) != os.getpid():
-                os.kill(int(entry.name), signal.SIGKILL)
+    if (session := getattr(node, "_session_dir", None)) is not None:
+        end_processes_of(Path(session).resolve())
