@@ -171,11 +171,9 @@ def test_rays_own_killer_is_named():
 
 
 def test_an_unknown_value_is_called_unknown():
-    assert (
-        "of unknown size" in diagnose(WHO, "unable to open shared memory object", before=None, now=None).text
-    )
-    assert "is unknown" in diagnose(WHO, "Too many open files", before=None, now=None).text
-    assert "Memory: unknown" in diagnose(WHO, "MemoryError", before=None, now=None).text
+    unread = replace(NODE, cgroups=(), memory_bytes=None, available_bytes=None, shm_bytes=None)
+    assert "of unknown size" in found("unable to open shared memory object", before=unread, now=None).text
+    assert "Memory: unknown" in found("MemoryError", before=unread, now=None).text
 
 
 V2 = "30 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n"

@@ -13,17 +13,17 @@ _SMALLER = "Lower train.batch_size (train.accumulate keeps the global batch) or 
 _CONTINUE = "To continue with a changed job, start it again with --accept-changes."
 
 
-def kill_for_memory(who: str, before: Limits | None, now: Limits | None) -> str | None:
+def kill_for_memory(who: str, before: Limits, now: Limits | None) -> str | None:
     """The message for a process that died of SIGKILL, if the kernel's counters of out-of-memory kills grew
     meanwhile, or None if there is no evidence for that.
 
     Args:
         who: "rank 1 (pid 4711 on node7)".
-        before: the limits of its node when it started, or None if unknown.
-        now: the same after its end.
+        before: the limits of its node when it started.
+        now: the same after its end, or None if no process of its node answered.
     """
-    if before is None or now is None:
-        return None  # no process of its node answered
+    if now is None:
+        return None
     pairs = [(a, b) for a, b in zip(before.cgroups, now.cgroups, strict=False) if a.path == b.path]
     known = [(a, b) for a, b in pairs if a.oom_kills is not None and b.oom_kills is not None]
     if struck := next(((a, b) for a, b in known if (b.oom_kills or 0) > (a.oom_kills or 0)), None):

@@ -15,7 +15,7 @@ from clustertrain.errors import EXIT_RAY_ENDED
 from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
 from clustertrain.job.start_environment import python_environment, start_environment, without_gpus
-from clustertrain.node.limits import Limits, read_limits
+from clustertrain.node.limits import read_limits
 from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import Attempt
@@ -63,8 +63,6 @@ class DriverStarts:
 
     def __init__(self, attempt: Attempt, start_one: Callable[[], Guarded]) -> None:
         self._attempt, self._start_one = attempt, start_one
-        self._newest_before = -1
-        self._limits_before: Limits | None = None
 
     def start(self) -> Guarded:
         self._limits_before = read_limits()
@@ -104,9 +102,9 @@ class DriverStarts:
     def _killed_for_memory(self, why: str) -> str | None:
         """The limit for which the kernel killed the driver, its guardian or its Ray, if it did."""
         who, kill, _ = why.partition(" was killed by signal 9")
-        before = self._limits_before
-        if not kill or before is None:
+        if not kill:
             return None
+        before = self._limits_before
         now = read_limits([group.path for group in before.cgroups])
         return kill_for_memory(f"{who[0].upper()}{who[1:]}", before, now)
 

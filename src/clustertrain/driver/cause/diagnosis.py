@@ -50,7 +50,7 @@ class Diagnosis:
 
 
 def diagnose(
-    who: str, message: str, *, tail: str = "", killed: bool = False, before: Limits | None, now: Limits | None
+    who: str, message: str, *, tail: str = "", killed: bool = False, before: Limits, now: Limits | None
 ) -> Diagnosis | None:
     """The limit that a worker reached, or None if there is no evidence for one.
 
@@ -59,8 +59,8 @@ def diagnose(
         message: the exception as "Type: text"; for a dead process, Ray's error and its last output.
         tail: the end of the rank's log.
         killed: whether it died of SIGKILL, which every out-of-memory killer sends.
-        before: the limits of its node when the workers started, or None if unknown.
-        now: the same after the failure.
+        before: the limits of its node when the workers started.
+        now: the same after the failure, or None if unknown.
     """
     limits = _of_process(before, now)
     if match := _RAYS_KILL.search(message):
@@ -76,11 +76,11 @@ def diagnose(
     return None
 
 
-def _of_process(before: Limits | None, now: Limits | None) -> Limits | None:
+def _of_process(before: Limits, now: Limits | None) -> Limits:
     """The newest of both; the limits of the process from `before`, because another process may have read
     `now`."""
-    if before is None or now is None:
-        return now or before
+    if now is None:
+        return before
     own = (before.open_files, before.open_files_most, before.address_space_bytes)
     return replace(now, open_files=own[0], open_files_most=own[1], address_space_bytes=own[2])
 
@@ -88,13 +88,13 @@ def _of_process(before: Limits | None, now: Limits | None) -> Limits | None:
 # ------------------------------------------------------------------------------------------------ memory
 
 
-def _of_rays_kill(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
-    capped = [g for g in limits.cgroups if g.limit_bytes] if limits else []
+def _of_rays_kill(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
+    capped = [g for g in limits.cgroups if g.limit_bytes]
     if capped:
         smallest = min(capped, key=lambda g: g.limit_bytes or 0)
         memory = f"{size_text(smallest.limit_bytes or 0)} ({smallest.limit_file} of {smallest.path})"
     else:
-        memory = size_text(limits.memory_bytes) if limits and limits.memory_bytes else "unknown"
+        memory = size_text(limits.memory_bytes) if limits.memory_bytes else "unknown"
     return _out_of_memory(
         f"{who} was {match[0].strip()}\n"
         "Ray kills workers before the node's memory is used up, at RAY_memory_usage_threshold; "
@@ -103,7 +103,7 @@ def _of_rays_kill(who: str, match: re.Match[str], limits: Limits | None) -> Diag
     )
 
 
-def _of_cuda(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
+def _of_cuda(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
     if match.re is _CUDA_BARE:
         return _out_of_memory(f"{who}: {match[0]}. The memory of the GPU is unknown.", _ON_GPU)
     has = (
@@ -117,16 +117,16 @@ def _of_cuda(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis
     )
 
 
-def _of_host(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
+def _of_host(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
     parts = []
-    if limits and limits.memory_bytes and limits.available_bytes is not None:
+    if limits.memory_bytes and limits.available_bytes is not None:
         parts.append(
             f"the machine has {size_text(limits.memory_bytes)}, {size_text(limits.available_bytes)} available"
         )
-    for cgroup in limits.cgroups if limits else ():
+    for cgroup in limits.cgroups:
         if cgroup.limit_bytes is not None:
             parts.append(f"{cgroup.path} allows {size_text(cgroup.limit_bytes)} ({cgroup.limit_file})")
-    if limits and limits.address_space_bytes is not None:
+    if limits.address_space_bytes is not None:
         parts.append(f"RLIMIT_AS (ulimit -v) allows {size_text(limits.address_space_bytes)}")
     return _out_of_memory(
         f"{who}: {match[0].strip()}\nMemory: {'; '.join(parts) or 'unknown'}.",
@@ -141,9 +141,9 @@ def _out_of_memory(what: str, remedy: str) -> Diagnosis:
 # ---------------------------------------------------------------------------------------- other limits
 
 
-def _of_shm(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
+def _of_shm(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
     size = "of unknown size"
-    if limits and limits.shm_bytes is not None and limits.shm_used_bytes is not None:
+    if limits.shm_bytes is not None and limits.shm_used_bytes is not None:
         size = f"{size_text(limits.shm_bytes)}, {size_text(limits.shm_used_bytes)} of it in use now"
     return Diagnosis(
         LIMIT,
@@ -154,28 +154,24 @@ def _of_shm(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
     )
 
 
-def _of_files(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
+def _of_files(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
     if match["all"]:
         return Diagnosis(
             LIMIT,
             f"{who}: too many open files on the whole machine (sysctl fs.file-max).\n"
             "An unchanged run would fail again. Close files in your code, or request a larger fs.file-max.",
         )
-    allowed = (
-        f"RLIMIT_NOFILE is {limits.open_files}, and may be raised to {limits.open_files_most}"
-        if limits
-        else "RLIMIT_NOFILE is unknown"
-    )
     return Diagnosis(
         LIMIT,
-        f"{who}: too many open files; {allowed}.\n"
+        f"{who}: too many open files; RLIMIT_NOFILE is {limits.open_files}, and may be raised to "
+        f"{limits.open_files_most}.\n"
         "An unchanged run would fail again. Close files in your code, raise the limit (ulimit -n; docker's "
         "--ulimit nofile),\nor call torch.multiprocessing.set_sharing_strategy('file_system') if loader "
         "processes return many tensors.",
     )
 
 
-_RULES: dict[re.Pattern[str], Callable[[str, re.Match[str], Limits | None], Diagnosis]] = {
+_RULES: dict[re.Pattern[str], Callable[[str, re.Match[str], Limits], Diagnosis]] = {
     _CUDA: _of_cuda,
     _CUDA_BARE: _of_cuda,
     _FILES: _of_files,
