@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -160,24 +161,19 @@ class Group:
     def _call_on_node(
         self, rank: int, function: Callable[..., _T], *args: Any, is_silent: bool = False
     ) -> _T | None:
-        """The result of a function in a rank or, if the rank does not answer, in another process of its node:
-        in this process if it is on that node, in another rank there, or in a new Ray task. None if none
-        answers.
+        """The result of a function on the node of a rank: in this process if it is on that node; otherwise in
+        the rank, in another rank there, or in a new Ray task. None if none answers.
 
         Args:
             is_silent: the rank was asked already, and does not answer.
         """
         host = self._limits[rank].host
-        if is_silent and host == this_host():
+        if host == this_host():
             return function(*args)
         neighbours = [r for r, limits in self._limits.items() if limits.host == host and r != rank]
         for target in neighbours if is_silent else (rank, *neighbours):
-            try:
+            with suppress(Exception):  # dead, stopped, or without a free file descriptor
                 found: _T = answer(self._workers[target].execute_async(function, *args), _ANSWER_S)
-            except Exception:  # noqa: BLE001  dead, stopped, or without a free file descriptor
-                if host == this_host():
-                    return function(*args)
-            else:
                 return found
         return self._call_in_new_process(rank, function, *args)
 
