@@ -14,6 +14,7 @@ from clustertrain.run.records import Failure, JobChanges
 from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.run.streams.step_counter import Reached
 from clustertrain.worker.scripts.script_command import script_arguments
+from sample_records import sample_restart_claim
 from small_job import job
 
 __all__ = ["job"]
@@ -84,6 +85,18 @@ def test_steps_of_a_replaced_job_are_not_repeated(job, run, replaced, redone):
     started(third, job())
     resumed = [event for event in events_of_attempt(third) if event["kind"] == "resumed"]
     assert [event["redone_steps"] for event in resumed] == redone
+
+
+def test_a_start_that_had_no_plan_hides_no_steps_of_the_one_before(job, run):
+    """Its driver was killed, and its supervisor claimed it to count that."""
+    first = claim_attempt(run)
+    started(first, job())
+    reaches(first, 50)
+    first.restart(1).claim.create(sample_restart_claim())
+    second = claim_attempt(run)
+    started(second, job())
+    (resumed,) = (event for event in events_of_attempt(second) if event["kind"] == "resumed")
+    assert resumed["redone_steps"] == 50
 
 
 def test_a_checkpoint_that_was_committed_late_is_passed_over_with_a_warning(run, job):

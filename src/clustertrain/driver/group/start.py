@@ -293,8 +293,8 @@ def _reached_before(restart: Restart) -> int:
     if earlier:
         return reached_step(earlier[-1])
     for each in reversed(attempt.run.attempts()):
-        if each.n != attempt.n and (last := each.newest_restart()) is not None:
-            return reached_step(last)
+        if each.n != attempt.n and (starts := [start for start in each.restarts() if start.plan.exists()]):
+            return reached_step(starts[-1])
         changes = each.changes.read()
         if changes is not None and changes.starts_over:
             return 0
