@@ -12,27 +12,10 @@ import math
 import os
 import signal
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clustertrain import variables
 from clustertrain.errors import ClusterTrainError
-
-if TYPE_CHECKING:  # mypy does not follow __getattr__: clustertrain/__init__.py makes all files one cycle
-    from ray._private.node import Node
-    from ray._private.parameter import RayParams
-    from ray._private.services import get_node
-    from ray._raylet import GcsClient, get_port_filename, persist_port  # type: ignore[attr-defined]  # compiled
-    from ray.core.generated.gcs_pb2 import GcsNodeInfo
-
-    __all__ = [
-        "GcsClient",
-        "GcsNodeInfo",
-        "Node",
-        "RayParams",
-        "get_node",
-        "get_port_filename",
-        "persist_port",
-    ]
 
 ERROR_LOGGER = "ray.train.v2._internal.util"
 """Where Ray Train logs the exception of the train function, in a worker."""
