@@ -7,7 +7,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from clustertrain.driver.ray_internals import is_stock
 from clustertrain.errors import ClusterError
 from clustertrain.node.network import is_listening
 
@@ -37,8 +36,6 @@ class Head:
         host, _, port = self._address.rpartition(":")
         if self._client is None and not is_listening(host, int(port)):
             return False
-        if is_stock():
-            return True
         from clustertrain.driver.ray_internals import GcsClient
 
         try:
