@@ -218,8 +218,7 @@ def _succeed(
     random.setstate(after.python)
     if not _imported(request):
         os._exit(0)  # at a normal exit, Python would wait for threads of the modules
-    text = f"clustertrain: the next start of a rank has {len(sys.modules)} modules imported"
-    print(f"{text}; keeping them takes {_own_mebibytes()} MiB", flush=True)
+    print(f"clustertrain: the next start of a rank has {len(sys.modules)} modules imported", flush=True)
     os.write(ready, _ACCEPTED)
     os.close(ready)
     _serve(channel, before, RandomStates.now())
@@ -287,12 +286,6 @@ def _drawn_id() -> bytes:
     from ray import ObjectRef
 
     return bytes(ObjectRef.from_random().binary())
-
-
-def _own_mebibytes() -> int:
-    """The memory that no other process shares."""
-    rows = Path("/proc/self/smaps_rollup").read_text()
-    return sum(int(kib) for kib in re.findall(r"^Private_\w+: +(\d+) kB", rows, re.MULTILINE)) // 1024
 
 
 def _has_one_thread() -> bool:
