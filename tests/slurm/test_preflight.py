@@ -118,6 +118,28 @@ def test_a_reservation_of_others_is_no_matter_of_partitions(login, cluster):
     assert "sbatch printed: Access denied to requested reservation.\nName a reservation that you may" in error
 
 
+PARTITIONS = {
+    "none of this name": ("gpu,gpus", "", "Invalid partition name specified", "There is no such partition"),
+    "drained": ("gpu", "State=DRAIN", "Required partition not available", "Name a partition that takes"),
+    "no default": (None, "Default=NO", "No partition specified or system default partition", "Set slurm."),
+}
+
+
+@pytest.mark.parametrize(("partition", "change", "said", "remedy"), PARTITIONS.values(), ids=PARTITIONS)
+def test_slurm_says_that_a_partition_cannot_take_the_job(request, partition, change, said, remedy):
+    login, cluster = request.getfixturevalue("login"), request.getfixturevalue("cluster")
+    login.job(slurm={"partition": partition})
+    try:
+        if change:
+            cluster.command("scontrol", "update", "PartitionName=gpu", change)
+        error = refusal(login, 3)
+    finally:
+        cluster.command("scontrol", "update", "PartitionName=gpu", "State=UP", "Default=YES")
+    assert said in error
+    assert remedy in error
+    assert "slurm.partition" in error
+
+
 SLURM_SAYS = {
     "a feature": ({"constraint": "h100"}, "Invalid feature specification", "slurm.constraint"),
     "a reservation": ({"reservation": "mine"}, "Requested reservation is invalid", "slurm.reservation"),

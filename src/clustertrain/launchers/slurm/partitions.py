@@ -1,8 +1,9 @@
 """Checks before the submission that the cluster has the resources that a job requests.
 
 With EnforcePartLimits=NO, SLURM's default, a cluster accepts a job that can never start, and the job waits
-forever. The output of `sinfo` is read as columns, which every version prints. Its JSON comes from a plugin
-that may be missing and changes between versions.
+forever. Whether a partition exists and takes jobs, SLURM says itself: `sbatch --test-only` in preflight.py.
+The output of `sinfo` is read as columns, which every version prints. Its JSON comes from a plugin that may be
+missing and changes between versions.
 """
 
 from __future__ import annotations
@@ -142,20 +143,20 @@ def _gpus(gres: str) -> dict[str, int]:
 # -------------------------------------------------------------------------------------------- the checks
 
 
-def check_partition(job: Job, known: Sequence[Partition], requested: str | None) -> Partition:
-    """The first of the requested partitions that can run the job.
+def check_partition(job: Job, known: Sequence[Partition], requested: str | None) -> Partition | None:
+    """The first of the requested partitions that can run the job; None if there is none of these names.
 
     Args:
         requested: names of partitions, separated by commas; None is the cluster's default partition.
 
     Raises:
-        ClusterError: there is no such partition, or none of them could ever run the job; the message names
-            the missing resource.
+        ClusterError: none of them could ever run the job; the message names the missing resource.
     """
-    chosen = _chosen(known, requested)
+    names = requested.split(",") if requested is not None else []
+    chosen = [each for each in known if (each.name in names if names else each.is_default)]
     problems = [_problem(job, partition) for partition in chosen]
-    if None in problems:
-        return chosen[problems.index(None)]
+    if not chosen or None in problems:
+        return chosen[problems.index(None)] if chosen else None
     others = [each.name for each in known if each.availability == "up" and _problem(job, each) is None]
     remedy = (
         f"Partitions that could run it: {_listed(others)}." if others else "No partition here could run it."
@@ -163,35 +164,14 @@ def check_partition(job: Job, known: Sequence[Partition], requested: str | None)
     raise ClusterError(f"{problems[0]}\n{remedy}")
 
 
-def _chosen(known: Sequence[Partition], requested: str | None) -> list[Partition]:
-    if requested is None:
-        chosen = [partition for partition in known if partition.is_default]
-        if not chosen:
-            raise ClusterError(
-                "slurm.partition is not set, and this cluster has no default partition.\n"
-                f"Set it to one of: {_listed([p.name for p in known])}."
-            )
-        return chosen
-    by_name = {partition.name: partition for partition in known}
-    for name in requested.split(","):
-        if name not in by_name:
-            raise ClusterError(
-                f"slurm.partition is {requested}, and this cluster has no partition {name}.\n"
-                f"It has: {_listed(sorted(by_name))}."
-            )
-    return [by_name[name] for name in requested.split(",")]
-
-
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + more if names else "none"
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def _problem(job: Job, partition: Partition) -> str | None:
     """The reason why the job could never run in the partition, or None if it could run."""
     name, time_s, nodes = f"partition {partition.name}", job.section(Slurm).time_limit_s, job.node_counts[0]
-    if partition.availability not in ("up", "down"):  # SLURM queues jobs for a partition that is down
-        return f"{name} is {partition.availability}: SLURM starts no jobs there."
     if time_s is not None and time_s > partition.time_limit_s:
         limit = duration_text(partition.time_limit_s)
         return f"slurm.time_limit is {duration_text(time_s)}, and {name} allows {limit}."
