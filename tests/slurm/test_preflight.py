@@ -30,7 +30,7 @@ ON_ANY_SITE = {
     ),
     "GPUs of a type that it has not": (
         {"resources": {"workers": 1, "gpus_per_worker": 1}, "slurm": {"gpu_type": "h100"}},
-        "GPUs of type h100 on each node, and a node of partition gpu has at most 0. Its GPUs have no type",
+        "GPUs of type h100 on each node, and a node of partition gpu has at most 0. It has gpu:2: without",
     ),
     "too short": (
         {"slurm": {"time_limit": "2m"}},

@@ -40,13 +40,14 @@ def test_partitions_are_read_with_all_their_kinds_of_nodes():
     )
     assert (found["gpu"].max_nodes, found["cpu"].max_nodes) == (4, inf)
     assert found["gpu"].nodes == (
-        Nodes(6, 64, 512000, {"a100": 4}),
-        Nodes(2, 64, 1024000, {"h100": 8}),
+        Nodes(6, 64, 512000, "gpu:a100:4(S:0-1)"),
+        Nodes(2, 64, 1024000, "gpu:h100:8(S:0-1)"),
     )
-    assert found["mig"].nodes[0].gpus == {"1g.5gb": 7, "a100": 1}
+    mig = found["mig"].nodes[0]
+    assert [mig.gpus(each) for each in (None, "1g.5gb", "a100", "h100")] == [8, 7, 1, 0]
     assert found["short"].nodes[0].cpus == 8  # MaxCPUsPerNode
-    assert found["old"].nodes[0].gpus == {"": 2}
-    assert found["cpu"].nodes[0].gpus == {}
+    assert [found["old"].nodes[0].gpus(each) for each in (None, "a100")] == [2, 0]
+    assert found["cpu"].nodes[0].gpus(None) == 0
 
 
 def test_what_is_no_line_of_it_is_left_out():
@@ -108,13 +109,13 @@ REFUSED = {
         "gpu",
         {"gpu_type": "a100", "resources": {"nodes": 1, "gpus_per_node": 8}},
         "GPUs of type a100 on each node, and a node of partition gpu has at most 4. "
-        "It has a100 (4), h100 (8).",
+        "It has gpu:a100:4(S:0-1), gpu:h100:8(S:0-1): without a type leave out slurm.gpu_type.",
         "No partition here",
     ),
     "a type where GPUs have none": (
         "untyped",
         {"gpu_type": "a100", "resources": {"nodes": 1, "gpus_per_node": 1}},
-        "has at most 0. Its GPUs have no type: leave out slurm.gpu_type",
+        "has at most 0. It has gpu:2: without a type leave out slurm.gpu_type",
         "gpu, mig",
     ),
     "too few nodes of a kind": (

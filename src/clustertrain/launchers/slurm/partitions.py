@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
@@ -37,15 +37,18 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of a partition with the same resources. `gpus` counts GPUs by type; "" means without a type."""
+    """Nodes of a partition with the same resources. `gres` is as SLURM writes it: `gpu:2`,
+    `gpu:a100:4(S:0-1),gpu:1g.5gb:7`, `(null)`."""
 
     count: float
     cpus: float
     memory_mib: float
-    gpus: Mapping[str, int] = field(default_factory=dict)
+    gres: str
 
-    def gpus_of(self, gpu_type: str | None) -> int:
-        return sum(self.gpus.values()) if gpu_type is None else self.gpus.get(gpu_type, 0)
+    def gpus(self, gpu_type: str | None) -> int:
+        """Its GPUs of a type, or all of them."""
+        found = re.findall(r"\bgpu(?::([^:,()]+))?:(\d+)(?![\w.])", self.gres)
+        return sum(int(count) for each, count in found if gpu_type in (None, each))
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def parse(output: str) -> list[Partition]:
         if len(fields) < 10:
             continue
         name, availability, time_limit, default_time, sizes, count, cpus, max_cpus, memory, gres = fields
-        nodes = Nodes(_int(count), min(_int(cpus), _int(max_cpus, math.inf)), _int(memory), _gpus(gres))
+        nodes = Nodes(_int(count), min(_int(cpus), _int(max_cpus, math.inf)), _int(memory), gres)
         earlier = found.get(name)
         limit_s = slurm_duration_s(time_limit) or math.inf
         found[name] = Partition(
@@ -130,14 +133,6 @@ def _int(text: str, otherwise: float = 0) -> float:
     """Parse a number; sinfo appends '+' if the nodes of a line have different numbers."""
     digits = re.match(r"\d+", text)
     return int(digits[0]) if digits else otherwise
-
-
-def _gpus(gres: str) -> dict[str, int]:
-    """Parse generic resources such as `gpu:2`, `gpu:a100:4(S:0-1),gpu:1g.5gb:7`, `(null)` to GPUs by type."""
-    counts: dict[str, int] = {}
-    for gpu_type, count in re.findall(r"\bgpu(?::([^:,()]+))?:(\d+)(?![\w.])", gres):
-        counts[gpu_type] = counts.get(gpu_type, 0) + int(count)
-    return counts
 
 
 # -------------------------------------------------------------------------------------------- the checks
@@ -192,16 +187,17 @@ def _shortage(job: Job, partition: Partition) -> str | None:
     amounts: list[tuple[str, str, int, Callable[[Nodes], float]]] = [
         (f"{shape.cpus_per_worker:g} CPUs", "CPUs", cpus_per_node(job), lambda node: node.cpus),
         (memory, "MiB of memory", memory_mib, lambda node: node.memory_mib),
-        (f"{shape.gpus_per_worker} GPUs", gpus, gpus_per_node(job), lambda node: node.gpus_of(gpu_type)),
+        (f"{shape.gpus_per_worker} GPUs", gpus, gpus_per_node(job), lambda node: node.gpus(gpu_type)),
     ]
     for of_worker, what, required, amount in amounts:
         fitting = tuple(node for node in candidates if amount(node) >= required)
         if not fitting:
             most = max(map(amount, candidates), default=0)
+            has = _listed([*dict.fromkeys(node.gres for node in partition.nodes)])
+            types = f" It has {has}: without a type leave out slurm.gpu_type."
             return (
                 f"{shape.workers_per_node} workers × {of_worker} = {required} {what} on each node, "
-                f"and a node of {name} has at most {most}."
-                + (_other_gpus(partition) if what == gpus and gpu_type else "")
+                f"and a node of {name} has at most {most}." + (types if what == gpus and gpu_type else "")
             )
         candidates = fitting
     nodes, count = job.node_counts[0], sum(node.count for node in candidates)
@@ -209,15 +205,3 @@ def _shortage(job: Job, partition: Partition) -> str | None:
         each = ", ".join(f"{required} {what}" for _, what, required, _ in amounts if required)
         return f"resources.nodes is {nodes}, with {each} each, and {name} has {count} such nodes."
     return None
-
-
-def _other_gpus(partition: Partition) -> str:
-    """The types that slurm.gpu_type may name there, with the number of GPUs of a node."""
-    most: dict[str, int] = {}
-    for node in partition.nodes:
-        for gpu_type, count in node.gpus.items():
-            most[gpu_type] = max(count, most.get(gpu_type, 0))
-    known = [f"{gpu_type} ({count})" for gpu_type, count in sorted(most.items()) if gpu_type]
-    if known:
-        return f" It has {_listed(known)}."
-    return " Its GPUs have no type: leave out slurm.gpu_type." if most else " It has no GPUs."
