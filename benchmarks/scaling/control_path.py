@@ -113,7 +113,7 @@ class ControlPath:
         return Start(self.job, self.run, Options(), allocation, self._folder, ())
 
     def _node(self) -> Node:
-        return Node("10.0.0.1", "eth0", Ports(20000, 20099), Path("/token"), {})
+        return Node("10.0.0.1", Ports(20000, 20099), Path("/token"), {})
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class ControlPath:
         start = self._start_of(node)
         found = wait_for_head(self.run, start.allocation.record, 60, start.poll_s, lambda: False)
         assert found is not None
-        record_arrival(start, self._node(), found[0])
+        record_arrival(start.allocation, found[0])
 
     def _driver_begins(self) -> None:
         job_of(self.attempt)

@@ -53,7 +53,7 @@ def files(run):
         (attempt.result, Result("failed", "error", 1, "E: no", 7, 2, {"loss": 0.5}, "00000007-1.0", 1)),
         (attempt.result, Result("done", "finished", 0, best=BestCheckpoint("00000007-1.0", "f1", 0.5))),
         (attempt.rendezvous, RENDEZVOUS),
-        (attempt.arrival(1), Arrival("n2", "10.0.0.2", "eth0", 4, 0, 2**33, "20100-20139")),
+        (attempt.arrival(1), Arrival("n2")),
         (attempt.node_failure(1), Arrival("n2", error="too small", exit_code=3)),
         (restart.claim, sample_restart_claim()),
         (restart.plan, ResumePoint("00000007-1.0", 7)),

@@ -58,7 +58,7 @@ def test_a_job_that_is_over_ends_the_wait(run):
 
 def test_who_is_there(run):
     attempt = claim_attempt(run, world_size=2)
-    attempt.arrival(0).write(Arrival("n1", address="10.0.0.1", cpus=4))
+    attempt.arrival(0).write(Arrival("n1"))
     attempt.arrival(1).write(Arrival("n2", error="too small", exit_code=3))
     there = arrivals(attempt)
     assert {rank: (a.host, a.error) for rank, a in there.items()} == {0: ("n1", None), 1: ("n2", "too small")}
@@ -66,7 +66,7 @@ def test_who_is_there(run):
 
 def test_a_failure_is_found_without_reading_the_nodes_that_arrived(run):
     attempt = claim_attempt(run, world_size=2)
-    attempt.arrival(0).write(Arrival("n1", address="10.0.0.1", cpus=4))
+    attempt.arrival(0).write(Arrival("n1"))
     assert failures(attempt) == []
     report_failure(attempt, 1, Arrival("n2", error="too small", exit_code=3))
     attempt.arrival(0).store.write_atomic(attempt.arrival(0).key, b"is not read")

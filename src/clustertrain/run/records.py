@@ -416,16 +416,8 @@ class Arrival:
     the run, or None if the node was lost during the run."""
 
     host: str
-    address: str | None = None
-    interface: str | None = None
-    cpus: int | None = None
-    gpus: int | None = None
-    memory_bytes: int | None = None
-    ports: str | None = None
     error: str | None = None
     exit_code: int | None = None
-    version: str = __version__
-    time: float = field(default_factory=time.time)
 
 
 # ------------------------------------------------------------------------------------- a scheduler's jobs

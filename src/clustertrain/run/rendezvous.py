@@ -1,7 +1,7 @@
 """The rendezvous of the nodes of one start of a job, by files in the attempt's folder.
 
 rendezvous.json         the head writes it as soon as it knows its ports; the other nodes wait for it
-nodes/<k>.json          each node writes that it has found the head, with its resources
+nodes/<k>.json          each node writes that it has found the head
 node-failures/<k>.json  a node writes why it cannot take part, or was lost, and the same in nodes/<k>.json
 
 The head looks for failures as long as the run lasts. They have a folder of their own, so that a look is one

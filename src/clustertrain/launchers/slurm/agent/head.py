@@ -122,7 +122,7 @@ def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
         nodes=allocation.nodes,
     )
     attempt.rendezvous.write(rendezvous)
-    record_arrival(start, node, attempt)
+    record_arrival(allocation, attempt)
 
 
 def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:

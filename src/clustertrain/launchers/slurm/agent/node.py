@@ -19,7 +19,7 @@ from clustertrain.launchers.slurm.agent.allocation import (
     read_allocation,
 )
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
-from clustertrain.node.network import address_towards, interface_of
+from clustertrain.node.network import address_towards
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.admission import Options
 from clustertrain.run.folder import Attempt, RunDir
@@ -51,7 +51,6 @@ class Node:
     """The part of this node in the Ray cluster."""
 
     address: str
-    interface: str | None
     ports: Ports
     token_path: Path
     environment: dict[str, str]
@@ -79,7 +78,7 @@ def read_start(argument: str, folder: Path) -> Start:
 
 
 def prepare_node(start: Start, route_target: str) -> Node:
-    """Check this node and prepare it for Ray: address, interface, ports, token, folder for temporary files.
+    """Check this node and prepare it for Ray: address, ports, token, folder for temporary files.
 
     Args:
         route_target: a host; this node's address is that of the interface with the route to it.
@@ -92,7 +91,6 @@ def prepare_node(start: Start, route_target: str) -> Node:
     check_installed(allocation.host, "slurm.python")
     check_resources(start.job, allocation, start.options.command)
     address = address_towards(route_target)
-    interface = interface_of(address)
     # The number of the job, not its name: those of jobs that start together differ, also in an array.
     ports = free_block(ports_needed(start.job), seed=int(os.environ["SLURM_JOB_ID"]))
     token = os.environ.get(variables.TOKEN)
@@ -112,7 +110,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
         ports=ports,
         code=start.code,
     )
-    return Node(address, interface, ports, token_path, environment)
+    return Node(address, ports, token_path, environment)
 
 
 def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
@@ -133,19 +131,9 @@ def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> G
     return Guarded(command, log, ray_folder, node.environment, shielded=True)
 
 
-def record_arrival(start: Start, node: Node, attempt: Attempt) -> None:
-    """Record in the storage that this node has found the head, with its address and its resources."""
-    allocation = start.allocation
-    arrival = Arrival(
-        allocation.host,
-        address=node.address,
-        interface=node.interface,
-        cpus=allocation.cpus,
-        gpus=allocation.gpus,
-        memory_bytes=allocation.memory_bytes,
-        ports=str(node.ports),
-    )
-    attempt.arrival(allocation.node_rank).write(arrival)
+def record_arrival(allocation: Allocation, attempt: Attempt) -> None:
+    """Record in the storage that this node has found the head."""
+    attempt.arrival(allocation.node_rank).write(Arrival(allocation.host))
 
 
 def ray_ended(host: str, ray: Guarded) -> NodeLost:

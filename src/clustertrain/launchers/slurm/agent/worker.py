@@ -48,7 +48,7 @@ def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
     try:
         _check_version(rendezvous, allocation)
         node = prepare_node(start, rendezvous.head_address)
-        record_arrival(start, node, attempt)
+        record_arrival(allocation, attempt)
         with StreamUpload(attempt, screen.echo):
             ray = start_ray(start, node, attempt, rendezvous.ray_address)
             try:
