@@ -37,7 +37,7 @@ from clustertrain.run.claims import Heartbeat, claim_of, committed_step, heartbe
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import Attempt, Restart, RunDir
 from clustertrain.run.recorded_job import is_of_script, job_of
-from clustertrain.run.records import Failure, RestartClaim, ResumePoint, StacksRequest
+from clustertrain.run.records import Failure, RestartClaim, ResumePoint, SchedulerStart, StacksRequest
 from clustertrain.run.rendezvous import wait_for_head
 from clustertrain.run.result import stopped, write_result
 from clustertrain.run.retry_budget import RetryBudget
@@ -109,7 +109,9 @@ class ControlPath:
             use.moved_bytes += more * (use.moved_bytes - before_bytes)
 
     def _start_of(self, node: int) -> Start:
-        allocation = Allocation(None, "1", 0, self.names, node, None, 8, self.per_node, None)
+        allocation = Allocation(
+            SchedulerStart("slurm", None, "1", 0, self.names), node, None, 8, self.per_node, None
+        )
         return Start(self.job, self.run, Options(), allocation, self._folder, ())
 
     def _node(self) -> Node:

@@ -14,7 +14,7 @@ from clustertrain.launchers.slurm.agent.node import Start
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Arrival
+from clustertrain.run.records import Arrival, SchedulerStart
 from clustertrain.run.rendezvous import report_failure
 from clustertrain.run.streams.history import events_of_attempt
 
@@ -42,7 +42,9 @@ class LivingRay:
 def policy(tmp_path):
     def make(received: str, **slurm) -> SlurmEndPolicy:
         job = Job.model_validate({"name": "a", "function": "m:f", "slurm": slurm})
-        allocation = Allocation(None, "1", 0, ("node1", "node2"), 0, None, 1, 0, None)
+        allocation = Allocation(
+            SchedulerStart("slurm", None, "1", 0, ("node1", "node2")), 0, None, 1, 0, None
+        )
         run = RunDir.newest(str(tmp_path), "a")
         attempt = claim_attempt(run, launcher="slurm", allocation=allocation.record)
         start = Start(job, attempt.run, Options(), allocation, tmp_path, ())

@@ -15,7 +15,7 @@ from clustertrain.record_file import RecordFile
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Rendezvous, Result
+from clustertrain.run.records import Rendezvous, Result, SchedulerStart
 from clustertrain.run.result import write_result
 from waiting import wait_until
 
@@ -32,7 +32,7 @@ def head(tmp_path):
     """The attempt, the port of the head's Ray, and the thread in which the agent waits."""
     run = RunDir.newest(str(tmp_path), "a")
     job = Job.model_validate({"name": "a", "function": "m:f"})
-    allocation = Allocation(None, "1", 0, ("node1", "node2"), 1, None, 1, 0, None)
+    allocation = Allocation(SchedulerStart("slurm", None, "1", 0, ("node1", "node2")), 1, None, 1, 0, None)
     attempt = claim_attempt(run, launcher="slurm", allocation=allocation.record)
     start = Start(job, run, Options(), allocation, tmp_path, ())
     with socket.create_server(("127.0.0.1", 0)) as server:

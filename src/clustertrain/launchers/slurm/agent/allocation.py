@@ -27,17 +27,14 @@ class Allocation:
     """The allocation of a SLURM job on one node.
 
     Attributes:
-        restart: the number of earlier starts of this job by SLURM.
-        nodes: SLURM's host names of all nodes of the job; node 0 runs the batch shell.
-        node_rank: the index of this node in `nodes`.
+        record: this start of the job, as the claim of its attempt records it; its first node runs the batch
+            shell.
+        node_rank: the index of this node in `record.nodes`.
         launch_address: SLURM's address of node 0, or None if SLURM does not set it.
         memory_bytes: None if there is no limit.
     """
 
-    cluster: str | None
-    job_id: str
-    restart: int
-    nodes: tuple[str, ...]
+    record: SchedulerStart
     node_rank: int
     launch_address: str | None
     cpus: int
@@ -46,16 +43,11 @@ class Allocation:
 
     @property
     def host(self) -> str:
-        return self.nodes[self.node_rank]
+        return self.record.nodes[self.node_rank]
 
     @property
     def is_head(self) -> bool:
         return self.node_rank == 0
-
-    @property
-    def record(self) -> SchedulerStart:
-        """The record of this start of the job in the claim of its attempt."""
-        return SchedulerStart("slurm", self.cluster, self.job_id, self.restart, self.nodes)
 
 
 def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
@@ -70,11 +62,9 @@ def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
             "The script of `clustertrain submit` starts this program. On one machine use `clustertrain run`."
         )
     nodes = tuple(filter(None, environ.get(variables.NODES, "").split(",")))
+    cluster, restart = environ.get("SLURM_CLUSTER_NAME"), int(environ.get("SLURM_RESTART_COUNT") or 0)
     return Allocation(
-        cluster=environ.get("SLURM_CLUSTER_NAME"),
-        job_id=_job_id(environ),
-        restart=int(environ.get("SLURM_RESTART_COUNT") or 0),
-        nodes=nodes or (socket.gethostname(),),
+        SchedulerStart("slurm", cluster, _job_id(environ), restart, nodes or (socket.gethostname(),)),
         node_rank=int(environ["SLURM_NODEID"]),
         launch_address=environ.get("SLURM_LAUNCH_NODE_IPADDR"),
         cpus=_cpus(environ),

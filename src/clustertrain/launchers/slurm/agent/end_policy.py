@@ -97,7 +97,7 @@ class SlurmEndPolicy:
         return self.mail.query_job() if self.mail is not None else ""
 
     def _ending(self, answer: str, asked: float, *, is_lead: bool) -> Ending:
-        restart = self.start.allocation.restart
+        restart = self.start.allocation.record.restart
         ending = ending_of(answer, restart=restart, is_lead=is_lead, asked=asked)
         if "JobState=" not in answer and self.ending is not None:  # it was SLURM that warned before
             return Ending(self.ending.cause, ending.deadline)

@@ -51,7 +51,7 @@ def _run(start: Start, signals: Sequence[int], mail: Mailbox | None, screen: Scr
         start.options,
         start.allocation.record,
         screen,
-        world_sizes=lambda: _world_sizes(start.job, start.allocation.nodes),
+        world_sizes=lambda: _world_sizes(start.job, start.allocation.record.nodes),
         supervise=lambda attempt: _supervise(start, attempt, signals, mail, screen),
         run=start.run,
     )
@@ -83,7 +83,7 @@ def _supervise(
         _publish_rendezvous(start, node, attempt)
         screen.echo(
             f"{attempt.run.name}: attempt {attempt.n} in {attempt.run.uri}, SLURM job "
-            f"{start.allocation.job_id} on {', '.join(start.allocation.nodes)}"
+            f"{start.allocation.record.job_id} on {', '.join(start.allocation.record.nodes)}"
         )
         ray = start_ray(start, node, attempt, head=None)
     except ClusterTrainError as error:
@@ -102,27 +102,26 @@ def _supervise(
 def _route_target(start: Start) -> str:
     """The host whose route determines the head's address: SLURM's address of the head if an interface has it,
     else another node. For a job of one node it is the loopback address."""
-    allocation = start.allocation
-    if len(allocation.nodes) == 1:
+    nodes, own = start.allocation.record.nodes, start.allocation.launch_address
+    if len(nodes) == 1:
         return LOOPBACK
-    own = allocation.launch_address
-    return own if own is not None and interface_of(own) is not None else allocation.nodes[1]
+    return own if own is not None and interface_of(own) is not None else nodes[1]
 
 
 def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
-    allocation = start.allocation
+    job = start.allocation.record
     rendezvous = Rendezvous(
         attempt=attempt.n,
-        job_id=allocation.job_id,
-        restart=allocation.restart,
+        job_id=job.job_id,
+        restart=job.restart,
         head_address=node.address,
         port=node.ports.first,
         ports=str(node.ports),
         token_path=str(node.token_path),
-        nodes=allocation.nodes,
+        nodes=job.nodes,
     )
     attempt.rendezvous.write(rendezvous)
-    record_arrival(allocation, attempt)
+    record_arrival(start.allocation, attempt)
 
 
 def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:
@@ -132,6 +131,6 @@ def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:
     environment = {
         **node.environment,
         variables.HEAD: f"{node.address}:{node.ports.first}",
-        variables.NODES: ",".join(start.allocation.nodes),
+        variables.NODES: ",".join(start.allocation.record.nodes),
     }
     return start_driver(attempt, folder, environment, shielded=True)

@@ -71,7 +71,7 @@ def read_start(argument: str, folder: Path) -> Start:
     if is_of_sweep := argument.startswith("["):
         index = int(os.environ["SLURM_ARRAY_TASK_ID"])
         argument = Submission.of_element(argument, index).to_text()
-    job, run, options, code = read_start_of(argument, folder, "submit --to slurm", allocation.restart)
+    job, run, options, code = read_start_of(argument, folder, "submit --to slurm", allocation.record.restart)
     if not is_of_sweep:
         check_no_array(job, options.command)
     return Start(job, run, options, allocation, folder, code)
