@@ -165,7 +165,6 @@ DESCRIPTIONS = (
     "what `clustertrain submit` sets",
     "The script of `clustertrain submit` starts this program",
     "On one machine use `clustertrain run`",
-    "The script of `clustertrain render --to slurm` creates one",
     ": clustertrain render --to slurm ",  # in the script: what rendered it
 )
 

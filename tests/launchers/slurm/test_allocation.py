@@ -22,6 +22,8 @@ STEP = {
     "SLURM_CLUSTER_NAME": "site",
     "SLURM_NODEID": "1",
     "CLUSTERTRAIN_NODES": "n1,n2",
+    "CLUSTERTRAIN_TOKEN": "s3cret",
+    "CLUSTERTRAIN_MAIL": "/tmp/ct-mail-1",
     "SLURM_CPUS_ON_NODE": "1",
 }
 
@@ -44,7 +46,7 @@ def job(resources):
 
 def test_who_it_is():
     found = share()
-    assert (found.host, found.is_head) == ("n2", False)
+    assert found.host == "n2"
     assert found.record == SchedulerStart("slurm", "site", "12", 0, ("n1", "n2"))
     assert share(SLURM_RESTART_COUNT="3").record.restart == 3
 
@@ -54,9 +56,11 @@ def test_an_element_of_an_array_has_the_id_that_scontrol_takes_for_it_alone():
     assert share(SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID="3").record.job_id == "12_3"
 
 
-@pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_NODEID"])
+@pytest.mark.parametrize(
+    "missing", ["SLURM_JOB_ID", "SLURM_NODEID", "CLUSTERTRAIN_TOKEN", "CLUSTERTRAIN_MAIL"]
+)
 def test_elsewhere_it_is_refused(missing):
-    with pytest.raises(ClusterError, match="not a task of a SLURM step"):
+    with pytest.raises(ClusterError, match=f"{missing} is not set: this process is not a task"):
         read_allocation({key: value for key, value in STEP.items() if key != missing})
 
 

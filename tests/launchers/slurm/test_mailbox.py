@@ -120,9 +120,11 @@ def test_on_a_full_disk_the_verdict_is_a_link(tmp_path, monkeypatch):
     assert (tmp_path / "verdict").readlink() == Path("requeue 75")
 
 
-def test_without_a_batch_shell_there_is_no_mailbox(tmp_path):
+def test_only_the_node_of_the_batch_shell_has_the_mailbox(tmp_path):
+    mail = {"CLUSTERTRAIN_MAIL": str(tmp_path)}
     assert Mailbox.of_this_job({}) is None
-    assert Mailbox.of_this_job({"CLUSTERTRAIN_MAIL": str(tmp_path)}) is not None
+    assert Mailbox.of_this_job({**mail, "SLURM_NODEID": "1"}) is None
+    assert Mailbox.of_this_job({**mail, "SLURM_NODEID": "0"}) is not None
 
 
 # As srun of SLURM 22.05 printed it for a program that is missing on node2, one that was killed there, and a

@@ -23,6 +23,7 @@ JOB = parse_job(
     "resources: {workers: 4, nodes: 2, cpus_per_worker: 1.5, gpus_per_worker: 1, memory_per_worker: 2Gi}\n",
     "job.yaml",
 )
+SCRIPT = {"CLUSTERTRAIN_NODES": "n1", "CLUSTERTRAIN_TOKEN": "s3cret", "CLUSTERTRAIN_MAIL": "/tmp/ct-mail-1"}
 
 
 def parameters(head):
@@ -80,7 +81,7 @@ def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, m
     monkeypatch.setattr(module, "free_block", free_block)
     start = SimpleNamespace(job=parse_job("name: a\nfunction: m:f\n", "job.yaml"), options=Options())
     for number in ("101", "110"):
-        step = {"SLURM_JOB_ID": number, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1"}
+        step = {"SLURM_JOB_ID": number, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1", **SCRIPT}
         for name, value in step.items():
             monkeypatch.setenv(name, value)
         start.allocation = read_allocation()
@@ -91,7 +92,7 @@ def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, m
 
 def test_a_node_finds_each_folder_of_code_in_the_submission(tmp_path, monkeypatch):
     step = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "site", "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1"}
-    for name, value in {**step, "CLUSTERTRAIN_NODES": "n1"}.items():
+    for name, value in {**step, **SCRIPT}.items():
         monkeypatch.setenv(name, value)
     for name in ("project/src", "lib"):
         (tmp_path / name).mkdir(parents=True)

@@ -39,7 +39,7 @@ def main(argument: str) -> int:
         with handled_signals(REQUESTS_TO_END) as signals:
             folder = private_folder()
             start = read_start(argument, folder)
-            if start.allocation.is_head:
+            if mail is not None:
                 return run_on_head(start, signals, mail)
             return run_on_worker_node(start, signals)
     except (ClusterTrainError, RunStopped) as error:

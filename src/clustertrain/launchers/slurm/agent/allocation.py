@@ -7,7 +7,6 @@ allocated amounts. A cgroup and the CPU affinity may limit the process further; 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.records import SchedulerStart
 
 _MIB = 2**20
+_OF_THE_STEP = ("SLURM_JOB_ID", "SLURM_NODEID", variables.NODES, variables.TOKEN, variables.MAIL)
 
 
 @dataclass(frozen=True)
@@ -45,26 +45,22 @@ class Allocation:
     def host(self) -> str:
         return self.record.nodes[self.node_rank]
 
-    @property
-    def is_head(self) -> bool:
-        return self.node_rank == 0
-
 
 def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
     """The allocation on this node, from the variables of the SLURM step and the limits of the kernel.
 
     Raises:
-        ClusterError: this process is not a task of a SLURM step.
+        ClusterError: the batch shell of a job has not started this process in a step.
     """
-    if "SLURM_JOB_ID" not in environ or "SLURM_NODEID" not in environ:
+    if missing := [name for name in _OF_THE_STEP if not environ.get(name)]:
         raise ClusterError(
-            "SLURM_JOB_ID and SLURM_NODEID are not set: this process is not a task of a SLURM step.\n"
+            f"{missing[0]} is not set: this process is not a task of the step of a batch script.\n"
             "The script of `clustertrain submit` starts this program. On one machine use `clustertrain run`."
         )
-    nodes = tuple(filter(None, environ.get(variables.NODES, "").split(",")))
+    nodes = tuple(environ[variables.NODES].split(","))
     cluster, restart = environ.get("SLURM_CLUSTER_NAME"), int(environ.get("SLURM_RESTART_COUNT") or 0)
     return Allocation(
-        SchedulerStart("slurm", cluster, _job_id(environ), restart, nodes or (socket.gethostname(),)),
+        SchedulerStart("slurm", cluster, _job_id(environ), restart, nodes),
         node_rank=int(environ["SLURM_NODEID"]),
         launch_address=environ.get("SLURM_LAUNCH_NODE_IPADDR"),
         cpus=_cpus(environ),

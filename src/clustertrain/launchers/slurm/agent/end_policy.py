@@ -49,7 +49,7 @@ class SlurmEndPolicy:
     attempt: Attempt
     ray: Guarded
     signals: Sequence[int]
-    mail: Mailbox | None
+    mail: Mailbox
     screen: Screen
     ending: Ending | None = None
     term_seen: bool = False
@@ -72,13 +72,13 @@ class SlurmEndPolicy:
 
     def _end_of_the_job(self, is_training: bool) -> Result | None:
         """After a signal, request a save of the workers. End the run shortly before SLURM would kill it."""
-        shell_term = self.mail is not None and self.mail.has_term()
+        shell_term = self.mail.has_term()
         term = not TERM_SIGNALS.isdisjoint(self.signals) or shell_term
-        lead = not LEAD_SIGNALS.isdisjoint(self.signals) or (self.mail is not None and self.mail.has_lead())
+        lead = not LEAD_SIGNALS.isdisjoint(self.signals) or self.mail.has_lead()
         if (term and not self.term_seen) or (lead and self.ending is None):
             self.term_seen = term
             is_lead_term = shell_term and self.start.job.section(Slurm).signal == "TERM"
-            asked, answer = time.monotonic(), self._query_job()
+            asked, answer = time.monotonic(), self.mail.query_job()
             if lost := lost_node("", answer):  # a save would wait for the ranks of that node
                 return ended(self.attempt, "lost", "node_fail", text=lost)
             self.ending = self._ending(answer, asked, is_lead=not term or is_lead_term)
@@ -92,9 +92,6 @@ class SlurmEndPolicy:
             return None
         late = _LATE_SCRIPT if self.start.job.is_script else _LATE_SAVE
         return ended(self.attempt, state, cause, text=late)
-
-    def _query_job(self) -> str:
-        return self.mail.query_job() if self.mail is not None else ""
 
     def _ending(self, answer: str, asked: float, *, is_lead: bool) -> Ending:
         restart = self.start.allocation.record.restart
@@ -133,9 +130,9 @@ class SlurmEndPolicy:
         self.checked_at = time.monotonic()
         if self.ray.code() is not None:
             return self._node_lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
-        errors = self.mail.errors() if self.mail is not None else ""
+        errors = self.mail.errors()
         if lost_node(errors, ""):
-            return ended(self.attempt, "lost", "node_fail", text=lost_node(errors, self._query_job()))
+            return ended(self.attempt, "lost", "node_fail", text=lost_node(errors, self.mail.query_job()))
         impatient = self.attempt.run.with_patience(0).attempt(self.attempt.n)
         with suppress(StorageError):  # the next save fails with the same error and reports it
             if result := _taken_over(impatient) or self._failed_arrival(impatient, is_training):

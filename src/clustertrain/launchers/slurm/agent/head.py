@@ -29,18 +29,17 @@ from clustertrain.supervise.supervisor import supervise
 _REQUEUED_CAUSES = ("preempted", "node_fail", "time_limit")  # "requeued": SLURM has already done it
 
 
-def run_on_head(start: Start, signals: Sequence[int], mail: Mailbox | None) -> int:
+def run_on_head(start: Start, signals: Sequence[int], mail: Mailbox) -> int:
     """Run the attempt to its end. Returns the exit code; the batch shell ends with the same one."""
     result = _run(start, signals, mail, Lines(sys.stdout))
     code = EXIT_DONE if result is None else result.exit_code
-    if mail is not None:
-        restarts = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
-        requeue = restarts and start.job.section(Slurm).requeue
-        mail.write_verdict("requeue" if requeue else "end", code)
+    restarts = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
+    requeue = restarts and start.job.section(Slurm).requeue
+    mail.write_verdict("requeue" if requeue else "end", code)
     return code
 
 
-def _run(start: Start, signals: Sequence[int], mail: Mailbox | None, screen: Screen) -> Result | None:
+def _run(start: Start, signals: Sequence[int], mail: Mailbox, screen: Screen) -> Result | None:
     if was_stopped_by_user(start.run, start.allocation.record):
         screen.echo(
             f"{start.run.name} was stopped by its user, and SLURM restarted its job: nothing is started."
@@ -76,7 +75,7 @@ def _world_sizes(job: Job, nodes: Sequence[str]) -> list[int]:
 
 
 def _supervise(
-    start: Start, attempt: Attempt, signals: Sequence[int], mail: Mailbox | None, screen: Screen
+    start: Start, attempt: Attempt, signals: Sequence[int], mail: Mailbox, screen: Screen
 ) -> Result:
     try:
         node = prepare_node(start, _route_target(start))
@@ -131,6 +130,5 @@ def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:
     environment = {
         **node.environment,
         variables.HEAD: f"{node.address}:{node.ports.first}",
-        variables.NODES: ",".join(start.allocation.record.nodes),
     }
     return start_driver(attempt, folder, environment, shielded=True)

@@ -50,7 +50,7 @@ class Mailbox:
 
     @classmethod
     def of_this_job(cls, environ: Mapping[str, str] = os.environ) -> Mailbox | None:
-        """The mailbox of the job, or None without a batch shell: under salloc, and on later nodes."""
+        """The mailbox of the job, or None on all nodes but that of the batch shell."""
         folder, is_first = environ.get(variables.MAIL), environ.get("SLURM_NODEID", "0") == "0"
         return cls(Path(folder)) if folder and is_first else None
 

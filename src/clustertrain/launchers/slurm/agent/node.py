@@ -93,13 +93,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
     address = address_towards(route_target)
     # The number of the job, not its name: those of jobs that start together differ, also in an array.
     ports = free_block(ports_needed(start.job), seed=int(os.environ["SLURM_JOB_ID"]))
-    token = os.environ.get(variables.TOKEN)
-    if not token:
-        raise ClusterError(
-            f"{variables.TOKEN} is not set, so the nodes have no common secret.\n"
-            "The script of `clustertrain render --to slurm` creates one and starts this program."
-        )
-    token_path = write_token(start.folder, token)
+    token_path = write_token(start.folder, os.environ[variables.TOKEN])
     own = {
         "TMPDIR": str(temporary_folder(start.folder)),
         variables.MEMORY_DIR: str(memory_folder(start.folder)),
