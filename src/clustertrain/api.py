@@ -19,7 +19,6 @@ from clustertrain.errors import EXIT_STOPPED, JobError, RunStopped, error_of_cod
 from clustertrain.job.file import JobSource, load_job, sets_of
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_training_installed
-from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.launcher import Launcher, launcher_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.local.run import run_local
@@ -234,7 +233,7 @@ def submit(
         ClusterTrainError: the job was not submitted.
     """
     start = Start.of(f"submit --to {to}", job, sets_of(overrides))
-    start.submit(to, echo, echo, **options)
+    start.submit(to, echo, **options)
     return start.run
 
 
@@ -286,15 +285,15 @@ class Start:
     def prepare(
         self, to: str, echo: Echo, after: Sequence[str] = (), **options: Unpack[StartOptions]
     ) -> Prepared | None:
-        """Check the job, for `send`; None if its run is already finished. `after`: the jobs before it in a
-        sweep."""
+        """Check the job, for `Launcher.submit`; None if its run is already finished. `after`: the jobs before
+        it in a sweep."""
         launcher, given = launcher_of(to), Options(**options, command=self.command, after=tuple(after))
         return launcher.prepare(launcher.merged(self.job), given, echo)
 
-    def submit(self, to: str, echo: Echo, note: Echo, **options: Unpack[StartOptions]) -> None:
+    def submit(self, to: str, echo: Echo, **options: Unpack[StartOptions]) -> None:
         """Check the job and submit it, unless its run is already finished."""
         if (prepared := self.prepare(to, echo, **options)) is not None:
-            send(self.job.name, to, [prepared], echo, note)
+            launcher_of(to).submit(self.job.name, [prepared], echo)
 
     def run_here(
         self, screen: Screen, *, owns_process: bool, **options: Unpack[RunOptions]
@@ -303,14 +302,6 @@ class Start:
         check_training_installed("run")
         given = Options(**options, command=self.command)
         return run_local(self.job, given, screen, owns_process=owns_process)
-
-
-def send(name: str, to: str, jobs: Sequence[Prepared], echo: Echo, note: Echo) -> list[KnownRun]:
-    """Submit jobs, those of a sweep as one if the scheduler can. `name`: of that one in the queue."""
-    submitted = launcher_of(to).submit(name, jobs, echo)
-    for problem in filter(None, map(record_known_run, submitted)):
-        note(f"note: {problem}")
-    return submitted
 
 
 def _uri(job: Job) -> str:

@@ -71,7 +71,6 @@ def test_a_hint_names_a_run_by_its_name_instead_of_long_options(tmp_path, monkey
     run = known(tmp_path)
     folder = f"clustertrain logs {tmp_path}/runs/digits"
     assert by_name(LONG, run).of("logs") == folder, "it is not recorded"
-    assert by_name(LONG, run, is_new=True).of("logs") == "clustertrain logs digits"
     record_known_run(run)
     assert by_name(LONG, run).of("logs") == "clustertrain logs digits"
     assert str(by_name(LONG, run)) == str(LONG), "a start needs its options"

@@ -198,7 +198,7 @@ def submit(
     It runs a snapshot of job and code: later changes have no effect on it. With --grid it is a job for each
     point of a sweep; on SLURM, an array of them; here, one starts when the one before has ended.
     """
-    from clustertrain.api import Start, send
+    from clustertrain.api import Start
     from clustertrain.cli.grid import points_of, rendered
     from clustertrain.job.file import load_job
     from clustertrain.launchers.launcher import launcher_of
@@ -214,7 +214,7 @@ def submit(
     def send_prepared() -> None:
         targets, jobs = [target for target, _ in prepared], [job for _, job in prepared]
         prepared.clear()
-        known = send(name, to, jobs, click.echo, note)
+        known = launcher_of(to).submit(name, jobs, click.echo)
         submitted.extend(replace(target, known=run) for target, run in zip(targets, known, strict=True))
 
     as_array = bool(grid) and launcher_of(to).scheduler.has_arrays

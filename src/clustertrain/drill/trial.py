@@ -71,7 +71,7 @@ def _to_its_end(start: Start, to: str, note: Callable[[str], None], *, is_first:
         if result.cause in ("interrupt", "terminated"):  # by the user of the drill
             raise KeyboardInterrupt
         return result.state, result.text
-    start.submit(to, silent, note, fresh=is_first, no_check=True)
+    start.submit(to, silent, fresh=is_first, no_check=True)
     try:
         status = start.run.wait()
     except KeyboardInterrupt:

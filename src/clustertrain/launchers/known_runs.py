@@ -118,13 +118,13 @@ def remove_known_run(run: KnownRun) -> None:
             state_file(run, suffix).unlink()
 
 
-def by_name(command: CommandLine, run: KnownRun, *, is_new: bool = False) -> CommandLine:
+def by_name(command: CommandLine, run: KnownRun) -> CommandLine:
     """The command line of a run, for messages. `--set` options make it long, so other commands then name the
-    run by its name, or by its folder if the name is not enough. `is_new`: it is recorded soon."""
+    run by its name, or by its folder if the name is not enough."""
     if not command.sets:
         return command
     named = [each for each in known_runs()[0] if each.name == run.name]
-    is_alone = (is_new or named) and all(each.is_in(run.storage) for each in named)
+    is_alone = named and all(each.is_in(run.storage) for each in named)
     return replace(command, run=run.name if is_alone and not os.path.lexists(run.name) else run.uri)
 
 

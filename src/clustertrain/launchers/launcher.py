@@ -15,7 +15,7 @@ from clustertrain.job.launcher_plugins import PluginProblem, interface_problem, 
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.elsewhere import RunElsewhere
-from clustertrain.launchers.known_runs import KnownRun, by_name
+from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
 from clustertrain.launchers.scheduler.interface import Handle, LaidOutJob, Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import located, status_of, statuses
@@ -129,7 +129,8 @@ class Launcher:
         return prepare(self.scheduler, job, options, echo)
 
     def submit(self, name: str, points: Sequence[Prepared], echo: Echo) -> list[KnownRun]:
-        """Submit jobs, those of a sweep as one if the scheduler can, and print the next commands.
+        """Submit jobs, those of a sweep as one if the scheduler can; record their runs, and print the next
+        commands.
 
         Args:
             name: of that one job in the queue.
@@ -145,7 +146,9 @@ class Launcher:
 
     def _told(self, job: SiteJob, command: CommandLine, submitted: Submitted, echo: Echo) -> KnownRun:
         known = known_run(self.scheduler, job, command.job_file, submitted.handle)
-        echo(what_next(self.scheduler, job.name, submitted, by_name(command, known, is_new=True)))
+        if (problem := record_known_run(known)) is not None:
+            echo(f"note: {problem}")
+        echo(what_next(self.scheduler, job.name, submitted, by_name(command, known)))
         if word := self.scheduler.first_word(job):
             echo(word)
         return known
