@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from clustertrain.driver.fork.forked_check import start_check
 from clustertrain.errors import EXIT_FAILED, ClusterError
@@ -21,7 +19,7 @@ from clustertrain.launchers.source_state import read_source
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
@@ -92,9 +90,18 @@ def run_local(
         try:
             send_leftovers(run, screen.echo)
             with StreamUpload(begun, screen.echo):
-                command = by_name(options.command, known)
-                return run, _supervise(
-                    begun, environment, command, screen, early[0], owns_process=owns_process
+                screen.echo(
+                    f"{run.name}: attempt {begun.n} in {run.uri}; "
+                    f"the driver's output goes to {begun.driver_log}"
+                )
+                return run, run_driver(
+                    begun,
+                    environment,
+                    _STATES_OF_SIGNALS,
+                    screen,
+                    command=by_name(options.command, known),
+                    owns_process=owns_process,
+                    early=early[0],
                 )
         except BaseException as error:
             if not owns_process:
@@ -114,27 +121,3 @@ def allocation_notes(command: CommandLine) -> list[str]:
         f"SLURM allocated {nodes} to this shell, and the run trains on {where}.\n{one}"
         f"On several nodes: {command.on_job('submit --to slurm')}"
     ]
-
-
-def _supervise(
-    attempt: Attempt,
-    environment: Callable[[Path], dict[str, str]],
-    command: CommandLine,
-    screen: Screen,
-    early: EarlyDriver,
-    *,
-    owns_process: bool,
-) -> Result:
-    screen.echo(
-        f"{attempt.run.name}: attempt {attempt.n} in {attempt.run.uri}; "
-        f"the driver's output goes to {attempt.driver_log}"
-    )
-    return run_driver(
-        attempt,
-        environment,
-        _STATES_OF_SIGNALS,
-        screen,
-        command=command,
-        owns_process=owns_process,
-        early=early,
-    )
