@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -141,11 +142,11 @@ def test_another_users_process_is_refused(listens, monkeypatch):
 def test_a_run_whose_refused_keeper_cannot_be_asked_says_so_and_starts_its_own(folder, job):
     folder.chmod(0o755)
     lines = []
-    assert take(job(), 2, lines.append) is None
+    assert take(job(), 2, ExitStack(), lines.append) is None
     assert len(lines) == 1 and "has mode 755" in lines[0] and "starts its own" in lines[0]
 
 
 def test_nobody_there_is_no_word(folder, job):
     lines = []
-    assert take(job(), 2, lines.append) is None
+    assert take(job(), 2, ExitStack(), lines.append) is None
     assert lines == []

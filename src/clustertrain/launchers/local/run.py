@@ -62,10 +62,8 @@ def run_local(
 
         def check(world_size: int) -> None:
             """Check the code while the driver prepares itself and starts Ray."""
-            warm = None if options.no_ray else take(job, world_size, screen.echo)
-            if warm is not None:
-                at_end.callback(warm.connection.close)
-            driver = EarlyDriver.start(job, "local", world_size, environment) if warm is None else warm.driver
+            warm = None if options.no_ray else take(job, world_size, at_end, screen.echo)
+            driver = warm or EarlyDriver.start(job, "local", world_size, environment)
             early.append(driver)
             at_end.callback(driver.discard)
             if not options.no_check:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from clustertrain import variables
@@ -34,7 +32,6 @@ from clustertrain.launchers.one_host import ray_address, world_sizes_here
 from clustertrain.launchers.shell import start_in_background
 from clustertrain.node.processes import process_of
 from clustertrain.supervise.early_driver import EarlyDriver
-from clustertrain.units import duration_text, size_text
 from clustertrain.waiting import wait_until
 
 _ENDS_WITHIN_S = 60.0
@@ -44,17 +41,9 @@ _MOST_NAMES = 4
 Echo = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Warm:
-    """What a run has taken from the keeper, which starts the next when the connection ends."""
-
-    driver: EarlyDriver
-    connection: socket.socket
-
-
-def take(job: Job, world_size: int, echo: Echo) -> Warm | None:
+def take(job: Job, world_size: int, at_end: ExitStack, echo: Echo) -> EarlyDriver | None:
     """The spare driver of the keeper if there is one that fits. If there is a keeper and it does not fit,
-    prints why."""
+    prints why. `at_end`, of the run, closes the connection: then the keeper starts the next one."""
     try:
         connection = None if ray_address() else connect()
         if connection is None:
@@ -65,7 +54,8 @@ def take(job: Job, world_size: int, echo: Echo) -> Warm | None:
         echo(f"note: the Ray of `clustertrain up` cannot be used, and this run starts its own: {error}")
         return None
     if answer.folder:
-        return Warm(EarlyDriver.adopt(Path(answer.folder), fds), connection)
+        at_end.callback(connection.close)
+        return EarlyDriver.adopt(Path(answer.folder), fds)
     connection.close()
     why = f"was {_other_start(answer)}" if answer.differs else "is in use by another run"
     echo(f"note: the Ray of `clustertrain up` {why}. This run starts its own.")
@@ -86,7 +76,7 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     _check_possible(job)
     start = start_of(job, world_sizes_here(job)[-1])
     if (answer := _state(start)) is not None:
-        echo(f"It is up already. {_state_text(answer)}")
+        echo(f"It is up already. {answer.text}")
         if answer.differs:
             echo(f"It was {_other_start(answer)}. A run of this job starts its own Ray.")
             echo("For one that it can use: `clustertrain down`, then `clustertrain up`.")
@@ -99,13 +89,13 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     log.write_bytes(b"")
     command = [sys.executable, "-m", "clustertrain.launchers.local.warm.keeper", str(folder), str(idle_s)]
     pid = start_in_background(command, log, environ=os.environ)
-    while (answer := _state(start)) is None or not (answer.is_ready or answer.is_used):
+    while (answer := _state(start)) is None or not answer.is_up:
         if answer is None and process_of(pid) is None:
             raise ClusterError(
                 log.read_text().strip().removeprefix("error: ") or f"Process {pid} was killed."
             )
         time.sleep(_POLL_S)
-    echo(f"Ready after {time.monotonic() - started_s:.1f} s. {_state_text(answer)}")
+    echo(f"Ready after {time.monotonic() - started_s:.1f} s. {answer.text}")
 
 
 def down(echo: Echo) -> None:
@@ -149,11 +139,3 @@ def _state(start: dict[str, str]) -> Answer | None:
             return receive(connection, Answer)[0]
     except (ConnectionError, TimeoutError):
         return None
-
-
-def _state_text(answer: Answer) -> str:
-    state = "ready" if answer.is_ready else "in use by a run" if answer.is_used else "starting"
-    return (
-        f"Kept for runs of {answer.kept_for}: {state}, {size_text(answer.memory_bytes)} of memory. "
-        f"Without a run it ends after {duration_text(answer.idle_s)}; `clustertrain down` ends it now."
-    )

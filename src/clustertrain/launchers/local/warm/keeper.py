@@ -34,6 +34,7 @@ from clustertrain.launchers.local.warm.start import start_of
 from clustertrain.launchers.one_host import driver_environment, world_sizes_here
 from clustertrain.supervise.early_driver import EarlyDriver, StartFolder
 from clustertrain.supervise.guardian import descendants
+from clustertrain.units import duration_text, size_text
 
 _ASKS_WITHIN_S = 5.0
 _LOG_LINES = 6
@@ -131,8 +132,12 @@ class Keeper:
         gpus = f" and {resources.gpus_per_worker:g} GPUs" if resources.gpus_per_worker else ""
         kept_for = f"{self._world_size} workers with {resources.cpus_per_worker:g} CPUs{gpus} each"
         memory_bytes = _memory_bytes(spare.process.pid) if spare is not None and is_ready else 0
-        differs = self._differs_from(start)
-        return Answer(is_ready, bool(self._runs), kept_for, memory_bytes, self._idle_s, differs)
+        state = "ready" if is_ready else "in use by a run" if self._runs else "starting"
+        text = (
+            f"Kept for runs of {kept_for}: {state}, {size_text(memory_bytes)} of memory. "
+            f"Without a run it ends after {duration_text(self._idle_s)}; `clustertrain down` ends it now."
+        )
+        return Answer(is_ready or bool(self._runs), text, self._differs_from(start))
 
 
 def _memory_bytes(guardian: int) -> int:

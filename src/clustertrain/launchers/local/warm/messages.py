@@ -36,20 +36,14 @@ class Answer:
     """The state of the keeper, or its spare driver, whose descriptors come with it.
 
     Attributes:
-        is_ready: the spare driver has nothing left to do before a run.
-        is_used: a run uses the one that the keeper has started.
-        kept_for: the resources of the runs that it can serve.
-        memory_bytes: what the spare driver and its processes take.
-        idle_s: without a run it ends after this time.
+        is_up: the spare driver has nothing left to do before a run, or a run uses it.
+        text: the state in words, with what is kept for which runs.
         differs: what the run and the spare driver have not in common.
         folder: the private folder of the spare driver, if it is handed over.
     """
 
-    is_ready: bool = False
-    is_used: bool = False
-    kept_for: str = ""
-    memory_bytes: int = 0
-    idle_s: float = 0.0
+    is_up: bool = False
+    text: str = ""
     differs: list[str] = field(default_factory=list)
     folder: str = ""
 
