@@ -47,8 +47,9 @@ def test_every_state_of_slurm_means_one_of_ours(native):
 
 
 def test_the_reason_is_shown_with_what_it_means():
-    assert QueueState("1", "PENDING", "Resources").text == "PENDING (Resources: waits for free resources)"
-    assert QueueState("1", "RUNNING").text == "RUNNING"
+    waits = QueueState("1", "PENDING", reason_text("Resources"))
+    assert waits.text == "PENDING (Resources: waits for free resources)"
+    assert QueueState("1", "RUNNING", reason_text("None")).text == "RUNNING"
     assert QueueState("1", "CANCELLED", "Priority").text == "CANCELLED"  # why it waited before
     assert reason_text("QOSMaxGRESPerUser") == "QOSMaxGRESPerUser: a limit of its qos"
     assert reason_text("AssocGrpCpuLimit") == "AssocGrpCpuLimit: a limit of its account"

@@ -1,7 +1,7 @@
 import pytest
 
 from clustertrain.launchers.scheduler.run_state import Files, standing_of
-from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState
+from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState, reason_text
 from clustertrain.run.records import Result
 from clustertrain.run.states import STATES
 
@@ -30,7 +30,7 @@ def files(restart=None, result=None, live="waiting", cancelled=False):
 
 
 def job(native, restarts=0, reason="", nodes="", exit_code=None):
-    return QueueState("12", native, reason, restarts, nodes, exit_code=exit_code)
+    return QueueState("12", native, reason_text(reason or "None"), restarts, nodes, exit_code=exit_code)
 
 
 NEVER = files()

@@ -106,7 +106,7 @@ class JobState:
 
     Attributes:
         native: the scheduler's own state, a key of `meanings`.
-        reason: the scheduler's reason for the wait or the end; empty if there is none.
+        reason: the scheduler's reason for the wait or the end, and what it means; empty if there is none.
         restarts: how often the scheduler has started the job again; None if it does not tell.
         nodes: the nodes of the job, as the scheduler writes them; empty before it has some.
         time_left: as the scheduler writes it; empty if it does not.
@@ -164,12 +164,7 @@ class JobState:
     def text(self) -> str:
         """The state and its reason, such as "PENDING (Priority: jobs of higher priority come first)"."""
         is_stale = self.is_cancelled  # a cancelled job may keep the reason of its wait
-        return f"{self.native} ({self.explained_reason})" if self.reason and not is_stale else self.native
-
-    @property
-    def explained_reason(self) -> str:
-        """The reason and its meaning."""
-        return self.reason
+        return f"{self.native} ({self.reason})" if self.reason and not is_stale else self.native
 
     @property
     def starts(self) -> str:

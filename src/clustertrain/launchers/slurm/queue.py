@@ -87,13 +87,11 @@ class QueueState(JobState):
 
     meanings = NATIVE_STATES
 
-    @property
-    def explained_reason(self) -> str:
-        return reason_text(self.reason)
-
 
 def reason_text(reason: str) -> str:
-    """SLURM's reason and its meaning; only the reason if it needs no explanation."""
+    """SLURM's reason and its meaning; only the reason if it needs no explanation; empty if there is none."""
+    if reason == "None":
+        return ""
     word = re.split(r"[,:( ]", reason, maxsplit=1)[0]
     limit = next((text for start, text in LIMITS.items() if word.startswith(start)), None)
     meaning = REASONS.get(reason) or REASONS.get(word) or limit
@@ -171,11 +169,10 @@ def position(job_id: str) -> str:
 def _parsed(line: str) -> QueueState:
     """Parse a line of squeue. The reason is the last column, because only it may contain the separator."""
     job_id, native, restarts, left, cluster, submitted, starts, status, nodes, reason = line.split("|", 9)
-    reason = reason.removesuffix("|")
     return QueueState(
         job_id=job_id,
         native=native,
-        reason="" if reason == "None" else reason,
+        reason=reason_text(reason.removesuffix("|")),
         restarts=int(restarts) if restarts.isdecimal() else None,
         nodes=nodes,
         time_left=left if left == "UNLIMITED" or re.fullmatch(r"[\d:-]+", left) else "",
