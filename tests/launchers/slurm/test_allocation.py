@@ -32,7 +32,6 @@ STEP = {
 def no_cgroup(monkeypatch):
     """What holds this very machine is not of interest here."""
     monkeypatch.setattr(allocation, "read_limits", partial(SimpleNamespace, cgroups=()))
-    monkeypatch.setattr(allocation, "_cpu_quota", lambda: None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
 
 
@@ -74,11 +73,6 @@ def test_elsewhere_it_is_refused(missing):
 )
 def test_cpus(variables, cpus):
     assert share(**variables).cpus == cpus
-
-
-def test_a_cpu_quota_counts(monkeypatch):
-    monkeypatch.setattr(allocation, "_cpu_quota", lambda: 2.5)
-    assert share(SLURM_CPUS_ON_NODE="64").cpus == 2
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The resources that SLURM allocated to the job on this node, read on the node itself.
 
 Other jobs may share the node, so its total resources are not the job's. SLURM sets variables with the
-allocated amounts. A cgroup and the CPU affinity may limit the process further; the lowest value applies.
+allocated amounts. The memory of its cgroups and the CPU affinity may limit the process further; the lowest
+value applies.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import ClusterError
@@ -115,23 +115,11 @@ def check_resources(job: Job, allocation: Allocation, command: CommandLine = UNK
 
 
 def _cpus(environ: Mapping[str, str]) -> int:
-    """The lowest of SLURM's number, the CPU affinity and the cgroup's quota."""
+    """The lower of SLURM's number and the CPU affinity."""
     limits = [len(os.sched_getaffinity(0))]
     if number := environ.get("SLURM_CPUS_PER_TASK") or environ.get("SLURM_CPUS_ON_NODE"):
         limits.append(int(number))
-    if (quota := _cpu_quota()) is not None:
-        limits.append(max(1, int(quota)))
     return min(limits)
-
-
-def _cpu_quota() -> float | None:
-    """The CPU quota of this process's cgroup, in CPUs, or None without a limit. Reads cgroup v2 only."""
-    try:
-        group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
-        quota, period = Path(f"/sys/fs/cgroup{group}/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
 
 
 def _gpus(environ: Mapping[str, str]) -> int:
