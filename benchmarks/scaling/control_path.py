@@ -22,7 +22,6 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Writer
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy, _taken_over
 from clustertrain.launchers.slurm.agent.head import _publish_rendezvous
 from clustertrain.launchers.slurm.agent.node import Node, Start, record_arrival
@@ -109,10 +108,8 @@ class ControlPath:
             use.moved_bytes += more * (use.moved_bytes - before_bytes)
 
     def _start_of(self, node: int) -> Start:
-        allocation = Allocation(
-            SchedulerStart("slurm", None, "1", 0, self.names), node, None, 8, self.per_node, None
-        )
-        return Start(self.job, self.run, Options(), allocation, self._folder, ())
+        record = SchedulerStart("slurm", None, "1", 0, self.names)
+        return Start(self.job, self.run, Options(), record, node, self._folder, ())
 
     def _node(self) -> Node:
         return Node("10.0.0.1", Ports(20000, 20099), Path("/token"), {})
@@ -134,7 +131,7 @@ class ControlPath:
             lambda: [self.ranks],
             lambda line: None,
             run=self.run,
-            allocation=start.allocation.record,
+            allocation=start.record,
         )
         assert isinstance(attempt, Attempt)
         self.attempt = attempt
@@ -142,9 +139,9 @@ class ControlPath:
 
     def _node_arrives(self, node: int) -> None:
         start = self._start_of(node)
-        found = wait_for_head(self.run, start.allocation.record, 60, start.poll_s, lambda: False)
+        found = wait_for_head(self.run, start.record, 60, start.poll_s, lambda: False)
         assert found is not None
-        record_arrival(start.allocation, found[0])
+        record_arrival(start, found[0])
 
     def _driver_begins(self) -> None:
         job_of(self.attempt)

@@ -10,9 +10,12 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.slurm.agent import allocation
 from clustertrain.launchers.slurm.agent.allocation import (
+    _cpus,
+    _gpus,
+    _memory_bytes,
     check_no_array,
     check_resources,
-    read_allocation,
+    read_start_of_job,
 )
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import SchedulerStart
@@ -35,8 +38,8 @@ def no_cgroup(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
 
 
-def share(**variables):
-    return read_allocation({**STEP, **variables})
+def check(resources, **variables):
+    check_resources(job(resources), "n2", environ={**STEP, **variables})
 
 
 def job(resources):
@@ -44,15 +47,14 @@ def job(resources):
 
 
 def test_who_it_is():
-    found = share()
-    assert found.host == "n2"
-    assert found.record == SchedulerStart("slurm", "site", "12", 0, ("n1", "n2"))
-    assert share(SLURM_RESTART_COUNT="3").record.restart == 3
+    assert read_start_of_job(STEP) == (SchedulerStart("slurm", "site", "12", 0, ("n1", "n2")), 1)
+    assert read_start_of_job({**STEP, "SLURM_RESTART_COUNT": "3"})[0].restart == 3
 
 
 def test_an_element_of_an_array_has_the_id_that_scontrol_takes_for_it_alone():
     """Its own number is that of the whole array for one element of each."""
-    assert share(SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID="3").record.job_id == "12_3"
+    element = {**STEP, "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
+    assert read_start_of_job(element)[0].job_id == "12_3"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_an_element_of_an_array_has_the_id_that_scontrol_takes_for_it_alone():
 )
 def test_elsewhere_it_is_refused(missing):
     with pytest.raises(ClusterError, match=f"{missing} is not set: this process is not a task"):
-        read_allocation({key: value for key, value in STEP.items() if key != missing})
+        read_start_of_job({key: value for key, value in STEP.items() if key != missing})
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_elsewhere_it_is_refused(missing):
     ],
 )
 def test_cpus(variables, cpus):
-    assert share(**variables).cpus == cpus
+    assert _cpus({**STEP, **variables}) == cpus
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_cpus(variables, cpus):
     ids=str,
 )
 def test_gpus(variables, gpus):
-    assert share(**variables).gpus == gpus
+    assert _gpus({**STEP, **variables}) == gpus
 
 
 @pytest.mark.parametrize(
@@ -102,20 +104,20 @@ def test_gpus(variables, gpus):
     ids=str,
 )
 def test_memory(variables, mib):
-    assert share(**variables).memory_bytes == (None if mib is None else mib * 2**20)
+    assert _memory_bytes({**STEP, **variables}) == (None if mib is None else mib * 2**20)
 
 
 def test_the_least_limit_of_a_cgroup_counts(monkeypatch):
     cgroups = [SimpleNamespace(limit_bytes=size) for size in (None, 300 * 2**20, 900 * 2**20)]
     monkeypatch.setattr(allocation, "read_limits", partial(SimpleNamespace, cgroups=cgroups))
-    assert share(SLURM_MEM_PER_NODE="800").memory_bytes == 300 * 2**20
+    assert _memory_bytes({**STEP, "SLURM_MEM_PER_NODE": "800"}) == 300 * 2**20
 
 
 def test_a_share_that_is_too_small_is_an_arithmetic():
     with pytest.raises(ClusterError) as caught:
-        check_resources(job("{workers: 4, nodes: 2, cpus_per_worker: 3}"), share(SLURM_CPUS_ON_NODE="4"))
+        check("{workers: 4, nodes: 2, cpus_per_worker: 3}", SLURM_CPUS_ON_NODE="4")
     assert "2 workers per node × 3 CPUs = 6, and SLURM's allocation on n2 is 4." in str(caught.value)
-    check_resources(job("{workers: 4, nodes: 2, cpus_per_worker: 2}"), share(SLURM_CPUS_ON_NODE="4"))
+    check("{workers: 4, nodes: 2, cpus_per_worker: 2}", SLURM_CPUS_ON_NODE="4")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_a_share_that_is_too_small_is_an_arithmetic():
 )
 def test_gpus_and_memory_count_as_well(resources, what):
     with pytest.raises(ClusterError, match=what):
-        check_resources(job(resources), share(SLURM_GPUS_ON_NODE="1", SLURM_MEM_PER_NODE="800"))
+        check(resources, SLURM_GPUS_ON_NODE="1", SLURM_MEM_PER_NODE="800")
 
 
 def test_an_element_of_an_array_is_refused_with_the_way_to_do_it():

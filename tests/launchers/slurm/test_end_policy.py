@@ -7,7 +7,6 @@ import pytest
 
 from clustertrain import variables
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import Start
@@ -42,12 +41,10 @@ class LivingRay:
 def policy(tmp_path):
     def make(received: str, **slurm) -> SlurmEndPolicy:
         job = Job.model_validate({"name": "a", "function": "m:f", "slurm": slurm})
-        allocation = Allocation(
-            SchedulerStart("slurm", None, "1", 0, ("node1", "node2")), 0, None, 1, 0, None
-        )
+        record = SchedulerStart("slurm", None, "1", 0, ("node1", "node2"))
         run = RunDir.newest(str(tmp_path), "a")
-        attempt = claim_attempt(run, launcher="slurm", allocation=allocation.record)
-        start = Start(job, attempt.run, Options(), allocation, tmp_path, ())
+        attempt = claim_attempt(run, launcher="slurm", allocation=record)
+        start = Start(job, attempt.run, Options(), record, 0, tmp_path, ())
         if received:
             (tmp_path / received).touch()
         mail = AnsweredMailbox(tmp_path)

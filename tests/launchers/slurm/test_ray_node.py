@@ -9,7 +9,7 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.slurm.agent import node as module
-from clustertrain.launchers.slurm.agent.allocation import read_allocation
+from clustertrain.launchers.slurm.agent.allocation import read_start_of_job
 from clustertrain.launchers.slurm.agent.node import prepare_node, read_start
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.ports import Ports
@@ -84,7 +84,7 @@ def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, m
         step = {"SLURM_JOB_ID": number, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1", **SCRIPT}
         for name, value in step.items():
             monkeypatch.setenv(name, value)
-        start.allocation = read_allocation()
+        start.host = read_start_of_job()[0].nodes[0]
         with pytest.raises(ClusterError):
             prepare_node(start, "127.0.0.1")
     assert seeds[0] != seeds[1]

@@ -9,7 +9,6 @@ import pytest
 from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent import worker
-from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.launchers.slurm.agent.node import NodeLost, Start
 from clustertrain.record_file import RecordFile
 from clustertrain.run.admission import Options
@@ -32,9 +31,9 @@ def head(tmp_path):
     """The attempt, the port of the head's Ray, and the thread in which the agent waits."""
     run = RunDir.newest(str(tmp_path), "a")
     job = Job.model_validate({"name": "a", "function": "m:f"})
-    allocation = Allocation(SchedulerStart("slurm", None, "1", 0, ("node1", "node2")), 1, None, 1, 0, None)
-    attempt = claim_attempt(run, launcher="slurm", allocation=allocation.record)
-    start = Start(job, run, Options(), allocation, tmp_path, ())
+    record = SchedulerStart("slurm", None, "1", 0, ("node1", "node2"))
+    attempt = claim_attempt(run, launcher="slurm", allocation=record)
+    start = Start(job, run, Options(), record, 1, tmp_path, ())
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     rendezvous = Rendezvous(1, "1", 0, "127.0.0.1", port, f"{port}-{port}", "/token", ("node1", "node2"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from clustertrain import variables
 from clustertrain.errors import ClusterError
@@ -22,32 +21,9 @@ _MIB = 2**20
 _OF_THE_STEP = ("SLURM_JOB_ID", "SLURM_NODEID", variables.NODES, variables.TOKEN, variables.MAIL)
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """The allocation of a SLURM job on one node.
-
-    Attributes:
-        record: this start of the job, as the claim of its attempt records it; its first node runs the batch
-            shell.
-        node_rank: the index of this node in `record.nodes`.
-        launch_address: SLURM's address of node 0, or None if SLURM does not set it.
-        memory_bytes: None if there is no limit.
-    """
-
-    record: SchedulerStart
-    node_rank: int
-    launch_address: str | None
-    cpus: int
-    gpus: int
-    memory_bytes: int | None
-
-    @property
-    def host(self) -> str:
-        return self.record.nodes[self.node_rank]
-
-
-def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
-    """The allocation on this node, from the variables of the SLURM step and the limits of the kernel.
+def read_start_of_job(environ: Mapping[str, str] = os.environ) -> tuple[SchedulerStart, int]:
+    """This start of the job, as the claim of its attempt records it, and the index of this node among its
+    nodes; the first one runs the batch shell.
 
     Raises:
         ClusterError: the batch shell of a job has not started this process in a step.
@@ -59,14 +35,8 @@ def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
         )
     nodes = tuple(environ[variables.NODES].split(","))
     cluster, restart = environ.get("SLURM_CLUSTER_NAME"), int(environ.get("SLURM_RESTART_COUNT") or 0)
-    return Allocation(
-        SchedulerStart("slurm", cluster, _job_id(environ), restart, nodes),
-        node_rank=int(environ["SLURM_NODEID"]),
-        launch_address=environ.get("SLURM_LAUNCH_NODE_IPADDR"),
-        cpus=_cpus(environ),
-        gpus=_gpus(environ),
-        memory_bytes=_memory_bytes(environ),
-    )
+    start = SchedulerStart("slurm", cluster, _job_id(environ), restart, nodes)
+    return start, int(environ["SLURM_NODEID"])
 
 
 def _job_id(environ: Mapping[str, str]) -> str:
@@ -90,7 +60,9 @@ def check_no_array(job: Job, command: CommandLine, environ: Mapping[str, str] = 
         )
 
 
-def check_resources(job: Job, allocation: Allocation, command: CommandLine = UNKNOWN) -> None:
+def check_resources(
+    job: Job, host: str, command: CommandLine = UNKNOWN, environ: Mapping[str, str] = os.environ
+) -> None:
     """Check that the allocation on this node has the resources that the job requires. It has less if the
     script was changed, or if a cgroup limits the job.
 
@@ -98,17 +70,17 @@ def check_resources(job: Job, allocation: Allocation, command: CommandLine = UNK
         ClusterError: it has less; the message shows the arithmetic.
     """
     resources, each = job.resources, job.resources.workers_per_node
-    memory_bytes, allocated_bytes = resources.memory_per_worker_bytes or 0, allocation.memory_bytes
+    memory_bytes, allocated_bytes = resources.memory_per_worker_bytes or 0, _memory_bytes(environ)
     requirements = (
-        ("CPUs", resources.cpus_per_worker, allocation.cpus),
-        ("GPUs", float(resources.gpus_per_worker), allocation.gpus),
+        ("CPUs", resources.cpus_per_worker, _cpus(environ)),
+        ("GPUs", float(resources.gpus_per_worker), _gpus(environ)),
         ("MiB of memory", memory_bytes / _MIB, allocated_bytes and allocated_bytes / _MIB),
     )
     for what, per_worker, allocated in requirements:
         if allocated is not None and each * per_worker > allocated:
             raise ClusterError(
                 f"{each} workers per node × {per_worker:g} {what} = {each * per_worker:g}, "
-                f"and SLURM's allocation on {allocation.host} is {allocated:g}.\n"
+                f"and SLURM's allocation on {host} is {allocated:g}.\n"
                 "The script was changed, or a cgroup limits the job. Render the script again with "
                 f"`{command.on_job('render --to slurm')}`, or lower `resources`."
             )
@@ -131,7 +103,7 @@ def _gpus(environ: Mapping[str, str]) -> int:
 
 
 def _memory_bytes(environ: Mapping[str, str]) -> int | None:
-    """The lowest of SLURM's number, if it sets one, and the limits of the cgroups."""
+    """The lowest of SLURM's number, if it sets one, and the limits of the cgroups; None without a limit."""
     limits = [c.limit_bytes for c in read_limits().cgroups if c.limit_bytes is not None]
     if per_node := int(environ.get("SLURM_MEM_PER_NODE") or 0):  # 0 means all of the node
         limits.append(per_node * _MIB)

@@ -66,7 +66,7 @@ class SlurmEndPolicy:
         select.select([self.ray.fd], [], [], _RAY_ENDS_WITHIN_S)
         if self.ray.code() is None:
             return None
-        return self._node_lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
+        return self._node_lost(str(ray_ended(self.start.host, self.ray)), is_training)
 
     # -- SLURM ends the job ----------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class SlurmEndPolicy:
         return ended(self.attempt, state, cause, text=late)
 
     def _ending(self, answer: str, asked: float, *, is_lead: bool) -> Ending:
-        restart = self.start.allocation.record.restart
+        restart = self.start.record.restart
         ending = ending_of(answer, restart=restart, is_lead=is_lead, asked=asked)
         if "JobState=" not in answer and self.ending is not None:  # it was SLURM that warned before
             return Ending(self.ending.cause, ending.deadline)
@@ -129,7 +129,7 @@ class SlurmEndPolicy:
             return None
         self.checked_at = time.monotonic()
         if self.ray.code() is not None:
-            return self._node_lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
+            return self._node_lost(str(ray_ended(self.start.host, self.ray)), is_training)
         errors = self.mail.errors()
         if lost_node(errors, ""):
             return ended(self.attempt, "lost", "node_fail", text=lost_node(errors, self.mail.query_job()))

@@ -3,6 +3,7 @@ It ends the run when SLURM ends the job (end_policy.py), and writes the verdict 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -40,7 +41,7 @@ def run_on_head(start: Start, signals: Sequence[int], mail: Mailbox) -> int:
 
 
 def _run(start: Start, signals: Sequence[int], mail: Mailbox, screen: Screen) -> Result | None:
-    if was_stopped_by_user(start.run, start.allocation.record):
+    if was_stopped_by_user(start.run, start.record):
         screen.echo(
             f"{start.run.name} was stopped by its user, and SLURM restarted its job: nothing is started."
         )
@@ -48,9 +49,9 @@ def _run(start: Start, signals: Sequence[int], mail: Mailbox, screen: Screen) ->
     return run_to_its_end(
         start.job,
         start.options,
-        start.allocation.record,
+        start.record,
         screen,
-        world_sizes=lambda: _world_sizes(start.job, start.allocation.record.nodes),
+        world_sizes=lambda: _world_sizes(start.job, start.record.nodes),
         supervise=lambda attempt: _supervise(start, attempt, signals, mail, screen),
         run=start.run,
     )
@@ -82,7 +83,7 @@ def _supervise(
         _publish_rendezvous(start, node, attempt)
         screen.echo(
             f"{attempt.run.name}: attempt {attempt.n} in {attempt.run.uri}, SLURM job "
-            f"{start.allocation.record.job_id} on {', '.join(start.allocation.record.nodes)}"
+            f"{start.record.job_id} on {', '.join(start.record.nodes)}"
         )
         ray = start_ray(start, node, attempt, head=None)
     except ClusterTrainError as error:
@@ -101,14 +102,14 @@ def _supervise(
 def _route_target(start: Start) -> str:
     """The host whose route determines the head's address: SLURM's address of the head if an interface has it,
     else another node. For a job of one node it is the loopback address."""
-    nodes, own = start.allocation.record.nodes, start.allocation.launch_address
+    nodes, own = start.record.nodes, os.environ.get("SLURM_LAUNCH_NODE_IPADDR")
     if len(nodes) == 1:
         return LOOPBACK
     return own if own is not None and interface_of(own) is not None else nodes[1]
 
 
 def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
-    job = start.allocation.record
+    job = start.record
     rendezvous = Rendezvous(
         attempt=attempt.n,
         job_id=job.job_id,
@@ -120,7 +121,7 @@ def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
         nodes=job.nodes,
     )
     attempt.rendezvous.write(rendezvous)
-    record_arrival(start.allocation, attempt)
+    record_arrival(start, attempt)
 
 
 def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:

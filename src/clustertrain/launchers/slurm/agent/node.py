@@ -13,17 +13,16 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.one_host import check_installed
 from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
 from clustertrain.launchers.slurm.agent.allocation import (
-    Allocation,
     check_no_array,
     check_resources,
-    read_allocation,
+    read_start_of_job,
 )
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.network import address_towards
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.admission import Options
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.records import Arrival
+from clustertrain.run.records import Arrival, SchedulerStart
 from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 from clustertrain.supervise.process import Guarded
@@ -31,14 +30,20 @@ from clustertrain.supervise.process import Guarded
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a SLURM job, as each of its nodes reads it."""
+    """One start of a SLURM job, as each of its nodes reads it. `record`: as the claim of its attempt has it;
+    `node_rank`: the index of this node in `record.nodes`."""
 
     job: Job
     run: RunDir
     options: Options
-    allocation: Allocation
+    record: SchedulerStart
+    node_rank: int
     folder: Path  # a private folder of this node with a short path
     code: Sequence[Path]
+
+    @property
+    def host(self) -> str:
+        return self.record.nodes[self.node_rank]
 
     @property
     def poll_s(self) -> float:
@@ -67,14 +72,14 @@ def read_start(argument: str, folder: Path) -> Start:
         ClusterTrainError: the job is wrong, the snapshot is missing, this process is not in a SLURM step, or
             the SLURM job is an element of an array.
     """
-    allocation = read_allocation()
+    record, node_rank = read_start_of_job()
     if is_of_sweep := argument.startswith("["):
         index = int(os.environ["SLURM_ARRAY_TASK_ID"])
         argument = Submission.of_element(argument, index).to_text()
-    job, run, options, code = read_start_of(argument, folder, "submit --to slurm", allocation.record.restart)
+    job, run, options, code = read_start_of(argument, folder, "submit --to slurm", record.restart)
     if not is_of_sweep:
         check_no_array(job, options.command)
-    return Start(job, run, options, allocation, folder, code)
+    return Start(job, run, options, record, node_rank, folder, code)
 
 
 def prepare_node(start: Start, route_target: str) -> Node:
@@ -87,9 +92,8 @@ def prepare_node(start: Start, route_target: str) -> Node:
         ClusterError: torch or Ray is not installed here, the allocation is smaller than the job requires, or
             there is no route to that host.
     """
-    allocation = start.allocation
-    check_installed(allocation.host, "slurm.python")
-    check_resources(start.job, allocation, start.options.command)
+    check_installed(start.host, "slurm.python")
+    check_resources(start.job, start.host, start.options.command)
     address = address_towards(route_target)
     # The number of the job, not its name: those of jobs that start together differ, also in an array.
     ports = free_block(ports_needed(start.job), seed=int(os.environ["SLURM_JOB_ID"]))
@@ -109,7 +113,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
 
 def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
     """Start Ray on this node. Its output goes to the folder with the logs of the node's ranks."""
-    host = start.allocation.host
+    host = start.host
     ray_folder = start.folder / "ray"
     ray_folder.mkdir(mode=0o700)
     command = ray_command(
@@ -125,9 +129,9 @@ def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> G
     return Guarded(command, log, ray_folder, node.environment, shielded=True)
 
 
-def record_arrival(allocation: Allocation, attempt: Attempt) -> None:
+def record_arrival(start: Start, attempt: Attempt) -> None:
     """Record in the storage that this node has found the head."""
-    attempt.arrival(allocation.node_rank).write(Arrival(allocation.host))
+    attempt.arrival(start.node_rank).write(Arrival(start.host))
 
 
 def ray_ended(host: str, ray: Guarded) -> NodeLost:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
-from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.launchers.slurm.agent.end_policy import TERM_SIGNALS
 from clustertrain.launchers.slurm.agent.node import (
     NodeLost,
@@ -34,10 +33,10 @@ _RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes the result after a
 
 def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
     """Find the head, start Ray, and wait until the attempt has its result. Returns the exit code."""
-    allocation, screen = start.allocation, Lines(sys.stdout)
+    screen = Lines(sys.stdout)
     found = wait_for_head(
         start.run,
-        allocation.record,
+        start.record,
         start.job.section(Slurm).nodes_wait_s,
         start.poll_s,
         is_over=lambda: not TERM_SIGNALS.isdisjoint(signals),
@@ -46,9 +45,9 @@ def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
         return 0
     attempt, rendezvous = found
     try:
-        _check_version(rendezvous, allocation)
+        _check_version(rendezvous, start.host)
         node = prepare_node(start, rendezvous.head_address)
-        record_arrival(allocation, attempt)
+        record_arrival(start, attempt)
         with StreamUpload(attempt, screen.echo):
             ray = start_ray(start, node, attempt, rendezvous.ray_address)
             try:
@@ -57,16 +56,16 @@ def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
                 ray.end()
     except ClusterTrainError as error:  # the head reports it as well, because users read the head's log
         code = None if isinstance(error, NodeLost) else error.exit_code
-        arrival = Arrival(allocation.host, error=str(error), exit_code=code)
-        report_failure(attempt, allocation.node_rank, arrival)
+        arrival = Arrival(start.host, error=str(error), exit_code=code)
+        report_failure(attempt, start.node_rank, arrival)
         raise
     return 0
 
 
-def _check_version(rendezvous: Rendezvous, allocation: Allocation) -> None:
+def _check_version(rendezvous: Rendezvous, host: str) -> None:
     if rendezvous.version != __version__:
         raise ClusterError(
-            f"{allocation.host} has clustertrain {__version__}, and {rendezvous.nodes[0]} has "
+            f"{host} has clustertrain {__version__}, and {rendezvous.nodes[0]} has "
             f"{rendezvous.version}.\n"
             "All nodes need the same version: install it on each node, or set slurm.python to a Python that "
             "all nodes share."
@@ -97,7 +96,7 @@ def _wait_for_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous
         if ray.code() is not None:  # if the head has ended, Ray ends here too, and the result names the cause
             if wait_until(lambda: is_over(impatient), start.poll_s, start.poll_s):
                 return
-            raise ray_ended(start.allocation.host, ray)
+            raise ray_ended(start.host, ray)
         if not head_was_up:
             head_was_up = is_head_up()
         elif is_refused(head.head_address, head.port) and not wait_until(
