@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +81,7 @@ def _rank_info(place: Place) -> RankInfo:
 
 def _run_task(run: WorkerRun, job: Job, place: Place) -> Outcome:
     result = train_task(job, settings_of(job), _rank_info(place), run, worker_state.data)
-    return Outcome(
-        result.finished,
-        result.step,
-        result.epoch,
-        dict(result.metrics),
-        early_stop=result.early_stop,
-        skipped_steps=result.skipped_steps,
-    )
+    return Outcome(**asdict(result))
 
 
 def train_task(
