@@ -198,15 +198,13 @@ def _command(document: Document, kind: _Kind, name: str, findings: Sequence[Find
 
 def _at(data: Any, path: Keys) -> Any:
     for key in path:
-        data = (
-            data[key]
-            if isinstance(data, list) and isinstance(key, int) and key < len(data)
-            else _get(data, key)
-        )
+        data = _get(data, key)
     return data
 
 
 def _get(data: Any, key: str | int) -> Any:
+    if isinstance(data, list) and isinstance(key, int) and key < len(data):
+        return data[key]
     return data.get(key) if isinstance(data, dict) else None
 
 
