@@ -45,14 +45,8 @@ def _spawn(tree: ast.Module, call: ast.Call, source: str, path: str, line: int) 
     number = _literal(tree, nprocs)
     on_gpus = "cuda" in source or "nccl" in source
     size = {"@gpus_per_node" if on_gpus else "@cpus_per_node": number if isinstance(number, int) else 1}
-    found = [
-        kept(
-            line,
-            "mp.spawn",
-            {"script": path, "args": [], **size},
-            "one worker, which starts its ranks itself",
-        )
-    ]
+    settings = {"script": path, "args": [], **size}
+    found = [kept(line, "mp.spawn", settings, "one worker, which starts its ranks itself")]
     if not isinstance(number, int):
         key = "gpus_per_worker" if on_gpus else "cpus_per_worker"
         shown = (nprocs and ast.get_source_segment(source, nprocs)) or "missing"
