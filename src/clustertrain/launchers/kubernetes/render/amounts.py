@@ -18,6 +18,7 @@ from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
 from clustertrain.launchers.kubernetes.keys.pod_sections import Head, Submitter
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.units import size_value
 
 _RAY_BYTES = 2**30  # for Ray's own processes, in addition to the workers of a pod
 _WORKER_BYTES, _GPU_BYTES = 4 * 2**30, 16 * 2**30  # without resources.memory_per_worker
@@ -81,7 +82,7 @@ def worker_amounts(run: PodJob) -> Amounts:
     each = resources.memory_per_worker_bytes or _GPU_BYTES * resources.gpus_per_worker or _WORKER_BYTES
     amounts = {
         "cpu": _cpus(resources.cpus_per_worker * count),
-        "memory": memory_text(each * count + _RAY_BYTES),
+        "memory": size_value(each * count + _RAY_BYTES),
     }
     if gpus := gpus_per_pod(run):
         gpu = run.section.gpu_resource
@@ -91,10 +92,10 @@ def worker_amounts(run: PodJob) -> Amounts:
     return _with_disk(run, amounts, amounts, run.section.ephemeral_storage_bytes)
 
 
-def disk_limit(run: PodJob, *, small: bool = False) -> str:
+def disk_limit(run: PodJob, *, small: bool = False) -> str | int:
     """The size of an emptyDir on the node's disk; `small`: of submitter and reader."""
     most = run.section.ephemeral_storage_bytes or _MOST_DISK_BYTES
-    return memory_text(min(most, _OTHER_DISK_BYTES) if small else most)
+    return size_value(min(most, _OTHER_DISK_BYTES) if small else most)
 
 
 def without_devices(amounts: Amounts) -> Amounts:
@@ -109,7 +110,7 @@ def counted(what: str, count: int) -> str:
 
 
 def _bursting(run: PodJob, section: Head | Submitter, disk_bytes: int | None) -> Amounts:
-    memory = {"memory": memory_text(section.memory_bytes)}
+    memory = {"memory": size_value(section.memory_bytes)}
     limit = max(section.cpu_limit or max(_BURST * section.cpus, 1.0), section.cpus)
     return _with_disk(
         run, {"cpu": _cpus(section.cpus), **memory}, {"cpu": _cpus(limit), **memory}, disk_bytes
@@ -122,17 +123,9 @@ def _with_disk(run: PodJob, requests: Amounts, limits: Amounts, disk_bytes: int 
     least = None if queue is not None and queue.kind == "kueue" else _DISK_BYTES
 
     def disk(size_bytes: int | None) -> Amounts:
-        return {} if size_bytes is None else {"ephemeral-storage": memory_text(size_bytes)}
+        return {} if size_bytes is None else {"ephemeral-storage": size_value(size_bytes)}
 
     return {"requests": requests | disk(disk_bytes or least), "limits": limits | disk(disk_bytes)}
-
-
-def memory_text(size_bytes: int) -> str:
-    """A size in bytes as a quantity of Kubernetes."""
-    for unit, bytes_each in (("Gi", 2**30), ("Mi", 2**20)):
-        if size_bytes % bytes_each == 0:
-            return f"{size_bytes // bytes_each}{unit}"
-    return str(size_bytes)
 
 
 def _cpus(cores: float) -> str:

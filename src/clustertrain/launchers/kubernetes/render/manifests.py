@@ -23,7 +23,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
-from clustertrain.launchers.kubernetes.render.amounts import memory_text, needs_nodes, nodes_missing
+from clustertrain.launchers.kubernetes.render.amounts import needs_nodes, nodes_missing
 from clustertrain.launchers.kubernetes.render.network_policies import network_policies
 from clustertrain.launchers.kubernetes.render.patches import patched
 from clustertrain.launchers.kubernetes.render.paths import PodJob
@@ -42,6 +42,7 @@ from clustertrain.record_file import encoded
 from clustertrain.run.admission import Options
 from clustertrain.run.records import Source
 from clustertrain.run.snapshot import take_snapshot
+from clustertrain.units import size_value
 from clustertrain.version import RAY_VERSION, __version__
 
 MOST_CODE_BYTES = 900_000  # a Kubernetes object has at most 1 MiB in all
@@ -245,7 +246,7 @@ def _queue_labels(run: PodJob) -> dict[str, str]:
 
 
 def _claim(run: PodJob, volume: Volume) -> Manifest:
-    size = memory_text(volume.size_bytes or 0)
+    size = size_value(volume.size_bytes or 0)
     spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}}
     if volume.storage_class is not None:
         spec["storageClassName"] = volume.storage_class
