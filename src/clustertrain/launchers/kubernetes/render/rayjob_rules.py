@@ -26,11 +26,9 @@ def check_rayjob(rayjob: Manifest) -> list[str]:
         JobError: the RayJob has no pods as clustertrain needs them, or numbers that stop the operator.
     """
     name, spec = f"RayJob {rayjob['metadata']['name']}", rayjob.get("spec")
-    cluster = at(spec, "rayClusterSpec")
-    for text in (*_shape(cluster), *_too_large(spec, "spec")):
+    for text in (*_shape(at(spec, "rayClusterSpec")), *_too_large(spec, "spec")):
         raise JobError(f"{name}: {text}", at=("kubernetes", "patches"))
-    advice = (*_ends(spec), *_cluster(cluster))
-    return [f"advice: {name}: {text}" for text in advice]
+    return [f"advice: {name}: {text}" for text in _advice(spec)]
 
 
 def _groups(cluster: Any) -> Iterator[tuple[str, Any]]:
@@ -69,15 +67,13 @@ def _too_large(value: Any, path: str) -> Iterator[str]:
             yield from _too_large(inner, f"{path}[{number}]")
 
 
-def _ends(spec: Any) -> Iterator[str]:
+def _advice(spec: Any) -> Iterator[str]:
+    cluster = at(spec, "rayClusterSpec")
     if at(spec, "shutdownAfterJobFinishes") is not True and at(spec, "deletionStrategy") is None:
         yield (
             "spec.shutdownAfterJobFinishes is not true: the cluster stays, with its GPUs, after the job has "
             "ended. Leave it as it is rendered; kubernetes.ttl keeps the head's pod for a while."
         )
-
-
-def _cluster(cluster: Any) -> Iterator[str]:
     if at(cluster, "authOptions", "mode") != "token":
         yield (
             "spec.rayClusterSpec.authOptions.mode is not 'token': anyone who can connect to port 8265 or "
@@ -95,11 +91,8 @@ def _containers(pod: Any, path: str) -> Iterator[str]:
             f"{path}[0].image is {shortened(repr(image))}, without a tag: nodes that pull at different times "
             "may run different images. Name a tag or a digest."
         )
-    context = at(first, "securityContext")
-    user = at(context, "runAsUser")
-    if user is None:
-        user = at(pod, "securityContext", "runAsUser")
-    if user and "IPC_LOCK" in items(context, "capabilities", "add"):
+    user = at(pod, "securityContext", "runAsUser")
+    if user and "IPC_LOCK" in items(first, "securityContext", "capabilities", "add"):
         yield (
             f"{path}[0].securityContext.capabilities.add adds 'IPC_LOCK' for user {user}, and Linux gives "
             "added capabilities only to root. Raise the limit of locked memory of the nodes' container "
