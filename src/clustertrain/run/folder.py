@@ -88,6 +88,26 @@ class _Request(Generic[T]):
 
 
 @dataclass(frozen=True)
+class _Key:
+    """The key of the file or folder `name` in the folder of each generation, attempt or restart."""
+
+    name: str
+
+    def __get__(self, folder: RunDir | Attempt | Restart, owner: type) -> str:
+        return f"{folder.key}/{self.name}"
+
+
+@dataclass(frozen=True)
+class _OnThisNode:
+    """Where this node writes the stream `name` of each attempt or restart."""
+
+    name: str
+
+    def __get__(self, folder: Attempt | Restart, owner: type) -> Path:
+        return folder.run.local_path(f"{folder.key}/{self.name}")
+
+
+@dataclass(frozen=True)
 class Restart:
     """One start of the worker group in an attempt: `number` counts from 0."""
 
@@ -103,6 +123,11 @@ class Restart:
     """Created by the first rank whose watchdog expires."""
     stacks_request = _Request("stacks-now/request.json", records.StacksRequest)
     """The newest request for the stacks of all ranks."""
+    reached_key = _Key("reached")
+    reached = _OnThisNode("reached")
+    """The last finished step of rank 0, mapped into its memory: it survives a SIGKILL of the writer."""
+    stacks_key = _Key("stacks")
+    """The folder with a file of each rank that has written its stacks."""
 
     @property
     def run(self) -> RunDir:
@@ -113,26 +138,12 @@ class Restart:
         return f"{self.attempt.key}/restarts/{self.number}"
 
     @property
-    def reached_key(self) -> str:
-        return f"{self.key}/reached"
-
-    @property
-    def reached(self) -> Path:
-        """The last finished step of rank 0, mapped into its memory: it survives a SIGKILL of the writer."""
-        return self.run.local_path(self.reached_key)
-
-    @property
     def metrics_key(self) -> str:
         return f"{self.attempt.key}/metrics-{self.number}.jsonl"
 
     @property
     def metrics(self) -> Path:
         return self.run.local_path(self.metrics_key)
-
-    @property
-    def stacks_key(self) -> str:
-        """The folder with a file of each rank that has written its stacks."""
-        return f"{self.key}/stacks"
 
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self.run.store, f"{self.stacks_key}/{rank}", Process)
@@ -181,6 +192,23 @@ class Attempt:
     profile = _Request("profile", records.ProfileRequest)
     result = _Record("result.json", records.Result)
     rendezvous = _Record(RENDEZVOUS, records.Rendezvous)
+    job_key = _Key(JOB_YAML)
+    """The job as this attempt runs it."""
+    diff_key = _Key("diff.patch")
+    """The changes since the commit of the code."""
+    _arrivals_key = _Key("nodes")
+    _node_failures_key = _Key("node-failures")
+    logs_key = _Key("logs")
+    driver_log_key = _Key("logs/driver.log")
+    driver_log = _OnThisNode("logs/driver.log")
+    events_key = _Key("events.jsonl")
+    events = _OnThisNode("events.jsonl")
+    launcher_events = _OnThisNode("events-cli.jsonl")
+    """The events of `clustertrain run`."""
+    agent_events = _OnThisNode("events-agent.jsonl")
+    """The events of the agent on SLURM's head node."""
+    checkpoint_copy = _OnThisNode("brought")
+    """The folder for this node's copy of the checkpoint that it resumes from, if the storage is S3."""
 
     @property
     def key(self) -> str:
@@ -195,13 +223,8 @@ class Attempt:
         """Where this node writes the attempt's streams."""
         return self.run.local_path(self.key)
 
-    @property
-    def diff_key(self) -> str:
-        """The changes since the commit of the code."""
-        return f"{self.key}/diff.patch"
-
     def arrival(self, node_rank: int) -> RecordFile[records.Arrival]:
-        return RecordFile(self.run.store, f"{self.key}/nodes/{node_rank}.json", records.Arrival)
+        return RecordFile(self.run.store, f"{self._arrivals_key}/{node_rank}.json", records.Arrival)
 
     def node_failure(self, node_rank: int) -> RecordFile[records.Arrival]:
         return RecordFile(self.run.store, f"{self._node_failures_key}/{node_rank}.json", records.Arrival)
@@ -210,34 +233,13 @@ class Attempt:
         """The ranks of the nodes that have reported a failure."""
         return self._ranks_in(self._node_failures_key)
 
-    @property
-    def _node_failures_key(self) -> str:
-        return f"{self.key}/node-failures"
-
     def arrived(self) -> list[int]:
         """The ranks of the nodes that have arrived."""
-        return self._ranks_in(f"{self.key}/nodes")
+        return self._ranks_in(self._arrivals_key)
 
     def _ranks_in(self, key: str) -> list[int]:
         ranks = (name.removesuffix(".json") for name in self.run.store.list(key))
         return sorted(int(rank) for rank in ranks if _NUMBER.match(rank))
-
-    @property
-    def job_key(self) -> str:
-        """The job as this attempt runs it."""
-        return f"{self.key}/{JOB_YAML}"
-
-    @property
-    def logs_key(self) -> str:
-        return f"{self.key}/logs"
-
-    @property
-    def driver_log_key(self) -> str:
-        return f"{self.logs_key}/driver.log"
-
-    @property
-    def driver_log(self) -> Path:
-        return self.run.local_path(self.driver_log_key)
 
     def node_logs_key(self, host: str) -> str:
         return f"{self.logs_key}/{host}"
@@ -252,28 +254,10 @@ class Attempt:
         """The output of Ray on a node where an agent started it."""
         return self.run.local_path(f"{self.node_logs_key(host)}/ray.log")
 
-    @property
-    def events(self) -> Path:
-        return self.run.local_path(self.events_key)
-
-    @property
-    def events_key(self) -> str:
-        return f"{self.key}/events.jsonl"
-
     def node_events(self, host: str) -> Path:
         """The events of one worker node: a stream has one node as its writer, since appends from two
         nodes to one file on NFS overwrite each other."""
         return self.path / f"events-{host}.jsonl"
-
-    @property
-    def launcher_events(self) -> Path:
-        """The events of `clustertrain run`."""
-        return self.path / "events-cli.jsonl"
-
-    @property
-    def agent_events(self) -> Path:
-        """The events of the agent on SLURM's head node."""
-        return self.path / "events-agent.jsonl"
 
     @property
     def tensorboard(self) -> Path:
@@ -285,11 +269,6 @@ class Attempt:
         """The key in the storage of a file in the attempt's folder on this node."""
         relative = path.relative_to(self.path)
         return f"{self.run.key if relative.parts[0] == _TENSORBOARD else self.key}/{relative}"
-
-    @property
-    def checkpoint_copy(self) -> Path:
-        """The folder for this node's copy of the checkpoint that it resumes from, if the storage is S3."""
-        return self.path / "brought"
 
     def restart(self, number: int) -> Restart:
         return Restart(self, number)
@@ -311,6 +290,14 @@ class RunDir:
     store: Store
     name: str
     generation: int
+
+    job_key = _Key(JOB_YAML)
+    _submissions_key = _Key("submissions")
+    attempts_key = _Key("attempts")
+    prometheus_key = _Key("metrics.prom")
+    """The ledger in the text format of Prometheus."""
+    tensorboard_key = _Key(_TENSORBOARD)
+    """TensorBoard's files of all attempts, in one folder: `tensorboard --logdir` shows one curve."""
 
     @classmethod
     def newest(cls, storage: Location | str, name: str) -> RunDir:
@@ -357,10 +344,6 @@ class RunDir:
         """Where this node writes the stream of a key."""
         return self.store.local_folder(key) or spool_folder(self.store) / key
 
-    @property
-    def job_key(self) -> str:
-        return f"{self.key}/{JOB_YAML}"
-
     def snapshot_job_key(self, digest: str) -> str:
         """The job of a snapshot."""
         return f"{self._submissions_key}/{digest}/{JOB_YAML}"
@@ -396,22 +379,8 @@ class RunDir:
         return sorted((job for job in found if job is not None), key=lambda job: job.time)
 
     @property
-    def _submissions_key(self) -> str:
-        return f"{self.key}/submissions"
-
-    @property
     def checkpoints(self) -> Shelf:
         return Shelf(self.store, f"{self.key}/checkpoints")
-
-    @property
-    def prometheus_key(self) -> str:
-        """The ledger in the text format of Prometheus."""
-        return f"{self.key}/metrics.prom"
-
-    @property
-    def tensorboard_key(self) -> str:
-        """TensorBoard's files of all attempts, in one folder: `tensorboard --logdir` shows one curve."""
-        return f"{self.key}/{_TENSORBOARD}"
 
     @property
     def data_path(self) -> Path | None:
@@ -422,10 +391,6 @@ class RunDir:
     def mlflow_path(self) -> Path | None:
         """MLflow's file store, for all runs of the storage, or None if the storage is not a file system."""
         return self.store.local_folder("mlruns")
-
-    @property
-    def attempts_key(self) -> str:
-        return f"{self.key}/attempts"
 
     def attempt(self, n: int) -> Attempt:
         return Attempt(self, n)
