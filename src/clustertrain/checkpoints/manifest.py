@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -153,6 +153,14 @@ def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
     if str(manifest.name) != str(name):
         raise CheckpointDamaged(f"{where} is of {manifest.name}, not of its folder.")
     return manifest
+
+
+def newest_manifest(shelf: Shelf) -> Manifest | None:
+    """The newest manifest that is not damaged, or None. Raises otherwise as `read_manifest`."""
+    for name in reversed(names(shelf)):
+        with suppress(CheckpointDamaged):
+            return read_manifest(shelf, name)
+    return None
 
 
 def _check_files(files: dict[str, WrittenFile]) -> None:

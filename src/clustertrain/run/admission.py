@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from clustertrain.checkpoints.manifest import CheckpointDamaged, names, read_manifest
+from clustertrain.checkpoints.manifest import newest_manifest
 from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
@@ -228,7 +228,8 @@ def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -
     Raises:
         JobError: with both numbers.
     """
-    before = _checkpointed_world_size(run)
+    newest = newest_manifest(run.checkpoints)  # the driver reports those that are damaged
+    before = newest.world_size if newest is not None else None
     is_allowed = options.allow_world_size_change or len(job.world_sizes) > 1
     if before is not None and before != world_size and not is_allowed:
         raise JobError(
@@ -238,15 +239,6 @@ def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -
             f"Set workers to {before}, or workers: [min, max], or allow it once: "
             f"`{options.command} --allow-world-size-change`"
         )
-
-
-def _checkpointed_world_size(run: RunDir) -> int | None:
-    for name in reversed(names(run.checkpoints)):
-        try:
-            return read_manifest(run.checkpoints, name).world_size
-        except CheckpointDamaged:
-            continue  # the driver reports it when it chooses what to resume from
-    return None
 
 
 def check_progress(

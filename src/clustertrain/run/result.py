@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName, Shelf, names, read_manifest
+from clustertrain.checkpoints.manifest import names, newest_manifest
 from clustertrain.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from clustertrain.run.best import best_checkpoint
 from clustertrain.run.claims import has_script_checkpoint
@@ -64,20 +64,11 @@ def _exit_code(attempt: Attempt, state: str) -> int:
     """Of a stop it is 75 if there is a checkpoint to continue from, 130 if there is none."""
     if state not in ("stopped", "preempted", "cancelled"):
         return EXIT_DONE if state == "done" else EXIT_FAILED
-    shelf = attempt.run.checkpoints
-    if found := names(shelf):
-        saved = any(_has_manifest(shelf, name) for name in reversed(found))
+    if names(attempt.run.checkpoints):
+        saved = newest_manifest(attempt.run.checkpoints) is not None
     else:
         saved = has_script_checkpoint(attempt.run)  # a script chooses its own names
     return EXIT_STOPPED if saved else EXIT_INTERRUPTED
-
-
-def _has_manifest(shelf: Shelf, name: CheckpointName) -> bool:
-    try:
-        read_manifest(shelf, name)
-    except CheckpointDamaged:
-        return False
-    return True
 
 
 def stopped(attempt: Attempt) -> Result:
