@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from clustertrain.errors import JobError
-from clustertrain.storage import TreeFile
 
 _DTYPES = {
     torch.float64: "F64",
@@ -31,10 +31,8 @@ _DTYPES = {
 }
 
 
-def write_safetensors(
-    file: TreeFile, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
-) -> None:
-    """Write tensors of the CPU, in their order.
+def write_safetensors(file: Any, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors of the CPU to an open file, in their order.
 
     Raises:
         JobError: a tensor has a dtype that the format does not know.

@@ -2,7 +2,7 @@
 
 Every write is atomic: a reader never sees a partial file.
 
-store.py                Store: the protocol, open_store, and a probe of the operations that a run needs
+store.py                Store: either of the two stores; open_store, and a probe of what a run needs
 location.py             a URI, and the options of the S3 client
 posix.py                a store on a file system
 posix_tree.py           a folder that becomes visible atomically
@@ -15,6 +15,6 @@ s3_exclusive_create.py  creates an object once, also on a server without conditi
 
 from clustertrain.storage.location import Location, local_path
 from clustertrain.storage.posix import PosixStore
-from clustertrain.storage.store import Store, Tree, TreeFile, open_store, probe
+from clustertrain.storage.store import Store, Tree, open_store, probe
 
-__all__ = ["Location", "PosixStore", "Store", "Tree", "TreeFile", "local_path", "open_store", "probe"]
+__all__ = ["Location", "PosixStore", "Store", "Tree", "local_path", "open_store", "probe"]

@@ -27,18 +27,30 @@ _NO_LINKS = "The file system may lack hard links, which a run needs: use another
 
 @dataclass(frozen=True)
 class PosixStore:
-    """Keys are paths below `root`. Names that start with '.' are unfinished files; `list` omits them."""
+    """Files under keys whose parts are separated by '/': paths below `root`.
+
+    Every method raises StorageError on a refusal. Names that start with '.' belong to the store, such as
+    unfinished files; `list` and `trees` omit them.
+    """
 
     root: Path
 
+    @property
+    def location(self) -> Location:
+        """The location of the store, with the options of its S3 client."""
+        return Location(str(self.root))
+
     def uri(self, key: str) -> str:
+        """The key for messages: a plain path on a file system, or s3://bucket/…"""
         return str(self._path(key))
 
     def read_or_none(self, key: str) -> bytes | None:
+        """The bytes of a key, or None if there is no such key."""
         path = self._path(key)
         return _unless_absent(path, "read", lambda: read_file(path))
 
     def write_atomic(self, key: str, data: bytes) -> None:
+        """Write or replace a key; a reader finds the old bytes or the new ones, never a mixture."""
         path = self._path(key)
         try:
             again_when_stale(lambda: _replace(path, data))
@@ -46,30 +58,39 @@ class PosixStore:
             raise refused(path, "written", error) from error
 
     def create_exclusive(self, key: str, data: bytes) -> bool:
+        """Write a key that does not exist yet, atomically. Returns False if it exists and changes nothing.
+
+        Of any number of callers on any number of hosts, exactly one gets True.
+        """
         return create_exclusive(self._path(key), data)
 
     def list(self, prefix: str) -> list[str]:
+        """The names directly under a prefix, sorted, or empty if there are none."""
         path = self._path(prefix)
         names = _unless_absent(path, "listed", lambda: [found.name for found in path.iterdir()]) or []
         return sorted(name for name in names if not name.startswith("."))
 
     def remove(self, key: str) -> None:
+        """Remove a key; a missing key is not an error."""
         path = self._path(key)
         _unless_absent(path, "removed", path.unlink)
 
-    @property
-    def location(self) -> Location:
-        return Location(str(self.root))
-
     def local_folder(self, key: str) -> Path:
+        """The path of a folder in this machine's file system, or None on S3."""
         return self._path(key)
 
     def size_or_none(self, key: str) -> int | None:
+        """The size of a key in bytes, or None if there is no such key."""
         path = self._path(key)
         found = _unless_absent(path, "read", path.stat)
         return None if found is None else found.st_size
 
     def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
+        """The bytes of a key in order, at most `block_bytes` of them in memory.
+
+        Raises:
+            FileNotFoundError: there is no such key; at the first block.
+        """
         path = self._path(key)
         try:
             with again_when_stale(lambda: open_file(path)) as file:
@@ -81,12 +102,20 @@ class PosixStore:
             raise refused(path, "read", error) from error
 
     def new_tree(self, key: str) -> PosixTree:
+        """A tree that will be visible under `key`. Raises OSError if a file system refuses."""
         return PosixTree(self._path(key))
 
     def join_tree(self, key: str, handle: str) -> PosixTree:
+        """The tree that another process has begun, to add files: pass `files` to that process, which commits.
+        It must be given their names before `commit`. Files of one name must not be created twice."""
         return PosixTree(self._path(key), handle)
 
     def trees(self, prefix: str, marker: str) -> builtins.list[str]:
+        """The names of the trees under a prefix, sorted.
+
+        On a file system every folder counts, so that a reader can report one whose marker was lost. On S3 a
+        folder without its marker is still being written.
+        """
         folder = self._path(prefix)
         while True:
             found = self.list(prefix)
@@ -96,15 +125,25 @@ class PosixStore:
             # One was removed meanwhile, so the listing may lack the one for which it was.
 
     def remove_tree(self, key: str, marker: str) -> None:
+        """Remove a tree so that a kill in between leaves no tree with a marker.
+
+        Raises:
+            OSError: a file system refuses; FileNotFoundError if it does not exist.
+        """
         remove_tree(self._path(key))
 
     def collect_leftovers(
         self, prefix: str, marker: str, is_over: Callable[[str], bool]
     ) -> builtins.list[str]:
+        """Remove what killed writers and removers left of trees under a prefix; returns the names.
+
+        It also removes what another process is still writing, except of trees for whose name `is_over` is
+        False. Such a process then fails to commit, or on S3 commits a tree without files.
+        """
         return collect_leftovers(self._path(prefix), is_over)
 
     def _path(self, key: str) -> Path:
-        return self.root / key if key else self.root
+        return self.root / key
 
 
 def create_exclusive(path: Path, data: bytes) -> bool:

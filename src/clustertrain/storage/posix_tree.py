@@ -52,7 +52,15 @@ class _HashingFile:
 
 
 class PosixTree:
-    """Files are written to a hidden sibling folder; `commit` writes the marker last and renames the folder.
+    """Files that become visible together, when the marker is committed.
+
+    Only one writer may ever use a name. The files are written to a hidden sibling folder; `commit` writes the
+    marker last and renames the folder. Every method raises OSError if the file system refuses, and that of
+    S3Tree StorageError.
+
+    Attributes:
+        files: those that were written.
+        handle: for `join_tree` of other processes.
 
     rename() onto a folder that is not empty fails, so a second writer of the same name cannot replace a
     committed tree: FileExistsError.
@@ -68,7 +76,7 @@ class PosixTree:
 
     @contextmanager
     def create(self, name: str) -> Iterator[_HashingFile]:
-        """A new file of the tree; it is fsynced when the block ends."""
+        """A new file of the tree; it is durable (on disk, or uploaded) when the block ends."""
         with (self._work / name).open("xb") as file:
             hashing = _HashingFile(file)
             yield hashing
@@ -77,7 +85,11 @@ class PosixTree:
         self.files[name] = WrittenFile(hashing.size_bytes, hashing.sha256.hexdigest())
 
     def commit(self, marker: str, data: bytes) -> None:
-        """Write the marker and make the tree visible under its name."""
+        """Write the marker, which makes the tree visible under its name.
+
+        Raises:
+            FileExistsError: the name is taken; that tree is not changed.
+        """
         with self.create(marker) as file:
             file.write(data)
         fsync_folder(self._work)
@@ -91,7 +103,8 @@ class PosixTree:
         fsync_folder(self.target.parent)
 
     def abort(self) -> None:
-        """Remove the written files, which were never visible."""
+        """Remove the written files, which were never visible, as far as possible; `collect_leftovers` removes
+        the rest later."""
         shutil.rmtree(self._work, ignore_errors=True)
 
 
