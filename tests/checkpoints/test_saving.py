@@ -196,6 +196,7 @@ def test_the_error_of_the_disk_is_reported_instead_of_that_of_torch(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
         made.save({"model": {"w": torch.zeros(1 << 20)}}, progress(1))
+        made._join()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     (text,) = told.failed
@@ -203,6 +204,7 @@ def test_the_error_of_the_disk_is_reported_instead_of_that_of_torch(tmp_path):
     assert "Checkpoint 00000001-1.0 could not be written" in text
     assert list(tmp_path.iterdir()) == []
     made.save({"model": {"w": torch.zeros(1 << 20)}}, progress(2))
+    made.finish()
     assert [fields["step"] for fields in told.saved] == [2]
 
 
@@ -401,10 +403,10 @@ def test_a_write_shows_its_bytes_while_it_goes_on(tmp_path, monkeypatch):
     assert same(load(tmp_path / "00000001-1.0"), {"mine": torch.zeros(10_000, dtype=torch.uint8)})
 
 
-def test_start_without_background_leaves_the_wait_to_the_caller(tmp_path):
+def test_without_background_the_wait_is_left_to_the_caller_and_counts(tmp_path):
     gate = threading.Event()
     made, told = saver(tmp_path, background=False, still_newest=lambda: gate.wait(60))
-    made.start(state(), progress(1))
+    made.save(state(), progress(1))
     assert made.wait(0) is not None
     gate.set()
     made.finish()
@@ -431,15 +433,17 @@ print(anonymous_bytes() - before)
 @pytest.mark.slow
 def test_a_loaded_checkpoint_takes_no_memory_of_its_own(tmp_path):
     """256 MiB are read through; the pages belong to the files, and are shared by all ranks of a node."""
-    made, _ = saver(tmp_path, background=False)
+    made, _ = saver(tmp_path)
     made.save({"model": {"w": torch.ones(32 << 20)}, "optimizer": [torch.ones(32 << 20)]}, progress(1))
+    made.finish()
     done = ran([sys.executable, "-c", MEMORY_OF_A_LOAD, str(tmp_path / "00000001-1.0")], code=0, timeout=300)
     assert int(done.stdout) < 32 << 20
 
 
 def test_what_is_loaded_may_be_changed_and_the_file_stays(tmp_path):
-    made, _ = saver(tmp_path, background=False)
+    made, _ = saver(tmp_path)
     made.save(state(), progress(1))
+    made.finish()
     load(tmp_path / "00000001-1.0")["model"]["w"].zero_()
     verify(shelf_at(tmp_path), "00000001-1.0")
     assert same(load(tmp_path / "00000001-1.0"), state())

@@ -40,6 +40,7 @@ def run(tmp_path):
             "optimizer": {"lr": 0.1},
         }
         saver.save(state, SaveProgress(step, 1, step * 8, 2, {"accuracy": step / 100}, "steps"))
+    saver.finish()
     return run
 
 

@@ -111,7 +111,7 @@ class FolderRun(MemoryRun):
         self.saver.reserve(state)
 
     def save(self, state, progress):
-        self.saver.start(state, progress)
+        self.saver.save(state, progress)
 
     def wait_for_write(self, timeout_s):
         return self.saver.wait(timeout_s)

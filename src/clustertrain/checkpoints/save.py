@@ -33,10 +33,9 @@ _PIECE_BYTES = 16 << 20  # torch passes a whole tensor in one call
 
 
 class Saver:
-    """Rank 0's side of a save.
+    """Rank 0's side of a save: `save` returns after the copy, and the write is done when `wait` returns None.
 
-    With `background=False`, `save` returns after the write. After `start`, the write is done when `wait`
-    returns None.
+    With `background=False` the training waits for that, so it counts as `blocking_s`.
     """
 
     def __init__(
@@ -80,13 +79,6 @@ class Saver:
             )
 
     def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
-        """`start`, and without `background` wait for the write."""
-        self.start(state, progress)
-        if not self._background:
-            self._join()
-            self.check()
-
-    def start(self, state: dict[str, Any], progress: SaveProgress) -> None:
         """Copy `state` (live tensors, any device) and begin to write it; returns after the copy.
 
         Raises:

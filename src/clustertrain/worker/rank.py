@@ -213,7 +213,7 @@ class WorkerRun:
         if self._requests and self._requests.is_resize and progress.reason == "stop":
             progress = replace(progress, reason="resize")
         if self._saver:
-            self._saver.start(state, progress)
+            self._saver.save(state, progress)
         if self._auto_save:
             self._auto_save.started()
 

@@ -104,6 +104,7 @@ def cluster(tmp_path, monkeypatch):
     for step in (10, 20):
         state = {"model": {"weight": torch.full((1000,), float(step))}, "optimizer": {"lr": 0.1}}
         saver.save(state, SaveProgress(step, 1, step, 2, {"loss": step / 100}, "steps"))
+    saver.finish()
 
     def export(*options, **answers):
         (tmp_path / "answers.json").write_text(json.dumps(answers))
