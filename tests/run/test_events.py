@@ -4,7 +4,8 @@ import multiprocessing
 import pytest
 
 from clustertrain.run.folder import RunDir
-from clustertrain.run.streams.events import EventLog, Follower, read_events, streams_kept
+from clustertrain.run.streams.events import EventLog, new_records, read_events, streams_kept
+from clustertrain.run.streams.streams import Tail
 
 KEY = "digits/g1/events.jsonl"
 
@@ -37,12 +38,12 @@ def test_no_stream_is_no_events(run):
 def test_a_line_on_its_way_waits_for_its_end(run, path):
     line = json.dumps({"kind": "note", "time": 1.0, "text": "x"}).encode() + b"\n"
     path.write_bytes(line + line[:10])
-    follower = Follower(run, KEY)
-    assert len(list(follower.new())) == 1
+    tail = Tail(run, KEY)
+    assert len(list(new_records(tail))) == 1
     with path.open("ab") as file:
         file.write(line[10:] + line)
-    assert len(list(follower.new())) == 2
-    assert list(follower.new()) == []
+    assert len(list(new_records(tail))) == 2
+    assert list(new_records(tail)) == []
 
 
 def test_within_the_block_only_what_was_added_is_read(run, path):

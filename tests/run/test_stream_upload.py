@@ -10,7 +10,7 @@ import pytest
 
 from clustertrain.run.folder import RunDir
 from clustertrain.run.streams import stream_upload
-from clustertrain.run.streams.events import EventLog, Follower
+from clustertrain.run.streams.events import EventLog, new_records
 from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
 from clustertrain.run.streams.step_counter import Reached, reached_step
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
@@ -45,8 +45,8 @@ def test_what_grows_here_is_read_elsewhere_line_by_line(run, elsewhere, monkeypa
         for number in range(3):
             log.write("note", number=number)
             wait_until(lambda number=number: len(run.store.list(f"{attempt.events_key}.d")) > number, 30)
-        follower = Follower(run.on_this_node, attempt.events_key)
-        assert [e["number"] for e in follower.new()] == [0, 1, 2]
+        tail = Tail(run.on_this_node, attempt.events_key)
+        assert [e["number"] for e in new_records(tail)] == [0, 1, 2]
         log.write("note", number=3)
     assert not attempt.path.exists()  # all of it went up
     assert [e["number"] for e in elsewhere(lambda r: events_of_attempt(r.attempt(1)))] == [0, 1, 2, 3]

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clustertrain.explain.first_cause import Source
-from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.folder import Attempt, Restart, rank_of_log
 from clustertrain.run.records import Claim, Failure, Result
 from clustertrain.run.streams.history import clocks_ahead_s, events_of_attempt
 from clustertrain.run.streams.rank_log import where_start_begins
-from clustertrain.run.streams.stream_names import rank_of_log
 from clustertrain.run.streams.streams import Tail, stream_names
 from clustertrain.units import moment_text
 

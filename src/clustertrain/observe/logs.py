@@ -16,10 +16,9 @@ from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
 from clustertrain.observe.terminal_text import Printed
 from clustertrain.run.claims import who_runs
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder import Attempt, RunDir, rank_of_log
 from clustertrain.run.streams.history import AttemptFollower, host_of, newest_group
 from clustertrain.run.streams.rank_log import own_line
-from clustertrain.run.streams.stream_names import rank_of_log
 from clustertrain.run.streams.streams import Tail, Tails, stream_names
 from clustertrain.units import moment_text
 from clustertrain.waiting import wait_until

@@ -1,6 +1,6 @@
 """The files of a run: every path, and the processes that write and read each.
 
-folder.py        every path of a run, in one object
+folder.py        every path of a run, in one object; the spool of a node
 records.py       the contents of its small files, a frozen class for each
 recorded_job.py  the job files of a run and of its attempts
 attempt_ref.py   a reference to an attempt, as text that one process passes to another
@@ -18,7 +18,6 @@ save_interval.py  how often to save, and what saves and failures cost
 submission.py    a job that is submitted to a scheduler, and how a node finds its snapshot
 snapshot.py      the code of a job at its submission
 rendezvous.py    the files by which the nodes of one start find each other
-spool.py         where a node keeps its streams if the storage is not a file system
 streams/         files that grow while a run trains: events, metrics, logs
 """
 

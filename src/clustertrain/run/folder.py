@@ -41,6 +41,7 @@ streams/stream_upload.py uploads.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,9 +49,9 @@ from typing import Generic
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.node.processes import Process
+from clustertrain.node.user_folders import cache_folder
 from clustertrain.record_file import RecordFile, RequestFile, T
 from clustertrain.run import records
-from clustertrain.run.spool import spool_folder
 from clustertrain.storage import Location, Store, open_store
 
 JOB_YAML = "job.yaml"
@@ -62,6 +63,8 @@ WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached", "restarts/*/*/rank-*")
 """The files there that are rewritten in place."""
 
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
+_EVENTS = re.compile(r"events.*\.jsonl")
+_RANK_LOG = re.compile(r"rank-(\d+)\.log")
 _SUBMISSION = re.compile(r".+-.+(?<!\.ended)(?<!\.verdict)\.json")
 
 
@@ -409,3 +412,26 @@ class RunDir:
         of a large job names each of its nodes, and every node looks for a later attempt all the time."""
         later = (attempt for attempt in reversed(self.attempts()) if attempt.n > n)
         return next((attempt for attempt in later if attempt.claim.exists()), None)
+
+
+def spool_folder(store: Store) -> Path:
+    """The folder for the streams of this node until they are sent to the storage, under the same keys."""
+    location = store.location
+    identity = f"{location.endpoint or ''} {location.uri.rstrip('/')}"
+    return cache_folder() / "spool" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def is_events_stream(name: str) -> bool:
+    """Whether a file of an attempt's folder contains events."""
+    return _EVENTS.fullmatch(name) is not None
+
+
+def is_stream_of_records(name: str) -> bool:
+    """Whether a file of an attempt's folder contains events or metrics."""
+    return name.endswith(".jsonl")
+
+
+def rank_of_log(name: str) -> int | None:
+    """The rank of a file in a node's log folder, or None if it is not the log of a rank."""
+    match = _RANK_LOG.fullmatch(name)
+    return int(match[1]) if match else None

@@ -1,7 +1,6 @@
 """Files that grow while a run trains: events, metrics, logs.
 
 streams.py        files that grow: one writer, any reader, on a file system or on S3
-stream_names.py   what a stream contains, by the name of its file
 stream_upload.py  sends the streams of a node to S3 while they grow
 events.py         events and metrics, as lines of JSON
 rank_log.py       the lines of clustertrain in the log of a rank, between which the user's code prints

@@ -98,7 +98,7 @@ class EventLog:
             file.write(line.encode())
 
 
-_kept: ContextVar[dict[str, tuple[Follower, list[dict[str, Any]]]] | None] = ContextVar("kept", default=None)
+_kept: ContextVar[dict[str, tuple[Tail, list[dict[str, Any]]]] | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
@@ -117,22 +117,15 @@ def streams_kept() -> Iterator[None]:
 def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
     """All complete lines of a stream, or empty if there is no stream."""
     kept = _kept.get()
-    follower, records = (kept if kept is not None else {}).setdefault(
-        run.store.uri(key), (Follower(run, key), [])
-    )
-    records += follower.new()
+    tail, records = (kept if kept is not None else {}).setdefault(run.store.uri(key), (Tail(run, key), []))
+    records += new_records(tail)
     return [*records]
 
 
-class Follower:
-    """Reads the lines that were added to a stream since the last call."""
-
-    def __init__(self, run: RunDir, key: str) -> None:
-        self._tail = Tail(run, key)
-
-    def new(self) -> Iterator[dict[str, Any]]:
-        for line in self._tail.new_lines():
-            yield from _parsed(line)
+def new_records(tail: Tail) -> Iterator[dict[str, Any]]:
+    """The records of the lines that were added to a stream since the last call."""
+    for line in tail.new_lines():
+        yield from _parsed(line)
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:

@@ -7,11 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from clustertrain.errors import StorageError
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder import Attempt, RunDir, is_events_stream, is_stream_of_records
 from clustertrain.run.job_diff import was_refused
-from clustertrain.run.streams.events import Follower, read_events
-from clustertrain.run.streams.stream_names import is_events_stream, is_stream_of_records
-from clustertrain.run.streams.streams import stream_names
+from clustertrain.run.streams.events import new_records, read_events
+from clustertrain.run.streams.streams import Tail, stream_names
 from clustertrain.storage import Location
 from clustertrain.units import LATEST_S
 
@@ -31,7 +30,7 @@ class AttemptFollower:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._followers: dict[str, Follower] = {}
+        self._tails: dict[str, Tail] = {}
         self._due: list[str] = []  # the streams whose turn comes before the next listing
         self._lively: list[str] = []  # those that grew last, the newest at the end
 
@@ -42,7 +41,7 @@ class AttemptFollower:
         turns = len(self._due) if of_all else _STREAMS_PER_LOOK
         names = dict.fromkeys([*self._lively, *self._due[:turns]])
         self._due = self._due[turns:]
-        found = {name: list(self._followers[name].new()) for name in names}
+        found = {name: list(new_records(self._tails[name])) for name in names}
         grown = [name for name in found if found[name]]
         quiet = [name for name in self._lively if not found[name]]
         self._lively = [*quiet, *grown][-_LIVELY_STREAMS:]
@@ -50,12 +49,12 @@ class AttemptFollower:
         return sorted(records, key=lambda record: float(record["time"]))
 
     def _names(self) -> list[str]:
-        """The streams that there are now, each with its follower."""
+        """The streams that there are now, each with its tail."""
         run, key = self._attempt.run, self._attempt.key
         for name in stream_names(run, key):
-            if is_stream_of_records(name) and name not in self._followers:
-                self._followers[name] = Follower(run, f"{key}/{name}")
-        return list(self._followers)
+            if is_stream_of_records(name) and name not in self._tails:
+                self._tails[name] = Tail(run, f"{key}/{name}")
+        return list(self._tails)
 
 
 def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
