@@ -16,6 +16,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
+from clustertrain.storage import posix_tree
 from clustertrain.training.ranks.host import SaveProgress
 from commands import ran
 from shelves import shelf_at
@@ -380,18 +381,18 @@ class TestCopies:
 
 def test_a_write_shows_its_bytes_while_it_goes_on(tmp_path, monkeypatch):
     """A tensor is one call of torch; it is written in pieces, and the write stops after the second."""
-    monkeypatch.setattr(save_module, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(posix_tree, "_PIECE_BYTES", 1000)
     two_written, go_on = threading.Event(), threading.Event()
     made, _ = saver(tmp_path)
-    count = made._count
+    write_piece = posix_tree._HashingFile._write_piece
 
-    def counted(written_bytes):
-        count(written_bytes)
-        if made._bytes >= 2000:
+    def written(file, piece):
+        write_piece(file, piece)
+        if file.size_bytes >= 2000:
             two_written.set()
             assert go_on.wait(60)
 
-    monkeypatch.setattr(made, "_count", counted)
+    monkeypatch.setattr(posix_tree._HashingFile, "_write_piece", written)
     assert made.wait(0) is None
     made.save({"mine": torch.zeros(10_000, dtype=torch.uint8)}, progress(1))
     assert two_written.wait(60)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3
-_PIECE_BYTES = 16 << 20  # torch passes a whole tensor in one call
 
 
 class Saver:
@@ -55,7 +54,7 @@ class Saver:
         self._error: BaseException | None = None
         self._failures = 0
         self._is_pageable = False
-        self._bytes = 0  # written since the start of the process
+        self._files_in_write: list[Any] = []
 
     def reserve(self, state: dict[str, Any]) -> None:
         """Allocate the buffers for a state like this one, in the background. Writing to new memory takes
@@ -103,7 +102,8 @@ class Saver:
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
-        return self._bytes if thread is not None and thread.is_alive() else None
+        is_over = thread is None or not thread.is_alive()
+        return None if is_over else sum(file.size_bytes for file in self._files_in_write)
 
     def finish(self) -> None:
         """Wait for the save in progress. Raises the error of the last save if it was not committed."""
@@ -129,8 +129,7 @@ class Saver:
             self._failures += 1
             self._on_failed(f"the checkpoint of step {progress.step} was not written: {error}")
             return
-        self._error = None
-        self._failures = 0
+        self._error, self._failures, self._files_in_write = None, 0, []
         write_s = time.monotonic() - started
         self._on_saved(
             step=progress.step,
@@ -167,39 +166,18 @@ class Saver:
 
     def _dump(self, state: Any, file: Any) -> None:
         """torch.save; on a write error it raises the original error instead of torch's RuntimeError."""
+        self._files_in_write.append(file)
         try:
-            torch.save(state, self._counted(file))  # type: ignore[arg-type]  # it writes and flushes only
+            torch.save(state, file)
         except RuntimeError as error:
             if isinstance(error.__context__, OSError | StorageError):
                 raise error.__context__ from error
             raise
 
-    def _counted(self, file: Any) -> _Counted:
-        return _Counted(file, self._count)
-
-    def _count(self, written_bytes: int) -> None:
-        self._bytes += written_bytes
-
     def _join(self) -> None:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-
-
-class _Counted:
-    """A file to write in pieces; each that is written adds to a count."""
-
-    def __init__(self, file: Any, on_written: Callable[[int], None]) -> None:
-        self._file, self._on_written = file, on_written
-        self.flush = file.flush
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        view = memoryview(data).cast("B")
-        for start in range(0, view.nbytes, _PIECE_BYTES):
-            piece = view[start : start + _PIECE_BYTES]
-            self._file.write(piece)
-            self._on_written(piece.nbytes)
-        return view.nbytes
 
 
 def load(checkpoint: Path) -> dict[str, Any]:

@@ -63,7 +63,8 @@ class ShardSaver(Saver):
     ) -> None:
         places = {key: {"saved_offsets": offsets[key]} for key in parts}
         metadata = {"format": "pt", "DCP_VERSION": "1.0", _OFFSETS: json.dumps(places)}
-        write_safetensors(self._counted(file), parts, metadata)
+        self._files_in_write.append(file)
+        write_safetensors(file, parts, metadata)
 
 
 def _is_writer(tensor: DTensor) -> bool:

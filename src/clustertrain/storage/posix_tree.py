@@ -16,6 +16,7 @@ from typing import IO
 # A file is synced each time that this many bytes were written: otherwise a node with much memory takes all of
 # them at once, and the one sync at the end lasts as long as the disk needs, without visible progress.
 _SYNC_BYTES = 1 << 30
+_PIECE_BYTES = 16 << 20
 HIDDEN = "."  # names with this prefix are unfinished or being removed; readers ignore them
 
 
@@ -28,7 +29,10 @@ class WrittenFile:
 
 
 class _HashingFile:
-    """A write-only file that hashes its bytes during the write, so that they are not read back."""
+    """A write-only file that hashes its bytes during the write, so that they are not read back.
+
+    `size_bytes` grows while it is written, also within a call: torch passes a whole tensor in one.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -37,18 +41,23 @@ class _HashingFile:
         self.size_bytes = self._synced_bytes = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        self.sha256.update(data)
+        whole = memoryview(data).cast("B")
+        for start in range(0, whole.nbytes, _PIECE_BYTES):
+            self._write_piece(whole[start : start + _PIECE_BYTES])
+        return whole.nbytes
+
+    def _write_piece(self, piece: memoryview) -> None:
+        self.sha256.update(piece)
         try:
-            self._file.write(data)
-            if self.size_bytes + len(data) - self._synced_bytes >= _SYNC_BYTES:
+            self._file.write(piece)
+            if self.size_bytes + len(piece) - self._synced_bytes >= _SYNC_BYTES:
                 self._file.flush()
                 os.fdatasync(self._file.fileno())
-                self._synced_bytes = self.size_bytes + len(data)
+                self._synced_bytes = self.size_bytes + len(piece)
         except OSError as error:
-            what = f"{error.strerror}: {len(data)} bytes did not fit after the first {self.size_bytes}"
+            what = f"{error.strerror}: {len(piece)} bytes did not fit after the first {self.size_bytes}"
             raise OSError(error.errno, what, self._file.name) from error
-        self.size_bytes += len(data)
-        return len(data)
+        self.size_bytes += len(piece)
 
 
 class PosixTree:

@@ -83,7 +83,7 @@ class Upload:
 
     def __init__(self, objects: S3Objects, key: str) -> None:
         self._objects, self._key = S3Objects(objects.location, self._pause), key
-        self._sha256, self._size_bytes = hashlib.sha256(), 0
+        self._sha256, self.size_bytes = hashlib.sha256(), 0
         self._part = bytearray()
         self._upload_id = ""
         self._parts: list[Future[dict[str, Any]]] = []
@@ -91,16 +91,16 @@ class Upload:
         self._given_up = threading.Event()
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
-        rest = memoryview(data).cast("B")
-        self._sha256.update(rest)
-        self._size_bytes += rest.nbytes
+        whole = rest = memoryview(data).cast("B")
         while rest:
             missing = part_bytes(len(self._parts) + 1) - len(self._part)
-            self._part += rest[:missing]
-            if len(rest) > missing:  # a full part waits for another byte, so that the last one is never empty
+            piece, rest = rest[:missing], rest[missing:]
+            self._sha256.update(piece)
+            self._part += piece
+            self.size_bytes += piece.nbytes
+            if rest:  # a full part waits for another byte, so that the last one is never empty
                 self._send_part()
-            rest = rest[missing:]
-        return memoryview(data).nbytes
+        return whole.nbytes
 
     def flush(self) -> None:
         """Does nothing; for callers that treat it as a file."""
@@ -113,7 +113,7 @@ class Upload:
         else:
             self._objects.write_atomic(self._key, bytes(self._part))
         self._threads.shutdown()
-        return WrittenFile(self._size_bytes, self._sha256.hexdigest())
+        return WrittenFile(self.size_bytes, self._sha256.hexdigest())
 
     def abort(self) -> None:
         """End the upload and delete its parts on the server."""
@@ -141,7 +141,7 @@ class Upload:
     def _complete(self, parts: list[dict[str, Any]]) -> None:
         """Create the object from its parts. After a lost answer the upload is gone and the object exists."""
         complete = partial(self._call, "POST", "complete_multipart_upload", MultipartUpload={"Parts": parts})
-        if complete(none_if=(404,)) is None and self._objects.size_or_none(self._key) != self._size_bytes:
+        if complete(none_if=(404,)) is None and self._objects.size_or_none(self._key) != self.size_bytes:
             complete()  # raises the refusal
 
     def _call(self, action: str, method: str, **more: Any) -> Any:
