@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import connect, http_status_of, persistently
+from clustertrain.storage.s3_client import connect, persistently
 
 _T = TypeVar("_T")
 _SHA256, _WRITER = "sha256", "writer"  # of our own objects' metadata
@@ -102,18 +102,16 @@ class S3Objects:
             rest = body
             return block
 
-        get = "GET", self._address(key)["Key"], next_block
-        try:
-            while block := persistently(self.location, *get, answers=(404, 412)):
-                at += len(block)
-                yield block
-        except ClientError as error:
-            if at == 0 and http_status_of(error) == 404:
-                raise FileNotFoundError(f"{self.uri(key)} does not exist") from error
+        while block := self._ask("GET", key, next_block, (404, 412)):
+            at += len(block)
+            yield block
+        if block is None and not whole:
+            raise FileNotFoundError(f"{self.uri(key)} does not exist")
+        if block is None:
             raise StorageError(
-                f"{self.uri(key)} was changed or removed while it was read "
-                f"(HTTP {http_status_of(error)} at byte {at}).\nRun again to read it again."
-            ) from error
+                f"{self.uri(key)} was changed or removed while it was read, at byte {at}.\n"
+                "Run again to read it again."
+            )
 
     # ------------------------------------------------------------------------------------ many objects
 
