@@ -47,12 +47,11 @@ FileId = tuple[int, int]
 @dataclass(frozen=True)
 class Snapshot:
     """A job and its code. `digest` is of their content: 16 hex digits, equal on every machine and for every
-    version of the compression library; `code_digest` is of the code without its path."""
+    version of the compression library."""
 
     job_yaml: bytes
     code: bytes
     digest: str
-    code_digest: str
 
 
 @dataclass(frozen=True)
@@ -78,25 +77,18 @@ def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot
             may hold.
     """
     job_yaml = record_of(job).encode()
-    of_both, of_code = hashlib.sha256(f"{len(job_yaml)}\n".encode() + job_yaml), hashlib.sha256()
     packed = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=packed, mode="wb", filename="", mtime=0, compresslevel=6) as stream,
-        tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive,
-    ):
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as archive:
         for entry in _entries_within_limits(job, left_out):
             data = b"" if entry.is_folder else _read(entry.path)
-            mode = 0o755 if entry.is_folder or entry.may_run else 0o644
             member = tarfile.TarInfo(entry.name)
             member.type = tarfile.DIRTYPE if entry.is_folder else tarfile.REGTYPE
-            member.mode, member.size = mode, len(data)
+            member.mode = 0o755 if entry.is_folder or entry.may_run else 0o644
+            member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-            kind = "folder" if entry.is_folder else "file"
-            for hashed in (of_both, of_code):
-                hashed.update(f"{kind} {mode:o} {len(data)} {entry.name}\n".encode())
-                hashed.update(data)
-    digests = [hashed.hexdigest()[:16] for hashed in (of_both, of_code)]
-    return Snapshot(job_yaml, packed.getvalue(), *digests)
+    hashed = hashlib.sha256(f"{len(job_yaml)}\n".encode() + job_yaml)
+    hashed.update(packed.getbuffer())
+    return Snapshot(job_yaml, gzip.compress(packed.getbuffer(), 6, mtime=0), hashed.hexdigest()[:16])
 
 
 def unpack(archive: Path, into: Path) -> None:

@@ -10,6 +10,7 @@ RayJob               head, workers, submitter; the job's patches are applied las
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -146,7 +147,7 @@ def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
                 f"and a ConfigMap has room for {MOST_CODE_BYTES:,}.\n"
                 "Name data sets by https:// or s3://, or put the code into the image: see docs/docker.md."
             )
-        hashed.update(snapshot.code_digest.encode())
+        hashed.update(gzip.decompress(snapshot.code))  # its path is not part of the name
         content["binaryData"] = {"code.tar.gz": base64.b64encode(snapshot.code).decode()}
     name = f"{run.job.name}-{hashed.hexdigest()[:10]}"
     return {
