@@ -95,12 +95,12 @@ def worker_template(run: PodJob, config_map: str) -> dict[str, Any]:
         **_probes(run, health_port(run)),
         "resources": worker_amounts(run),
     }
-    template = _template(run, "worker", config_map, container)
-    add_network(run, template)
+    annotations = dict(run.section.worker_annotations)
     if (topology := run.section.topology) is not None:
         kind = "required" if topology.required else "preferred"
-        annotations = template["metadata"].setdefault("annotations", {})
-        annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = topology.required or topology.preferred
+        annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = topology.required or topology.preferred or ""
+    template = _template(run, "worker", config_map, container, annotations)
+    add_network(run, template["spec"])
     return template
 
 
@@ -140,11 +140,8 @@ def reader_pod(job: Job, name: str, limit_s: int) -> dict[str, Any]:
         "containers": [container],
         "volumes": [*_volumes(run), _small_tmp(run), {"name": "job", "downwardAPI": {"items": [job_file]}}],
     }
-    metadata = {"name": name, **_metadata(run, "reader")}
-    metadata["annotations"] = {
-        **metadata.get("annotations", {}),
-        _JOB_ANNOTATION: dump_job(run.job, defaults=False),
-    }
+    annotations = {_JOB_ANNOTATION: dump_job(run.job, defaults=False)}
+    metadata = {"name": name, **_metadata(run, "reader", annotations)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -175,7 +172,9 @@ def pods(run: PodJob) -> tuple[int, int]:
 # ------------------------------------------------------------------------------------------- parts of a pod
 
 
-def _template(run: PodJob, role: str, config_map: str, container: dict[str, Any]) -> dict[str, Any]:
+def _template(
+    run: PodJob, role: str, config_map: str, container: dict[str, Any], annotations: Mapping[str, str] = {}
+) -> dict[str, Any]:
     disk = {"emptyDir": {"sizeLimit": disk_limit(run)}}
     is_packed = run.packed is not None
     mounts = [_TMP_MOUNT, _JOB_MOUNT, *([_CODE_MOUNT] if is_packed else []), *_mounts(run)]
@@ -200,13 +199,14 @@ def _template(run: PodJob, role: str, config_map: str, container: dict[str, Any]
             "volumeMounts": [_JOB_MOUNT, _CODE_MOUNT],
         }
         spec["initContainers"] = [unpack]
-    return {"metadata": _metadata(run, role), "spec": spec}
+    return {"metadata": _metadata(run, role, annotations), "spec": spec}
 
 
-def _metadata(run: PodJob, role: str) -> dict[str, Any]:
-    section = run.section
-    own = {"labels": section.pod_labels | run_labels(run, role), "annotations": section.pod_annotations}
-    return of_the_site(section, own)
+def _metadata(run: PodJob, role: str, annotations: Mapping[str, str] = {}) -> dict[str, Any]:
+    """`annotations`: of pods of this role only."""
+    labels = run.section.pod_labels | run_labels(run, role)
+    own = {"labels": labels, "annotations": {**run.section.pod_annotations, **annotations}}
+    return of_the_site(run.section, own)
 
 
 def of_the_site(section: Kubernetes, metadata: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What the workers' pods need for a fast network: annotations, capabilities, the network of their node.
+"""What the workers' pods need for a fast network: capabilities, the network of their node.
 
 With the network of the node, Ray's ports are ports of the machine. The head keeps an address of its own.
 """
@@ -33,12 +33,9 @@ def ports_of_ray(run: PodJob) -> dict[str, str]:
     }
 
 
-def add_network(run: PodJob, template: dict[str, Any]) -> None:
-    """Add to the template of a worker's pod what the job asks for."""
-    section, metadata, spec = run.section, template["metadata"], template["spec"]
-    worker = spec["containers"][0]
-    if section.worker_annotations:
-        metadata["annotations"] = {**metadata.get("annotations", {}), **section.worker_annotations}
+def add_network(run: PodJob, spec: dict[str, Any]) -> None:
+    """Add to the spec of a worker's pod what the job asks for."""
+    section, worker = run.section, spec["containers"][0]
     if section.worker_capabilities:
         worker["securityContext"]["capabilities"]["add"] = list(section.worker_capabilities)
     if section.host_network:
