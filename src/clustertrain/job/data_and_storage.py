@@ -65,8 +65,8 @@ class DataEntry(_Place):
     """One copy in the storage for all nodes, or one on the disk of every node."""
 
     timeout_s: Seconds = Field(default=DOWNLOAD_TIMEOUT_S, alias="timeout")
-    """How long the download from a web server (`http(s)://`) may take in all. A server that does not answer,
-    or sends less than 512 bytes per second, is given up earlier."""
+    """How long the download from a web server (`http(s)://`) may take in all. A server that sends
+    nothing for a minute is given up earlier."""
 
     endpoint: Endpoint | None = None
     """Address of an S3 server other than Amazon's. An `s3://…` entry without `endpoint`, `region`, `profile`

@@ -1,36 +1,33 @@
 """Fetches one file from its source to the disk, resumes after a cut or a kill, and computes its sha256.
 
 The bytes are collected in a `PartFile` (partial_file.py). A source that serves any range of one version is
-read by several streams in parallel, any other source by one stream from start to end. The calling thread
-hashes the parts that have arrived.
+read by several streams in parallel, any other source by one stream from start to end. Each stream has a
+thread; the calling thread starts them, decides after each, and hashes the bytes that have arrived.
 """
 
 from __future__ import annotations
 
 import hashlib
+import queue
 import shutil
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.staging.local_file import FileSource
-from clustertrain.staging.partial_file import PartFile, Progress, Tick, chunks_of, forget
-from clustertrain.staging.retries import Retries
-from clustertrain.staging.source import CutShort, NotThatRange, Source, Stream, is_strong, masked
+from clustertrain.staging.partial_file import UNKNOWN, PartFile, Progress, Tick, forget, read_progress
+from clustertrain.staging.source import CutShort, NotThatRange, Retries, Source, Stream, masked
 from clustertrain.storage.location import Location, local_path
 from clustertrain.units import duration_text
-from clustertrain.waiting import wait_until
 
 PART_BYTES = 16 << 20  # of one request, at most; large, because every request has a fixed cost
 STREAMS = 8
 _TICK_EVERY_S = 0.01
-_LEAVE_AFTER_S = 1.0
 _KEPT_FREE_BYTES = 1 << 30
 
 
@@ -77,11 +74,10 @@ def fetch(
 ) -> Fetched:
     """Fetch a whole source into `folder`, and resume a partial download there.
 
-    `on_cut` is called with the reason before each pause, after which all that is missing is tried again.
+    `on_cut` is called with each new reason for which a stream was cut; after a pause it is tried again.
 
     After a cut the transfer is resumed if the source can prove that its bytes are still the same, and
-    restarted otherwise. It fails after `retry_s` of the source without a new byte, or, if `retry_s` is None,
-    after six tries in a row without a new byte; and after its `timeout_s`.
+    restarted otherwise. It fails after `retry_s` of the source without a new byte, and after its `timeout_s`.
 
     Raises:
         DataError: it cannot be fetched, or has another checksum; in the latter case nothing of it is kept.
@@ -91,7 +87,7 @@ def fetch(
     try:
         fetched = download.complete()
         if sha256 not in (None, fetched.sha256) and download.was_cut:
-            download.begin(None, None)  # the resumed bytes may be from two different files
+            download.begin(Progress.nothing())  # the resumed bytes may be from two different files
             fetched = download.complete()
     finally:
         download.file.close()
@@ -106,50 +102,72 @@ def fetch(
     return fetched
 
 
+@dataclass
+class _Part:
+    """The bytes from `at` to `end`, which one stream at a time fetches."""
+
+    at: int
+    end: int
+
+
+_Outcome = Stream | Exception | None
+_Outcomes = queue.SimpleQueue[tuple[_Part, _Outcome]]
+
+
 class _Download:
-    """The transfer of one file. `file` is replaced if the source has another version."""
+    """The transfer of one file. `file` and the queue of its threads are replaced with the version.
+
+    A thread that still waits for its server at the end is abandoned: a closed file takes no bytes.
+    (A ThreadPoolExecutor would wait for it at the exit of Python.)
+    """
 
     def __init__(
         self, source: Source, folder: Path, uri: str, tick: Tick, on_cut: Callable[[CutShort], None]
     ) -> None:
         self._source, self._folder, self._uri, self._tick, self._on_cut = source, folder, uri, tick, on_cut
-        self._cut = ""
         self._ends_at = time.monotonic() + source.timeout_s
-        self._in_order = False
-        self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        self.file = PartFile.resume(folder, tick) or PartFile(folder, Progress(None, None))
-        self.was_cut = self.file.size_bytes > 0
+        self._retries, self._last_cut, self._has_ranges = Retries(source, uri), "", True
+        progress = read_progress(folder)
+        self.was_cut = progress is not None
+        self._take_up(progress or Progress.nothing())
 
-    def begin(self, validator: str | None, total_bytes: int | None) -> None:
-        self.file.close()
+    def _take_up(self, progress: Progress) -> None:
+        """Go on with a file of which there is this much."""
+        self.file = PartFile(self._folder, progress)
         self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        self.file = PartFile(self._folder, Progress(validator, total_bytes))
+        most_bytes = UNKNOWN if progress.validator is None else PART_BYTES
+        self._parts = (
+            _Part(at, min(at + most_bytes, end))
+            for start, end in progress.gaps
+            for at in range(start, end, most_bytes)
+        )
+        self._running, self._outcomes = 0, _Outcomes()
+
+    def begin(self, progress: Progress) -> None:
+        """Begin anew."""
+        self.file.close()
+        self._take_up(progress)
 
     def complete(self) -> Fetched:
         """Transfer until the file is complete."""
-        retries = Retries(self._source, self._uri, self.file.size_bytes)
-        while missing := self.file.missing():
-            before_bytes = self.file.size_bytes
-            try:
-                self._transfer(*missing[0])
-                if self.file.size_bytes <= before_bytes and self.file.missing():
-                    raise CutShort("no new byte was received")
-            except CutShort as cut:
-                self.was_cut, self._cut = True, f" The last try: {cut}."
-                pause_s = retries.pause_s(cut, self.file.size_bytes)
-                self._on_cut(cut)
-                wait_until(self._report, pause_s, 0.2)
-        self._hash_more()
-        return Fetched(self.file.path, self._hashed_bytes, self._sha256.hexdigest())
-
-    def _hash_more(self) -> None:
-        """Hash the recorded bytes that have no gap before them, and report."""
-        missing = self.file.missing()
-        for chunk in chunks_of(self.file.path, self._hashed_bytes, missing[0][0] if missing else None):
-            self._sha256.update(chunk)
-            self._hashed_bytes += len(chunk)
+        while gaps := self.file.progress.gaps:
+            while self._running < STREAMS and (part := next(self._parts, None)):
+                self._start(part)
+            has_hashed = self._hash_some(gaps[0][0])
+            with suppress(queue.Empty):
+                self._take(*self._outcomes.get(timeout=0 if has_hashed else _TICK_EVERY_S))
+            self._report()
+        while self._hash_some(UNKNOWN):
             self._report()
         self._report()
+        return Fetched(self.file.path, self._hashed_bytes, self._sha256.hexdigest())
+
+    def _hash_some(self, end: int) -> bool:
+        """Hash some of the bytes before `end`; returns whether there were any."""
+        data = self.file.read(self._hashed_bytes, end)
+        self._sha256.update(data)
+        self._hashed_bytes += len(data)
+        return data != b""
 
     def _report(self) -> None:
         """
@@ -157,138 +175,89 @@ class _Download:
             DataError: the time of the download is over.
         """
         if time.monotonic() >= self._ends_at:
+            last = f" The last try: {self._last_cut}." if self._last_cut else ""
             raise DataError(
                 f"{masked(self._uri)} was not complete after {duration_text(self._source.timeout_s)}, "
-                f"the limit `timeout` of this data set (data.*.timeout).{self._cut}\n"
+                f"the limit `timeout` of this data set (data.*.timeout).{last}\n"
                 "Run again to continue from there, or raise the limit."
             )
-        self._tick(self.file.size_bytes, self.file.total_bytes)
+        self._tick(self.file.progress.size_bytes, self.file.progress.total_bytes)
 
-    def _transfer(self, start: int, end: int | None) -> None:
-        """One try: a stream from the first missing byte on; if others may join it, all that is missing."""
-        if self._source.supports_ranges:  # the answer contains the total length
-            end = min(start + PART_BYTES, end or start + PART_BYTES)
-        elif end == self.file.total_bytes:
-            end = None
-        stream = self._source.opened(start, end, self.file.validator)
+    def _start(self, part: _Part, stream: Stream | None = None, after_s: float = 0.0) -> None:
+        self._running += 1
+        thread = threading.Timer(after_s, self._work, (self.file, self._outcomes, part, stream))
+        thread.daemon = True
+        thread.start()
+
+    def _work(self, file: PartFile, outcomes: _Outcomes, part: _Part, stream: Stream | None) -> None:
+        """Fetch a part; of a file of unknown version, only open its stream. In a thread of its own."""
+        if not file.is_open:  # it was given up in the pause
+            return
+        outcome: _Outcome = None
+        is_first = stream is None and file.progress.validator is None
         try:
-            self._use_version_of(stream, start)
-            self._check_space()
-        except BaseException:
-            stream.close()
-            raise
-        parts = [
-            (at, min(at + PART_BYTES, end))
-            for start, end in self.file.missing()
-            if end is not None
-            for at in range(start, end, PART_BYTES)
-        ]
-        # Each stream has to prove that it is of the same version.
-        if len(parts) > 1 and stream.has_ranges and is_strong(stream.validator) and not self._in_order:
-            self._fetch_in_parallel(stream, parts)
-        else:
-            for _ in self._received(self.file, stream, stream.offset, stream.end):
-                self._hash_more()
+            stream = stream or self._source.read_range(part.at, part.end, file.progress.validator)
+            if is_first:
+                outcome = stream
+            else:
+                self._receive(file, part, stream)
+        except Exception as error:  # noqa: BLE001  the waiting thread raises it
+            outcome = error
+        outcomes.put((part, outcome))
 
-    def _use_version_of(self, stream: Stream, start: int) -> None:
-        """Begin again if a stream is of another version, or of the whole file."""
-        file, now = self.file, (stream.validator, stream.total_bytes)
-        is_same = now == (file.validator, file.total_bytes or stream.total_bytes)
-        if file.size_bytes and stream.offset == start and is_same:
-            file.total_bytes = stream.total_bytes
-        elif stream.offset == 0:
-            self.begin(*now)
-        else:
-            self.begin(None, None)
-            raise CutShort(f"its length is {stream.total_bytes} bytes, and was {file.total_bytes} before")
-
-    def _fetch_in_parallel(self, first: Stream, parts: list[tuple[int, int]]) -> None:
-        """Fetch these parts in several streams, each with its own retries. `first` is open at the first one.
-
-        The first permanent error, or an exception of `tick`, ends all of them. A stream that waits for a
-        server at that time is abandoned: it writes nothing to a file of another version, and ends with its
-        timeout. (A ThreadPoolExecutor would wait for it at the exit of Python.)
-        """
-        file, is_over, errors = self.file, threading.Event(), list[Exception]()
-        # Whichever thread is the first to take a part takes the first one, with its open stream.
-        todo = iter([(first, parts[0]), *[(None, part) for part in parts[1:]]])
-
-        def work() -> None:
-            retries = Retries(self._source, self._uri, file.size_bytes)
-            try:
-                for begun, (start, end) in todo:
-                    stream, at = begun, start
-                    while at < end and not is_over.is_set():
-                        try:
-                            stream = stream or self._opened(file, at, end)
-                            for reached in self._received(file, stream, at, end):
-                                at = reached
-                                if is_over.is_set():
-                                    return
-                        except NotThatRange:
-                            raise
-                        except CutShort as cut:
-                            is_over.wait(retries.pause_s(cut, file.size_bytes))
-                        stream = None
-            except Exception as error:  # noqa: BLE001  the waiting thread raises it
-                errors.append(error)
-                is_over.set()
-
-        threads = [threading.Thread(target=work, daemon=True) for _ in parts[:STREAMS]]
-        for thread in threads:
-            thread.start()
-        try:
-            while any(thread.is_alive() for thread in threads) and not is_over.wait(_TICK_EVERY_S):
-                self._hash_more()
-        finally:
-            is_over.set()
-            ends_at = time.monotonic() + _LEAVE_AFTER_S
-            for thread in threads:
-                thread.join(max(0.0, ends_at - time.monotonic()))
-        if errors:
-            raise errors[0]
-
-    def _received(self, file: PartFile, stream: Stream, at: int, end: int | None) -> Iterator[int]:
-        """Writes the bytes of a stream that is open at `at`, up to `end`; yields each offset reached."""
-        start, crc = at, 0
+    def _receive(self, file: PartFile, part: _Part, stream: Stream) -> None:
         with closing(stream):
-            try:
-                while at != end and (block := next(stream.blocks, b"")):
-                    data = block if end is None else block[: end - at]
-                    file.write(at, data)
-                    at, crc = at + len(data), zlib.crc32(data, crc)
-                    if at - start >= PART_BYTES:
-                        file.record(start, at, crc)
-                        start, crc = at, 0
-                    yield at
-                    if end is None:
-                        self._check_space()
-            finally:
-                file.record(start, at, crc)
-        if end is None:
-            file.total_bytes = at
-        elif at < end:
-            raise CutShort(f"{at} of {file.total_bytes} bytes were received")
+            for block in stream.blocks:
+                data = block[: part.end - part.at]
+                file.write(part.at, data)
+                part.at += len(data)
+                if part.at == part.end:
+                    return file.save()
+                if part.end == UNKNOWN:
+                    self._check_space(file.progress)
+        if part.end != UNKNOWN:
+            raise CutShort(f"{part.at} of {file.progress.total_bytes} bytes were received")
+        return file.end_at(part.at)
 
-    def _opened(self, file: PartFile, at: int, end: int) -> Stream:
-        stream = self._source.opened(at, end, file.validator)
-        if stream.offset != at or stream.validator != file.validator:
-            stream.close()
-            self._in_order = stream.validator == file.validator
-            raise NotThatRange("it changed during the download, or the server no longer sends ranges")
-        return stream
+    def _take(self, part: _Part, outcome: _Outcome) -> None:
+        """Decide what follows from the outcome of a thread."""
+        self._running -= 1
+        if isinstance(outcome, Stream):
+            validator = outcome.validator if outcome.has_ranges and self._has_ranges else None
+            self.begin(Progress.nothing(validator, outcome.total_bytes))
+            if first := next(self._parts, None):
+                self._start(first, outcome)
+            else:
+                outcome.close()
+            self._check_space(self.file.progress)
+        elif isinstance(outcome, CutShort):
+            self._try_again(part, outcome)
+        elif outcome is not None:
+            raise outcome
 
-    def _check_space(self) -> None:
+    def _try_again(self, part: _Part, cut: CutShort) -> None:
+        pause_s = self._retries.pause_s(cut, self.file.progress.size_bytes)
+        if str(cut) != self._last_cut:
+            self._on_cut(cut)
+        self.was_cut, self._last_cut = True, str(cut)
+        if isinstance(cut, NotThatRange):
+            self._has_ranges = False
+        if not self._has_ranges or self.file.progress.validator is None:
+            self.begin(Progress.nothing())
+            part = next(self._parts)
+        self._start(part, after_s=pause_s)
+
+    def _check_space(self, progress: Progress) -> None:
         """Check that the file fits on the disk: before a transfer, and during one of unknown length.
 
         Raises:
             StorageError: it does not fit.
         """
-        file, folder = self.file, self._folder.parent
-        if file.total_bytes is None:
+        if progress.total_bytes is None:
             needed_bytes, why = _KEPT_FREE_BYTES, "have to stay free, because its server sends no length"
         else:
-            needed_bytes, why = file.total_bytes - file.size_bytes, "are missing"
+            needed_bytes, why = progress.total_bytes - progress.size_bytes, "are missing"
+        folder = self._folder.parent
         if (free_bytes := shutil.disk_usage(folder).free) < needed_bytes:
             raise StorageError(
                 f"{masked(self._uri)} does not fit: {needed_bytes} bytes {why}, "

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 
 from clustertrain.errors import DataError
 from clustertrain.regular_file import NotAFile, open_file
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream
 from clustertrain.storage.posix import refused
 
 
@@ -20,24 +19,27 @@ class FileSource(Source):
 
     path: Path
 
-    def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
+    def read_range(self, offset: int, end: int, validator: str | None) -> Stream:
         try:
-            file = open_file(self.path)
+            with open_file(self.path) as file:
+                found = os.fstat(file.fileno())
         except NotAFile as error:
             raise DataError(f"{self.path} is not a regular file.\nGive a file or a folder.") from error
         except OSError as error:
             raise missing(self.path, error) from error
-        found = os.fstat(file.fileno())
-        now = _version(found)
-        offset = file.seek(offset if now == validator else 0)
-        return Stream(self._blocks(file, now), file.close, offset, found.st_size, found.st_size, now)
+        if validator not in (None, _version(found)):
+            raise NotThatRange(f"{self.path} changed while it was copied")
+        blocks = self._blocks(offset, _version(found))
+        return Stream(blocks, blocks.close, found.st_size, _version(found))
 
-    def _blocks(self, file: BufferedReader, version: str) -> Iterator[bytes]:
+    def _blocks(self, offset: int, version: str) -> Generator[bytes]:
         try:
-            while data := file.read1(CHUNK_BYTES):
-                if _version(self.path.stat()) != version:
-                    raise CutShort(f"{self.path} changed while it was copied")
-                yield data
+            with open_file(self.path) as file:
+                file.seek(offset)
+                while data := file.read1(CHUNK_BYTES):
+                    if _version(self.path.stat()) != version:
+                        raise NotThatRange(f"{self.path} changed while it was copied")
+                    yield data
         except OSError as error:
             raise CutShort(f"{type(error).__name__}: {error}") from error
 

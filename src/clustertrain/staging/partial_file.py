@@ -1,38 +1,27 @@
-"""A partial download of one file, and the record of its pieces from which another process can resume.
+"""A partial download of one file, and the record from which another process can resume.
 
     download      the bytes, each at its final offset
-    progress      4 KiB: validator and total size as JSON; then for each recorded piece its offset and length
-                  (u64), and its crc32 (u32)
+    progress      a `Progress` as JSON: the version of the source, and which bytes are missing
 
-A piece is recorded when it has the size of a part, or when its stream ends. So a kill costs at most one part
-of each stream. There is no fsync: a process that resumes after a kill or a crash of the machine uses
-only the pieces that match their crc32. Download libraries record which parts were received, without
-checksums.
+The record is written after each part, when its bytes are on the disk: so a kill, or a crash of the machine,
+costs at most one part of each stream.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import struct
+import sys
 import threading
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clustertrain.record_file import json_object, typed
+from clustertrain.record_file import encoded, json_object, typed
 from clustertrain.regular_file import read_file
-from clustertrain.storage.posix import refused
 
+UNKNOWN = sys.maxsize  # the end of a file of unknown length
 _CHUNK_BYTES = 1 << 20
-_HEADER_BYTES = 4096
-_ENTRY = struct.Struct("<QQI")
-
-Piece = tuple[int, int, int]
-"""Offset, length and crc32."""
 
 Tick = Callable[[int, int | None], None]
 """Called often with the bytes present and the total (None: unknown). An exception that it raises ends the
@@ -41,33 +30,44 @@ work."""
 
 @dataclass(frozen=True)
 class Progress:
-    """The content of a progress file.
+    """What is there of a file.
 
     Attributes:
-        validator: the version of the source, or None if it has no versions.
+        validator: the version of the source, or None if it has no versions that could be continued.
         total_bytes: its length, or None if it gave none.
-        pieces: those that are recorded; the others are the JSON.
+        gaps: (start, end) of the bytes that are missing, in order; the last end may be UNKNOWN.
     """
 
     validator: str | None
     total_bytes: int | None
-    pieces: Sequence[Piece] = ()
+    gaps: list[tuple[int, int]]
+
+    @classmethod
+    def nothing(cls, validator: str | None = None, total_bytes: int | None = None) -> Progress:
+        end = UNKNOWN if total_bytes is None else total_bytes
+        return cls(validator, total_bytes, [(0, end)] if end else [])
 
     @property
     def size_bytes(self) -> int:
-        return sum(length for _, length, _ in self.pieces)
+        end = UNKNOWN if self.total_bytes is None else self.total_bytes
+        return end - sum(gap_end - start for start, gap_end in self.gaps)
+
+    def plus(self, start: int, end: int) -> Progress:
+        """The same with these bytes."""
+        pieces = [
+            piece
+            for first, last in self.gaps
+            for piece in ((first, min(last, start)), (max(first, end), last))
+        ]
+        return replace(self, gaps=[(first, last) for first, last in pieces if first < last])
 
 
 def read_progress(folder: Path) -> Progress | None:
-    """The content of the progress file in a folder, if there is something to resume from."""
+    """What another process can resume from in a folder, or None if there is nothing."""
     try:
-        data = read_file(folder / "progress")
-        header = typed(Progress, json_object(data[:_HEADER_BYTES]))
-    except (OSError, ValueError, RecursionError):
+        return typed(Progress, json_object(read_file(folder / "progress")))
+    except (OSError, ValueError):
         return None
-    entries = data[_HEADER_BYTES : len(data) - (len(data) - _HEADER_BYTES) % _ENTRY.size]
-    found = replace(header, pieces=list(_ENTRY.iter_unpack(entries)))
-    return found if found.size_bytes and found.validator is not None else None
 
 
 def forget(folder: Path) -> None:
@@ -76,118 +76,72 @@ def forget(folder: Path) -> None:
 
 
 def copy_part(source: Path, target: Path, tick: Tick) -> None:
-    """Copy the partial download in `source`; on a read error or a full disk nothing is left in `target`.
+    """Copy the partial download in `source`; on a read error or a full disk there is no progress in `target`.
 
-    The progress file is copied first, so that it lists no byte that was written after its copy.
+    The progress is read first, so that it names no byte that was written after its copy.
     """
-    try:
-        shutil.copyfile(source / "progress", target / "progress")
-        with (target / "download").open("xb") as new:
-            for chunk in chunks_of(source / "download"):
+    with suppress(OSError):
+        progress = read_file(source / "progress")
+        with (source / "download").open("rb") as old, (target / "download").open("xb") as new:
+            while chunk := old.read(_CHUNK_BYTES):
                 new.write(chunk)
                 tick(new.tell(), None)
-    except OSError:
-        forget(target)
-
-
-def chunks_of(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """The bytes of a file from `start` to `end`, or to its own."""
-    with path.open("rb", buffering=0) as file:
-        file.seek(start)
-        while chunk := file.read(_CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - file.tell())):
-            yield chunk
+            new.flush()
+            os.fsync(new.fileno())
+        (target / "progress").write_bytes(progress)
 
 
 class PartFile:
-    """A file of one version (`validator`; None if the source has no version).
+    """The file `download` of a folder, to which any thread writes. Without progress it is a new file."""
 
-    Another version is a new PartFile with new files, so a late writer of the old one does no harm.
-    """
-
-    def __init__(self, folder: Path, begun: Progress) -> None:
-        """Start with the pieces of `begun` of the download in `folder`; without any, discard it.
-
-        Raises:
-            StorageError: the folder cannot be written.
-        """
-        self.path, self.size_bytes = folder / "download", begun.size_bytes
-        self.validator, self.total_bytes = begun.validator, begun.total_bytes
-        self._recorded = [(offset, offset + length) for offset, length, _ in begun.pieces]
+    def __init__(self, folder: Path, progress: Progress) -> None:
+        self.progress, self.path, self._record = progress, folder / "download", folder / "progress"
         self._lock = threading.Lock()
-        header = json.dumps({"validator": begun.validator, "total_bytes": begun.total_bytes}).encode()
-        entries = b"".join(_ENTRY.pack(*piece) for piece in begun.pieces)
-        with self._writing(), ExitStack() as files:
-            if not self._recorded:
-                forget(folder)
-                self.path.unlink(missing_ok=True)
-            self._file = files.enter_context(self.path.open("r+b" if self._recorded else "xb", buffering=0))
-            self._file.truncate(max((end for _, end in self._recorded), default=0))
-            self._log = files.enter_context((folder / "progress.new").open("wb", buffering=0))
-            self._log.write(header.ljust(_HEADER_BYTES - 1) + b"\n" + entries)
-            (folder / "progress.new").rename(folder / "progress")
-            self._files = files.pop_all()
+        if progress.total_bytes is not None and progress.size_bytes:
+            self._file = self.path.open("r+b", buffering=0)
+            self._file.truncate(progress.total_bytes)
+        else:
+            forget(folder)
+            self.path.unlink(missing_ok=True)
+            self._file = self.path.open("x+b", buffering=0)
 
-    @classmethod
-    def resume(cls, folder: Path, tick: Tick) -> PartFile | None:
-        """Resume the partial download in `folder` with all pieces that match their checksum, if any do."""
-        if (found := read_progress(folder)) is None:
-            return None
-        pieces: list[Piece] = []
-        present_bytes = 0
-        for offset, length, crc in found.pieces:
-            actual = 0
-            try:
-                for chunk in chunks_of(folder / "download", offset, offset + length):
-                    actual = zlib.crc32(chunk, actual)
-                    tick(present_bytes, found.total_bytes)
-            except (OSError, OverflowError):
-                continue
-            if length and actual == crc:
-                pieces.append((offset, length, crc))
-                present_bytes += length
-        return cls(folder, replace(found, pieces=pieces)) if pieces else None
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        with self._lock:
-            try:
-                yield
-            except OSError as error:
-                raise refused(self.path, "written", error) from error
+    @property
+    def is_open(self) -> bool:
+        return not self._file.closed
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write bytes at an offset, from any thread; nothing after `close`.
+        """Write bytes at an offset. After `close` it raises ValueError."""
+        end, rest = offset + len(data), memoryview(data)
+        with self._lock:
+            while rest:  # a nearly full disk writes some bytes, then refuses
+                rest = rest[os.pwrite(self._file.fileno(), rest, end - len(rest)) :]
+            self.progress = self.progress.plus(offset, end)
 
-        Raises:
-            StorageError: the disk is full, or cannot be written.
-        """
-        rest = memoryview(data)
-        with self._writing():
-            while rest and not self._file.closed:  # a nearly full disk writes some bytes, then refuses
-                count = os.pwrite(self._file.fileno(), rest, offset)
-                offset, rest = offset + count, rest[count:]
-                self.size_bytes += count
+    def read(self, offset: int, end: int) -> bytes:
+        """Some bytes that were written there."""
+        return os.pread(self._file.fileno(), min(_CHUNK_BYTES, end - offset), offset)
 
-    def record(self, start: int, end: int, crc: int) -> None:
-        """Record a piece that was written, for the next process; nothing after `close`."""
-        with self._writing():
-            if start < end and not self._log.closed:
-                self._log.write(_ENTRY.pack(start, end - start, crc))
-                self._recorded.append((start, end))
-                # Starts to write it to the disk, so that the sync at the end has less to do.
-                os.posix_fadvise(self._file.fileno(), start, end - start, os.POSIX_FADV_DONTNEED)
+    def end_at(self, total_bytes: int) -> None:
+        """Set the length of a file that had none."""
+        self.progress = replace(self.progress, total_bytes=total_bytes, gaps=[])
 
-    def missing(self) -> list[tuple[int, int | None]]:
-        """(start, end) of what is not recorded; the last end is None if the length is unknown."""
-        found: list[tuple[int, int | None]] = []
-        reached = 0
-        for start, end in sorted(self._recorded):
-            if start > reached:
-                found.append((reached, start))
-            reached = max(reached, end)
-        return found if reached == self.total_bytes else [*found, (reached, self.total_bytes)]
+    def save(self) -> None:
+        """Record the progress for the next process, if the source has a version that could be continued."""
+        if self.progress.validator is None:
+            return
+        with self._lock:
+            os.fdatasync(self._file.fileno())
+            with self._record.with_suffix(".new").open("wb") as new:
+                new.write(encoded(self.progress))
+                new.flush()
+                os.fsync(new.fileno())
+            self._record.with_suffix(".new").rename(self._record)
 
     def close(self) -> None:
-        """Write nothing more; the bytes stay. Waits for a write that has begun."""
-        with self._lock:
-            self._files.close()
+        """Record what is there, and write nothing more; the bytes stay."""
+        try:
+            with suppress(OSError, ValueError):  # a full disk; a second call
+                self.save()
+        finally:
+            with self._lock:
+                self._file.close()

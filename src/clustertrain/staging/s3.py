@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from clustertrain.errors import DataError, StorageError
-from clustertrain.staging.header_values import sent_range, validator_of
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream, is_strong
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream
 from clustertrain.storage.location import Location
 from clustertrain.storage.s3_client import connect, explained, http_status_of, is_transient, value_text
 from clustertrain.units import shortened
@@ -15,8 +14,6 @@ from clustertrain.units import shortened
 
 class S3Source(Source):
     """One object. The first answer contains its properties, so no HEAD and no second permission is needed."""
-
-    supports_ranges = True
 
     def __init__(self, location: Location) -> None:
         if not location.bucket_and_key[1] or location.uri.endswith("/"):
@@ -26,26 +23,18 @@ class S3Source(Source):
             )
         self._location, self.retry_s = location, location.retry_s
 
-    def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
-        requested = f"{offset}-{'' if end is None else end - 1}"
-        request = {"Range": f"bytes={requested}"} if requested != "0-" else {}
-        if is_strong(validator):  # a date cannot be a condition of a GET, but the caller compares it
-            request["IfMatch"] = str(validator)
+    def read_range(self, offset: int, end: int, validator: str | None) -> Stream:
+        requested = f"{offset}-{end - 1}"
+        request = {} if validator is None else {"Range": f"bytes={requested}", "IfMatch": validator}
         answer = self._get(request)
-        version = validator_of(answer.get("ETag")) or str(answer.get("LastModified"))
-        body, sent = answer["Body"], answer.get("ContentRange")
-        if sent is None:
-            length = int(answer["ContentLength"])
-            has_ranges = not request and answer.get("AcceptRanges") == "bytes"
-            return Stream(_blocks(body), body.close, 0, length, length, version, has_ranges)
-        if (found := sent_range(sent, offset, end)) is None:
+        body, etag, sent = answer["Body"], answer.get("ETag"), answer.get("ContentRange", "")
+        if not request and not sent:
+            return Stream(_blocks(body), body.close, answer["ContentLength"], etag)
+        if not request or etag != validator or not sent.startswith(f"bytes {requested}/"):
             body.close()
-            raise DataError(
-                f"GET {self._location.uri}: the server sent {shortened(sent)}, "
-                f"but bytes {requested} were requested.\n"
-                "Correct the endpoint, or find out what answers there in its place."
-            )
-        return Stream(_blocks(body), body.close, *found, version, has_ranges=True)
+            wanted = f"bytes {requested} of version {validator}" if request else "the whole object"
+            raise NotThatRange(f"the server sent {shortened(f'{sent} of version {etag}')}, not {wanted}")
+        return Stream(_blocks(body), body.close, None, etag)
 
     def _get(self, request: dict[str, str]) -> Any:
         bucket, key = self._location.bucket_and_key
@@ -57,7 +46,6 @@ class S3Source(Source):
             if is_transient(error):
                 raise CutShort(value_text(error)) from error
             if request and http_status_of(error) in (412, 416):
-                # The object has changed, or has no byte there; an empty one has no ranges.
                 raise NotThatRange("it changed during the download") from error
             raise DataError(str(explained(self._location, "GET", key, error))) from error
 

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from clustertrain.errors import DataError
 from clustertrain.staging.fetch import open_source
-from clustertrain.staging.retries import Retries
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, masked
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Retries, Source, masked
 from clustertrain.storage.location import Location
 from clustertrain.training.data.tar_shard import open_local
 
@@ -69,20 +68,24 @@ class _Remote(io.RawIOBase):
 
 def _blocks(source: Source, uri: str) -> Generator[bytes]:
     """The bytes of a source from start to end, over any number of connections."""
-    retries, at = Retries(source, uri, 0), 0
+    retries, at = Retries(source, uri), 0
     validator, total_bytes = None, None
     while True:
         try:
-            with closing(source.opened(at, None, validator)) as stream:
+            known_bytes = 0
+            try:
+                stream = source.read_range(at, total_bytes or 0, validator if at else None)
+            except NotThatRange:  # of a server that only sends whole files
+                stream, known_bytes = source.read_range(0, 0, None), at
+            with closing(stream):
                 if at == 0:
                     validator, total_bytes = stream.validator, stream.total_bytes
-                elif (stream.validator, stream.total_bytes) != (validator, total_bytes) or validator is None:
+                elif validator is None or stream.validator != validator:
                     raise DataError(
                         f"{masked(uri)} was cut after {at} bytes, and the server cannot continue there: "
                         "it has another version, or names none.\n"
                         "Continue the run, or stage the shards under `data`."
                     )
-                known_bytes = at - stream.offset  # of a server that only sends whole files
                 for block in stream.blocks:
                     known_bytes, data = max(0, known_bytes - len(block)), block[known_bytes:]
                     at += len(data)
