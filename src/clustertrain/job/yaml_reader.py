@@ -25,9 +25,6 @@ MOST_VALUES = 20_000
 LONGEST_NUMBER = 500
 _HIDDEN_BREAK = re.compile(r"[\x85\u2028\u2029]|\r(?!\n)")
 
-# libyaml's parser needs a tenth of the time for a huge text. Its errors have other words, so it only counts.
-_COUNTING_LOADER = getattr(yaml, "CSafeLoader", None)
-
 Keys = tuple[str | int, ...]
 
 
@@ -181,16 +178,8 @@ class Reader:
 
     def _check_size(self) -> None:
         """Refuses tags, and checks depth and size before any recursion."""
-        if _COUNTING_LOADER is not None:
-            try:
-                return self._check_events(_COUNTING_LOADER)
-            except (yaml.YAMLError, ValueError, OverflowError):
-                pass  # PyYAML's own parser reports it, or accepts it
-        return self._check_events(JobLoader)
-
-    def _check_events(self, loader: Any) -> None:
         depth = count = 0
-        for event in yaml.parse(self.text, loader):
+        for event in yaml.parse(self.text, JobLoader):
             count += isinstance(event, yaml.NodeEvent)  # a value, or a key
             if count > MOST_VALUES:
                 self._too_much(event.start_mark, f"more than {MOST_VALUES} values")
