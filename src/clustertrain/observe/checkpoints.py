@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clustertrain.checkpoints.manifest import (
@@ -52,17 +52,12 @@ class Checkpoint:
 
 def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
     """The checkpoints, oldest first, and notes. Reads only the manifests."""
-    best, notes = _best_or_note(run)
-    return [_checkpoint(run.checkpoints, name, best) for name in names(run.checkpoints)], notes
-
-
-def _best_or_note(run: RunDir) -> tuple[BestCheckpoint | None, list[str]]:
-    """The best checkpoint, or a note if this version does not accept the recorded job: the list is complete
-    without it."""
+    best, notes = None, []
     try:
-        return best_checkpoint(run, job_at(run, run.job_key)), []
-    except JobError as error:
-        return None, [f"note: the best checkpoint is unknown: {str(error).splitlines()[0]}"]
+        best = best_checkpoint(run, job_at(run, run.job_key))
+    except JobError as error:  # this version does not accept the recorded job: the list is complete without
+        notes = [f"note: the best checkpoint is unknown: {str(error).splitlines()[0]}"]
+    return [_checkpoint(run.checkpoints, name, best) for name in names(run.checkpoints)], notes
 
 
 def _checkpoint(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None) -> Checkpoint:
@@ -125,7 +120,7 @@ def _best(run: RunDir) -> str:
         )
     best = best_checkpoint(run, job)
     if best is None:
-        metrics = sorted({metric for name in names(run.checkpoints) for metric in _metrics(run, name)})
+        metrics = sorted({metric for each in checkpoints_of(run)[0] for metric in each.metrics})
         raise JobError(
             f"No checkpoint in {run.checkpoints} has a finite value of {keep_best.metric}, the metric of "
             f"checkpoint.keep_best.\nTheir metrics are: {', '.join(metrics) or 'none'}. "
@@ -133,10 +128,3 @@ def _best(run: RunDir) -> str:
             "checkpoint.every meet, or choose one with --name."
         )
     return best.name
-
-
-def _metrics(run: RunDir, name: CheckpointName) -> Iterable[str]:
-    try:
-        return read_manifest(run.checkpoints, name).metrics
-    except (CheckpointDamaged, UnknownFormat):
-        return ()
