@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,7 @@ from clustertrain.observe.terminal_text import Printed
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir, rank_of_log
 from clustertrain.run.streams.history import AttemptFollower, host_of, newest_group
-from clustertrain.run.streams.rank_log import own_line
+from clustertrain.run.streams.rank_log import separated
 from clustertrain.run.streams.streams import Tail, Tails, stream_names
 from clustertrain.units import moment_text
 from clustertrain.waiting import wait_until
@@ -208,24 +208,14 @@ def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
     for is_last in _looks(attempt, lives):
         for data in tail.new():
             found = True
-            yield from _separated(printed.feed(data))
+            yield from separated(printed.feed(data))
         if not is_last and time.monotonic() - shown_at >= UNFINISHED_PERIOD_S:
             shown_at = time.monotonic()
             yield from printed.open
-    yield from _separated(printed.open)
+    yield from separated(printed.open)
     if not found:
         uri = attempt.run.store.uri(key)
         raise JobError(f"{uri} is empty.\nThe attempt may not have reached this point.")
-
-
-def _separated(lines: Iterable[str]) -> Iterator[str]:
-    """The lines; one of clustertrain does not share a line with the bar before it."""
-    for line in lines:
-        own = own_line(line)
-        before = own[0] if own is not None else ""
-        if before:
-            yield before.rstrip()
-        yield line[len(before) :]
 
 
 def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:

@@ -15,7 +15,7 @@ from clustertrain.observe.event_lines import Record
 from clustertrain.observe.terminal_text import Printed
 from clustertrain.run.folder import Attempt
 from clustertrain.run.streams.history import host_of
-from clustertrain.run.streams.rank_log import own_line
+from clustertrain.run.streams.rank_log import own_line, separated
 from clustertrain.run.streams.streams import Tail
 
 _MOST_BYTES = 4 << 20  # of one call, so that signals are not left waiting
@@ -72,13 +72,9 @@ class RankOutput:
         return data
 
     def _of_output(self, lines: Iterable[str]) -> Iterator[str]:
-        for line in lines:
-            if (own := own_line(line)) is not None:
-                before, begins = own
-                if self._is_output and before.strip():
-                    yield before.rstrip()
-                self._is_output = begins
-                self._lost_peers.is_hiding = False
+        for line in separated(lines):
+            if (begins := own_line(line)) is not None:
+                self._is_output, self._lost_peers.is_hiding = begins, False
             elif self._is_output and (shown := self._lost_peers.shown(line)) is not None:
                 yield shown
 

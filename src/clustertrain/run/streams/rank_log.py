@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 OUTPUT_BEGINS = "clustertrain: output begins"
@@ -50,11 +50,17 @@ def marks_of_output() -> Iterator[None]:
         print(OUTPUT_ENDS, flush=True)
 
 
-def own_line(line: str) -> tuple[str, bool] | None:
-    """Parse a marker line that clustertrain wrote.
-
-    Returns (the user's text before the marker, whether the user's output follows), or None if the line is no
-    marker.
-    """
+def own_line(line: str) -> bool | None:
+    """Whether the user's output follows a line that clustertrain wrote; None for any other line."""
     found = _OWN_LINE.fullmatch(line)
-    return None if found is None else (found["before"], found["what"] == "output begins")
+    return None if found is None else found["what"] == "output begins"
+
+
+def separated(lines: Iterable[str]) -> Iterator[str]:
+    """The lines; one of clustertrain does not share a line with the bar before it."""
+    for line in lines:
+        found = _OWN_LINE.fullmatch(line)
+        before = found["before"] if found is not None else ""
+        if before.strip():
+            yield before.rstrip()
+        yield line[len(before) :]
