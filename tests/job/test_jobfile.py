@@ -173,7 +173,7 @@ def refusal(load, tmp_path):
         ),
         (
             SCRIPT + "checkpoint:\n  keep_last: 3\n",
-            "job.yaml:3:1: checkpoint: this section is given together with script\n"
+            "job.yaml:3:1: checkpoint: is given together with script\n"
             "a script saves its own checkpoints\n"
             "the variable CLUSTERTRAIN_CHECKPOINT_DIR gives it the folder for them",
         ),

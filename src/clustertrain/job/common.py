@@ -241,20 +241,6 @@ def _check_entry_point(job: CommonJob) -> None:
     if not job.is_script and not isinstance(job.args, dict):
         rule = f"a {entry_point} takes its arguments by name: args: {{lr: 0.1}}"
         raise Refused(f"a list is given together with {entry_point}\n{rule}", "args")
-    if not job.is_script and job.resume_args:
-        raise Refused(
-            f"this key is given together with {entry_point}\n"
-            f"a {entry_point} gets its state from clustertrain and needs no argument to resume\n"
-            "leave it out",
-            "resume_args",
-        )
-    if not job.is_script and job.interpreter is not None:
-        raise Refused(
-            f"this key is given together with {entry_point}\n"
-            f"a {entry_point} runs in the worker's own process, whose Python needs torch and Ray\n"
-            "install your packages there, or run a script or module",
-            "interpreter",
-        )
     if entry_point == "task" and job.train is None:
         raise Refused(
             "the section train is missing\n"
@@ -262,13 +248,29 @@ def _check_entry_point(job: CommonJob) -> None:
             "for example train: {epochs: 3, batch_size: 32}",
             "task",
         )
-    if entry_point != "task" and job.train is not None:
-        raise Refused(
-            f"this section is given together with {entry_point}\n"
-            f"a {entry_point} runs its own training loop, so the section would have no effect\n"
-            "put its values under args",
-            "train",
-        )
+    unfit = {
+        "resume_args": (
+            bool(job.resume_args) and not job.is_script,
+            "gets its state from clustertrain and needs no argument to resume\nleave it out",
+        ),
+        "interpreter": (
+            job.interpreter is not None and not job.is_script,
+            "runs in the worker's own process, whose Python needs torch and Ray\n"
+            "install your packages there, or run a script or module",
+        ),
+        "train": (
+            job.train is not None and entry_point != "task",
+            "runs its own training loop, so the section would have no effect\nput its values under args",
+        ),
+        "checkpoint": (
+            "checkpoint" in job.model_fields_set and job.is_script,
+            "saves its own checkpoints\n"
+            f"the variable {variables.CHECKPOINT_DIR} gives it the folder for them",
+        ),
+    }
+    for key, (is_given, rule) in unfit.items():
+        if is_given:
+            raise Refused(f"is given together with {entry_point}\na {entry_point} {rule}", key)
     if entry_point == "function" and job.checkpoint.periods.epochs is not None:
         raise Refused(
             "the key epochs is given together with function\nonly the function's own loop knows its epochs\n"
@@ -284,12 +286,6 @@ def _check_entry_point(job: CommonJob) -> None:
             "with ddp every step is kept in memory; a function or script keeps none\nremove the key",
             "checkpoint",
             "memory_every",
-        )
-    if job.is_script and "checkpoint" in job.model_fields_set:
-        raise Refused(
-            f"this section is given together with {entry_point}\na {entry_point} saves its own checkpoints\n"
-            f"the variable {variables.CHECKPOINT_DIR} gives it the folder for them",
-            "checkpoint",
         )
 
 
@@ -310,24 +306,21 @@ def _check_references(job: CommonJob) -> None:
 def _check_device(train: Train, resources: Resources) -> None:
     if resources.gpus_per_worker > 0:
         return
-    if train.normalization == "sync":
-        raise Refused(
-            "sync with 0 GPUs per worker\ntorch has no SyncBatchNorm on CPU\n"
-            "set resources.gpus_per_worker, or use group or layer on CPU",
-            "train",
-            "normalization",
-        )
-    for key, why in (("memory_snapshot", "it shows the memory of a GPU"), ("float8", "CPUs have no float8")):
-        if getattr(train, key):
-            remedy = "set resources.gpus_per_worker, or remove the key"
-            raise Refused(f"true with 0 GPUs per worker\n{why}\n{remedy}", "train", key)
-    if train.precision == "fp16":
-        raise Refused(
-            "fp16 with 0 GPUs per worker\nfp16 needs a GPU\n"
-            "set resources.gpus_per_worker, or use bf16 or fp32 on CPU",
-            "train",
-            "precision",
-        )
+    unfit = {
+        "normalization": (
+            train.normalization == "sync",
+            "torch has no SyncBatchNorm on CPU",
+            "use group or layer on CPU",
+        ),
+        "memory_snapshot": (train.memory_snapshot, "it shows the memory of a GPU", "remove the key"),
+        "float8": (train.float8, "CPUs have no float8", "remove the key"),
+        "precision": (train.precision == "fp16", "fp16 needs a GPU", "use bf16 or fp32 on CPU"),
+    }
+    for key, (is_unfit, why, other) in unfit.items():
+        if is_unfit:
+            value = "true" if getattr(train, key) is True else getattr(train, key)
+            remedy = f"set resources.gpus_per_worker, or {other}"
+            raise Refused(f"{value} with 0 GPUs per worker\n{why}\n{remedy}", "train", key)
 
 
 def _check_loaders(train: Train, resources: Resources) -> None:
