@@ -241,7 +241,7 @@ def test_an_older_operator_is_named_with_its_version_and_a_remedy(kubectl, kube,
     assert check_admission([without], kubectl) == []
 
 
-# Values of the job file that Kubernetes has rules for; what the error says of each, and the keys it names.
+# Values of keys that Kubernetes has rules for; what the error says of each, and the key that it names.
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"labels": {"owner": "a b"}}, 'metadata.labels: Invalid value: "a b"', "kubernetes.labels"),
     ({"labels": {"an owner": "a"}}, 'metadata.labels: Invalid value: "an owner"', "kubernetes.labels"),

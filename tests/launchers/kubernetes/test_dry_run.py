@@ -66,6 +66,12 @@ def test_an_object_that_others_have_changed_names_them_and_the_fields(fake):
     assert conflicts == ['Apply failed with 2 conflicts: conflicts with "admin":', "- .spec.a", "- .spec.b"]
 
 
+def test_a_refusal_without_a_rule_is_one(fake):
+    fake({"ConfigMap": ""})
+    with pytest.raises(ClusterError, match="refuses this, and nothing was applied:\n  ConfigMap right-"):
+        check_admission([RIGHT["ConfigMap"]], Kubectl())
+
+
 def test_a_rayjob_of_this_name_that_will_be_replaced_is_not_in_the_way(fake):
     calls = fake({"RayJob": 'Error from server (AlreadyExists): rayjobs.ray.io "right" already exists'})
     assert check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl(), replaced=True) == []
@@ -184,6 +190,9 @@ def test_a_policy_on_other_objects_names_its_keys_as_well(fake):
     with pytest.raises(ClusterError) as caught:
         check_admission([RIGHT["ConfigMap"]], Kubectl())
     assert str(caught.value).endswith("about the rule. What it names is in kubernetes.labels.")
+    fake({"ConfigMap": f'The configmaps "right" is invalid: : {_POLICY}no'})
+    with pytest.raises(ClusterError, match=r"ConfigMap right-\w+: ValidatingAdmissionPolicy 'memory"):
+        check_admission([RIGHT["ConfigMap"]], Kubectl())
 
 
 def test_an_account_that_may_not_create_pods_gets_a_note(fake):

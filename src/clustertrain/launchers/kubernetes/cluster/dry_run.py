@@ -123,8 +123,9 @@ def _broken_rules(message: str) -> list[str]:
         return [f"{field}: field not declared in schema" for field in unknown]
     text = "\n".join(line for line in message.splitlines() if not _NOISE.match(line)).strip()
     lines = _BEFORE.sub("", text).partition(_AFTER_CONFLICTS)[0].splitlines()
-    rules = [line.strip(" .").removeprefix("* ") for line in lines]
-    return [_tidied(rule) for rule in rules if rule and not rule.startswith("<nil>")]
+    rules = [line.strip().removeprefix("* ").lstrip(".: ") for line in lines]  # a policy names no field
+    found = [_tidied(rule) for rule in rules if rule and not rule.startswith("<nil>")]
+    return found or [_tidied(message)]
 
 
 def _tidied(rule: str) -> str:
