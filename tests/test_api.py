@@ -22,6 +22,7 @@ from clustertrain.job.file import load_job, sets_of
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.observe.checkpoints import Checkpoint
+from clustertrain.record_file import typed
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
@@ -147,12 +148,17 @@ def test_runs_are_rows_for_a_data_frame(prepared):
 def submitted(monkeypatch, calls):
     """Lets SLURM accept every job."""
 
-    def submit(job, options, echo):
+    def prepare(job, options, echo):
         calls.append((job, options))
+        return job, options
+
+    def submit(name, jobs, echo):
+        ((job, options),) = jobs
         echo("submitted")
         claim_attempt(RunDir.newest(job.storage.location, job.name))
-        return KnownRun.of(job, options.command.job_file, "slurm", "SLURM", "12")
+        return [KnownRun.of(job, options.command.job_file, "slurm", "SLURM", "12")]
 
+    monkeypatch.setattr(launcher_of("slurm"), "prepare", prepare, raising=False)
     monkeypatch.setattr(launcher_of("slurm"), "submit", submit, raising=False)
 
 
@@ -286,7 +292,7 @@ def test_each_command_that_reads_prints_the_same_as_json(prepared, monkeypatch):
     (status,) = printed_json("status", "job.yaml")
     assert status == json.loads(run.status().json())
     (checkpoints,) = printed_json("ckpt", "ls", "job.yaml")
-    assert [Checkpoint.parsed(each) for each in checkpoints] == run.checkpoints()
+    assert [typed(Checkpoint, each) for each in checkpoints] == run.checkpoints()
     records = printed_json("logs", "job.yaml")
     assert {record["kind"] for record in records} == {"note", "train"}
     assert records[-1]["loss"] is None  # it is not finite

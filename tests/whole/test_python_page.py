@@ -29,7 +29,11 @@ def test_every_block_runs_as_it_is_shown(grid, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("clustertrain.api._POLL_S", 0.1)
-    monkeypatch.setattr(launcher_of("slurm"), "submit", trained_here, raising=False)
+    here = launcher_of("slurm")
+    monkeypatch.setattr(here, "prepare", lambda job, options, echo: (job, options), raising=False)
+    monkeypatch.setattr(
+        here, "submit", lambda name, jobs, echo: [trained_here(*each, echo) for each in jobs], raising=False
+    )
     ignored = shutil.ignore_patterns("runs", "__pycache__")
     shutil.copytree(ROOT / "examples" / "digits", "examples/digits", ignore=ignored)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
