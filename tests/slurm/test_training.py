@@ -33,6 +33,7 @@ def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_noth
     task = make("task", **slow(), slurm=ON_TWO)
     task.command("submit", "--to", "slurm", "--wait", str(task.job_file), code=0)
     output = script.wait("COMPLETED")
+    task.wait("COMPLETED")  # its result is there before its batch script has ended
     assert task.left_on_nodes() == {}
     for run in (task, script):
         (record,) = run.run_dir.submissions()
