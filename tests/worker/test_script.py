@@ -242,10 +242,12 @@ def test_a_script_dies_with_a_killed_worker(tmp_path, way):
     assert left_after(2, before) == {}
 
 
-def test_a_process_that_it_leaves_is_killed_and_not_waited_for(run, notes, monkeypatch):
+@pytest.mark.parametrize("has_own_session", [False, True])
+def test_a_process_that_it_leaves_is_killed_and_not_waited_for(run, notes, monkeypatch, has_own_session):
     """Such as a process of mp.spawn, or TensorBoard: it has the output of the script."""
     monkeypatch.setattr(script, "_OTHERS_END_S", 0.5)
-    leaves = "import subprocess\nprint(subprocess.Popen(['sleep', '60']).pid)"
+    start = f"subprocess.Popen(['sleep', '60'], start_new_session={has_own_session})"
+    leaves = f"import subprocess\nprint({start}.pid)"
     finished, out = run(leaves, note=noted_in(notes))
     assert finished
     said = "rank 1: a process that the script started ran on after its end, and was killed"

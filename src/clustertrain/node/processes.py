@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,16 @@ def process_of(pid: int) -> Process | None:
     """The identity of a running process of this host, or None."""
     found = _state_and_ticks(pid)
     return None if found is None or found[0] in _ENDED else Process(this_host(), pid, found[1])
+
+
+def own_processes() -> list[int]:
+    """The other processes of this user."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(FileNotFoundError):  # it ended meanwhile
+            if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
+                found.append(int(entry.name))
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def this_host() -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clustertrain import variables
+from clustertrain.node.processes import own_processes
 from clustertrain.waiting import wait_until
 
 _END_WITHIN_S = 10.0
@@ -21,22 +22,13 @@ def end_processes_of(folder: Path) -> None:
     """End the processes of this user that were started for a private folder, and wait until they are gone."""
 
     def are_gone() -> bool:
-        found = [pid for pid in _own_processes() if _belongs_to(pid, folder)]
+        found = [pid for pid in own_processes() if _belongs_to(pid, folder)]
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return not found
 
     wait_until(are_gone, _END_WITHIN_S, _POLL_S)
-
-
-def _own_processes() -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(FileNotFoundError):  # it ended meanwhile
-            if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
-                found.append(int(entry.name))
-    return [pid for pid in found if pid != os.getpid()]
 
 
 def _belongs_to(pid: int, folder: Path) -> bool:

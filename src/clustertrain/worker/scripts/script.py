@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from clustertrain.errors import ClusterTrainError
+from clustertrain.node.processes import own_processes
 from clustertrain.node.signals import signal_text
 from clustertrain.worker.code.error_report import ErrorReport, printable
 from clustertrain.worker.code.printed_traceback import last_exception
@@ -187,6 +188,11 @@ def _blocks(child: _Child, rank: int, note: Callable[[str, str], None]) -> Itera
             yield block
     with suppress(OSError):
         os.killpg(child.pid, signal.SIGKILL)
+    pipe = Path(f"/proc/self/fd/{output}").readlink()
+    for pid in own_processes():  # one may have a session of its own
+        with suppress(OSError):  # it ended meanwhile
+            if any(fd.readlink() == pipe for fd in Path(f"/proc/{pid}/fd").iterdir()):
+                os.kill(pid, signal.SIGKILL)
     note("warning", f"rank {rank}: a process that the script started ran on after its end, and was killed")
 
 
