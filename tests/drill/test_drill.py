@@ -13,8 +13,10 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.drill import trial
 from clustertrain.errors import EXIT_JOB, EXIT_STOPPED
-from clustertrain.run.records import Result
+from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Result, ResumePoint
 from commands import ran
+from sample_records import sample_claim
 
 JOBS = Path(__file__).parent / "jobs"
 FAULTY = Path(__file__).parent.parent / "whole" / "jobs"
@@ -148,3 +150,17 @@ def test_a_drill_beyond_its_budget_does_nothing(tmp_path):
         drill = CliRunner().invoke(main, ["drill", str(tmp_path / "job.yaml"), "--budget", "2m", *options])
         assert drill.exit_code == EXIT_JOB and said in drill.stderr
         assert not (tmp_path / "runs").exists()
+
+
+def test_a_measured_step_is_that_of_a_resumed_run(tmp_path):
+    """It trained 40 of its 1,000 steps in its last start."""
+    job = {"name": "it", "code": str(JOBS), "storage": f"{tmp_path}/runs", "task": "drilled:Plain", **TASK}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    attempt = RunDir.newest(f"{tmp_path}/runs", "it").attempt(1)
+    attempt.claim.create(sample_claim(time=1000.0))
+    for number, step in enumerate((0, 960)):
+        attempt.restart(number).plan.write(ResumePoint(None, step))
+    result = Result("done", "finished", 0, step=1000, train_s=80.0, ended_at=1090.0)
+    attempt.result.write(result)
+    drill = CliRunner().invoke(main, ["drill", str(tmp_path / "job.yaml"), "--budget", "2m"])
+    assert "9 starts × 10 s + 5 runs × 12 steps × 2 s, measured in its last run = 210 s." in drill.stderr

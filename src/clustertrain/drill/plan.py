@@ -158,8 +158,11 @@ def _measured(job: Job) -> tuple[float, float, str]:
     with suppress(StorageError):  # of a cluster that this machine does not see
         attempt = RunDir.newest(job.storage.location, job.name).newest_attempt()
         claim, result = (attempt.claim.read(), attempt.result.read()) if attempt else (None, None)
-        if claim is not None and result is not None:
+        if attempt is not None and claim is not None and result is not None:
             trained_s = (result.train_s or 0.0) if job.train else 0.0
             start_s = result.ended_at - claim.time - trained_s
-            return start_s, trained_s / max(1, result.step or 1), "measured in its last run"
+            plans = [restart.plan.read() for restart in attempt.restarts()]  # trained_s is of the last one
+            resumed = next((plan.step for plan in reversed(plans) if plan is not None), 0)
+            steps = max(1, (result.step or 0) - resumed)
+            return start_s, trained_s / steps, "measured in its last run"
     return _START_S, _STEP_S, "assumed"
