@@ -10,8 +10,7 @@ process, between steps of the same length:
 - dcp.async_save: torch's own save in the background, with its defaults. It copies the state to new memory,
   and a thread writes the files and fsyncs them. It has no checksums, and renames no folder. `kept stager` is
   the same with a stager that the script makes once: its memory is used again, as clustertrain's is.
-- the copy alone: `Tensor.copy_` of each tensor into memory that is there: no save that copies the state
-  before the next step can wait for less.
+- the copy alone: `Tensor.copy_` of each tensor into memory that is there, with torch's own threads.
 - clustertrain: `Saver.save`, as in a worker. The loop waits only for the copy to host memory; in the
   background two files are written and hashed (sha256), each fsynced, then the manifest, fsynced; the folder
   is renamed and its parent fsynced. The steps are long enough for a save to end before the next is due;

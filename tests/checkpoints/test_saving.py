@@ -4,6 +4,7 @@ import resource
 import sys
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -248,9 +249,9 @@ def test_every_thread_of_a_rank_uses_the_gpu_of_the_rank(tmp_path, monkeypatch):
     """A context on GPU 0 would take 0.5 GB from rank 0 for each other rank of the node."""
     devices, used = Devices(monkeypatch), []
 
-    def copied(state, *args):
+    def copied(state, *args, **options):
         used.append((threading.current_thread().name, devices.current()))
-        return copy_to_host(state, *args)
+        return copy_to_host(state, *args, **options)
 
     dump = torch.save
 
@@ -271,7 +272,7 @@ def test_every_thread_of_a_rank_uses_the_gpu_of_the_rank(tmp_path, monkeypatch):
 
 
 def test_memory_that_cuda_does_not_pin_is_named_once_and_the_save_is_whole(tmp_path, monkeypatch):
-    def copied(state, buffers, refused):
+    def copied(state, buffers, refused, **_):
         refused("CUDA error: out of memory")
         return copy_to_host(state, buffers)
 
@@ -312,19 +313,24 @@ TIED, ZEROS, ONES = torch.rand(3, 3), torch.zeros(3, 3), torch.ones(3, 3)
 BASE = torch.arange(6.0)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 class TestCopies:
-    def test_a_copy_shares_nothing_and_leaves_the_number_of_threads(self):
-        live, threads = state(), torch.get_num_threads()
-        copy = copy_to_host(live)
+    @pytest.fixture
+    def copied(self, threads):
+        return partial(copy_to_host, threads=threads)
+
+    def test_a_copy_shares_nothing_and_leaves_the_number_of_threads(self, copied):
+        live, before = state(), torch.get_num_threads()
+        copy = copied(live)
         live["model"]["w"].zero_()
         live["optimizer"]["lr"].append(1)
         assert same(copy, state())
-        assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == before
 
-    def test_the_memory_of_the_last_copy_is_used_again(self):
-        first = copy_to_host(state(1.0))
+    def test_the_memory_of_the_last_copy_is_used_again(self, copied):
+        first = copied(state(1.0))
         places = {name: tensor.data_ptr() for name, tensor in first["model"].items()}
-        second = copy_to_host(state(2.0), first)
+        second = copied(state(2.0), first)
         assert {name: tensor.data_ptr() for name, tensor in second["model"].items()} == places
         assert same(second, state(2.0))
 
@@ -349,32 +355,37 @@ class TestCopies:
                     "back": BASE[3:],
                     "t": BASE.view(2, 3).t(),
                     "every": BASE[::2],
+                    "each": BASE[:1].expand(4),
                 },
             ),
+            # other orders of the same values, and values that are not the bytes
+            ({"a": torch.zeros(2, 3)}, {"a": BASE.view(3, 2).t()}),
+            ({}, {"images": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)}),
+            ({}, {"conj": (BASE + 1j).conj(), "neg": (BASE + 1j).conj().imag}),
             # two places whose paths are written alike
             ({}, {"a.b": ZEROS, "a": {"b": ONES}}),
             ({"a.b": ZEROS, "a": {"b": ONES}}, {"a.b": TIED, "a": {"b": ZEROS}}),
         ],
     )
-    def test_a_copy_into_the_memory_of_another_is_right(self, before, live):
-        copy = copy_to_host(live, copy_to_host(before))
+    def test_a_copy_into_the_memory_of_another_is_right(self, copied, before, live):
+        copy = copied(live, copied(before))
         assert same(copy, {k: v if isinstance(v, dict) else v.clone() for k, v in live.items()})
         if "head" in live:
             assert (copy["embedding"] is copy["head"]) == (
                 live["head"].data_ptr() == live["embedding"].data_ptr()
             )
 
-    def test_empty_tensors_and_parameters(self):
+    def test_empty_tensors_and_parameters(self, copied):
         live = {"a": torch.empty(0), "b": torch.empty(0, 3), "p": torch.nn.Parameter(torch.ones(2))}
-        copy = copy_to_host(live)
+        copy = copied(live)
         assert copy["b"].shape == (0, 3)
         assert not copy["p"].requires_grad
 
     @pytest.mark.gpu
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-    def test_from_a_gpu(self):
+    def test_from_a_gpu(self, copied):
         live = {"a": torch.arange(1000.0, device="cuda"), "b": torch.ones(3)}
-        copy = copy_to_host(live)
+        copy = copied(live)
         assert copy["a"].is_pinned()
         assert same(copy, {"a": torch.arange(1000.0), "b": torch.ones(3)})
 

@@ -7,9 +7,11 @@ watchdog whether the bytes of a slow write still increase.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3
+_MOST_THREADS = 8  # of a copy: these use up the bandwidth of the memory
 
 
 class Saver:
@@ -89,7 +92,8 @@ class Saver:
         held = self._held(state)
         self._join()
         self.check()
-        self._buffers = copy_to_host(held, self._buffers, self._note_refusal)
+        threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)  # the other ranks wait meanwhile
+        self._buffers = copy_to_host(held, self._buffers, self._note_refusal, threads=threads)
         blocking_s = time.monotonic() - started if self._background else None
         self._thread = DeviceThread(
             target=self._write, args=(self._buffers, progress, started, blocking_s), name="checkpoint"
@@ -198,25 +202,24 @@ def _mapped(file: Path) -> Any:
 
 
 def copy_to_host(
-    state: Any, buffers: Any = None, refused: Callable[[str], None] = lambda reason: None
+    state: Any,
+    buffers: Any = None,
+    refused: Callable[[str], None] = lambda reason: None,
+    *,
+    threads: int = 1,
 ) -> Any:
     """A copy of nested dicts, lists and tuples with every tensor on the CPU.
 
     Tensors of `buffers` (an earlier copy) are reused if path, shape and dtype are the same. Two views of one
     storage (tied weights) stay one tensor. CUDA tensors go to pinned memory; all copies are complete on
-    return. `refused` is called with CUDA's reason if it does not pin the memory.
+    return. `refused` is called with CUDA's reason if it does not pin the memory. `threads`: that copy what is
+    in host memory.
     """
     old: dict[str, torch.Tensor] = {}
     map_state(buffers, old.__setitem__)
     copy = _Copy(old)
-    # One thread: copying is limited by memory bandwidth, and threads synchronize after every tensor. On cores
-    # shared with another save or job, several threads took ten times as long (benchmarks/saving.py).
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        result = map_state(state, copy.of)
-    finally:
-        torch.set_num_threads(threads)
+    result = map_state(state, copy.of)
+    copy.copy_in_memory(threads)
     if copy.from_cuda:
         torch.cuda.synchronize()
     if copy.pinned.refusal:
@@ -242,6 +245,7 @@ class _Copy:
     def __init__(self, old: dict[str, torch.Tensor]) -> None:
         self.from_cuda = False
         self.pinned = PinnedMemory()
+        self._in_memory: list[tuple[torch.Tensor, torch.Tensor]] = []  # to, from
         self._old = old
         self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
         self._used: set[int] = set()
@@ -258,8 +262,28 @@ class _Copy:
         if buffer is None or not fits or id(buffer) in self._used:  # two sources must not share one buffer
             like = self.pinned.empty_like if tensor.is_cuda else partial(torch.empty_like, device="cpu")
             buffer = like(tensor)
-        buffer.copy_(tensor, non_blocking=tensor.is_cuda)
-        self.from_cuda |= tensor.is_cuda
+        if tensor.is_cuda:
+            buffer.copy_(tensor, non_blocking=True)
+            self.from_cuda = True
+        else:
+            self._in_memory.append((buffer, tensor))
         self._used.add(id(buffer))
         self._copies[source] = buffer
         return buffer
+
+    def copy_in_memory(self, threads: int) -> None:
+        """Copy what is in host memory. Each thread takes the next tensor. Those of a torch operation wait for
+        each other after every tensor: on cores shared with another save or job, that took ten times as long
+        (benchmarks/saving.py)."""
+        left, of_torch = iter(self._in_memory), torch.get_num_threads()
+
+        def copy_next(_: int) -> None:
+            torch.set_num_threads(1)  # of an operation in this thread
+            for buffer, tensor in left:
+                buffer.copy_(tensor)
+
+        try:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(copy_next, range(threads)))
+        finally:
+            torch.set_num_threads(of_torch)
