@@ -143,7 +143,7 @@ FIGURES = (
         "A save",
         "ms",
         "How long the training loop waits for a save of 415 MB (`benchmarks/saving.py`). The copy alone: of "
-        "each tensor into memory that is there, without a save.",
+        "each tensor into memory that is there, by one thread, without a save.",
         (Goal(SAVE, 0.05, TORCH_SAVE), Goal(SAVE, 0.5, ASYNC_SAVE)),
     ),
     Figure(
