@@ -95,7 +95,8 @@ class Language(Task):
 
 
 class Timed(MemoryRun):
-    """Notes the seconds at the end of step `warm` and of step `steps`; `at` is called after each step."""
+    """Notes the seconds at the end of step `warm` and of step `steps`, before the save that follows it; `at`
+    is called after each step."""
 
     def __init__(self, warm: int, steps: int, at: Callable[[int], object] = lambda step: None) -> None:
         super().__init__(0)
@@ -105,11 +106,14 @@ class Timed(MemoryRun):
     def phase(self, name: str, step: int) -> None:
         if name in ("step", "usual_step"):
             self.at(step)
-            if step in (self.warm, self.steps):
+            if step in {self.warm, self.steps} - self.seconds.keys():  # the phase begins again after a save
                 synchronize()
                 self.seconds[step] = time.perf_counter()
 
     def reserve(self, state: Any) -> None:
+        pass
+
+    def save(self, state: Any, progress: Any) -> None:
         pass
 
     @property
