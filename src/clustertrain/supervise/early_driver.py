@@ -98,7 +98,7 @@ class EarlyDriver:
 
     def run(self, attempt: Attempt) -> Guarded:
         """Have it run this attempt."""
-        self.process.log = attempt.driver_log
+        self.process.continue_log(attempt.driver_log)
         StartFolder(self.folder).claimed.write(AttemptRef.of(attempt))
         return self.process
 

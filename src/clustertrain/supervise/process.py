@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from clustertrain.node.signals import block_requests
@@ -33,7 +34,8 @@ class Guarded:
         shielded: bool = False,
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        self.log = log
+        log.touch()
+        self._open(log)
         reads, self._holds = os.pipe()  # the guardian ends when the other end of its input is closed
         self._alive, writes = os.pipe()  # it is at its end when no guardian is left
         self._process = subprocess.Popen(
@@ -46,6 +48,10 @@ class Guarded:
         os.close(reads)
         os.close(writes)
         self.fd = os.pidfd_open(self._process.pid)
+
+    def _open(self, log: Path) -> None:
+        # Its guardian may remove the log. Who has it open for writing counts as a process of the run.
+        self.log, self._printed, self._is_continued = log, log.open("rb"), False
 
     @property
     def pid(self) -> int:
@@ -61,6 +67,11 @@ class Guarded:
         """Leave it to the process that has the descriptors. This one still learns of its end."""
         os.close(self._holds)
         self._holds = -1
+
+    def continue_log(self, log: Path) -> None:
+        """Its log is this one now: the command itself copies there what it has printed. If it ends before
+        that, `end` does."""
+        self.log, self._is_continued = log, True
 
     def code(self) -> int | None:
         """The command's exit code, 128 + number after a signal, negative if its guardian was killed; None
@@ -81,7 +92,15 @@ class Guarded:
             os.close(self._alive)
             os.close(self.fd)
             self.fd = -1
+            self._close_log()
         return code
+
+    def _close_log(self) -> None:
+        with self._printed as printed, suppress(OSError):  # of a full disk, for example
+            if self._is_continued and not self.log.exists():
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+                printed.seek(0)
+                self.log.write_bytes(printed.read())
 
     def how_it_ended(self) -> str:
         code = self._wait()
@@ -95,6 +114,9 @@ class Guarded:
 
     def output(self) -> list[str]:
         """The lines of its log."""
+        if not self._printed.closed and not self.log.exists():
+            self._printed.seek(0)
+            return self._printed.read().decode(errors="replace").splitlines()
         try:
             return self.log.read_text(errors="replace").splitlines()
         except FileNotFoundError:
@@ -105,7 +127,7 @@ class Adopted(Guarded):
     """A command under a guardian that another process of this user started, and handed over."""
 
     def __init__(self, log: Path, descriptors: Sequence[int]) -> None:
-        self.log = log
+        self._open(log)
         self.fd, self._holds, self._alive = descriptors
         self._code: int | None = None
 

@@ -50,12 +50,13 @@ def take(job: Job, world_size: int, at_end: ExitStack, echo: Echo) -> EarlyDrive
             return None
         send(connection, Ask("take", start_of(job, world_size)))
         answer, fds = receive(connection, Answer)
+        spare = EarlyDriver.adopt(Path(answer.folder), fds) if answer.folder else None
     except (OSError, ClusterTrainError) as error:
         echo(f"note: the Ray of `clustertrain up` cannot be used, and this run starts its own: {error}")
         return None
-    if answer.folder:
+    if spare is not None:
         at_end.callback(connection.close)
-        return EarlyDriver.adopt(Path(answer.folder), fds)
+        return spare
     connection.close()
     why = f"was {_other_start(answer)}" if answer.differs else "is in use by another run"
     echo(f"note: the Ray of `clustertrain up` {why}. This run starts its own.")

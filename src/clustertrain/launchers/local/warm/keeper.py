@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,6 @@ from clustertrain.supervise.guardian import descendants
 from clustertrain.units import duration_text, size_text
 
 _ASKS_WITHIN_S = 5.0
-_LOG_LINES = 6
 
 
 class Keeper:
@@ -65,7 +63,7 @@ class Keeper:
                 within_s = None if self._runs else max(0.0, idle_since + self._idle_s - time.monotonic())
                 ready, _, _ = select.select([self._listens, *self._runs, *fds], [], [], within_s)
                 if spare is not None and spare.fd in ready:
-                    raise ClusterError(f"The driver for the next run has ended:\n{self._last_lines()}")
+                    raise ClusterError(f"The driver for the next run has ended:\n{spare.last_lines()}")
                 for run in self._runs.keys() & ready:
                     self._is_over(run)
                 if self._listens in ready:
@@ -79,14 +77,6 @@ class Keeper:
     def _start_spare(self) -> None:
         environment = partial(driver_environment, self._job)
         self._spare = EarlyDriver.start(self._job, "local", self._world_size, environment, is_spare=True)
-        log = self._spare.process.log
-        log.touch()
-        # It is removed at the driver's end. Who has it open for writing counts as a process of the run.
-        self._log = log.open(errors="replace")
-
-    def _last_lines(self) -> str:
-        self._log.seek(0)
-        return "\n".join(f"  | {line.rstrip()}" for line in deque(self._log, _LOG_LINES))
 
     def _is_over(self, run: socket.socket) -> None:
         """Start the next spare driver, now that the run does not need the processors."""
