@@ -200,7 +200,7 @@ def _trained(settings: TrainSettings, folder: Path) -> tuple[dict[str, Any], lis
     data = task.train_data({})
     sizes = BatchSizes.of(settings, 1, len(data))
     order = order_of(data, len(data), settings, sizes, rank=0, start=Position())
-    optimization = Optimization(task, model, settings, order, precision.scaler)
+    optimization = Optimization(task, model, order, precision.scaler)
     wrapped = wrap(task, model, settings, RankInfo(0, 0, 2, DEVICE))  # 2 ranks: for one it leaves DDP out
     ids = task.train_data({}).tensors[0][: GPU_BOUND.batch].to(DEVICE)
     if IS_GPU:

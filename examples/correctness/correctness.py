@@ -46,15 +46,9 @@ def batches_of_sampler(rank: int, epoch: int | None) -> list[list[int]]:
 
 
 def batches_of_clustertrain(rank: int, epoch: int) -> list[list[int]]:
-    order = TrainOrder(
-        sizes=BatchSizes(batch_size=5, world_size=RANKS, accumulate=1),
-        samples=21,
-        seed=0,
-        rank=rank,
-        epochs=epoch + 1,
-        steps=None,
-        start=Position(epoch=epoch),
-    )
+    settings = TrainSettings(epochs=epoch + 1, batch_size=5)
+    sizes = BatchSizes.of(settings, RANKS, samples=21)
+    order = TrainOrder(settings, sizes, samples=21, rank=rank, start=Position(epoch=epoch))
     return [batch.ids for batch in order]
 
 
@@ -157,9 +151,7 @@ def batch_sizes() -> list[str]:
         lines += ["", f"{key}: 64", "  workers  per worker  global  steps per epoch  lr linear  lr sqrt"]
         for workers in (1, 2, 4, 8):
             sizes = BatchSizes.of(settings, workers, samples)
-            order = TrainOrder(
-                sizes=sizes, samples=samples, seed=0, rank=0, epochs=1, steps=None, start=Position()
-            )
+            order = TrainOrder(settings, sizes, samples, rank=0, start=Position())
             total = sizes.global_batch_size
             factors = [lr_factor(rule, total, 64) for rule in ("linear", "sqrt")]
             lines.append(

@@ -24,11 +24,9 @@ few = settings(max_examples=60, deadline=None)
 def orders(
     world_size, *, samples, batch_size, accumulate=1, epochs=1, steps=None, start=None, seed=0, limit=None
 ):
+    train = TrainSettings(epochs=epochs, steps=steps, seed=seed, limit_batches=limit)
     sizes = BatchSizes(batch_size, world_size, accumulate)
-    return [
-        TrainOrder(sizes, samples, seed, rank, epochs, steps, start or Position(), limit)
-        for rank in range(world_size)
-    ]
+    return [TrainOrder(train, sizes, samples, rank, start or Position()) for rank in range(world_size)]
 
 
 def by_step(order):

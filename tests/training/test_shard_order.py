@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from clustertrain.training.data.sampling import BatchSizes, Position, TrainOrder, shard_evaluation_order
 from clustertrain.training.data.shard_order import LANES, Dealing, ShardOrder, shard_of
+from clustertrain.training.settings import TrainSettings
 
 few = settings(max_examples=60, deadline=None)
 
@@ -19,9 +20,9 @@ ways = st.tuples(st.integers(1, 4), st.integers(1, 3))  # world size, batch size
 
 def order_of(shards, way, rank, *, accumulate=1, epochs=1, start=None):
     world_size, batch_size = way
+    train = TrainSettings(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=7)
     sizes = BatchSizes(batch_size, world_size, accumulate)
-    samples = sum(shards.counts)
-    return TrainOrder(sizes, samples, 7, rank, epochs, None, start or Position(), shards=shards)
+    return TrainOrder(train, sizes, sum(shards.counts), rank, start or Position(), shards)
 
 
 def steps(order):

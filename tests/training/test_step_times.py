@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import JobError
-from clustertrain.training.data.sampling import MicroBatch, Position
+from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.loop import train
 from clustertrain.training.measured import step_times, step_watch
 from clustertrain.training.measured.flops import count_flops, peak_flops_per_s
@@ -191,18 +191,15 @@ class NVMLError(Exception):
     """As pynvml's: of no class that a caller might expect."""
 
 
-def watch(**settings):
-    """A watch of a GPU, without CUDA; and the notes that it logs."""
-    task, notes = Classify(), []
-    info = RankInfo(0, 0, 1, torch.device("cuda", 0))
-    made = StepWatch(
-        task,
-        TrainSettings(steps=1, batch_size=1, **settings),
-        info,
-        SimpleNamespace(start=Position()),
-        profile=None,
-        log=lambda kind, text: notes.append(text),
-    )
+GPU = RankInfo(0, 0, 1, torch.device("cuda", 0))  # without CUDA
+
+
+def watch(rank_info, **settings):
+    """A watch of a rank, and the notes that it logs."""
+    notes = []
+    train = TrainSettings(steps=1, batch_size=1, **settings)
+    order = TrainOrder(train, BatchSizes(1, 1, 1), 1, 0, Position())
+    made = StepWatch(Classify(), rank_info, order, None, log=lambda kind, text: notes.append(text))
     return made, notes
 
 
@@ -212,7 +209,7 @@ def test_a_gpu_without_an_answer_of_nvml_has_one_note_and_no_figure(monkeypatch)
     def refused(device):
         raise NVMLError("Insufficient Permissions")
 
-    made, notes = watch()
+    made, notes = watch(GPU)
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 71)
     assert made._utilization() == 71.0
     monkeypatch.setattr(torch.cuda, "utilization", refused)
@@ -223,7 +220,7 @@ def test_a_gpu_without_an_answer_of_nvml_has_one_note_and_no_figure(monkeypatch)
 @pytest.mark.parametrize(("recomputes", "share"), [(False, "mfu"), (True, "hfu")])
 def test_what_is_computed_twice_is_not_called_mfu(monkeypatch, recomputes, share):
     monkeypatch.setattr(step_watch, "peak_of", lambda device, precision: 1e12)
-    made, _ = watch(activation_checkpointing="blocks" if recomputes else "none")
+    made, _ = watch(GPU, activation_checkpointing="blocks" if recomputes else "none")
     made.count_flops(None, (MicroBatch([0, 1], 0, 1.0, None), None), None, counted=4 * 10**9)
     assert made._flop_figures(100.0) == {"flops_per_s": 2e11, share: 0.2}
 
@@ -253,12 +250,7 @@ def test_fsdp_counts_the_operations_in_the_pass_that_it_needs_anyway(ranks):
 
 def _slow_ranks(rank_info, strategy):
     """Rank 1 computes for long, or (FSDP) every rank but rank 1 waits for it while it computes."""
-    notes = []
-    settings = TrainSettings(steps=1, batch_size=1, strategy=strategy)
-    order = SimpleNamespace(start=Position())
-    made = StepWatch(
-        Classify(), settings, rank_info, order, profile=None, log=lambda kind, text: notes.append(text)
-    )
+    made, notes = watch(rank_info, strategy=strategy)
     times = Times(0.0, 0.5 if rank_info.rank == 1 else 0.1, 0.0)
     made._times = SimpleNamespace(read=lambda: times)
     for _ in range(3):

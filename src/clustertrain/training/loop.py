@@ -103,7 +103,7 @@ def train(
         )
     if settings.required_metrics:
         check_reported(settings, task, None if evaluation is None else evaluation.of_one_batch())
-    optimization = Optimization(task, model, settings, order, precision.scaler)
+    optimization = Optimization(task, model, order, precision.scaler)
     wrapped = wrap(task, model, settings, rank_info)
     loop = _Loop(
         task, settings, rank_info, run, model, wrapped, precision, order, optimization, evaluation, stopping
@@ -152,9 +152,7 @@ class _Loop:
         self.awaited = AwaitedGradients(self.task, self.model, self.wrapped)
         self.block_calls = BlockCalls(self.model, self.rank_info)
         self.meter = Meter(self.rank_info, NotFinite(self.model, self.settings, self.precision))
-        self.watch = StepWatch(
-            self.task, self.settings, self.rank_info, self.order, profile=self.run.profile, log=self._log
-        )
+        self.watch = StepWatch(self.task, self.rank_info, self.order, self.run.profile, log=self._log)
         self.line = StopLine(self.rank_info, self.run.requests, self.settings.save_every.minutes)
         # Any step may take minutes longer, perhaps on one rank for which the others wait: to compile for a
         # new shape, write a profile, call on_step, or read from a source that does not answer at once.

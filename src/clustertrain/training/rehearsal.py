@@ -74,9 +74,9 @@ def _rehearse(
         eval_data, _ = dataset_of(task, "eval_data", data, rank_info, epochs=settings.epochs)
     sizes = BatchSizes.of(settings, world_size, size)
     order = order_of(training_data, size, settings, sizes, rank=0, start=Position())
-    check_profile(settings.profile, order)
+    check_profile(order)
     with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
-        Optimization(task, model, settings, order, precision.scaler)
+        Optimization(task, model, order, precision.scaler)
     if settings.processes:
         sent_copy(batch_fetch(training_data, collate_of(task), ""), settings.processes)
     key = next(iter(order))

@@ -91,18 +91,7 @@ def order_of(
     if isinstance(dataset, Shards):
         dataset.check_ranks(sizes.world_size)
         shards = dataset.order(settings.seed)
-    return TrainOrder(
-        sizes=sizes,
-        samples=size,
-        seed=settings.seed,
-        rank=rank,
-        epochs=settings.epochs,
-        steps=settings.steps,
-        start=start,
-        limit_batches=settings.limit_batches,
-        shards=shards,
-        is_stream=is_stream(dataset),
-    )
+    return TrainOrder(settings, sizes, size, rank, start, shards, is_stream(dataset))
 
 
 def loader_of(

@@ -112,21 +112,18 @@ class TrainOrder:
     [r::world_size] of each piece. The last step of an epoch may be shorter: every rank then takes the same
     smaller number, and fewer than world_size samples per piece are left out of that epoch.
 
-    With `limit_batches` an epoch is only the first limit_batches × global_batch_size samples of its order, so
-    at most limit_batches steps.
+    With `settings.limit_batches` an epoch is only the first limit_batches × global_batch_size samples of its
+    order, so at most limit_batches steps.
 
     With `shards` the samples of a rank are those of shard_order.py. With `is_stream` the order is that of the
     data itself, and `samples` may be UNKNOWN.
     """
 
+    settings: TrainSettings
     sizes: BatchSizes
     samples: int
-    seed: int
     rank: int
-    epochs: int | None
-    steps: int | None
     start: Position
-    limit_batches: int | None = None
     shards: ShardOrder | None = None
     is_stream: bool = False
 
@@ -144,7 +141,7 @@ class TrainOrder:
                 count = piece // self.sizes.world_size
                 yield MicroBatch(
                     ids=lanes.take(count) if lanes else self._ids(position.epoch, first, count),
-                    seed=derive_seed(self.seed, position.epoch, position.offset, i, self.rank),
+                    seed=derive_seed(self.settings.seed, position.epoch, position.offset, i, self.rank),
                     share=piece / taken,
                     after=after if i == len(pieces) - 1 else None,
                     epoch=position.epoch,
@@ -158,7 +155,7 @@ class TrainOrder:
         stop = start + count * world_size
         if self.is_stream:
             return [*range(start, stop, world_size)]
-        return epoch_order(self.seed, epoch, self.samples)[start:stop:world_size].tolist()
+        return epoch_order(self.settings.seed, epoch, self.samples)[start:stop:world_size].tolist()
 
     def _pieces(self, position: Position) -> list[int]:
         """The numbers of samples of the next step's forward passes, over all ranks."""
@@ -191,24 +188,24 @@ class TrainOrder:
     def after_early_end(self, position: Position) -> Position:
         """The start of the next epoch, where a stream ends before its length. The missed steps stay a part of
         `total_steps`, from which a scheduler has its plan: a run that resumes has the same plan."""
-        missed = 0 if self.steps is not None else self._steps_in(self.epoch_samples - position.offset)
-        return replace(
-            position, epoch=position.epoch + 1, offset=0, missed_steps=position.missed_steps + missed
-        )
+        missed = position.missed_steps
+        if self.settings.steps is None:
+            missed += self._steps_in(self.epoch_samples - position.offset)
+        return replace(position, epoch=position.epoch + 1, offset=0, missed_steps=missed)
 
     def done(self, position: Position) -> bool:
-        if self.steps is not None:
-            return position.step >= self.steps
-        return position.epoch >= (self.epochs or 0)
+        if self.settings.steps is not None:
+            return position.step >= self.settings.steps
+        return position.epoch >= (self.settings.epochs or 0)
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run, including those before `start`."""
-        if self.steps is not None:
-            return self.steps
+        if self.settings.steps is not None:
+            return self.settings.steps
         start = self.settle(self.start)
         planned = start.step + start.missed_steps
-        whole_epochs = (self.epochs or 0) - start.epoch - 1
+        whole_epochs = (self.settings.epochs or 0) - start.epoch - 1
         if whole_epochs < 0:
             return planned
         return (
@@ -218,19 +215,19 @@ class TrainOrder:
     @property
     def epoch_samples(self) -> int:
         """The length of the part of an epoch's order that is used, in samples."""
-        if self.limit_batches is None:
-            return self.samples
-        return min(self.samples, self.limit_batches * self.sizes.global_batch_size)
+        limit = self.settings.limit_batches
+        return self.samples if limit is None else min(self.samples, limit * self.sizes.global_batch_size)
 
     @property
     def limit_text(self) -> str:
         """The warning that limit_batches is set, or empty without it."""
-        if self.limit_batches is None:
+        limit = self.settings.limit_batches
+        if limit is None:
             return ""
         of_all = "" if self.samples == UNKNOWN else f" of {self.samples}"
         return (
-            f"train.limit_batches is {self.limit_batches}: an epoch has {self.steps_per_epoch} steps "
-            f"({self.epoch_samples}{of_all} samples), an evaluation at most {self.limit_batches} "
+            f"train.limit_batches is {limit}: an epoch has {self.steps_per_epoch} steps "
+            f"({self.epoch_samples}{of_all} samples), an evaluation at most {limit} "
             "batches per worker; the results are of these samples, not of the whole data"
         )
 

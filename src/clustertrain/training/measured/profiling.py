@@ -9,16 +9,16 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from clustertrain.errors import JobError
-from clustertrain.training import settings
 from clustertrain.training.data.sampling import TrainOrder
 from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
 
 
-def check_profile(profile: settings.Profile | None, order: TrainOrder) -> None:
+def check_profile(order: TrainOrder) -> None:
     """
     Raises:
         JobError: the run ends before the last step of the profile.
     """
+    profile = order.settings.profile
     if profile is not None and profile.steps[1] > order.total_steps:
         raise JobError(
             f"train.profile.steps is {list(profile.steps)}, but the run has {order.total_steps} steps.\n"
@@ -27,7 +27,7 @@ def check_profile(profile: settings.Profile | None, order: TrainOrder) -> None:
 
 
 class Profile:
-    """Records the steps of `wanted`, the first to the last one included, and writes a file on each rank.
+    """Records the steps that the job names, the first to the last one, and writes a file on each rank.
 
     A run that resumes after the first of them records the rest. A later profile replaces an earlier one.
 
@@ -38,13 +38,13 @@ class Profile:
 
     def __init__(
         self,
-        wanted: settings.Profile | None,
         order: TrainOrder,
         rank_info: RankInfo,
         file: Callable[[], tuple[Path, str]],
         log: Callable[..., None],
     ) -> None:
-        check_profile(wanted, order)
+        check_profile(order)
+        wanted = order.settings.profile
         self._first, self._last = wanted.steps if wanted is not None else (0, -1)
         self._rank_info, self._file, self._log = rank_info, file, log
         self._order = order

@@ -21,7 +21,6 @@ from clustertrain.training.measured.profiling import Profile
 from clustertrain.training.measured.step_times import StepTimes, Times
 from clustertrain.training.measured.stragglers import Stragglers, by_rank, straggler_text
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
-from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
 
@@ -37,21 +36,16 @@ class StepWatch:
     def __init__(
         self,
         task: Task,
-        settings: TrainSettings,
         rank_info: RankInfo,
         order: TrainOrder,
-        *,
         profile: Callable[[], tuple[Path, str]],
         log: Callable[..., None],
     ) -> None:
-        self._task, self._rank_info, self._log = task, rank_info, log
+        self._task, self._settings, self._rank_info, self._log = task, order.settings, rank_info, log
         self._times = StepTimes(rank_info.device)
         self._stragglers = Stragglers()
-        self.profile = Profile(settings.profile, order, rank_info, profile, log)
-        self._precision = settings.precision
+        self.profile = Profile(order, rank_info, profile, log)
         self._flops_per_sample = task.flops_per_sample
-        self._is_sharded = settings.strategy == "fsdp"
-        self._recomputes = settings.activation_checkpointing != "none"
         self._share = "mfu"  # of the peak; "hfu" if what is computed twice was counted twice
         self._has_utilization = rank_info.device.type == "cuda"
 
@@ -75,7 +69,7 @@ class StepWatch:
             self._log("note", text=f"torch cannot count the operations of a step, no MFU is shown: {error}")
             return
         self._flops_per_sample = counted / len(key.ids)
-        if self._recomputes:
+        if self._settings.activation_checkpointing != "none":
             self._share = "hfu"
 
     def batches(self, batches: Iterable[tuple[MicroBatch, Any]]) -> Iterator[tuple[MicroBatch, Any]]:
@@ -100,7 +94,7 @@ class StepWatch:
         of_ranks = self._gathered()
         times = [Times(*seconds) for seconds in of_ranks[:, :3].tolist()]
         # In a pass with FSDP a rank waits for the parts of the others: only the data are its own.
-        own = [replace(t, compute_s=0.0) for t in times] if self._is_sharded else times
+        own = [replace(t, compute_s=0.0) for t in times] if self._settings.strategy == "fsdp" else times
         self._warn_of_stragglers(own)
         figures: dict[str, float | list[float]] = {
             "samples_per_s": samples_per_s,
@@ -149,6 +143,6 @@ class StepWatch:
         if self._flops_per_sample is None:
             return {}
         flops_per_s = self._flops_per_sample * samples_per_s
-        peak = peak_of(self._rank_info.device, self._precision)
+        peak = peak_of(self._rank_info.device, self._settings.precision)
         share = {} if peak is None else {self._share: flops_per_s / (self._rank_info.world_size * peak)}
         return {"flops_per_s": flops_per_s, **share}

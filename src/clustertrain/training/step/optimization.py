@@ -14,7 +14,6 @@ from clustertrain.errors import JobError
 from clustertrain.training.data.sampling import TrainOrder
 from clustertrain.training.ranks.dtensors import whole
 from clustertrain.training.saving import owned
-from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import LossScaler
 from clustertrain.training.task import Task
 
@@ -31,14 +30,8 @@ def lr_factor(scaling: str, batch: int, base: int) -> float:
 class Optimization:
     """The task's optimizer and scheduler, with the learning rate scaled for the batch size."""
 
-    def __init__(
-        self,
-        task: Task,
-        model: nn.Module,
-        settings: TrainSettings,
-        order: TrainOrder,
-        scaler: LossScaler,
-    ) -> None:
+    def __init__(self, task: Task, model: nn.Module, order: TrainOrder, scaler: LossScaler) -> None:
+        settings = order.settings
         self._settings, self._sizes, self._total_steps = settings, order.sizes, order.total_steps
         self._horizon = {
             "global_batch_size": order.sizes.global_batch_size,
