@@ -127,14 +127,6 @@ def test_a_step_in_fp16_with_a_fused_optimizer_waits_for_nothing():
     assert torch.equal(weight, before)
 
 
-def test_the_state_of_an_earlier_version_lacks_the_count():
-    scaler = LossScaler(CPU, enabled=True)
-    state = stepped(scaler)
-    del state["skipped_steps"]
-    scaler.load(state)
-    assert scaler.skipped_steps == 0
-
-
 def test_other_precisions_scale_and_count_nothing(ranks):
     outcome = ranks(1).results(run_task, Classify(), replace(SETTINGS, precision="bf16"))[0]
     assert outcome.result.skipped_steps is None

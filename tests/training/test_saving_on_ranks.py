@@ -95,7 +95,7 @@ def test_an_optimizer_keeps_nothing_of_the_checkpoint():
     model(torch.ones(1, 2)).sum().backward()
     optimization.optimizer.step()
     saved = copy.deepcopy(optimization.optimizer.state_dict())
-    optimization._load_optimizer({"optimizer": saved})
+    optimization._load_optimizer({"optimizer": saved, "optimizer_class": "AdamW"})
     places = {value.data_ptr() for values in saved["state"].values() for value in values.values()}
     kept = [value for values in optimization.optimizer.state.values() for value in values.values()]
     assert len(kept) == len(places) == 6

@@ -38,7 +38,7 @@ class EarlyStopping:
         """
         self._rule, self._rank_info = rule, rank_info
         self._count = _Count(rule.metric, rule.mode) if rule is not None else None
-        saved = state.get("early_stop") if state is not None else None
+        saved = state["early_stop"] if state is not None else None
         if rule is not None and saved and (saved["metric"], saved["mode"]) == (rule.metric, rule.mode):
             self._count = _Count(**saved)
 

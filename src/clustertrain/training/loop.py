@@ -189,7 +189,7 @@ class _Loop:
         self.optimization.load(state)
         self._log("note", text=self.optimization.lr_text(self.position.step))
         self.metrics = dict(state["metrics"])
-        self.evaluation_due = state.get("evaluation_due", False)
+        self.evaluation_due = state["evaluation_due"]
         self.between_due = state.get("between_due", False)
         self.optimization.lr, self.optimization.grad_norm = state.get("rates", (0.0, None))
         self.saved_step = state.get("saved_step", self.position.step)

@@ -46,7 +46,7 @@ class Position:
         if state is None:
             return cls()
         saved = state["position"]
-        return cls(**{**saved, "dealt": tuple(Dealt(*part) for part in saved.get("dealt", ()))})
+        return cls(**{**saved, "dealt": tuple(Dealt(*part) for part in saved["dealt"])})
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "dealt": [list(part) for part in self.dealt]}

@@ -155,8 +155,7 @@ class Optimization:
         self._load_optimizer(state)
         self._scaler.load(state["scaler"])
         schedule = state["scheduler"]
-        same_horizon = {**self._horizon, **state["horizon"]} == self._horizon  # an older one lacks a key
-        if same_horizon and (schedule is None) == (self._scheduler is None):
+        if state["horizon"] == self._horizon and (schedule is None) == (self._scheduler is None):
             if self._scheduler is not None:
                 self._scheduler.load_state_dict(schedule)
             return
@@ -167,8 +166,8 @@ class Optimization:
             _step(self._scheduler, (schedule or {}).get("last_epoch", state["position"]["step"]))
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
-        found, own = state.get("optimizer_class"), type(self.optimizer).__name__
-        if found is not None and found != own:
+        found, own = state["optimizer_class"], type(self.optimizer).__name__
+        if found != own:
             raise _unusable(f"is of {found}, and Task.optimizer() returned {own}")
         try:
             self.optimizer.load_state_dict(owned(state["optimizer"], self._parameters[0].device))

@@ -106,4 +106,4 @@ class LossScaler:
         """Load `state`; one of another precision is empty, and changes nothing."""
         if self.enabled and state:
             self._scaler.load_state_dict(state)
-            self._skipped_steps = state.get("skipped_steps", 0)
+            self._skipped_steps = state["skipped_steps"]
