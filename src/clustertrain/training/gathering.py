@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from clustertrain.errors import JobError
-from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.nested_tensors import map_leaves, map_tensors
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 
 _CHUNK_BYTES = 16 << 20  # of all ranks together, on rank 0's device
@@ -43,15 +41,25 @@ class SampleRows:
         Raises:
             JobError: a value is not a tensor with one row per sample, or differs from earlier batches.
         """
-        tensors = [*self._tensors(outputs, "outputs"), *self._tensors(targets, "targets")]
-        for name, tensor in tensors:
-            if tensor.dim() == 0 or len(tensor) != len(ids):
-                self._refuse(f"{name} has shape {tuple(tensor.shape)}, but the batch has {len(ids)} samples")
+        tensors: list[tuple[str, torch.Tensor]] = []
+
+        def take(name: str, value: Any) -> Any:
+            if value is None:
+                return None
+            if not isinstance(value, torch.Tensor):
+                self._refuse(f"{name} is {type(value).__name__}, not a tensor")
+            if value.layout != torch.strided or value.is_nested:
+                self._refuse(f"{name} is a tensor of layout {value.layout}")
+            if value.dim() == 0 or len(value) != len(ids):
+                self._refuse(f"{name} has shape {tuple(value.shape)}, but the batch has {len(ids)} samples")
+            tensors.append((name, value))
+            return torch.empty(0)
+
+        structure = map_leaves(outputs, take, "outputs"), map_leaves(targets, take, "targets")
         columns = [(name, _dtype(tensor), tuple(tensor.shape[1:])) for name, tensor in tensors]
         if self._structure is None:
-            self._columns = columns
+            self._columns, self._structure = columns, structure
             self._parts = [[] for _ in columns]
-            self._structure = map_tensors((outputs, targets), lambda _: torch.empty(0))
         if columns != self._columns:
             self._refuse(f"one batch has {_shown(self._columns)}, another one {_shown(columns)}")
         for parts, (_, tensor) in zip(self._parts, tensors, strict=True):
@@ -85,27 +93,6 @@ class SampleRows:
             return None
         outputs, targets = map_tensors(structure, lambda _: next(columns))
         return outputs, targets
-
-    def _tensors(self, value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors in `value` with their names, in the order of map_tensors."""
-        if isinstance(value, torch.Tensor):
-            if value.layout != torch.strided or value.is_nested:
-                self._refuse(f"{name} is a tensor of layout {value.layout}")
-            yield name, value
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                yield from self._tensors(item, f"{name}[{key!r}]")
-        elif isinstance(value, tuple) and hasattr(value, "_fields"):
-            for field, item in zip(value._fields, value, strict=True):
-                yield from self._tensors(item, f"{name}.{field}")
-        elif isinstance(value, list | tuple):
-            for i, item in enumerate(value):
-                yield from self._tensors(item, f"{name}[{i}]")
-        elif is_dataclass(value) and not isinstance(value, type):
-            for field in fields(value):
-                yield from self._tensors(getattr(value, field.name), f"{name}.{field.name}")
-        elif value is not None:
-            self._refuse(f"{name} is {type(value).__name__}, not a tensor")
 
     def _refuse(self, what: str) -> NoReturn:
         names = ", ".join(repr(name) for name in self._metrics)

@@ -12,20 +12,24 @@ import torch
 
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """`value` with each tensor replaced, in nested dicts, lists, tuples, named tuples and dataclasses."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
+    """`value` with each tensor replaced, as by `map_leaves`."""
+    return map_leaves(value, lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def map_leaves(value: Any, function: Callable[[str, Any], Any], name: str = "") -> Any:
+    """`value` with `function(name, leaf)` in place of each leaf, in nested dicts, lists, tuples, named tuples
+    and dataclasses. The name of a leaf begins with that of `value`: `outputs['boxes'][0].scores`."""
     if isinstance(value, dict):
-        return {key: map_tensors(item, function) for key, item in value.items()}
+        return {key: map_leaves(item, function, f"{name}[{key!r}]") for key, item in value.items()}
     if isinstance(value, UserDict):  # such as a batch of a tokenizer of transformers
         changed = copy(value)
-        changed.update(map_tensors(value.data, function))
+        changed.update(map_leaves(value.data, function, name))
         return changed
+    is_named_tuple = isinstance(value, tuple) and hasattr(value, "_fields")
+    if is_named_tuple or (is_dataclass(value) and not isinstance(value, type)):
+        names = value._fields if is_named_tuple else [field.name for field in fields(value)]
+        parts = {each: map_leaves(getattr(value, each), function, f"{name}.{each}") for each in names}
+        return value._replace(**parts) if is_named_tuple else replace(value, **parts)
     if isinstance(value, list | tuple):
-        items = [map_tensors(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{f.name: map_tensors(getattr(value, f.name), function) for f in fields(value)}
-        )
-    return value
+        return type(value)([map_leaves(item, function, f"{name}[{i}]") for i, item in enumerate(value)])
+    return function(name, value)
