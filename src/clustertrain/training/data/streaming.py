@@ -195,48 +195,40 @@ def stream_batches(
         note: writes a line to the log.
     """
     steps: Any = _Steps(fetch, order, name)
-    copied, agreement = CopyToDevice(rank_info.device), Agreement(rank_info, name)
+    copied, exchange = CopyToDevice(rank_info.device), LaterMax()
     if processes:
         loader = loader_with_processes(steps, repeat(None), 1, rank_info.device, reuse=False)
         steps = takewhile(lambda read: read is not None, loaded(loader))
     for read in steps:
         if read.note:
             note(read.note)
-        agreement.check()
-        agreement.compare(*read.at)
+        _check_agreement(exchange.receive(), name)
+        if rank_info.world_size > 1:
+            exchange.send(torch.tensor([*read.at, *(-value for value in read.at)]))
         for key, batch, _ in read.before:
             yield key, copied(batch)
-    agreement.check()
+    _check_agreement(exchange.receive(), name)
 
 
-class Agreement:
-    """Compares the streams of all ranks, one step later, without blocking a step."""
+def _check_agreement(of_ranks: torch.Tensor | None, name: str) -> None:
+    """
+    Args:
+        of_ranks: the largest `at` of all ranks, and the largest negated one; None: nothing was exchanged.
 
-    def __init__(self, rank_info: RankInfo, name: str) -> None:
-        self._several, self._name = rank_info.world_size > 1, name
-        self._exchange = LaterMax()
-
-    def compare(self, *values: int) -> None:
-        if self._several:
-            self._exchange.send(torch.tensor([*values, *(-value for value in values)]))
-
-    def check(self) -> None:
-        """
-        Raises:
-            DataError: on all ranks, if the values of the last `compare` differ between ranks.
-        """
-        values = self._exchange.receive()
-        if values is None:
-            return
-        largest, negated = values.chunk(2)
-        if bool((largest + negated).any()):
-            epoch, at, _ = largest.tolist()
-            raise DataError(
-                f"{self._name} yields other samples on other ranks: they differ at sample {max(at, 0)} of "
-                f"epoch {epoch}, or the stream of one rank ended before.\n"
-                "Yield all samples on every rank, in one order: clustertrain splits them among the ranks. "
-                "Remove a split by rank. Random numbers of Python, numpy and torch are seeded for each epoch."
-            )
+    Raises:
+        DataError: on all ranks, if the streams are at different places, or have different samples there.
+    """
+    if of_ranks is None:
+        return
+    largest, negated = of_ranks.chunk(2)
+    if bool((largest + negated).any()):
+        epoch, at, _ = largest.tolist()
+        raise DataError(
+            f"{name} yields other samples on other ranks: they differ at sample {max(at, 0)} of "
+            f"epoch {epoch}, or the stream of one rank ended before.\n"
+            "Yield all samples on every rank, in one order: clustertrain splits them among the ranks. "
+            "Remove a split by rank. Random numbers of Python, numpy and torch are seeded for each epoch."
+        )
 
 
 def digest_of(sample: Any) -> int:
