@@ -49,14 +49,11 @@ def with_tensors(
         number = int(path.split(".")[2])
         return placed(path, saved, parameters[number] if number < len(parameters) else saved)
 
-    of_all = dict(state)
-    of_all["model"] = map_state(state["model"], of_model, "model")
-    saved_optimizer = dict(state["optimizer"])
-    saved_optimizer["state"] = map_state(saved_optimizer["state"], of_optimizer, "optimizer.state")
-    of_all["optimizer"] = saved_optimizer
+    restored = map_state(state["model"], of_model, "model")
+    of_parameters = map_state(state["optimizer"]["state"], of_optimizer, "optimizer.state")
     if targets:
         fill(targets)
-    return of_all
+    return {**state, "model": restored, "optimizer": {**state["optimizer"], "state": of_parameters}}
 
 
 def _divided_like(value: torch.Tensor, like: Any) -> torch.Tensor:
