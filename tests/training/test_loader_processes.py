@@ -123,10 +123,10 @@ def test_a_gpu_gets_the_measured_number_and_a_cpu_none(monkeypatch):
     order = order_of(data, len(data), settings, sizes, rank=0, start=Position())
     notes = []
     cpu = RankInfo(0, 0, 1, torch.device("cpu"))
-    _, resolved = loader_of(task, data, order, settings, cpu, note=notes.append)
+    _, resolved = loader_of(task, data, order, cpu, notes.append)
     assert (settings.processes, resolved.loader_workers, notes) == (0, 0, [])
     gpu = RankInfo(0, 0, 1, torch.device("cuda", 0))
     monkeypatch.setattr(loading, "CopyToDevice", lambda device: None)  # there is no GPU
-    _, resolved = loader_of(task, data, order, settings, gpu, note=notes.append)
+    _, resolved = loader_of(task, data, order, gpu, notes.append)
     assert resolved.loader_workers == 0
     assert notes == ["loader_workers auto: 0, because this worker has 1 CPUs, one of them for training"]

@@ -75,27 +75,27 @@ def train(
         WeightsDiverged: on all ranks, when they are compared.
     """
     state = run.restore()
-    run.phase("first_step", Position.of(state).step)
+    start = Position.of(state)
+    note = partial(_note, run, start)
+    run.phase("first_step", start.step)
     precision = Precision(autocast_of(settings, rank_info), rank_info.device)
-    limit_recompiles(settings.compile, note=partial(_note, run, Position.of(state)))
+    limit_recompiles(settings.compile, note)
     seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
     model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     sharding = shard(task, model, settings, rank_info)
     training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
     sizes = BatchSizes.of(settings, rank_info.world_size, size)
-    order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=Position.of(state))
+    order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=start)
     stopping = EarlyStopping(settings.early_stop, rank_info, state)
-    done = order.done(order.settle(order.start))
+    done = order.done(order.settle(start))
     if state is not None and (done or stopping.text):
         run.finish()
         precision.scaler.load(state["scaler"])
         why, skipped = "" if done else stopping.text, precision.scaler.skipped_steps
-        return TrainResult(order.start.step, order.start.epoch, state["metrics"], True, why, skipped)
+        return TrainResult(start.step, start.epoch, state["metrics"], True, why, skipped)
 
-    loader, settings = loader_of(
-        task, training_data, order, settings, rank_info, note=partial(_note, run, order.start)
-    )
+    loader, settings = loader_of(task, training_data, order, rank_info, note)
     evaluation = None
     if eval_data is not None:
         evaluation = Evaluation(

@@ -95,13 +95,7 @@ def order_of(
 
 
 def loader_of(
-    task: Task,
-    dataset: Any,
-    order: TrainOrder,
-    settings: TrainSettings,
-    rank_info: RankInfo,
-    *,
-    note: Callable[[str], None],
+    task: Task, dataset: Any, order: TrainOrder, rank_info: RankInfo, note: Callable[[str], None]
 ) -> tuple[Iterable[tuple[MicroBatch, Any]], TrainSettings]:
     """The batches of a rank, in its order, of a task's training data; and the settings with the number of
     loader processes in place of "auto".
@@ -110,7 +104,7 @@ def loader_of(
         note: writes a line to the log.
     """
     collate, name = collate_of(task), f"{type(task).__name__}.train_data()"
-    fetch = Fetch(dataset, collate)
+    fetch, settings = Fetch(dataset, collate), order.settings
     if settings.loader_workers == "auto":
         processes = 0  # on a CPU, and for a stream, of which a timed batch would be lost
         if rank_info.device.type == "cuda" and not is_stream(dataset):
