@@ -22,7 +22,7 @@ from clustertrain.training.model.building import make_model, settle_buckets, sha
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import EvalEvery, Fsdp, Profile, TrainSettings
 from clustertrain.training.step.precision import Precision
-from training.tasks import Classify, MemoryRun, Plain, run_task
+from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 CPU = torch.device("cpu")
 
@@ -149,19 +149,24 @@ def test_the_warning_has_the_numbers_and_the_part_that_is_slow():
     assert "nvidia-smi" in straggler_text(0, "node7", of(0.4, 0.1))
 
 
-def test_operations_are_counted_and_the_pass_leaves_nothing():
-    torch.manual_seed(1)
-    task = Plain()
-    model = task.model()
-    dataset = task.train_data({})
+def counted(task):
+    """The operations of a pass, which leaves nothing; and the model and the batch."""
+    model, dataset = task.model(), task.train_data({})
     batch = torch.utils.data.default_collate([dataset[i] for i in range(4)])
-    before = torch.random.get_rng_state()
-    flops = count_flops(task, model, batch, precision=Precision("fp32", CPU), device=CPU)
+    before, random_before = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
+    try:
+        return count_flops(task, model, batch, precision=Precision("fp32", CPU), device=CPU), model, batch
+    finally:
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert same(model.state_dict(), before)
+        assert torch.equal(random_before, torch.random.get_rng_state())
+
+
+def test_operations_are_counted_and_the_pass_leaves_nothing():
+    flops, model, batch = counted(Plain())
     with FlopCounterMode(display=False) as counter:
-        task.loss(model, batch)
+        Plain().loss(model, batch)
     assert counter.get_total_flops() < flops <= 3 * counter.get_total_flops()
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert torch.equal(before, torch.random.get_rng_state())
 
 
 class Interrupted(Classify):
@@ -173,18 +178,8 @@ class Interrupted(Classify):
 
 
 def test_a_pass_that_fails_leaves_nothing_as_well():
-    task = Interrupted()
-    model = task.model()
-    before = copy.deepcopy(model.state_dict())
-    random_before = torch.random.get_rng_state()
-    dataset = task.train_data({})
-    batch = torch.utils.data.default_collate([dataset[i] for i in range(4)])
-    torch.random.set_rng_state(random_before)
     with pytest.raises(torch.OutOfMemoryError):
-        count_flops(task, model, batch, precision=Precision("fp32", CPU), device=CPU)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert torch.equal(random_before, torch.random.get_rng_state())
+        counted(Interrupted())
 
 
 class NVMLError(Exception):
@@ -290,6 +285,12 @@ def _profiled(rank_info, folder, requested):
     return run.logs
 
 
+def steps_in(trace):
+    with gzip.open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    return sum(event.get("name", "").startswith("Optimizer.step") for event in events)
+
+
 @pytest.mark.parametrize("requested", [False, True])
 def test_each_rank_writes_a_profile_of_the_steps(ranks, tmp_path, requested):
     logs, _ = ranks(2).results(_profiled, tmp_path, requested)
@@ -297,10 +298,7 @@ def test_each_rank_writes_a_profile_of_the_steps(ranks, tmp_path, requested):
     (note,) = [log for log in logs if "profile" in log.get("text", "")]
     assert (note["step"], note["profile"]) == (4, f"{tmp_path}/0.gz")
     assert f"the profile of steps 3 to 4 is {tmp_path}/0.gz; those of the other ranks" in note["text"]
-    with gzip.open(tmp_path / "1.gz") as file:
-        events = json.load(file)["traceEvents"]
-    steps = [event for event in events if event.get("name", "").startswith("Optimizer.step")]
-    assert len(steps) == 2
+    assert steps_in(tmp_path / "1.gz") == 2
 
 
 def test_a_stop_within_a_profile_leaves_the_profile_of_the_steps_before(tmp_path):
@@ -309,9 +307,7 @@ def test_a_stop_within_a_profile_leaves_the_profile_of_the_steps_before(tmp_path
     settings = TrainSettings(steps=6, batch_size=2, profile=Profile(steps=(3, 5)))
     assert not train(Plain(), settings, RankInfo(0, 0, 1, CPU), run, {}).finished
     assert any("the profile of steps 3 to 4 is" in log.get("text", "") for log in run.logs)
-    with gzip.open(run.trace) as file:
-        events = json.load(file)["traceEvents"]
-    assert sum(event.get("name", "").startswith("Optimizer.step") for event in events) == 2
+    assert steps_in(run.trace) == 2
 
 
 def test_a_profile_beyond_the_last_step_is_refused():
