@@ -23,7 +23,7 @@ from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import Profile, SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
 from commands import ran
-from training.mistaken import Collection
+from training.mistaken import Collection, Frozen, VectorLoss
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=8, batch_size=4)
@@ -247,19 +247,9 @@ class NoParameters(Plain):
         return nn.ReLU()
 
 
-class Frozen(Plain):
-    def model(self):
-        return nn.Linear(4, 1).requires_grad_(False)
-
-
 class NoModule(Plain):
     def model(self):
         return "resnet"
-
-
-class Vector(Plain):
-    def loss(self, model, batch):
-        return model(batch[0])
 
 
 class Stream(Plain):
@@ -276,9 +266,9 @@ class Nothing(Plain):
     ("task", "settings", "text"),
     [
         (NoParameters(), {}, "without parameters"),
-        (Frozen(), {}, "without parameters that need a gradient \\(2 in all\\)"),
+        (Frozen(), {}, "without parameters that need a gradient \\(6 in all\\)"),
         (NoModule(), {}, "returned str, not an nn.Module"),
-        (Vector(), {}, r"returned shape \(4, 1\), not a scalar"),
+        (VectorLoss(), {}, r"returned shape \(4,\), not a scalar"),
         (Stream(), {}, "lacks __len__ or __getitem__"),
         (Nothing(), {}, "0 samples"),
         (Plain(), {"precision": "fp16"}, "fp16 needs a GPU"),

@@ -33,15 +33,6 @@ def test_the_mean_is_over_samples_and_restarts_after_each_line():
     assert meter.read()[0] == 5.0
 
 
-def test_an_unfinished_line_continues_in_another_process():
-    first, second = meter_of(ALONE), meter_of(ALONE)
-    first.add(1, torch.tensor(2.0), 3)
-    first.flush()
-    second.load(first.state())
-    second.add(2, torch.tensor(6.0), 1)
-    assert second.read()[0] == 3.0
-
-
 def _uneven(rank_info):
     meter = meter_of(rank_info)
     calls = []
