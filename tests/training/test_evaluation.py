@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from clustertrain import Task
-from clustertrain.errors import JobError
 from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.distributed import RankInfo
@@ -51,11 +50,6 @@ class Measured(Eleven):
         from torchmetrics.classification import MulticlassF1Score
 
         return {"f1": MulticlassF1Score(3, average="macro"), "auroc": AUROC("multiclass", num_classes=3)}
-
-
-def evaluate(rank_info, task, settings=SETTINGS):
-    torch.manual_seed(0)
-    return train(task, settings, rank_info, MemoryRun(rank_info.rank), {}).metrics
 
 
 @pytest.mark.parametrize(
@@ -171,24 +165,6 @@ def _leaves_no_trace(rank_info):
 
 def test_evaluation_leaves_modes_and_random_numbers_as_they_were(ranks):
     assert ranks(2).results(_leaves_no_trace) == [(True, True, True, False)] * 2
-
-
-class Silent(Eleven):
-    def loss(self, model, batch):
-        return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
-class SilentButMeasured(Silent):
-    def metrics(self):
-        return Measured.metrics(self)
-
-
-def test_a_custom_loss_is_evaluated_and_metrics_without_outputs_are_refused(ranks):
-    alone = ranks(1)
-    assert alone.results(evaluate, Silent())[0].keys() == {"loss"}
-    assert alone.results(evaluate, Eleven())[0].keys() == {"loss", "accuracy"}
-    with pytest.raises(JobError, match="Override eval_step"):
-        alone.results(evaluate, SilentButMeasured())
 
 
 def test_a_stop_before_an_evaluation_leaves_its_checkpoint_for_keep_best():

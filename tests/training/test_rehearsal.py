@@ -77,9 +77,12 @@ def test_a_mistake_is_refused_with_its_line_and_a_remedy(task):
     assert len(text.splitlines()) <= 3 and "Traceback" not in text
 
 
-def test_a_metric_without_outputs_is_refused_with_the_method_to_override():
-    with pytest.raises(JobError, match=r"has share, but .*returns no outputs.\nOverride eval_step"):
+def test_a_metric_without_outputs_is_refused_with_the_method_to_override(ranks):
+    refused = r"has share, but .*returns no outputs.\nOverride eval_step"
+    with pytest.raises(JobError, match=refused):
         rehearse(mistaken.SilentMetric(), SETTINGS, CPU, {})
+    with pytest.raises(JobError, match=refused):
+        ranks(1).results(_logged, mistaken.SilentMetric(), SETTINGS)
 
 
 @pytest.mark.parametrize(
