@@ -15,11 +15,13 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 from clustertrain import Task
+from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.dtensors import map_state, whole
 from clustertrain.training.ranks.host import KeptStep, Requests, SaveProgress
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.precision import Precision
 
 SAMPLES = 54  # no tail of one sample per rank, which BatchNorm refuses
 
@@ -192,6 +194,20 @@ def run_task(
     result = train(task, settings, rank_info, run, {})
     assert run.finished
     return Outcome(result, run, task, rank_info, settings.strategy)
+
+
+def evaluation_of(
+    rank_info: RankInfo,
+    task: Task,
+    model: nn.Module,
+    dataset: Any,
+    *,
+    batch_size: int = 2,
+    precision: str = "fp32",
+) -> Evaluation:
+    settings = TrainSettings(steps=1, batch_size=batch_size)
+    of_device = Precision(precision, rank_info.device)
+    return Evaluation(task, model, dataset, batch_size, settings, precision=of_device, rank_info=rank_info)
 
 
 def same(one: Any, other: Any) -> bool:

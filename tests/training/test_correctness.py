@@ -13,9 +13,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, TensorDataset
 
 from clustertrain import Task
-from clustertrain.training.evaluation import Evaluation
-from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step.precision import Precision
+from training.tasks import evaluation_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "correctness.md").read_text()
@@ -115,15 +113,7 @@ class RareClass(Task):
 
 def _evaluate(rank_info):
     task = RareClass()
-    return Evaluation(
-        task,
-        task.model(),
-        task.eval_data({}),
-        64,
-        TrainSettings(epochs=1, batch_size=64),
-        precision=Precision("fp32", rank_info.device),
-        rank_info=rank_info,
-    ).run(step=0)
+    return evaluation_of(rank_info, task, task.model(), task.eval_data({}), batch_size=64).run(step=0)
 
 
 @pytest.mark.parametrize("world_size", [1, 3])  # 1000 samples are not a multiple of 3

@@ -11,13 +11,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from clustertrain import Task
-from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
-from clustertrain.training.step.precision import Precision
-from training.tasks import MemoryRun, Net, run_task
+from training.tasks import MemoryRun, Net, evaluation_of, run_task
 
 SETTINGS = TrainSettings(steps=1, batch_size=2)
 
@@ -124,9 +122,7 @@ def _frozen_evaluation(rank_info, task):
     dataset = TensorDataset(dataset.tensors[0].double(), dataset.tensors[1])
     with torch.no_grad():
         model.layers[1].running_mean += rank_info.rank  # as after steps on different batches
-    return Evaluation(
-        task, model, dataset, 2, SETTINGS, precision=Precision("fp32", rank_info.device), rank_info=rank_info
-    ).run(step=1)
+    return evaluation_of(rank_info, task, model, dataset).run(step=1)
 
 
 class Watching(Eleven):
@@ -144,15 +140,7 @@ def _leaves_no_trace(rank_info):
     task = Watching()
     model = task.model()
     model.layers[1].eval()
-    evaluation = Evaluation(
-        task,
-        model,
-        task.eval_data({}),
-        4,
-        SETTINGS,
-        precision=Precision("bf16", rank_info.device),
-        rank_info=rank_info,
-    )
+    evaluation = evaluation_of(rank_info, task, model, task.eval_data({}), batch_size=4, precision="bf16")
     before = pack_rng(rank_info.device)
     first, second = evaluation.run(3), evaluation.run(3)
     return (

@@ -9,30 +9,19 @@ import pytest
 import torch
 
 from clustertrain.errors import JobError
-from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.gathering import SampleRows
 from clustertrain.training.metrics import Accuracy, Metrics
 from clustertrain.training.ranks.distributed import RankInfo
-from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step.precision import Precision
 from training.own_metrics import OfTwo, Outputs, Own, f1, order, whole
+from training.tasks import evaluation_of
 
 CPU = torch.device("cpu")
 ALONE = RankInfo(0, 0, 1, CPU)
-SETTINGS = TrainSettings(steps=1, batch_size=2)
 
 
 def evaluate(rank_info, task):
     """Twice: the second pass starts with the states of the first."""
-    evaluation = Evaluation(
-        task,
-        task.model(),
-        task.eval_data({}),
-        2,
-        SETTINGS,
-        precision=Precision("fp32", rank_info.device),
-        rank_info=rank_info,
-    )
+    evaluation = evaluation_of(rank_info, task, task.model(), task.eval_data({}))
     assert evaluation.of_one_batch().keys() == evaluation.run(1).keys()
     return evaluation.run(1)
 
