@@ -16,17 +16,17 @@ import torch.distributed as dist
 
 from clustertrain.training.ranks.distributed import RankInfo
 
+ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
 _ANSWER_S = 120
 PRELOADED = ["torch", "clustertrain.training.loop"]
 
 
 def rank_of_torchrun() -> RankInfo:
     """Join the process group of torchrun's environment, on the CPU; alone without that environment."""
-    cpu = torch.device("cpu")
     if "RANK" not in os.environ:
-        return RankInfo(0, 0, 1, cpu)
+        return ALONE
     dist.init_process_group("gloo")
-    return RankInfo(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), cpu)
+    return RankInfo(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), ALONE.device)
 
 
 class RankFailed(Exception):

@@ -11,8 +11,8 @@ from torch import nn
 from clustertrain.errors import ClusterError
 from clustertrain.training.model.building import wrap
 from clustertrain.training.model.compiling import limit_recompiles, options_of
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import Compile, TrainSettings
+from training.ranks import ALONE
 from training.tasks import Plain, run_task
 
 # torch's own: its compiler imports modules that use what torch has deprecated
@@ -23,12 +23,11 @@ SETTINGS = TrainSettings(steps=1, batch_size=1, compile=Compile())
 
 def test_a_compiled_model_is_trained_to_the_same_weights(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    one_rank = RankInfo(0, 0, 1, torch.device("cpu"))
     settings = TrainSettings(steps=4, batch_size=4)
     torch.compiler.reset()
-    compiled = run_task(one_rank, Curve(), replace(settings, compile=Compile())).weights()
+    compiled = run_task(ALONE, Curve(), replace(settings, compile=Compile())).weights()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0, "the model was compiled"
-    plain = run_task(one_rank, Curve(), settings).weights()
+    plain = run_task(ALONE, Curve(), settings).weights()
     assert compiled.keys() == plain.keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert all(torch.allclose(compiled[name], value, atol=1e-6) for name, value in plain.items())
 
@@ -60,7 +59,7 @@ def compilers(tmp_path, monkeypatch):
 
 
 def wrapped_on(device):
-    return wrap(Plain(), nn.Linear(2, 1), SETTINGS, RankInfo(0, 0, 1, torch.device(device)))
+    return wrap(Plain(), nn.Linear(2, 1), SETTINGS, replace(ALONE, device=torch.device(device)))
 
 
 @pytest.mark.parametrize(
@@ -117,4 +116,4 @@ def test_a_model_with_more_shapes_than_the_limit_has_one_note(monkeypatch):
 def test_a_model_that_is_not_compiled_needs_no_compiler(compilers):
     model = nn.Linear(2, 1)
     settings = TrainSettings(steps=1, batch_size=1)
-    assert wrap(Plain(), model, settings, RankInfo(0, 0, 1, torch.device("cpu"))) is model
+    assert wrap(Plain(), model, settings, ALONE) is model

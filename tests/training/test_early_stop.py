@@ -13,9 +13,9 @@ from torch.utils.data import TensorDataset
 from clustertrain import Task
 from clustertrain.errors import JobError
 from clustertrain.training.early_stop import EarlyStopping
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import EarlyStop, EvalEvery, SaveEvery, TrainSettings
+from training.ranks import ALONE
 from training.tasks import Plain, run_task, same
 
 RULE = EarlyStop("loss", "min", patience=3)
@@ -39,7 +39,6 @@ LOSSES = [
     1,
 ]  # after 2, 4, 6, … steps: the best is that of step 10, the end is at 16
 NAN = float("nan")
-ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
 
 
 class Scripted(Task):

@@ -12,9 +12,9 @@ from torch.utils.data import TensorDataset
 
 from clustertrain import Task
 from clustertrain.training.loop import train
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
+from training.ranks import ALONE
 from training.tasks import MemoryRun, Net, evaluation_of, run_task
 
 SETTINGS = TrainSettings(steps=1, batch_size=2)
@@ -159,8 +159,7 @@ def test_a_stop_before_an_evaluation_leaves_its_checkpoint_for_keep_best():
     settings = replace(
         SETTINGS, steps=4, eval_every=EvalEvery(steps=2), save_every=SaveEvery(steps=2), keep_best="loss"
     )
-    alone = RankInfo(0, 0, 1, torch.device("cpu"))
-    stopped = run_task(alone, Eleven(), settings, None, lambda calls: (calls == 2, False))
+    stopped = run_task(ALONE, Eleven(), settings, None, lambda calls: (calls == 2, False))
     assert [(p.step, p.reason, p.metrics) for p in stopped.progress] == [(2, "stop", {})]
-    resumed = run_task(alone, Eleven(), settings, stopped.saves[2])
-    assert resumed.progress == run_task(alone, Eleven(), settings).progress
+    resumed = run_task(ALONE, Eleven(), settings, stopped.saves[2])
+    assert resumed.progress == run_task(ALONE, Eleven(), settings).progress

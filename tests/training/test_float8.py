@@ -12,8 +12,8 @@ from torch import nn
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.training.model.building import make_model
 from clustertrain.training.model.float8 import to_float8
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
+from training.ranks import ALONE
 from training.tasks import Plain
 
 pytestmark = pytest.mark.slow
@@ -78,4 +78,4 @@ def test_without_torchao_it_is_refused(converted, monkeypatch):
 def test_a_model_without_large_layers_is_refused():
     settings = TrainSettings(steps=1, batch_size=1, precision="bf16", float8=True)
     with pytest.raises(JobError, match=r"Linear has no nn\.Linear inside it with at least 1024 inputs and"):
-        make_model(Plain(), settings, RankInfo(0, 0, 1, CPU))
+        make_model(Plain(), settings, ALONE)

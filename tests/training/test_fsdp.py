@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.training.model.sharding import ranks_per_node, shard_model
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import Ddp, EvalEvery, Fsdp, LearningRate, SaveEvery, TrainSettings
+from training.ranks import ALONE
 from training.tasks import Classify, run_task
 
 SETTINGS = TrainSettings(
@@ -71,7 +71,7 @@ def test_unused_parameters_need_a_torch_that_knows_them(monkeypatch):
     monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params", raising=False)  # torch 2.10
     settings = replace(SETTINGS, strategy="fsdp", find_unused_parameters=True)
     with pytest.raises(JobError, match=r"fsdp needs torch 2\.13, and this is torch 2\."):
-        shard_model(Classify(), Classify().model(), settings, RankInfo(0, 0, 2, torch.device("cpu")))
+        shard_model(Classify(), Classify().model(), settings, replace(ALONE, world_size=2))
 
 
 @pytest.mark.parametrize(
@@ -229,10 +229,9 @@ def _kept_and_computed(rank_info, how):
 
 @pytest.mark.slow
 def test_what_is_computed_again_is_not_kept():
-    alone = RankInfo(0, 0, 1, torch.device("cpu"))
-    everything, once = _kept_and_computed(alone, "none")
-    without_operations, products_once = _kept_and_computed(alone, "operations")
-    inputs, twice = _kept_and_computed(alone, "blocks")
+    everything, once = _kept_and_computed(ALONE, "none")
+    without_operations, products_once = _kept_and_computed(ALONE, "operations")
+    inputs, twice = _kept_and_computed(ALONE, "blocks")
     assert inputs <= without_operations < everything
     assert products_once == once < twice
 

@@ -11,13 +11,12 @@ from torch import nn
 from clustertrain.errors import JobError
 from clustertrain.training.model.building import make_model
 from clustertrain.training.model.initializing import without_parameters
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.dtensors import is_divided
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import SaveEvery, TrainSettings
+from training.ranks import ALONE
 from training.tasks import Plain, run_task
 
-ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
 SETTINGS = TrainSettings(steps=1, batch_size=4, seed=5, save_every=SaveEvery(steps=1))
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.kernels import kernels_in_use, use_fast_kernels
+from training.ranks import ALONE
 from training.tasks import Classify, Plain, run_task
 
 GPU = torch.device("cuda", 0)
@@ -69,7 +69,7 @@ class Precise(Plain):
 
 def test_what_a_task_sets_stays():
     use_fast_kernels("tf32", "measured", GPU)
-    run_task(RankInfo(0, 0, 1, torch.device("cpu")), Precise(), TrainSettings(steps=1, batch_size=2))
+    run_task(ALONE, Precise(), TrainSettings(steps=1, batch_size=2))
     assert kernels_in_use(GPU).startswith("fp32 numbers: matrix products in fp32, convolutions in TF32")
     assert kernels()[2] is False
 

@@ -11,9 +11,9 @@ from torch.serialization import set_default_mmap_options
 from clustertrain.training import last_shard
 from clustertrain.training.last_shard import LastShard, whole_state
 from clustertrain.training.last_step import _mapped, parts_in
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.step.running_loss import Meter
+from training.ranks import ALONE
 
 ROOM_BYTES = 1e6
 
@@ -25,9 +25,8 @@ class Rank:
         self.now_s, self.copy_s, self.step_s = 0.0, 0.0, 1.0
         self.notes, self.kept, self.path, self.step = [], [], path, 0
         self.model = nn.Linear(20, 20)
-        info = RankInfo(0, 0, 1, torch.device("cpu"))
-        meter = Meter(info, None)
-        self.shard = LastShard(self.model, meter, info, 99, self.state, every=every, note=self.notes.append)
+        meter = Meter(ALONE, None)
+        self.shard = LastShard(self.model, meter, ALONE, 99, self.state, every=every, note=self.notes.append)
         self.shard.open(path, room_bytes)
 
     def state(self):

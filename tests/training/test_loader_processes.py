@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy
 import pytest
 import torch
@@ -9,9 +11,9 @@ from clustertrain.training.data.loader_kinds import loader_of, order_of
 from clustertrain.training.data.loader_processes import processes_for
 from clustertrain.training.data.loading import Fetch, Loader, sent_copy
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import collate_of
+from training.ranks import ALONE
 from training.tasks import Classify
 
 pytestmark = pytest.mark.slow
@@ -122,10 +124,9 @@ def test_a_gpu_gets_the_measured_number_and_a_cpu_none(monkeypatch):
     sizes = BatchSizes.of(settings, 1, len(data))
     order = order_of(data, len(data), settings, sizes, rank=0, start=Position())
     notes = []
-    cpu = RankInfo(0, 0, 1, torch.device("cpu"))
-    _, resolved = loader_of(task, data, order, cpu, notes.append)
+    _, resolved = loader_of(task, data, order, ALONE, notes.append)
     assert (settings.processes, resolved.loader_workers, notes) == (0, 0, [])
-    gpu = RankInfo(0, 0, 1, torch.device("cuda", 0))
+    gpu = replace(ALONE, device=torch.device("cuda", 0))
     monkeypatch.setattr(loading, "CopyToDevice", lambda device: None)  # there is no GPU
     _, resolved = loader_of(task, data, order, gpu, notes.append)
     assert resolved.loader_workers == 0

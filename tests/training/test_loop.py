@@ -18,12 +18,12 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import Profile, SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
 from commands import ran
 from training.mistaken import Collection, Frozen, VectorLoss
+from training.ranks import ALONE
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=8, batch_size=4)
@@ -170,7 +170,7 @@ def test_only_a_step_as_those_before_it_is_a_usual_one(tmp_path, task, settings,
     run = MemoryRun(0)
     run.trace = tmp_path / "trace.json"
     settings = replace(SETTINGS, save_every=SaveEvery(steps=3), **settings)
-    train(task, settings, RankInfo(0, 0, 1, torch.device("cpu")), run, {})
+    train(task, settings, ALONE, run, {})
     last = {step: name for name, step in run.phases}  # the phase in which the step after it begins
     assert [step for step, name in last.items() if name == "usual_step"] == usual
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
-import torch
 
 from clustertrain.training.loop import train
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
+from training.ranks import ALONE
 from training.tasks import Classify, MemoryRun, run_task, same
 
 SETTINGS = TrainSettings(
@@ -82,10 +81,9 @@ class WatchedRun(MemoryRun):
 
 @pytest.mark.slow
 def test_a_checkpoint_leaves_the_memory_when_it_is_loaded():
-    alone = RankInfo(0, 0, 1, torch.device("cpu"))
-    saved = run_task(alone, Classify(), SETTINGS).saves[2]
+    saved = run_task(ALONE, Classify(), SETTINGS).saves[2]
     run = WatchedRun(0, saved)
-    train(Classify(), SETTINGS, alone, run, {})
+    train(Classify(), SETTINGS, ALONE, run, {})
     assert len(run.left) > 2 and set(run.left) == {0}
 
 

@@ -7,17 +7,17 @@ import torch
 from torch import nn
 
 from clustertrain.training.last_step import LastStep, parts_in, with_own_part
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.step.running_loss import Meter
+from training.ranks import ALONE
 
 CPU = torch.device("cpu")
 ROOM_BYTES = 1 << 30
 
 
 def last_step(model, most_losses=8):
-    meter = Meter(info := RankInfo(0, 0, 1, CPU), None)
-    return LastStep(model, meter, info, most_losses, lambda: (None, {"model": model.state_dict()})), meter
+    meter = Meter(ALONE, None)
+    return LastStep(model, meter, ALONE, most_losses, lambda: (None, {"model": model.state_dict()})), meter
 
 
 def marks_in(file):

@@ -5,13 +5,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.not_finite import NotFinite
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.step.running_loss import Meter, NonFiniteLoss, NonFiniteWeights, check_weights
-
-ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
+from training.ranks import ALONE
 
 
 def meter_of(rank_info):

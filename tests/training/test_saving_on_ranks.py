@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from clustertrain.training import saving
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.saving import owned, save_on_all_ranks, wait_until_written
 from clustertrain.training.step.optimization import Optimization
+from training.ranks import ALONE
 
 PROGRESS = SaveProgress(7, 0, samples_seen=0, world_size=1, metrics={}, reason="steps")
 
@@ -33,22 +33,19 @@ class SlowDisk:
         self._writes.pop(0)
 
 
-ONE = RankInfo(0, 0, 1, torch.device("cpu"))
-
-
 @pytest.mark.parametrize(
     ("before", "beats"), [((), 0), ((10, 20, 30), 3), ((10, 10, 10, 20), 2), ((0, 0, 0), 0)]
 )
 def test_each_round_with_more_bytes_begins_the_phase_again(before, beats):
     run = SlowDisk(before=before, after=(99,))
-    save_on_all_ranks(run, ONE, {}, PROGRESS)
+    save_on_all_ranks(run, ALONE, {}, PROGRESS)
     assert run.calls == ["save"] * (1 + beats) + ["copied", "step"]
     assert run.wait_for_write(0) == 99, "the write in the background goes on"
 
 
 def test_a_save_that_is_not_in_the_background_is_written_on_return():
     run = SlowDisk(after=(10, 20), saves_in_background=False)
-    save_on_all_ranks(run, ONE, {}, PROGRESS)
+    save_on_all_ranks(run, ALONE, {}, PROGRESS)
     assert run.calls == ["save", "copied", "save", "save", "step"]
     assert run.wait_for_write(0) is None
 

@@ -19,15 +19,14 @@ from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.shard_order import Dealing
 from clustertrain.training.data.shards import set_opener
 from clustertrain.training.data.tar_shard import open_local
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import SaveEvery, TrainSettings
+from training.ranks import ALONE
 from training.streamed import OnShards, write_shard, write_shards
 from training.tasks import run_task, same
 
 pytest.importorskip("webdataset", reason="the extra webdataset is not installed")
 SETTINGS = TrainSettings(epochs=2, batch_size=3, seed=3, save_every=SaveEvery(steps=1))
-ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
 CPU = torch.device("cpu")
 COUNTS = [7, 12, 3, 9, 11, 8]  # 50
 

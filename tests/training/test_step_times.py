@@ -4,6 +4,7 @@ import copy
 import gzip
 import json
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,9 +20,9 @@ from clustertrain.training.measured.step_times import StepTimes, Times
 from clustertrain.training.measured.step_watch import StepWatch
 from clustertrain.training.measured.stragglers import Stragglers, by_rank, straggler_text
 from clustertrain.training.model.building import make_model, settle_buckets, shard
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import EvalEvery, Fsdp, Profile, TrainSettings
 from clustertrain.training.step.precision import Precision
+from training.ranks import ALONE
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 CPU = torch.device("cpu")
@@ -186,7 +187,7 @@ class NVMLError(Exception):
     """As pynvml's: of no class that a caller might expect."""
 
 
-GPU = RankInfo(0, 0, 1, torch.device("cuda", 0))  # without CUDA
+GPU = replace(ALONE, device=torch.device("cuda", 0))  # without CUDA
 
 
 def watch(rank_info, **settings):
@@ -305,7 +306,7 @@ def test_a_stop_within_a_profile_leaves_the_profile_of_the_steps_before(tmp_path
     run = MemoryRun(0, asked=lambda call: (call == 4, False))
     run.trace = tmp_path / "0.gz"
     settings = TrainSettings(steps=6, batch_size=2, profile=Profile(steps=(3, 5)))
-    assert not train(Plain(), settings, RankInfo(0, 0, 1, CPU), run, {}).finished
+    assert not train(Plain(), settings, ALONE, run, {}).finished
     assert any("the profile of steps 3 to 4 is" in log.get("text", "") for log in run.logs)
     assert steps_in(run.trace) == 2
 
@@ -313,7 +314,7 @@ def test_a_stop_within_a_profile_leaves_the_profile_of_the_steps_before(tmp_path
 def test_a_profile_beyond_the_last_step_is_refused():
     settings = TrainSettings(steps=9, batch_size=2, profile=Profile(steps=(8, 10)))
     with pytest.raises(JobError, match=r"train.profile.steps is \[8, 10\], but the run has 9 steps"):
-        run_task(RankInfo(0, 0, 1, CPU), Plain(), settings)
+        run_task(ALONE, Plain(), settings)
 
 
 def test_a_record_has_the_times_of_64_ranks_and_of_more_the_slowest_one():

@@ -11,15 +11,13 @@ import torch
 
 from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.streaming import digest_of
-from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
-from training.ranks import Ranks
+from training.ranks import ALONE, Ranks
 from training.streamed import OnStream
 from training.tasks import run_task, same
 
 SETTINGS = TrainSettings(steps=12, batch_size=3, seed=3, save_every=SaveEvery(steps=1))
-ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
 CPU = torch.device("cpu")
 
 
