@@ -56,6 +56,10 @@ class Regression(Task):
         self.ids.append(ids.tolist())
         return functional.mse_loss(model(x), y)
 
+    def eval_step(self, model: nn.Module, batch: Any) -> Any:
+        x, y, _ = batch
+        return functional.mse_loss(model(x), y), None, None
+
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -70,10 +74,6 @@ class OnShards(Regression):
 
     def eval_data(self, data: Any) -> Any:
         return self.train_data(data)
-
-    def eval_step(self, model: nn.Module, batch: Any) -> Any:
-        x, y, _ = batch
-        return functional.mse_loss(model(x), y), None, None
 
 
 class Numbers(IterableDataset):
@@ -108,7 +108,3 @@ class OnStream(Regression):
 
     def eval_data(self, data: Any) -> Any:
         return Numbers(self.evaluated, self.evaluated) if self.evaluated else None
-
-    def eval_step(self, model: nn.Module, batch: Any) -> Any:
-        x, y, _ = batch
-        return functional.mse_loss(model(x), y), None, None

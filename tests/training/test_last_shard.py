@@ -93,6 +93,7 @@ def test_the_number_in_the_job_is_not_measured(rank_of):
     rank.copy_s = 9.0
     rank.train(41)
     assert rank.kept == [*range(1, 42, 4)] and not rank.notes
+    assert not rank.shard._steps_s and not rank.shard._copies_s, "no times are kept"
 
 
 def test_a_node_without_room_keeps_nothing(rank_of):
@@ -125,9 +126,3 @@ def test_a_changed_byte_is_found(rank_of, name):
     tensor.view(torch.uint8).view(-1)[7] ^= 1
     (found,) = parts_in(rank.path).values()
     assert whole_state(found, 1) is None
-
-
-def test_a_run_that_does_not_measure_keeps_no_times(rank_of):
-    rank = rank_of(every=1)
-    rank.train(50)
-    assert not rank.shard._steps_s and not rank.shard._copies_s

@@ -61,9 +61,7 @@ NAMED = (
 @pytest.mark.parametrize("unused", [0, 1, SETTLING, SETTLING + 3, SETTLING + 5])
 def test_the_step_that_leaves_parameters_unused_names_them(ranks, unused):
     """Also the last one, after which DDP itself would report nothing."""
-    tasks = [TwoHeads(unused)] * 2
-    answers = ranks(2).call(run_task, tasks[0], SETTINGS)
-    for answer in answers:
+    for answer in ranks(2).call(run_task, TwoHeads(unused), SETTINGS):
         assert isinstance(answer, JobError)
         with pytest.raises(JobError, match=NAMED):
             raise answer
