@@ -11,11 +11,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from clustertrain import Task
-from clustertrain.training.loop import train
 from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
 from training.ranks import ALONE
-from training.tasks import MemoryRun, Net, evaluation_of, run_task
+from training.tasks import Net, evaluation_of, run_task
 
 SETTINGS = TrainSettings(steps=1, batch_size=2)
 
@@ -91,9 +90,10 @@ def test_a_limit_bounds_the_batches_of_an_epoch_and_of_an_evaluation(ranks, worl
 
 
 def _batches(rank_info, settings):
-    task, run = Counting(), MemoryRun(rank_info.rank)
-    result = train(task, settings, rank_info, run, {})
-    return (task.trained - (2 if rank_info.world_size > 1 else 0), task.evaluated), result.metrics, run.logs
+    task = Counting()
+    outcome = run_task(rank_info, task, settings)
+    counts = (task.trained - (2 if rank_info.world_size > 1 else 0), task.evaluated)
+    return counts, outcome.result.metrics, outcome.logs
 
 
 class Counting(Eleven):

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from clustertrain.errors import JobError
-from clustertrain.training.loop import train
 from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import TrainSettings
 from training import mistaken
-from training.tasks import MemoryRun, Plain
+from training.tasks import Plain, run_task
 
 pytestmark = pytest.mark.slow
 
@@ -102,9 +101,7 @@ def test_the_names_are_those_that_the_loop_logs(task, names, ranks):
 
 
 def _logged(rank_info, task, settings):
-    run = MemoryRun(rank_info.rank)
-    train(task, settings, rank_info, run, {})
-    records = [record for record in run.logs if record["kind"] == "eval"]
+    records = [r for r in run_task(rank_info, task, settings).logs if r["kind"] == "eval"]
     return [name for name in records[-1] if name not in ("kind", "step", "epoch")] if records else []
 
 
