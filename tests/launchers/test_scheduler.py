@@ -7,7 +7,7 @@ import pytest
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
-from clustertrain.launchers.elsewhere import RunElsewhere, _Shown
+from clustertrain.launchers.elsewhere import LauncherElsewhere, _Shown
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
 from clustertrain.launchers.scheduler.stop import stop_run
@@ -123,25 +123,26 @@ class Reach:
         yield f"{command[0]} was requested"
 
 
+TARGET = SimpleNamespace(submitted_job=SimpleNamespace(name="digits"), command=lambda start: UNKNOWN)
+
+
 def elsewhere(queue, *statuses):
-    target = SimpleNamespace(submitted_job=SimpleNamespace(name="digits"), command=lambda start: UNKNOWN)
-    return RunElsewhere(queue, Reach(*statuses), target)
+    return LauncherElsewhere(queue, Reach(*statuses))
 
 
 def test_a_cluster_that_is_away_after_the_end_of_a_run_does_not_change_its_exit_code(capsys):
     ended = StoredStatus(
         state="stopped", cause="user", over=True, exit_code=75, rows=(("state", "stopped (user)"),)
     )
-    run = elsewhere(Queue("COMPLETED"), ended, Unanswered("the cluster does not answer"))
-    assert run.follow(print) == 75
+    launcher = elsewhere(Queue("COMPLETED"), ended, Unanswered("the cluster does not answer"))
+    assert launcher.follow(TARGET, print) == 75
     assert "stopped (user)" in capsys.readouterr().out
 
 
 def test_a_cluster_that_does_not_list_its_jobs_has_perhaps_one_to_stop():
     said = []
-    elsewhere(Queue(native=None), StoredStatus(state="running", cause="training")).stop(
-        said.append, wait=True
-    )
+    running = StoredStatus(state="running", cause="training")
+    elsewhere(Queue(native=None), running).stop(TARGET, said.append, wait=True)
     assert said == ["stop was requested", "RayJob digits is deleted; its storage stays"]
 
 

@@ -2,7 +2,7 @@
 
 launcher.py      the commands of every launcher, over the operations of its scheduler
 target.py        the run that a command names, and the way to its storage if only a cluster has that
-elsewhere.py     `logs`, `stop`, `exec` and `submit --wait` of such a run
+elsewhere.py     the launcher of such runs: `logs`, `stop`, `exec` and `submit --wait`
 check.py         checks the code of a job before it starts
 resolve_run.py   finds the launcher of the run that a command names
 known_runs.py    the runs that this user started, one small file each

@@ -1,5 +1,5 @@
-"""A run whose storage only a cluster has: `logs`, `stop`, `exec` and the end of `submit --wait`, through a
-Reach. A connection that breaks is made again, and lines that were printed are not repeated.
+"""The launcher of runs whose storage only a cluster has: it goes through a Reach. A connection that breaks is
+made again, and lines that were printed are not repeated.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from clustertrain.errors import EXIT_FAILED, ClusterError, JobError
+from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.scheduler.interface import Scheduler
 from clustertrain.launchers.scheduler.on_rank import host_and_argv
 from clustertrain.launchers.shell import Unanswered, attached
@@ -26,44 +28,41 @@ _POLL_S = 5.0  # each look starts Python where the storage is, which takes about
 _JOB_ENDS_WITHIN_S = 60.0
 
 
-@dataclass(frozen=True)
-class RunElsewhere:
-    """A run, its scheduler, and the way to its storage."""
+class LauncherElsewhere(Launcher):
+    """A launcher whose cluster has the storage of the runs. `reach`: the way to it."""
 
-    scheduler: Scheduler
     reach: Reach
-    target: Target
 
-    @property
-    def name(self) -> str:
-        return self.target.submitted_job.name
+    def __init__(self, scheduler: Scheduler, reach: Reach) -> None:
+        super().__init__(scheduler)
+        self.reach = reach
 
-    def status(self) -> StoredStatus:
-        """The state of a run that was submitted."""
-        return self.reach.status(self.target, existed=True)
-
-    def follow(self, echo: Echo) -> int:
+    def follow(self, target: Target, echo: Echo) -> int:
         """Print each change of state until the run and its job are over, then its status. Returns the exit
         code of the run."""
-        command = self.target.command(f"submit --to {self.scheduler.name}")
-        with continues(self.name, command, echo):
+        name, submitted = target.submitted_job.name, partial(self.reach.status, target, existed=True)
+        with continues(name, target.command(f"submit --to {self.name}"), echo):
             # Who looks again may find nothing that reads the storage.
             passing = (Unanswered,)
             told = StoredStatus.told
-            status = wait_for_end(self.name, self.status, told, echo, _POLL_S, passing=passing, sure_after=1)
-            wait_until(self._is_job_over, _JOB_ENDS_WITHIN_S, poll_s=1.0)  # else the next one is refused
+            status = wait_for_end(name, submitted, told, echo, _POLL_S, passing=passing, sure_after=1)
+            # Until its job is over the next one is refused.
+            wait_until(partial(self._is_job_over, target), _JOB_ENDS_WITHIN_S, poll_s=1.0)
             with suppress(ClusterError):  # the status of before may be older than the end of the job
-                status = replace(status, rows=self.status().rows)
+                status = replace(status, rows=submitted().rows)
         print_table(status.rows)
         return EXIT_FAILED if status.exit_code is None else status.exit_code
 
-    def _is_job_over(self) -> bool:
-        handle = self.reach.handle(self.target)
+    def status(self, target: Target) -> StoredStatus:
+        return self.reach.status(target)
+
+    def _is_job_over(self, target: Target) -> bool:
+        handle = self.reach.handle(target)
         answer = self.scheduler.states([handle])
         state = answer.jobs.get(handle.job_id)
         return answer.no_answer is None and (state is None or state.is_over)
 
-    def stop(self, echo: Echo, *, wait: bool) -> None:
+    def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         """Request that the run saves and ends, and cancel its job then; cancel a job that only waits at once.
 
         Args:
@@ -73,21 +72,21 @@ class RunElsewhere:
             JobError: the run is over, or has no job.
             ClusterError: the cluster refused a request.
         """
-        status, handle = self.reach.status(self.target), self.reach.handle(self.target)
+        status, handle = self.reach.status(target), self.reach.handle(target)
         word = self.scheduler.job_word
         answer = self.scheduler.states([handle])
         if status.over or (answer.no_answer is None and handle.job_id not in answer.jobs):
             why = f"its {word} is over" if status.over else f"it has no {word}"
-            raise JobError(f"{self.name}: {_line(status)}\nThere is nothing to stop: {why}.")
-        if self._is_asked(status, echo, wait) and not wait:
+            raise JobError(f"{target.submitted_job.name}: {_line(status)}\nThere is nothing to stop: {why}.")
+        if self._is_asked(target, status, echo, wait) and not wait:
             return
         self.scheduler.cancel(handle)
         echo(f"{word} {handle.job_id} is deleted; its storage stays")
 
-    def _is_asked(self, status: StoredStatus, echo: Echo, wait: bool) -> bool:
+    def _is_asked(self, target: Target, status: StoredStatus, echo: Echo, wait: bool) -> bool:
         """Request the stop where the run is, and print what that prints. Returns whether it was requested."""
         try:
-            for line in self.reach.lines(self.target, ["stop", *([] if wait else ["--no-wait"])]):
+            for line in self.reach.lines(target, ["stop", *([] if wait else ["--no-wait"])]):
                 echo(line)
         except NotThere as error:
             echo(str(error).splitlines()[0])
@@ -98,20 +97,20 @@ class RunElsewhere:
             return True
         return False
 
-    def exec(self, rank: int, command: Sequence[str]) -> int:
+    def exec(self, target: Target, rank: int, command: Sequence[str]) -> int:
         """Run a command where a rank runs, with this terminal. Returns its exit code.
 
         Raises:
             JobError: the run is not running, or has no such rank.
             ClusterError: nothing runs where the rank was, or the cluster refused a request.
         """
-        status = self.reach.status(self.target)
+        name, status = target.submitted_job.name, self.reach.status(target)
         if status.over:
-            raise JobError(f"{self.name} is not running: {_line(status)}\nStart it again.")
-        host, argv = host_and_argv(status.ranks, rank, self.name, command)
-        return attached(self.reach.argv_on(self.target, host, argv))
+            raise JobError(f"{name} is not running: {_line(status)}\nStart it again.")
+        host, argv = host_and_argv(status.ranks, rank, name, command)
+        return attached(self.reach.argv_on(target, host, argv))
 
-    def logs(self, selection: LogSelection, *, follow: bool) -> Iterator[str]:
+    def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """The log lines, oldest first.
 
         With `follow` they continue until the run is over, through every attempt unless one was selected.
@@ -125,7 +124,7 @@ class RunElsewhere:
         shown, printed = _Shown(told), ""
         while True:
             try:
-                status = self.status()
+                status = self.reach.status(target, existed=True)
             except Unanswered as error:
                 if not follow:
                     raise
@@ -137,7 +136,7 @@ class RunElsewhere:
             attempt = status.attempt if selection.attempt is None else selection.attempt
             if attempt is not None and attempt > shown.complete:
                 flags = _flags(selection, attempt, follow=follow and not status.over)
-                yield from shown.more(attempt, self.reach.lines(self.target, ["logs", *flags]))
+                yield from shown.more(attempt, self.reach.lines(target, ["logs", *flags]))
                 if selection.attempt is not None and shown.complete:
                     return
                 if follow:  # the status is older than these lines
@@ -150,7 +149,7 @@ class RunElsewhere:
                 printed = line
                 yield told(printed)
                 if attempt is None:
-                    yield from map(told, self.reach.first_lines(self.target))
+                    yield from map(told, self.reach.first_lines(target))
             if status.over or (not follow and attempt in (None, shown.complete)):
                 return
             time.sleep(_POLL_S)

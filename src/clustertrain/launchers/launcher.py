@@ -14,7 +14,6 @@ from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.launcher_plugins import PluginProblem, interface_problem, part_of, plugin_of
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
-from clustertrain.launchers.elsewhere import RunElsewhere
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
 from clustertrain.launchers.scheduler.interface import Handle, LaidOutJob, Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
@@ -52,15 +51,15 @@ class Checked:
 class Launcher:
     """Checks, submits and observes the jobs of one scheduler; `merged` merges them with the site file, once.
 
-    `reach`: the way to the storage of the runs; None if this machine reads that storage itself.
+    `reach`: the way to the storage of the runs; None if this machine reads that storage itself. With a way it
+    is a LauncherElsewhere (elsewhere.py).
     """
 
     reach: Reach | None = None
 
-    def __init__(self, scheduler: Scheduler, reach: Reach | None = None) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.name = scheduler.name
-        self.reach = reach
 
     def merged(self, job: Job) -> SiteJob:
         """The job with the defaults of the site.
@@ -155,34 +154,24 @@ class Launcher:
 
     def follow(self, target: Target, echo: Echo) -> int:
         """Print each change of state until the run has ended. Returns the exit code of the run."""
-        if self.reach is not None:
-            return RunElsewhere(self.scheduler, self.reach, target).follow(echo)
         command = target.command(f"submit --to {self.name}")
         return follow_to_its_end(target.visible_run(), self._status_of, command, echo)
 
     def status(self, target: Target) -> StoredStatus:
         """The status of the run, with the table of `status`."""
-        if self.reach is not None:
-            return self.reach.status(target)
         files = target.files or read_files(target.visible_run())
         return StoredStatus.of(located(self.scheduler, self.statuses([files])[0]))
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """The lines of `logs`, oldest first."""
-        if self.reach is not None:
-            return RunElsewhere(self.scheduler, self.reach, target).logs(selection, follow=follow)
         return log_lines(target.visible_run(), selection, self._status_of, follow=follow)
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         """Request that the run saves and ends; cancel its job if that waits in a queue."""
-        if self.reach is not None:
-            return RunElsewhere(self.scheduler, self.reach, target).stop(echo, wait=wait)
         return stop_run(self.scheduler, target.visible_run(), echo, wait=wait)
 
     def exec(self, target: Target, rank: int, command: Sequence[str]) -> int:
         """Run a command on the node of a rank, with this terminal. Returns its exit code."""
-        if self.reach is not None:
-            return RunElsewhere(self.scheduler, self.reach, target).exec(rank, command)
         return exec_on_rank(self.scheduler, target.visible_run(), rank, command)
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:

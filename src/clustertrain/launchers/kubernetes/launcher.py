@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from clustertrain.errors import JobError
+from clustertrain.launchers.elsewhere import LauncherElsewhere
 from clustertrain.launchers.kubernetes.observed.view import kubectl_for
 from clustertrain.launchers.kubernetes.status import rows_in
 from clustertrain.launchers.kubernetes.storage import KubernetesReach
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
-from clustertrain.launchers.launcher import Launcher
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.run_table import Table, table_of
 
 
-class KubernetesLauncher(Launcher):
+class KubernetesLauncher(LauncherElsewhere):
     """Runs whose state and storage are read in their cluster."""
 
     def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
