@@ -18,10 +18,10 @@ def test_the_answer_is_a_checkpoint_written_after_the_request(tmp_path, monkeypa
         content = {"model.pt": lambda file: file.write(b"weights")}
         writer.commit(content, SaveProgress(step, 0, 8, 1, {}, "steps"))
 
-    def saved_meanwhile(is_over, within_s, poll_s):
-        assert not is_over()
+    def saved_meanwhile(look, within_s, poll_s, is_met):
+        assert not is_met(look())
         save(21)
-        return is_over()
+        return look()
 
     save(20)
     monkeypatch.setattr(now, "_training", lambda run, *why: run.newest_attempt())

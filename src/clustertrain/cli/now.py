@@ -70,16 +70,14 @@ def _training(run: RunDir, command: str, refused: set[str], why: str) -> Attempt
 
 def _answer(attempt: Attempt, found: Callable[[], str]) -> str:
     """What the run wrote after a request, as soon as it is there."""
-    answer = ""
 
-    def is_over() -> bool:
-        nonlocal answer
+    def look() -> tuple[bool, str]:
         has_ended = attempt.result.exists()  # first: what was written before the end is found
-        answer = found()
-        return bool(answer) or has_ended
+        return has_ended, found()
 
-    if not wait_until(is_over, _ANSWERS_WITHIN_S, _POLL_S):
-        raise ClusterError(f"{attempt.run.name} did not answer within {_ANSWERS_WITHIN_S:g} s.\nTry again.")
-    if not answer:
+    has_ended, answer = wait_until(look, _ANSWERS_WITHIN_S, _POLL_S, any)
+    if answer:
+        return answer
+    if has_ended:
         raise JobError(f"{attempt.run.name} ended before it came to the request.\nStart it again.")
-    return answer
+    raise ClusterError(f"{attempt.run.name} did not answer within {_ANSWERS_WITHIN_S:g} s.\nTry again.")

@@ -131,15 +131,7 @@ class _Stop:
 
     def _wait_in_queue(self, job: Handle, condition: Callable[[JobState | None], bool]) -> JobState | None:
         """Wait at most 30 s until the job meets the condition. Returns its state; None if it is purged."""
-        state: JobState | None = None
-
-        def is_met() -> bool:
-            nonlocal state
-            state = self._state(job)
-            return condition(state)
-
-        wait_until(is_met, _JOB_ENDS_WITHIN_S, _QUEUE_POLL_S)
-        return state
+        return wait_until(lambda: self._state(job), _JOB_ENDS_WITHIN_S, _QUEUE_POLL_S, condition)
 
     def _state(self, job: Handle) -> JobState | None:
         answer = self.scheduler.states([job])
