@@ -96,12 +96,8 @@ def test_forgetting_twice_does_no_harm(tmp_path):
     assert known_runs() == ([], [])
 
 
-def damaged(path, text):
-    path.write_text(text)
-
-
 def newer(path, text):
-    path.write_text(json.dumps({**json.loads(text), "version": 2}))
+    path.write_text(json.dumps({**json.loads(text), "format_version": 2}))
 
 
 def of_another_launcher(path, text):
@@ -118,8 +114,8 @@ def without_a_key(path, text):
         (lambda path, text: path.write_text("{"), "is damaged"),
         (lambda path, text: path.write_bytes(b"\xff\x00"), "is damaged"),
         (lambda path, text: path.write_text("[]"), "is damaged"),
-        (without_a_key, "is damaged (storage: "),
-        (newer, "later version of clustertrain (format 2)"),
+        (without_a_key, "is damaged: storage: "),
+        (newer, "has format 2, and clustertrain "),
         (of_another_launcher, "launcher 'pbs'"),
     ],
 )

@@ -10,12 +10,11 @@ job. A file that cannot be used is skipped with a note, so no command fails beca
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import socket
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clustertrain.errors import StorageError
@@ -24,13 +23,12 @@ from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob
 from clustertrain.node.user_folders import known_runs_folder
-from clustertrain.record_file import json_object, typed
+from clustertrain.record_file import decoded, encoded
 from clustertrain.regular_file import read_file
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.run_address import RunAddress
 from clustertrain.storage import Location, open_store
-
-_VERSION = 1
+from clustertrain.storage.posix import refused
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,6 @@ class KnownRun:
     storage_there: str = ""
     host: str = field(default_factory=socket.gethostname)
     time: float = field(default_factory=time.time)
-    version: int = _VERSION
 
     @classmethod
     def of(cls, job: Job, job_file: str, launcher: str, cluster: str = "", job_id: str = "") -> KnownRun:
@@ -105,7 +102,7 @@ def record_known_run(run: KnownRun) -> str | None:
     folder = known_runs_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        open_store(str(folder)).write_atomic(state_file(run).name, json.dumps(asdict(run), indent=1).encode())
+        open_store(str(folder)).write_atomic(state_file(run).name, encoded(run))
     except (OSError, StorageError) as error:
         return f"{folder} cannot be written, so `clustertrain ls` will not list this run: {error}"
     return None
@@ -145,26 +142,22 @@ def known_runs() -> tuple[list[KnownRun], list[str]]:
     for path in paths:
         try:
             runs.append(_read(path))
-        except _Unusable as error:
-            notes.append(f"{path} {error}; it is skipped")
+        except StorageError as error:
+            notes.append(f"{str(error).splitlines()[0].removesuffix('.')}; it is skipped")
     return sorted(runs, key=lambda run: run.time, reverse=True), notes
 
 
-class _Unusable(Exception):
-    """A file that cannot be used; the text is the reason."""
-
-
 def _read(path: Path) -> KnownRun:
+    """
+    Raises:
+        StorageError: the file cannot be used; the first line of the error is the reason.
+    """
     try:
         if path.stat().st_uid != os.getuid():
-            raise _Unusable("belongs to another user")
-        run = typed(KnownRun, json_object(read_file(path)))
+            raise StorageError(f"{path} belongs to another user")
+        run = decoded(KnownRun, read_file(path), str(path))
     except OSError as error:
-        raise _Unusable(f"cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise _Unusable(f"is damaged ({error})") from error
-    if run.version > _VERSION:
-        raise _Unusable(f"was written by a later version of clustertrain (format {run.version})")
+        raise refused(path, "read", error) from error
     if run.launcher not in plugins():
-        raise _Unusable(f"names the launcher {run.launcher!r}, which is not installed here")
+        raise StorageError(f"{path} names the launcher {run.launcher!r}, which is not installed here")
     return run
