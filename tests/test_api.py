@@ -13,9 +13,6 @@ from click.testing import CliRunner
 
 import clustertrain
 from clustertrain import api
-from clustertrain.checkpoints.retention import Retention
-from clustertrain.checkpoints.save import Saver
-from clustertrain.checkpoints.write import Writer
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import load_job, sets_of
@@ -29,9 +26,9 @@ from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, ResumePoint
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
-from clustertrain.training.ranks.host import SaveProgress
 from commands import ran
 from sample_records import sample_restart_claim
+from shelves import save
 
 JOB = {
     "name": "a",
@@ -58,12 +55,9 @@ def prepared(folder):
     run = RunDir.newest(str(folder / "runs"), "a")
     attempt = claim_attempt(run)
     record_job(attempt, load_job("job.yaml"))
-    writer = Writer(run.checkpoints, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)
-    saver = Saver(writer, background=False, on_saved=lambda **fields: None, on_failed=pytest.fail)
     for step in (10, 20):
         state = {"model": {"w": torch.full((2,), float(step))}}
-        saver.save(state, SaveProgress(step, 1, step * 8, 2, {"accuracy": 1 / step}, "steps"))
-    saver.finish()
+        save(run.checkpoints, step, state, accuracy=1 / step)
     for number, begins, steps in ((0, 0, (10, 20)), (1, 10, (20,))):
         restart = attempt.restart(number)
         restart.claim.create(sample_restart_claim())

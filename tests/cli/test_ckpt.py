@@ -9,9 +9,6 @@ import torch
 import yaml
 from click.testing import CliRunner
 
-from clustertrain.checkpoints.retention import Retention
-from clustertrain.checkpoints.save import Saver
-from clustertrain.checkpoints.write import Writer
 from clustertrain.cli.main import main
 from clustertrain.job.file import parse_job
 from clustertrain.observe.tables import summary_rows
@@ -20,8 +17,8 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import BestCheckpoint
 from clustertrain.run.result import ended, write_result
-from clustertrain.training.ranks.host import SaveProgress
 from commands import ran
+from shelves import commit, save
 
 pytestmark = pytest.mark.slow
 
@@ -31,24 +28,11 @@ def run(tmp_path):
     """A run with checkpoints of steps 10 and 20: a model with tied weights, and an optimizer's state."""
     run = RunDir.newest(str(tmp_path / "runs"), "digits")
     claim_attempt(run)
-    writer = Writer(run.checkpoints, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)
-    saver = Saver(writer, background=False, on_saved=lambda **fields: None, on_failed=pytest.fail)
     for step in (10, 20):
         tied = torch.full((2, 3), float(step))
-        state = {
-            "model": {"a.weight": tied, "b.weight": tied, "n": torch.tensor(step)},
-            "optimizer": {"lr": 0.1},
-        }
-        saver.save(state, SaveProgress(step, 1, step * 8, 2, {"accuracy": step / 100}, "steps"))
-    saver.finish()
+        model = {"a.weight": tied, "b.weight": tied, "n": torch.tensor(step)}
+        save(run.checkpoints, step, {"model": model, "optimizer": {"lr": 0.1}}, accuracy=step / 100)
     return run
-
-
-def committed(run, step, write):
-    """A checkpoint whose model.pt has what `write` writes into a file."""
-    writer = Writer(run.checkpoints, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)
-    progress = SaveProgress(step, 0, 8, 1, {}, "steps")
-    writer.commit({"model.pt": write}, progress)
 
 
 @pytest.fixture
@@ -146,9 +130,8 @@ FOREIGN = {
 @pytest.mark.parametrize("of", FOREIGN)
 def test_the_model_of_another_program_is_refused_with_what_it_is(ckpt, run, tmp_path, of):
     content, what = FOREIGN[of]
-    committed(
-        run, 30, lambda file: file.write(content) if type(content) is bytes else torch.save(content, file)
-    )
+    is_bytes = type(content) is bytes
+    commit(run.checkpoints, 30, lambda file: file.write(content) if is_bytes else torch.save(content, file))
     to = tmp_path / "out" / "x.safetensors"
     result = ckpt("export", "--output", str(to))
     assert result.exit_code == 2, result.exception

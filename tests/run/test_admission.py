@@ -13,8 +13,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.result import write_result
-from clustertrain.training.ranks.host import SaveProgress
-from shelves import shelf_at
+from shelves import commit, shelf_at
 from small_job import job
 
 __all__ = ["job"]
@@ -89,12 +88,7 @@ def test_a_start_of_an_active_run_is_refused_with_its_pid(job):
 
 
 def checkpoint_of(job, workers, tmp_path):
-    from clustertrain.checkpoints.retention import Retention
-    from clustertrain.checkpoints.write import Writer
-
-    folder = tmp_path / "runs" / "a" / "g1" / "checkpoints"
-    progress = SaveProgress(1, 0, 8, workers, {}, "steps")
-    Writer(shelf_at(folder), 1, 0, "0" * 64, {}, Retention(), lambda: True).commit({}, progress)
+    commit(shelf_at(tmp_path / "runs" / "a" / "g1" / "checkpoints"), 1, workers=workers)
 
 
 def test_another_world_size_needs_consent(job, tmp_path):

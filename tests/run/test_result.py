@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from clustertrain.checkpoints.retention import Retention
-from clustertrain.checkpoints.write import Writer
 from clustertrain.driver.result_of_fit import causes, of_error, of_outcome
 from clustertrain.errors import (
     EXIT_CLUSTER,
@@ -22,8 +20,8 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Outcome, Result, ResumePoint, StopRequest
 from clustertrain.run.result import ended, write_result
 from clustertrain.run.streams.events import EventLog
-from clustertrain.training.ranks.host import SaveProgress
 from sample_records import sample_claim, sample_failure, sample_restart_claim
+from shelves import commit
 
 
 @pytest.fixture
@@ -101,9 +99,7 @@ def test_a_stop_without_a_checkpoint_is_130(attempt):
 )
 def test_a_stop_with_a_checkpoint_is_75_whoever_asked_for_it(attempt, state, cause):
     assert ended(attempt, state, cause).exit_code == EXIT_INTERRUPTED
-    writer = Writer(attempt.run.checkpoints, 1, 0, "0" * 64, {}, Retention(), lambda: True)
-    progress = SaveProgress(3, 0, 3, 1, {}, "stop")
-    writer.commit({"model.pt": lambda file: file.write(b"weights")}, progress)
+    commit(attempt.run.checkpoints, 3)
     assert ended(attempt, state, cause).exit_code == EXIT_STOPPED
 
 

@@ -13,9 +13,6 @@ import yaml
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from clustertrain.checkpoints.retention import Retention
-from clustertrain.checkpoints.save import Saver
-from clustertrain.checkpoints.write import Writer
 from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
@@ -26,7 +23,7 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.streams.events import EventLog
-from clustertrain.training.ranks.host import SaveProgress
+from shelves import save
 
 pytestmark = pytest.mark.slow
 
@@ -99,12 +96,9 @@ def cluster(tmp_path, monkeypatch):
     assert record_known_run(KnownRun.of(job, "job.yaml", "kubernetes", "Kubernetes namespace ml")) is None
     run = RunDir.newest(str(tmp_path / "volume"), "digits")
     record_job(claim_attempt(run), load_job("pod.yaml"))
-    writer = Writer(run.checkpoints, 1, 0, "0" * 64, {}, Retention(), lambda: True)
-    saver = Saver(writer, background=False, on_saved=lambda **fields: None, on_failed=pytest.fail)
     for step in (10, 20):
         state = {"model": {"weight": torch.full((1000,), float(step))}, "optimizer": {"lr": 0.1}}
-        saver.save(state, SaveProgress(step, 1, step, 2, {"loss": step / 100}, "steps"))
-    saver.finish()
+        save(run.checkpoints, step, state, loss=step / 100)
 
     def export(*options, **answers):
         (tmp_path / "answers.json").write_text(json.dumps(answers))
