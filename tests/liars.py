@@ -1,10 +1,12 @@
 """Servers on loopback that send any bytes as an answer."""
 
 import itertools
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from socketserver import BaseRequestHandler
+
+import web
 
 Lie = bytes | Callable[[], Iterable[bytes]]
 
@@ -19,39 +21,25 @@ def server(*answers: Lie) -> AbstractContextManager[tuple[str, list[str]]]:
 def answering(answers: Iterator[Lie]) -> Iterator[tuple[str, list[str]]]:
     """The same with the next of these answers to each request."""
     requests: list[str] = []
-    is_over, threads = threading.Event(), []
-    listener = socket.create_server(("127.0.0.1", 0))
+    is_over, order = threading.Event(), threading.Lock()
 
-    def handle(connection, answer):
-        with connection:
+    class Liar(BaseRequestHandler):
+        def handle(self):
             head = b""
-            while b"\r\n\r\n" not in head and (data := connection.recv(4096)):
+            while b"\r\n\r\n" not in head and (data := self.request.recv(4096)):
                 head += data
-            requests.append(head.decode())
-            try:
+            with order:
+                requests.append(head.decode())
+                answer = next(answers)
+            with suppress(OSError):  # the client has left
                 for piece in [answer] if isinstance(answer, bytes) else answer():
-                    connection.sendall(piece)
+                    self.request.sendall(piece)
                     if not isinstance(answer, bytes) and is_over.wait(0.02):
                         return
-            except OSError:
-                return  # the client has left
 
-    def accept():
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threads.append(threading.Thread(target=handle, args=(connection, next(answers))))
-            threads[-1].start()
-
-    acceptor = threading.Thread(target=accept)
-    acceptor.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/f", requests
-    finally:
-        is_over.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        for thread in (acceptor, *threads):
-            thread.join()
+    liar = web.SocketServer(("127.0.0.1", 0), Liar)
+    with web.answering(liar):
+        try:
+            yield f"http://127.0.0.1:{liar.server_address[1]}/f", requests
+        finally:
+            is_over.set()

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer, ThreadingTCPServer
 
 
 @dataclass
@@ -125,8 +126,15 @@ def serving() -> Iterator[Web]:
             web.go_on.set()
 
 
+class SocketServer(ThreadingTCPServer):
+    """A server with a thread for each connection, in which an error is one of the test."""
+
+    def handle_error(self, request, client_address):
+        raise  # noqa: PLE0704  it is called where the error was caught
+
+
 @contextmanager
-def answering(server: HTTPServer) -> Iterator[None]:
+def answering(server: BaseServer) -> Iterator[None]:
     """The server answers in a thread, which looks often whether it is over: each test waits for that."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
