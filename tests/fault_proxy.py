@@ -18,14 +18,18 @@ that checks no signatures, such as moto's.
 """
 
 import math
-import re
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote, urlsplit
+
+from web import SocketServer
 
 _CHUNK_BYTES = 1 << 16
 
@@ -38,7 +42,6 @@ class Request:
     method: str
     target: str
     headers: dict[str, str]  # names in lower case
-    body_bytes: int
 
     @property
     def path(self) -> str:
@@ -166,12 +169,12 @@ class _Script:
         self._when, self._left = when, len(self._faults) if self._is_list else times
         self._ends = time.monotonic() + for_s
 
-    def next(self, request: Request) -> tuple[bool, Fault | None]:
-        """Whether the request fits, and what it meets."""
+    def next(self, request: Request) -> Fault | None:
+        """What the request meets; None if it does not fit."""
         if self._left <= 0 or time.monotonic() >= self._ends or not self._when(request):
-            return False, None
+            return None
         self._left -= 1
-        return True, self._faults.pop(0) if self._is_list else self._faults[0]
+        return (self._faults.pop(0) if self._is_list else self._faults[0]) or Fault()
 
 
 class FaultProxy:
@@ -181,13 +184,12 @@ class FaultProxy:
     def __init__(self, upstream: str, address: str = "127.0.0.1") -> None:
         parts = urlsplit(upstream)
         self._address = address
-        self._upstream = (parts.hostname, parts.port)
+        self.upstream = (parts.hostname, parts.port)
         self._scripts: list[_Script] = []
-        self._listings: dict[str, tuple[float, bytes]] = {}
+        self.listings: dict[str, tuple[float, HTTPResponse, bytes]] = {}
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._open: set[socket.socket] = set()
-        self._listener: socket.socket | None = None
+        self.ended = threading.Event()
+        self._listener: _Listener | None = None
         self.requests: list[Request] = []
         self.port = 0
 
@@ -212,229 +214,185 @@ class FaultProxy:
         """Forget every script and every remembered listing."""
         with self._lock:
             self._scripts.clear()
-            self._listings.clear()
+            self.listings.clear()
 
     def count(self, when: When = every) -> int:
         """How many requests came that fit."""
         with self._lock:
             return sum(when(request) for request in self.requests)
 
+    def met(self, method: str, target: str, headers: dict[str, str]) -> tuple[Request, Fault]:
+        """A request that came, and what it meets."""
+        with self._lock:
+            request = Request(len(self.requests), method, target, headers)
+            self.requests.append(request)
+            faults = (script.next(request) for script in self._scripts)
+            return request, next(filter(None, faults), Fault())
+
     def up(self) -> None:
         """Take connections, at the same port as before."""
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((self._address, self.port))
-        listener.listen(128)
-        self.port = listener.getsockname()[1]
-        self._listener = listener
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        self._listener = _Listener((self._address, self.port), _Connection)
+        self._listener.proxy = self
+        self.port = self._listener.server_address[1]
+        threading.Thread(target=self._listener.serve_forever, args=(0.02,), daemon=True).start()
 
     def down(self) -> None:
         """Refuse connections, and end those that are open."""
         if self._listener is not None:
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-            self._listener.close()
+            self._listener.shutdown()
+            self._listener.server_close()
+            for connection in list(self._listener.open):
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
             self._listener = None
-        with self._lock:
-            for connection in list(self._open):
-                _shut(connection)
 
     def __enter__(self) -> "FaultProxy":
         self.up()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._ended.set()
+        self.ended.set()
         self.down()
 
-    # ------------------------------------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                self._open.add(client)
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+class _Listener(SocketServer):
+    """Knows its open connections."""
 
-    def _serve(self, client: socket.socket) -> None:
-        """One request of one connection: every answer ends with it, so that none can be mixed up."""
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+    proxy: FaultProxy
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.open: set[socket.socket] = set()
+
+    def process_request(self, request, client_address) -> None:
+        self.open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request) -> None:
+        self.open.discard(request)
+        super().shutdown_request(request)
+
+
+class _Connection(BaseHTTPRequestHandler):
+    """One request of one connection: every answer ends with it, so that none can be mixed up."""
+
+    protocol_version = "HTTP/1.1"
+    server: _Listener
+
+    def log_message(self, *args) -> None:
+        """Say nothing."""
+
+    def handle(self) -> None:
         try:
-            with client:
-                try:
-                    self._answer(client)
-                except OSError:
-                    _reset(client)
-        finally:
-            with self._lock:
-                self._open.discard(client)
+            self.handle_one_request()
+        except (OSError, HTTPException):
+            _reset(self.connection)
 
-    def _answer(self, client: socket.socket) -> None:
-        head, body = _read_message(client, ends_by_close=False)
-        if not head:
+    def _answer(self) -> None:
+        proxy, size = self.server.proxy, int(self.headers["Content-Length"] or 0)
+        body = self.rfile.read(size)
+        if len(body) < size:  # the client has left
             return
-        request, fault = self._met(head, body)
+        headers = {name.lower(): value.strip() for name, value in self.headers.items()}
+        request, fault = proxy.met(self.command, self.path, headers)
         fault.when_asked()
         if fault.is_reset:
-            _reset(client)
+            _reset(self.connection)
         elif fault.status is not None:
-            client.sendall(_refusal(fault, request))
+            self._refuse(fault)
         elif fault.stalls_at < 0:
-            self._ended.wait()
+            proxy.ended.wait()
         elif fault.old_listing_s and listing(request):
-            client.sendall(self._listed(request, head, fault.old_listing_s))
+            self._list(request, fault.old_listing_s)
         else:
-            with socket.create_connection(self._upstream, timeout=60) as server:
-                if self._forward(server, head, body, fault):
-                    self._relay(server, client, request, fault)
-                else:
-                    _reset(client)
+            with closing(HTTPConnection(*proxy.upstream, timeout=60)) as upstream:
+                self._ask(upstream, body, fault)
+                self._relay(upstream.getresponse(), fault)
 
-    def _met(self, head: bytes, body: bytes) -> tuple[Request, Fault]:
-        lines = head.decode("latin-1").split("\r\n")
-        method, target, _ = lines[0].split(" ", 2)
-        headers = {
-            name.lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in lines[1:] if line)
-        }
-        with self._lock:
-            request = Request(len(self.requests), method, target, headers, len(body))
-            self.requests.append(request)
-            for script in self._scripts:
-                fits, fault = script.next(request)
-                if fits:
-                    return request, fault or Fault()
-        return request, Fault()
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815  the names that its class calls
 
-    def _forward(self, server: socket.socket, head: bytes, body: bytes, fault: Fault) -> bool:
-        """Send the request on; False when the fault was to cut it."""
-        server.sendall(_without(head, "connection", "expect", fault.dropped_header))
+    def _refuse(self, fault: Fault) -> None:
+        text = f"<Error><Code>{fault.code}</Code><Message>scripted</Message></Error>"
+        body = b"" if self.command == "HEAD" else f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode()
+        self.send_response_only(fault.status, "Scripted")
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _list(self, request: Request, for_s: float) -> None:
+        """Answer as the first time, or with what the server says now."""
+        listings, now = self.server.proxy.listings, time.monotonic()
+        listed_at, answer, body = listings.get(request.target, (-math.inf, None, b""))
+        if answer is None or now - listed_at > for_s:
+            with closing(HTTPConnection(*self.server.proxy.upstream, timeout=60)) as upstream:
+                self._ask(upstream, b"", Fault())
+                answer = upstream.getresponse()
+                body = answer.read()
+            listings[request.target] = now, answer, body
+        self._begin(answer)
+        self.wfile.write(body)
+
+    def _ask(self, upstream: HTTPConnection, body: bytes, fault: Fault) -> None:
+        """Send the request on."""
+        upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in ("connection", "expect", fault.dropped_header):
+                upstream.putheader(name, value)
+        upstream.putheader("Connection", "close")
+        upstream.endheaders()
         sent = bytearray(body)
         if fault.flips_request_at is not None:
             sent[fault.flips_request_at] ^= 0xFF
         if fault.cuts_request_at < len(sent):
-            server.sendall(sent[: int(fault.cuts_request_at)])
-            _reset(server)
-            return False
-        self._send(server, sent, fault.bytes_per_s)
-        return True
+            upstream.send(sent[: int(fault.cuts_request_at)])
+            _reset(upstream.sock)
+            raise ConnectionResetError("scripted")
+        self._send(upstream.sock, sent, fault.bytes_per_s)
 
-    def _relay(self, server: socket.socket, client: socket.socket, request: Request, fault: Fault) -> None:
+    def _begin(self, answer: HTTPResponse) -> None:
+        """Send the head of an answer."""
+        self.send_response_only(answer.status, answer.reason)
+        for name, value in answer.headers.items():
+            if name.lower() not in ("connection", "transfer-encoding"):
+                self.send_header(name, value)
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def _relay(self, answer: HTTPResponse, fault: Fault) -> None:
         """Pass the answer on as it comes."""
-        head, first = _read_head(server)
         fault.when_answered()
         if fault.loses_answer:
-            while server.recv(_CHUNK_BYTES):
-                pass
-        if fault.loses_answer or not head:
-            _reset(client)
+            answer.read()
+            _reset(self.connection)
             return
-        client.sendall(_without(head, "connection"))
+        self._begin(answer)
         passed, allowed = 0, min(fault.cuts_answer_at, fault.stalls_at)
-        length = _content_length(head)
-        ends = 0 if request.method == "HEAD" else math.inf if length is None else length
-        chunk = first
-        while passed < ends:
-            if not chunk and not (chunk := server.recv(_CHUNK_BYTES)):
-                return
+        while passed <= allowed and (chunk := bytearray(answer.read1(_CHUNK_BYTES))):
             if fault.flips_answer_at is not None and 0 <= fault.flips_answer_at - passed < len(chunk):
-                changed = bytearray(chunk)
-                changed[fault.flips_answer_at - passed] ^= 0xFF
-                chunk = bytes(changed)
-            self._send(client, chunk[: int(min(len(chunk), allowed - passed))], fault.bytes_per_s)
+                chunk[fault.flips_answer_at - passed] ^= 0xFF
+            self._send(self.connection, chunk[: int(min(len(chunk), allowed - passed))], fault.bytes_per_s)
             passed += len(chunk)
-            chunk = b""
-            if passed > fault.stalls_at:
-                self._ended.wait()
-            if passed > allowed:
-                return
+        if passed > fault.stalls_at:
+            self.server.proxy.ended.wait()
 
-    def _send(self, to: socket.socket, data: bytes | bytearray, bytes_per_s: float) -> None:
+    def _send(self, to: socket.socket, data: bytearray, bytes_per_s: float) -> None:
         if math.isinf(bytes_per_s):
             to.sendall(data)
             return
         step = max(1, int(bytes_per_s / 20))
         for start in range(0, len(data), step):
             to.sendall(data[start : start + step])
-            if self._ended.wait(len(data[start : start + step]) / bytes_per_s):
+            if self.server.proxy.ended.wait(len(data[start : start + step]) / bytes_per_s):
                 return
-
-    def _listed(self, request: Request, head: bytes, for_s: float) -> bytes:
-        now = time.monotonic()
-        with self._lock:
-            listed_at, answer = self._listings.get(request.target, (-math.inf, b""))
-        if now - listed_at <= for_s and answer:
-            return answer
-        with socket.create_connection(self._upstream, timeout=60) as server:
-            server.sendall(_without(head, "connection"))
-            answer = b"".join(_read_message(server, ends_by_close=True))
-        with self._lock:
-            self._listings[request.target] = (now, answer)
-        return answer
-
-
-def _read_head(sock: socket.socket) -> tuple[bytes, bytes]:
-    """The head of a message with its empty line, and what came behind it; nothing when the peer left."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = sock.recv(_CHUNK_BYTES)
-        if not more:
-            return b"", b""
-        data += more
-    head, _, rest = data.partition(b"\r\n\r\n")
-    return head + b"\r\n\r\n", rest
-
-
-def _read_message(sock: socket.socket, *, ends_by_close: bool) -> tuple[bytes, bytes]:
-    """Head and body of a request, or of an answer that ends when its sender closes."""
-    head, rest = _read_head(sock)
-    if b"\r\nexpect: 100-continue" in head.lower():
-        sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-    length = _content_length(head)
-    size = length if length is not None else math.inf if ends_by_close else 0
-    body = bytearray(rest)
-    while len(body) < size:
-        more = sock.recv(_CHUNK_BYTES)
-        if not more and not ends_by_close:
-            return b"", b""
-        if not more:
-            break
-        body += more
-    return head, bytes(body)
-
-
-def _content_length(head: bytes) -> int | None:
-    match = re.search(rb"\r\ncontent-length: *(\d+)\r\n", head, re.IGNORECASE)
-    return int(match[1]) if match else None
-
-
-def _without(head: bytes, *names: str) -> bytes:
-    """The head without these headers, and with `Connection: close`."""
-    lines = head[:-4].split(b"\r\n")
-    kept = [line for line in lines if line.partition(b":")[0].decode("latin-1").lower() not in names]
-    return b"\r\n".join([*kept, b"Connection: close"]) + b"\r\n\r\n"
-
-
-def _refusal(fault: Fault, request: Request) -> bytes:
-    text = f"<Error><Code>{fault.code}</Code><Message>scripted</Message></Error>"
-    body = b"" if request.method == "HEAD" else f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode()
-    head = f"HTTP/1.1 {fault.status} Scripted\r\nContent-Type: application/xml\r\n"
-    return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
 
 def _reset(sock: socket.socket) -> None:
     """Close with a reset (RST) rather than in order."""
-    try:
+    with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
-    except OSError:
-        return
-
-
-def _shut(sock: socket.socket) -> None:
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return
