@@ -9,7 +9,6 @@ from clustertrain.cli.main import main
 from clustertrain.job import launcher_plugins
 from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
-from clustertrain.launchers.launcher import Launcher
 from clustertrain.node import installed
 from commands import ran
 
@@ -59,9 +58,6 @@ class Section(LauncherSection):
 
 PLUGIN = Plugin(launcher="a_queue.launcher:LAUNCHER", connect="a_queue.ray:ray_cluster", section=Section)
 """
-
-
-LAB = "queue-of-the-lab"
 
 
 def install(
@@ -194,7 +190,3 @@ def test_two_of_one_name_are_both_named(folder):
     assert done.returncode == 2
     assert "queue-of-the-lab 1.2 (a_queue.plugin:PLUGIN)" in output
     assert "another-queue 1.2 (a_queue.other:PLUGIN)" in output
-
-
-def test_the_interface_is_what_a_launcher_is_checked_against():
-    assert launcher_plugins.interface_problem("slurm", object(), Launcher) is not None

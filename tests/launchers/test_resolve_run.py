@@ -115,11 +115,6 @@ def test_what_was_set_is_part_of_the_submitted_job(job):
     assert target.submitted_job.kubernetes.namespace == "ml"
 
 
-def test_a_run_that_never_started_says_how_to_start_it(job):
-    with pytest.raises(NotStarted, match="clustertrain run"):
-        find("job.yaml", (), None, print)
-
-
 @pytest.mark.parametrize("image", ["", "image=registry/a:1"])
 def test_only_a_job_with_an_image_asks_the_cluster_for_a_run_that_was_never_started(job, tmp_path, image):
     """The kubectl here is a fake whose cluster is away; tests/kubernetes/test_following.py finds a run."""
