@@ -18,7 +18,7 @@ from pydantic import Field, create_model
 from clustertrain.cli.data import DataState
 from clustertrain.drill.report import Report
 from clustertrain.explain.explanation import Explanation
-from clustertrain.job.reference import MARK
+from clustertrain.job.reference import write_reference
 from clustertrain.launchers.check import Checked
 from clustertrain.observe.as_json import JSON_VERSION
 from clustertrain.observe.checkpoints import Checkpoint
@@ -64,12 +64,6 @@ OUTPUTS = {
 def json_markdown() -> str:
     """A section for each command, and the table of the kinds of records that `logs` prints."""
     return "\n".join([*(_section(command, output) for command, output in OUTPUTS.items()), _kinds()])
-
-
-def write_reference(page: Path) -> None:
-    """Replace the part of a page that follows its heading "Reference"."""
-    prose, mark, _ = page.read_text("utf-8").partition(MARK)
-    page.write_text(f"{prose}{mark}\n{json_markdown()}", "utf-8")
 
 
 def _section(command: str, output: Output) -> str:
@@ -129,4 +123,4 @@ def _without(key: str, schema: Any) -> Any:
 
 
 if __name__ == "__main__":
-    write_reference(Path(sys.argv[1]))
+    write_reference(Path(sys.argv[1]), json_markdown())

@@ -18,7 +18,7 @@ from clustertrain.job.sections import Section
 from clustertrain.units import duration_text
 
 MARK = "## Reference\n"
-"""The heading in docs/job-file.md that the tables follow."""
+"""The heading that the tables follow in docs/job-file.md, and in docs/json.md."""
 
 
 def reference_markdown() -> str:
@@ -29,10 +29,10 @@ def reference_markdown() -> str:
     return "\n".join(tables)
 
 
-def write_reference(page: Path) -> None:
-    """Replace the tables of a page, which follow its heading "Reference"."""
+def write_reference(page: Path, reference: str) -> None:
+    """Replace the part of a page that follows its heading "Reference"."""
     prose, mark, _ = page.read_text("utf-8").partition(MARK)
-    page.write_text(f"{prose}{mark}\n{reference_markdown()}", "utf-8")
+    page.write_text(f"{prose}{mark}\n{reference}", "utf-8")
 
 
 def _section(path: tuple[str, ...], model: type[Section], schema: dict[str, Any]) -> str:
@@ -106,4 +106,4 @@ def _anchor(path: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    write_reference(Path(sys.argv[1]))
+    write_reference(Path(sys.argv[1]), reference_markdown())
