@@ -133,6 +133,17 @@ def strings_of(path):
             yield node.lineno, node.value
 
 
+def strings_where(is_meant, *exempt):
+    """The string literals that are meant, with their places, outside the files that are exempt."""
+    return [
+        f"{name}:{line}: {text!r}"
+        for path in sorted(SRC.rglob("*.py"))
+        if (name := path.relative_to(SRC).as_posix()) not in exempt
+        for line, text in strings_of(path)
+        if is_meant(text)
+    ]
+
+
 RUN_FILES = re.compile(
     r"(?:claim|heartbeat|result|rendezvous|plan|failure|outcome|ended)\.json|\.jsonl|\b(?:driver|ray)\.log"
     r"|(?:^|/)(?:rank|events|metrics|probe)-(?!export-port)|(?:^|/)(?:attempts|restarts|nodes|logs|submissions)/"
@@ -141,14 +152,7 @@ RUN_FILES = re.compile(
 
 
 def test_run_folder_names_every_file_of_a_run():
-    found = [
-        f"{path.relative_to(SRC)}:{line}: {text!r}"
-        for path in sorted(SRC.rglob("*.py"))
-        if path != SRC / "run" / "folder.py"
-        for line, text in strings_of(path)
-        if RUN_FILES.search(text)
-    ]
-    assert found == []
+    assert strings_where(RUN_FILES.search, "run/folder.py") == []
     assert len([text for _, text in strings_of(SRC / "run" / "folder.py") if RUN_FILES.search(text)]) >= 20
 
 
@@ -171,26 +175,17 @@ DESCRIPTIONS = (
 
 def test_a_message_advises_a_command_as_the_user_typed_it():
     """With the job file and the overrides of the command line, which only run/command_line.py adds."""
-    found = [
-        f"{path.relative_to(SRC)}:{line}: {text!r}"
-        for path in sorted(SRC.rglob("*.py"))
-        if path.relative_to(SRC).as_posix() not in KNOWS_THE_COMMANDS
-        for line, text in strings_of(path)
-        if COMMAND.search(reduce(lambda rest, part: rest.replace(part, ""), DESCRIPTIONS, text))
-    ]
-    assert found == []
+
+    def is_advice(text):
+        return COMMAND.search(reduce(lambda rest, part: rest.replace(part, ""), DESCRIPTIONS, text))
+
+    assert strings_where(is_advice, *KNOWS_THE_COMMANDS) == []
 
 
 def test_python_names_a_variable_of_the_environment_by_its_constant():
     fork_client_name = client.NAME  # of a program that imports nothing
     assert fork_client_name == variables.FORK_SERVER
-    found = [
-        f"{path.relative_to(SRC)}:{line}: {text!r}"
-        for path in sorted(SRC.rglob("*.py"))
-        if path != SRC / "variables.py"
-        for line, text in strings_of(path)
-        if variables.PREFIX in text and text != fork_client_name
-    ]
+    found = strings_where(lambda text: variables.PREFIX in text and text != fork_client_name, "variables.py")
     assert found == []
 
 

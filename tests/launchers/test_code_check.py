@@ -3,7 +3,6 @@
 import os
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -124,8 +123,7 @@ def test_data_that_is_not_there(job, code, tmp_path):
 
 
 def test_code_that_kills_the_process_is_an_error_here_and_a_note_elsewhere(job, code):
-    sections = code("import os, signal\nprint('hello')\nos.kill(os.getpid(), signal.SIGSEGV)")
-    (Path(*job().code) / "mine.py").write_text(
+    sections = code(
         "import os, signal\nprint('hello', flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)\n"
         "def train(config): pass\n"
     )
