@@ -152,10 +152,9 @@ def check(
     advised = 0
     if to is not None:
         launcher = launcher_of(to)
-        by_launcher = launcher.check(launcher.merged(job), command)
-        advised = by_launcher.advised
-        checked.notes.extend(by_launcher.lines)
-        echo("\n".join(by_launcher.lines))
+        lines, advised = launcher.check(launcher.merged(job), command)
+        checked.notes.extend(lines)
+        echo("\n".join(lines))
     if as_json:
         click.echo(json_of(checked))
     elif defaults:

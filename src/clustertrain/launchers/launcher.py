@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.launcher_plugins import PluginProblem, interface_problem, part_of, plugin_of
@@ -40,14 +40,6 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What `check` found. `advised`: how many of the lines advise to change the file."""
-
-    lines: list[str]
-    advised: int = 0
-
-
 class Launcher:
     """Checks, submits and observes the jobs of one scheduler; `merged` merges them with the site file, once.
 
@@ -69,8 +61,8 @@ class Launcher:
         """
         return with_site(job)
 
-    def check(self, job: SiteJob, command: CommandLine) -> Checked:
-        """Check a job and submit nothing.
+    def check(self, job: SiteJob, command: CommandLine) -> tuple[list[str], int]:
+        """Check a job and submit nothing. Returns the lines of what was found, and how many are advice.
 
         Raises:
             JobError: the scheduler would refuse the job.
@@ -90,8 +82,7 @@ class Launcher:
                 raise
             notes.append(unchecked.splitlines()[0])
             end = f"{command.job_file}{objects} can be rendered; `{submit_it}` checks it against the cluster"
-        lines = [*(f"note: {note}" for note in notes), *plan.advice, end]
-        return Checked(lines, len(plan.advice))
+        return [*(f"note: {note}" for note in notes), *plan.advice, end], len(plan.advice)
 
     def render(self, job: SiteJob, command: CommandLine, note: Echo) -> str:
         """Return the exact text that `submit` sends. `note` is called with what this text does not show.
