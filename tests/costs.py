@@ -7,9 +7,12 @@ in the background counts for the test that runs then: the sum is right, a single
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from clustertrain.supervise.guardian import descendants
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _DEAR = 40
@@ -63,19 +66,9 @@ class Costs:
 def _cpu_s_of_tree() -> float:
     """The CPU seconds of this process and its descendants. Those of an ended process count for the process
     that reaped it."""
-    ticks: dict[int, int] = {}
-    children: dict[int, list[int]] = defaultdict(list)
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
-            except OSError:  # it ended
-                continue
-            children[int(fields[1])].append(int(entry.name))
-            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-    total, ahead = 0, [os.getpid()]
-    while ahead:
-        pid = ahead.pop()
-        total += ticks.get(pid, 0)
-        ahead += children[pid]
-    return total / _TICKS_PER_S
+    ticks = 0
+    for pid in (os.getpid(), *descendants(os.getpid())):
+        with suppress(OSError):  # it ended
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / _TICKS_PER_S
