@@ -13,9 +13,6 @@ any, and the remedy. The command line prints this message and no traceback.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_JOB = 2
@@ -79,11 +76,8 @@ def error_of_code(exit_code: int, text: str) -> ClusterTrainError:
 class RunStopped(Exception):
     """A run ended early on request."""
 
-    def __init__(self, message: str, *, checkpointed: bool) -> None:
+    def __init__(self, message: str, *, checkpointed: bool = False) -> None:
+        # The default is for pickle, between the controller and the driver: it sets the attributes afterwards.
         super().__init__(message)
         self.checkpointed = checkpointed
         self.exit_code = EXIT_STOPPED if checkpointed else EXIT_INTERRUPTED
-
-    def __reduce__(self) -> tuple[Callable[..., RunStopped], tuple[str]]:
-        # It is pickled from the controller to the driver, and pickle does not pass keyword arguments.
-        return partial(type(self), checkpointed=self.checkpointed), (str(self),)
