@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -44,6 +43,7 @@ from clustertrain.version import __version__
 if TYPE_CHECKING:
     from clustertrain.api import RunOptions, StartOptions
     from clustertrain.launchers.scheduler.submit import Prepared
+    from clustertrain.launchers.target import Target
 
 
 class _Commands(click.Group):
@@ -201,20 +201,17 @@ def submit(
     from clustertrain.cli.grid import points_of, rendered
     from clustertrain.job.file import load_job
     from clustertrain.launchers.launcher import launcher_of
-    from clustertrain.launchers.target import Target
 
     submitted: list[Target] = []
-    prepared: list[tuple[Target, Prepared]] = []
+    prepared: list[Prepared] = []
     codes, name, points = [0], load_job(Path(job_file), sets).name, points_of(job_file, sets, grid)
     if dry_run:
         click.echo(rendered(job_file, points, to, name), nl=False)
         return
 
     def send_prepared() -> None:
-        targets, jobs = [target for target, _ in prepared], [job for _, job in prepared]
-        prepared.clear()
-        known = launcher_of(to).submit(name, jobs, click.echo)
-        submitted.extend(replace(target, known=run) for target, run in zip(targets, known, strict=True))
+        jobs, prepared[:] = [*prepared], []  # before an error: no job is sent twice
+        submitted.extend(launcher_of(to).submit(name, jobs, click.echo))
 
     as_array = bool(grid) and launcher_of(to).scheduler.has_arrays
     for each in points:
@@ -222,7 +219,7 @@ def submit(
         try:
             before = [run.known.job_id for run in submitted if run.known is not None]
             if (job := start.prepare(to, click.echo, before, **options)) is not None:
-                prepared.append((Target(job_file, start.job, sets=each), job))
+                prepared.append(job)
             if prepared and not as_array:
                 send_prepared()
         except ClusterTrainError as error:

@@ -118,9 +118,9 @@ class Launcher:
         """
         return prepare(self.scheduler, job, options, echo)
 
-    def submit(self, name: str, points: Sequence[Prepared], echo: Echo) -> list[KnownRun]:
+    def submit(self, name: str, points: Sequence[Prepared], echo: Echo) -> list[Target]:
         """Submit jobs, those of a sweep as one if the scheduler can; record their runs, and print the next
-        commands.
+        commands. Returns the runs.
 
         Args:
             name: of that one job in the queue.
@@ -129,19 +129,17 @@ class Launcher:
             ClusterTrainError: they were not submitted.
         """
         sent = send_array(self.scheduler, name, points, echo)
-        return [
-            self._told(each.job, each.options.command, submitted, echo)
-            for each, submitted in zip(points, sent, strict=True)
-        ]
+        return [self._told(*each, echo) for each in zip(points, sent, strict=True)]
 
-    def _told(self, job: SiteJob, command: CommandLine, submitted: Submitted, echo: Echo) -> KnownRun:
+    def _told(self, point: Prepared, submitted: Submitted, echo: Echo) -> Target:
+        job, command = point.job, point.options.command
         known = known_run(self.scheduler, job, command.job_file, submitted.handle)
         if (problem := record_known_run(known)) is not None:
             echo(f"note: {problem}")
         echo(what_next(self.scheduler, job.name, submitted, by_name(command, known)))
         if word := self.scheduler.first_word(job):
             echo(word)
-        return known
+        return Target(command.job_file, job, known, sets=command.sets)
 
     def follow(self, target: Target, echo: Echo) -> int:
         """Print each change of state until the run has ended. Returns the exit code of the run."""
