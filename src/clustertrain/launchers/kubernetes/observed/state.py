@@ -158,10 +158,9 @@ class Observed:
         created = at(self.rayjob, "metadata", "creationTimestamp")
         return seconds(created) if created else 0.0
 
-    def made(self, stored: StoredStatus | None) -> bool:
+    def made(self, stored: StoredStatus) -> bool:
         """Whether this RayJob made the newest attempt, not an earlier RayJob of the same name."""
-        begins_at = self.created_at - _CLOCK_SKEW_S
-        return stored is not None and stored.attempt is not None and stored.began_at >= begins_at
+        return stored.attempt is not None and stored.began_at >= self.created_at - _CLOCK_SKEW_S
 
     @property
     def is_retried(self) -> bool:
@@ -229,7 +228,7 @@ class RayJobState(JobState):
         if native.state == "waiting" and self.observed.head is None:
             return replace(native, cause="nodes")
         if self.observed.is_suspended:
-            return replace(native, cause=_why_suspended(self.observed)[1])
+            return _why_suspended(self.observed)
         # The exit code of the entrypoint, which Ray puts into its message.
         if native.cause == "error" and (code := re.search(r"exit code (\d+)", self.observed.message)):
             return replace(native, cause=CAUSE_OF_CODE.get(int(code[1]), native.cause))
@@ -237,8 +236,7 @@ class RayJobState(JobState):
 
     @property
     def why_it_waits(self) -> str:
-        native = self.observed.native
-        return _why_suspended(self.observed)[0] if self.observed.is_suspended else native.text
+        return self.meaning.text
 
     @property
     def before_its_attempt(self) -> Meaning:
@@ -271,28 +269,27 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
         stored: the status in the storage, or None if it was not or could not be read.
     """
     job = RayJobState.of("", observed) if observed.rayjob is not None else None
-    if stored is None:
-        return run_state.standing_of(
-            Files("KubeRay", "", are_read=False, job_name=_JOB), job, None, lambda: None
-        )
+    read = stored or StoredStatus()
     files = Files(
         "KubeRay",
         "",
-        stored.attempt,
+        read.attempt,
         job_name=_JOB,
-        is_of_job=observed.made(stored),
-        result=stored.standing if stored.of_result else None,
-        live=stored.state,
-        cancelled=stored.attempt is None,
-        text=stored.text if job is not None else "its RayJob is deleted: it saves and ends",
+        is_of_job=observed.made(read),
+        result=read.standing if read.of_result else None,
+        live=read.state,
+        cancelled=read.attempt is None,
+        text=read.text if job is not None else "its RayJob is deleted: it saves and ends",
+        are_read=stored is not None,
     )
-    return run_state.standing_of(files, job, None, lambda: None if stored.over else "its pods")
+    return run_state.standing_of(files, job, None, lambda: None if read.over else "its pods")
 
 
-def _why_suspended(observed: Observed) -> tuple[str, str]:
-    """Why the RayJob is suspended, with Kueue's messages; and the cause."""
+def _why_suspended(observed: Observed) -> Meaning:
+    """Why the RayJob is suspended, with Kueue's messages."""
     if not observed.queue:
-        return "its RayJob is suspended by hand: spec.suspend is true, and it is in no queue", "held"
+        text = "its RayJob is suspended by hand: spec.suspend is true, and it is in no queue"
+        return Meaning("queued", "held", text)
     conditions, stored = observed.queue_conditions, []
     evicted, reserved = conditions.get("Evicted", {}), conditions.get("QuotaReserved", {})
     if evicted.get("status") == "True":
@@ -303,7 +300,8 @@ def _why_suspended(observed: Observed) -> tuple[str, str]:
         stored.append("admitted, it is about to start")
     summary = "; ".join(stored) or "Kueue has not processed it yet"
     place = f", {ordinal(observed.position)} in it" if observed.position is not None else ""
-    return f"waits in queue {observed.queue} of Kueue{place}: {summary}", "scheduler"
+    text = f"waits in queue {observed.queue} of Kueue{place}: {summary}"
+    return Meaning("queued", "scheduler", text)
 
 
 def _partial_start(observed: Observed) -> str:
