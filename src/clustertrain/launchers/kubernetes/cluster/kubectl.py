@@ -182,54 +182,48 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
         named = f"{resource}.{group}" if group else resource
         return Forbidden(user, f"{verb} {named}")
     for pattern, kind, text in _KNOWN_ERRORS:
-        if pattern.search(message if error.code is not None else error.how):
+        if re.search(pattern, message if error.code is not None else error.how, re.IGNORECASE):
             return kind(text.format(last=last, where=where))
     return error
 
 
-# The first pattern that matches counts.
-_KNOWN_ERRORS: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
+# The first pattern that matches counts, whatever the case of its letters.
+_KNOWN_ERRORS: tuple[tuple[str, type[ClusterError], str], ...] = (
     (
-        re.compile(r'no matches for kind "Ray\w+"|the server doesn\'t have a resource type "?ray', re.I),
+        r'no matches for kind "Ray\w+"|the server doesn\'t have a resource type "?ray',
         ClusterError,
         "The cluster of {where} has no RayJobs: the KubeRay operator is not installed there.\n"
         "Install KubeRay 1.6 or later, or name another context: kubernetes.context.",
     ),
     (
-        re.compile("failed calling webhook"),
+        "failed calling webhook",
         ClusterError,
         "An admission webhook of the cluster of {where} does not answer: {last}\n"
         "Until the webhook answers, the API server refuses the objects: ask the cluster's administrator.",
     ),
     (
         # Without a configuration kubectl connects to localhost:8080, where no API server listens.
-        re.compile(
-            r"context .* does not exist|context was not found|no configuration has been provided"
-            r"|current-context|server localhost:8080",
-            re.IGNORECASE,
-        ),
+        r"context .* does not exist|context was not found|no configuration has been provided"
+        r"|current-context|server localhost:8080",
         Unanswered,
         "kubectl has no cluster: {last}\n"
         "Set KUBECONFIG to a configuration file, or name a context: kubernetes.context.",
     ),
     (
-        re.compile(
-            r"connection refused|no such host|i/o timeout|unable to connect|was refused|TLS handshake|\bEOF\b"
-            r"|no route|deadline exceeded|Client\.Timeout exceeded|connection reset|ServiceUnavailable"
-            r"|\betcdserver: |did not end within",
-            re.IGNORECASE,
-        ),
+        r"connection refused|no such host|i/o timeout|unable to connect|was refused|TLS handshake|\bEOF\b"
+        r"|no route|deadline exceeded|Client\.Timeout exceeded|connection reset|ServiceUnavailable"
+        r"|\betcdserver: |did not end within",
         Unanswered,
         "The cluster of {where} does not answer: {last}\nCheck that it runs, and that it is the right one.",
     ),
     (
-        re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials", re.IGNORECASE),
+        "Unauthorized|provide credentials|must be logged in|getting credentials",
         ClusterError,
         "The login to the cluster of {where} failed: {last}\n"
         "Log in again; `kubectl auth whoami` shows the account.",
     ),
     (
-        re.compile("NotFound|not found|doesn't have a resource type"),
+        "NotFound|not found|doesn't have a resource type",
         NotFound,
         "{last}\nThe request went to the cluster of {where}.",
     ),
