@@ -153,7 +153,7 @@ def test_nodes_that_cannot_hold_a_worker(make):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (Forbidden("ann", "list nodes"), "this account may not list nodes"),
+        (Forbidden("ann", "list nodes"), "cannot be read (ann may not list nodes: no role of the cluster "),
         (Unanswered("kubectl has no cluster: x\nSet it."), "cannot be read (kubectl has no cluster: x)"),
     ],
 )

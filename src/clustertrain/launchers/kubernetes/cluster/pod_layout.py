@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
 from clustertrain.launchers.kubernetes.cluster.node_room import (
@@ -44,17 +43,11 @@ def with_nodes(job: Job, kubectl: Kubectl) -> tuple[Job, list[str]]:
     except (Forbidden, CommandMissing, Unanswered) as error:
         if not needs_nodes(job):
             return job, []
-        raise _unreadable(job, error) from None
+        first = str(error).splitlines()[0].rstrip(".")
+        raise nodes_missing(job, f"the nodes of the cluster cannot be read ({first})") from None
     job, notes = divided(job, nodes) if needs_nodes(job) else (job, [])
     job, fewer = fitted(job, nodes)
     return job, [*notes, *fewer]
-
-
-def _unreadable(job: Job, error: Forbidden | CommandMissing | Unanswered) -> JobError:
-    if isinstance(error, Forbidden):
-        return nodes_missing(job, f"this account may not {error.what}")
-    first = str(error).splitlines()[0].rstrip(".")
-    return nodes_missing(job, f"the nodes of the cluster cannot be read ({first})")
 
 
 def fitted(job: Job, nodes: Sequence[Object]) -> tuple[Job, list[str]]:
