@@ -32,7 +32,7 @@ from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, LaidOutJob, Plan, Scheduler
+from clustertrain.launchers.scheduler.interface import Answer, Handle, LaidOutJob, Plan, Scheduler
 from clustertrain.launchers.shell import CommandMissing, Unanswered
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
@@ -49,7 +49,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in Python a second an
 
 class KubernetesScheduler(Scheduler):
     """The clusters of kubectl's configuration. The ID of a job is the name of its RayJob, so the jobs of one
-    query have different names."""
+    query are in one namespace."""
 
     name = "kubernetes"
     label = "Kubernetes"
@@ -110,15 +110,13 @@ class KubernetesScheduler(Scheduler):
         return first_word(job)
 
     def states(self, jobs: Sequence[Handle]) -> Answer:
-        found: dict[str, JobState] = {}
-        for kubectl in {*map(_kubectl_of, jobs)}:
-            names = {job.job_id for job in jobs if _kubectl_of(job) == kubectl}
-            try:
-                there = {name_of(rayjob): rayjob for rayjob in kubectl.list(RAYJOBS, OUR_LABEL)}
-            except ClusterError as error:
-                return Answer({}, str(error).splitlines()[0])
-            found |= {name: RayJobState.of(name, Observed(there[name])) for name in names & there.keys()}
-        return Answer(found)
+        try:
+            rayjobs = _kubectl_of(jobs[0]).list(RAYJOBS, OUR_LABEL)
+        except ClusterError as error:
+            return Answer({}, str(error).splitlines()[0])
+        observed = {name_of(rayjob): Observed(rayjob) for rayjob in rayjobs}
+        names = observed.keys() & {job.job_id for job in jobs}
+        return Answer({name: RayJobState.of(name, observed[name]) for name in names})
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
         """Delete the RayJob, and the objects that have no owner because `kubectl apply` created them."""
