@@ -7,8 +7,9 @@ import json
 import pytest
 
 from clusters.containers import kit_image
+from clusters.kube_api import manifest
 from clusters.kube_client import Kubernetes
-from clusters.kube_pods import SHELL_IMAGE
+from clusters.kube_pods import shell_pod
 from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB
 from kubernetes.queues import local_queue
 from kubernetes.watched import ROOT, User, bind_role, inert, unique_name, write_job
@@ -29,13 +30,6 @@ def user(kube: Kubernetes, shared_namespace: str, tmp_path):
     name = unique_name()
     yield lambda **more: User(kube, shared_namespace, write_job(tmp_path, shared_namespace, name, **more))
     kube.delete("rayjobs", name, shared_namespace)
-
-
-@pytest.fixture
-def lone_user(kube: Kubernetes, namespace: str, tmp_path):
-    """The same, alone in the namespace."""
-    kube.make_volume(namespace, "runs")
-    return lambda **more: User(kube, namespace, write_job(tmp_path, namespace, **more))
 
 
 def test_status_names_first_what_keeps_the_pods_from_starting(user):
@@ -137,9 +131,10 @@ def test_submit_says_that_the_pods_are_scheduled(user):
 )
 def test_submit_says_why_the_operator_refuses_the_rayjob(user, patch, said):
     own = user(kubernetes={"patches": {"spec": patch}})
-    refused = own("submit", code=EXIT_JOB).stderr
-    assert "was applied, and the KubeRay operator refuses it\n" in refused
-    assert said in refused
+    first, *words, remedy = own("submit", code=EXIT_JOB).stderr.splitlines()
+    assert first.endswith(f"RayJob {own.name} was applied, and the KubeRay operator refuses it")
+    assert said in "\n".join(words)
+    assert "the next submit replaces this RayJob" in remedy
 
 
 def test_a_run_that_was_never_submitted_where_no_pod_can_read_its_storage(user):
@@ -150,8 +145,9 @@ def test_a_run_that_was_never_submitted_where_no_pod_can_read_its_storage(user):
         assert "If it never ran there, `clustertrain submit --to kubernetes" in said
 
 
-def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(lone_user, kube, namespace):
-    own = lone_user(kubernetes={"secrets": ["aws"]})
+def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(kube, namespace, tmp_path):
+    kube.make_volume(namespace, "runs")
+    own = User(kube, namespace, write_job(tmp_path, namespace, kubernetes={"secrets": ["aws"]}))
     own.apply()
     own.waits_for("CreateContainerConfigError")
     said = own("stop").stdout
@@ -180,17 +176,11 @@ def test_a_lost_node_and_the_last_words_of_a_container_are_named(kube_alone, nam
     own.apply()
     running = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING", "rayClusterName": "watched-x"}
     kube_alone.patch("rayjobs", own.name, {"status": running}, namespace, "status")
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "gpu-7"},
-        "spec": {"unschedulable": True},
-    }
-    kube_alone.apply(node)
+    kube_alone.apply(manifest("Node", "gpu-7", spec={"unschedulable": True}))
     try:
         kube_alone.patch("nodes", "gpu-7", {"status": {"conditions": [SILENT]}}, "", "status")
-        kube_alone.apply(pod_of_run("head", "gpu-7"), namespace=namespace)
-        box = {"name": "main", "ready": False, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+        kube_alone.apply(pod_of_run("head", nodeName="gpu-7"), namespace=namespace)
+        box = {"name": "shell", "ready": False, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
         status = {
             "phase": "Running",
             "containerStatuses": [box | {"image": "", "imageID": "", "restartCount": 0}],
@@ -210,32 +200,17 @@ def test_a_lost_node_and_the_last_words_of_a_container_are_named(kube_alone, nam
     assert first.startswith("waiting  node gpu-7 is NotReady (Kubelet stopped posting node status.)"), said
     assert "kubectl delete node gpu-7; " in first
     assert any(
-        line.endswith("watched-worker: container main ended with code 3: no licence") for line in others
+        line.endswith("watched-worker: container shell ended with code 3: no licence") for line in others
     )
-    assert any("watched-submitter: container main ended" in line and "python" in line for line in others), (
+    assert any("watched-submitter: container shell ended" in line and "python" in line for line in others), (
         said
     )
 
 
-def pod_of_run(role, node=None):
+def pod_of_run(role, **spec):
     """As the operator would create it, with a container that is not of the kit."""
     labels = {"clustertrain.io/run": "watched", "clustertrain.io/role": role, "ray.io/cluster": "watched-x"}
-    box = {
-        "name": "main",
-        "image": SHELL_IMAGE,
-        "imagePullPolicy": "Never",
-        "command": ["/bin/busybox", "sh", "-c", "echo no licence >&2; exit 3"],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
-    safe = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
-    spec = {"restartPolicy": "Never", "securityContext": safe, "containers": [box]}
-    metadata = {"name": f"watched-{role}", "labels": labels}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": spec | ({"nodeName": node} if node else {}),
-    }
+    return shell_pod(f"watched-{role}", "echo no licence >&2; exit 3", labels, **spec)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.streams.events import EventLog
+from launchers.kubernetes.api_objects import pod, rayjob
 from shelves import save
 
 pytestmark = pytest.mark.slow
@@ -50,31 +51,8 @@ elif argv[0] == "exec":
         print(f"command terminated with exit code {{done.returncode}}", file=sys.stderr)
     sys.exit(done.returncode)
 """
-RAYJOB = {
-    "metadata": {
-        "name": "digits",
-        "namespace": "ml",
-        "uid": "u1",
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-    },
-    "spec": {"rayClusterSpec": {"workerGroupSpecs": []}},
-    "status": {"jobDeploymentStatus": "Running", "rayClusterName": "digits-x"},
-}
-HEAD = {
-    "metadata": {
-        "name": "digits-head",
-        "labels": {"clustertrain.io/role": "head", "ray.io/cluster": "digits-x"},
-    },
-    "status": {"containerStatuses": [{"name": "ray", "state": {"running": {}}}]},
-}
-WORKER = {
-    "metadata": {
-        "name": "digits-worker-b",
-        "labels": {"clustertrain.io/role": "worker", "ray.io/cluster": "digits-x"},
-    },
-    "status": {"containerStatuses": [{"name": "ray", "state": {"running": {}}}]},
-}
-WHILE_IT_RUNS = {"rayjobs.ray.io": RAYJOB, "pods": {"items": [HEAD]}, "events": {"items": []}}
+HEAD, WORKER = pod("digits-head", "head"), pod("digits-worker-b", "worker")
+WHILE_IT_RUNS = {"rayjobs.ray.io": rayjob(), "pods": {"items": [HEAD]}, "events": {"items": []}}
 AFTER_ITS_END = {"pod": {"metadata": {"name": "reader"}, "status": {"phase": "Running"}}}
 
 

@@ -3,52 +3,13 @@ tests/kubernetes/test_watching_pods.py and test_site_rules.py ask a real one."""
 
 import pytest
 
-from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed import first_word as module
 from clustertrain.launchers.shell import Unanswered
+from launchers.kubernetes.api_objects import event, on_node, pending, quota_reserved, rayjob, workload
 
-MADE = "2026-11-21T20:00:00Z"
 KUEUE = {"kueue.x-k8s.io/queue-name": "team"}
-STARTING = {"jobDeploymentStatus": "Initializing", "rayClusterName": "cpu-abc"}
-REFUSED = {
-    "jobDeploymentStatus": "ValidationFailed",
-    "message": "The RayJob spec is invalid: backoffLimit must be a positive integer",
-}
-
-
-def rayjob(status, labels=None, **spec):
-    metadata = {
-        "name": "cpu",
-        "namespace": "ml",
-        "uid": "u1",
-        "creationTimestamp": MADE,
-        "labels": labels or {},
-    }
-    spec = {"rayClusterSpec": {"workerGroupSpecs": [{"replicas": 1}]}, **spec}
-    return {"metadata": metadata, "spec": spec, "status": status}
-
-
-def pod(role, node=None, message=None):
-    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
-    return {
-        "metadata": {"name": f"cpu-{role}", "labels": {"clustertrain.io/role": role}},
-        "spec": {"nodeName": node} if node else {},
-        "status": {"phase": "Pending", "conditions": conditions if message else []},
-    }
-
-
-def event(reason, message, name="cpu-abc"):
-    about = {"kind": "RayCluster", "name": name}
-    return {"type": "Warning", "reason": reason, "message": message, "involvedObject": about} | {
-        "lastTimestamp": MADE
-    }
-
-
-def workload(reserved, message):
-    condition = {"type": "QuotaReserved", "status": reserved, "reason": "Pending", "message": message}
-    return {"metadata": {"ownerReferences": [{"uid": "u1"}]}, "status": {"conditions": [condition]}}
 
 
 class Cluster:
@@ -64,7 +25,7 @@ class Cluster:
         return self.now["rayjobs"]
 
     def raw(self, path):
-        assert path.endswith("/namespaces/ml/localqueues/team/pendingworkloads")
+        assert path.endswith("/namespaces/team/localqueues/team/pendingworkloads")
         return self.now.get("pending")
 
     def list(self, kind, selector=""):
@@ -78,8 +39,7 @@ def first_word(job, cluster):
 
 
 JOB = parse_job("{name: cpu, function: 'train:train', image: 'a:1'}", "job.yaml")
-SILENT = {"rayjobs": rayjob({})}
-SCHEDULED = {"rayjobs": rayjob(STARTING), "pods": [pod("head", "n1"), pod("worker", "n2")]}
+SILENT = {"rayjobs": rayjob("", "")}
 
 
 @pytest.fixture(autouse=True)
@@ -88,18 +48,25 @@ def fast(monkeypatch):
     monkeypatch.setattr(module, "_WITHIN_S", 0.2)
 
 
+def waits(message):
+    return pending("cpu-w1", "worker", message)
+
+
 def with_pods(*pods):
-    return {"rayjobs": rayjob(STARTING), "pods": [*pods]}
+    return {"rayjobs": rayjob("Initializing", ""), "pods": [*pods]}
 
 
 def with_event(reason, message):
-    return {"rayjobs": rayjob(STARTING), "events": [event(reason, message)]}
+    made = event(reason, message, "RayCluster", "digits-abc")
+    return {"rayjobs": rayjob("Initializing", ""), "events": [made]}
 
 
-def queued(*workloads, **spec):
-    return {"rayjobs": rayjob({"jobDeploymentStatus": "Suspended"}, KUEUE, **spec), "workloads": [*workloads]}
+def queued(*conditions):
+    return {"rayjobs": rayjob("Suspended", "", labels=KUEUE), "workloads": [workload(*conditions)]}
 
 
+HEAD = on_node(pending("cpu-head", "head"), "n1")
+SCHEDULED = with_pods(HEAD, on_node(pending("cpu-w1"), "n1"), on_node(pending("cpu-w2"), "n2"))
 CPU = "0/3 nodes are available: 3 Insufficient cpu."
 GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: yes}."
@@ -114,18 +81,14 @@ WORKERS_AND_HEAD = "resources (workers), kubernetes.head and kubernetes.submitte
 @pytest.mark.parametrize(
     ("state", "line", "keys"),
     [
-        (with_pods(pod("worker", message=CPU)), f"pod cpu-worker: Unschedulable: {CPU}", WORKERS_AND_HEAD),
+        (with_pods(waits(CPU)), f"pod cpu-w1: Unschedulable: {CPU}", WORKERS_AND_HEAD),
         (
-            with_pods(pod("head", "n1"), pod("worker", message=GPU)),
-            f"pod cpu-worker: Unschedulable: {GPU}",
+            with_pods(HEAD, waits(GPU)),
+            f"pod cpu-w1: Unschedulable: {GPU}",
             "resources.gpus_per_worker, kubernetes.gpu_resource",
         ),
-        (with_pods(pod("head", message=TAINT)), TAINT, "kubernetes.tolerations"),
-        (
-            with_pods(pod("head", message=SELECTOR)),
-            SELECTOR,
-            "kubernetes.node_selector, kubernetes.affinity",
-        ),
+        (with_pods(waits(TAINT)), TAINT, "kubernetes.tolerations"),
+        (with_pods(waits(SELECTOR)), SELECTOR, "kubernetes.node_selector, kubernetes.affinity"),
         (
             with_event("FailedToCreateHeadPod", QUOTA),
             "the head's pod cannot be created: exceeded quota: small",
@@ -134,7 +97,7 @@ WORKERS_AND_HEAD = "resources (workers), kubernetes.head and kubernetes.submitte
         (with_event("FailedToCreateWorkerPod", POLICY), "worker pods cannot be created", "kubernetes.labels"),
         (with_event("FailedToCreateService", "no room"), "its pods cannot be created: no room", ""),
         (
-            queued(workload("False", "couldn't assign flavors: insufficient quota for cpu")),
+            queued(quota_reserved("False", "couldn't assign flavors: insufficient quota for cpu")),
             "waits in queue team of Kueue: Pending: couldn't assign flavors",
             f"{WORKERS_AND_HEAD}, kubernetes.queue",
         ),
@@ -147,35 +110,25 @@ def test_the_reason_is_printed_with_the_keys_of_what_it_names(state, line, keys)
 
 
 def test_pods_that_are_scheduled_are_counted():
-    said = first_word(JOB, Cluster(SILENT, with_pods(pod("head", "n1")), SCHEDULED))
-    assert said == "all pods are scheduled: 2 pods on 2 nodes"
+    said = first_word(JOB, Cluster(SILENT, with_pods(HEAD), SCHEDULED))
+    assert said == "all pods are scheduled: 3 pods on 2 nodes"
 
 
 def test_a_queue_that_admits_the_run_is_not_the_end_of_the_wait():
-    admitted = queued(workload("True", "Quota reserved"))
+    admitted = queued(quota_reserved("True", "Quota reserved"))
     assert "all pods are scheduled" in first_word(JOB, Cluster(queued(), admitted, SCHEDULED))
 
 
 @pytest.mark.parametrize(("owner", "place"), [("u1", ", 12th in it"), ("u2", "")])
 def test_the_position_in_a_queue_is_told_if_kueue_tells_it(owner, place):
     waits = {"metadata": {"ownerReferences": [{"uid": owner}]}, "positionInLocalQueue": 11}
-    state = {**queued(workload("False", "no quota")), "pending": {"items": [waits]}}
+    state = {**queued(quota_reserved("False", "no quota")), "pending": {"items": [waits]}}
     assert f"waits in queue team of Kueue{place}: Pending: no quota" in first_word(JOB, Cluster(state))
 
 
 def test_a_run_that_is_suspended_by_hand_says_so():
-    state = {"rayjobs": rayjob({"jobDeploymentStatus": "Suspended"}, suspend=True)}
+    state = {"rayjobs": rayjob("Suspended", "", suspend=True)}
     assert first_word(JOB, Cluster(state)).startswith("queued (held): its RayJob is suspended by hand")
-
-
-def test_a_rayjob_that_the_operator_refuses_is_an_error_with_its_words():
-    with pytest.raises(JobError) as caught:
-        first_word(JOB, Cluster(SILENT, {"rayjobs": rayjob(REFUSED)}))
-    assert caught.value.exit_code == EXIT_JOB
-    first, words, remedy = str(caught.value).splitlines()
-    assert first == "RayJob cpu was applied, and the KubeRay operator refuses it"
-    assert words == REFUSED["message"]
-    assert "the next submit replaces this RayJob" in remedy
 
 
 def test_a_cluster_that_says_nothing_is_one_line():

@@ -19,45 +19,24 @@ from clustertrain.launchers.kubernetes.observed.view import View
 from clustertrain.launchers.kubernetes.status import status_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import STATES
+from launchers.kubernetes.api_objects import (
+    MADE,
+    event,
+    on_node,
+    pending,
+    pod,
+    quota_reserved,
+    rayjob,
+    workload,
+)
 
 JOB = parse_job("{name: digits, function: 'm:f'}", "job.yaml")
-MADE = "2026-11-21T20:00:00Z"
 MADE_AT = seconds(MADE)
 DEPLOYMENTS = ["", "Initializing", "Waiting", "Running", "Complete", "Failed", "ValidationFailed"]
 DEPLOYMENTS += ["Suspending", "Suspended", "Retrying"]
 JOBS = ["", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
 REASONS = ["", "SubmissionFailed", "DeadlineExceeded", "PreRunningDeadlineExceeded", "AppFailed"]
 REASONS += ["JobDeploymentStatusTransitionGracePeriodExceeded", "ValidationFailed"]
-
-
-def rayjob(deployment="Running", job="RUNNING", reason="", message="", labels=None, **spec):
-    status = {"jobDeploymentStatus": deployment, "jobStatus": job, "reason": reason, "message": message}
-    groups = [{"groupName": "workers", "replicas": 2}]
-    metadata = {"name": "digits", "namespace": "team", "uid": "u1", "creationTimestamp": MADE}
-    return {
-        "metadata": {**metadata, "labels": labels or {}},
-        "spec": {"submissionMode": "K8sJobMode", "rayClusterSpec": {"workerGroupSpecs": groups}, **spec},
-        "status": {"rayClusterName": "digits-abc", "startTime": MADE, **status},
-    }
-
-
-def pod(name, role, state="running", phase="Running", **status):
-    containers = status.pop("containers", [{"name": "main", "state": {state: {}} if state else {}}])
-    return {
-        "metadata": {"name": name, "labels": {"clustertrain.io/role": role}},
-        "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "shared"}}]},
-        "status": {"phase": phase, "containerStatuses": containers, **status},
-    }
-
-
-def pending(name="w1", role="worker", message="0/1 nodes are available: 1 Insufficient cpu."):
-    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    return pod(name, role, phase="Pending", containers=[], conditions=[why])
-
-
-def event(reason, message, kind="Pod", name="w1", at="2026-11-21T20:00:09Z"):
-    about = {"involvedObject": {"kind": kind, "name": name}, "lastTimestamp": at}
-    return {"type": "Warning", "reason": reason, "message": message, **about}
 
 
 HEAD, WORKERS = pod("h", "head"), (pod("w1", "worker"), pod("w2", "worker"))
@@ -228,12 +207,8 @@ def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words(
 # ------------------------------------------------------------------------------------------------------ Kueue
 
 
-def workload(*conditions):
-    return {"status": {"conditions": list(conditions)}}
-
-
 QUEUED = {"kueue.x-k8s.io/queue-name": "team"}
-NO_QUOTA = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "insufficient quota"}
+NO_QUOTA = quota_reserved("False", "insufficient quota")
 
 
 def test_kueue_says_why_a_run_is_queued():
@@ -336,11 +311,6 @@ def test_the_heads_pod_can_be_read_after_the_end_while_it_stays_for_the_ttl():
     assert Observed(rayjob("Complete", "SUCCEEDED"), (ended,)).head is None
 
 
-def test_the_same_trouble_of_two_pods_is_told_once():
-    (problem,) = problems([pending("w1"), pending("w2")], [], {})
-    assert problem.text.startswith("2 pods (w1, w2): ")
-
-
 @pytest.mark.parametrize("thing", [*ALL, container("waiting", reason="PodInitializing")])
 def test_pods_that_run_or_are_on_their_way_have_no_trouble(thing):
     assert problems([thing], [], {}) == []
@@ -384,12 +354,6 @@ def test_the_time_of_an_event_is_its_last():
 
 
 # ------------------------------------------------------------- lost nodes, and the last words of containers
-
-
-def on_node(made, node="gpu-7", ready="False", **metadata):
-    conditions = [{"type": "Ready", "status": ready}]
-    spec, status = {**made["spec"], "nodeName": node}, {**made["status"], "conditions": conditions}
-    return {**made, "metadata": {**made["metadata"], **metadata}, "spec": spec, "status": status}
 
 
 def test_a_lost_node_is_named_with_what_to_do():
