@@ -17,6 +17,7 @@ from clusters.kube_client import path as programs
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from commands import ran
+from launchers.kubernetes.pod_job import group_of, of_kind
 
 K8S = Path(__file__).parents[3] / "k8s"
 RENDERED = {"base/rayjob-digits.yaml": "digits.yaml"}
@@ -28,10 +29,6 @@ COMPONENTS = {
     "s3-secret": "kubernetes.secrets=[s3]",
     "volcano": "kubernetes.queue={kind: volcano, name: training}",
 }
-
-
-def of_kind(objects, kind):
-    return [each for each in objects if each["kind"] == kind]
 
 
 def read(name):
@@ -114,8 +111,7 @@ def test_the_overlay_changes_namespace_and_image_of_what_is_rendered():
 
 
 def test_the_example_on_gpus_has_both_of_one_node():
-    rayjob = of_kind(manifests(load_job(K8S / GPU_JOB)), "RayJob")[0]
-    group = rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    group = group_of(load_job(K8S / GPU_JOB))
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert (group["replicas"], limits["nvidia.com/gpu"], group["rayStartParams"]["num-gpus"]) == (1, "2", "2")
 

@@ -23,38 +23,24 @@ from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import Repository, Source
 from clustertrain.version import RAY_VERSION
-from launchers.kubernetes.pod_job import make_job
+from launchers.kubernetes.pod_job import containers, group_of, make_job, of_kind, pods, spec_of
 
 __all__ = ["make_job"]
 CHECKOUT = Path(__file__).parents[3]
 
 
-def of_kind(objects, kind):
-    return [each for each in objects if each["kind"] == kind]
-
-
-def ray_job(objects):
-    return of_kind(objects, "RayJob")[0]
-
-
-def pod_specs(objects):
-    spec = ray_job(objects)["spec"]
-    cluster = spec["rayClusterSpec"]
-    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    templates = [group["template"] for group in groups] + [spec["submitterPodTemplate"]]
-    return [template["spec"] for template in templates]
-
-
-def containers(spec):
-    return [*spec["containers"], *spec.get("initContainers", [])]
+def config_of(*job_and_options):
+    (config,) = of_kind(manifests(*job_and_options), "ConfigMap")
+    return config
 
 
 def test_every_pod_keeps_to_the_restricted_standard(make_job):
-    for spec in pod_specs(manifests(make_job())):
+    for pod in pods(make_job()).values():
+        spec = pod["spec"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        for container in containers(spec):
+        for container in containers(pod):
             context = container["securityContext"]
             assert context["readOnlyRootFilesystem"] is True
             assert context["allowPrivilegeEscalation"] is False
@@ -63,18 +49,17 @@ def test_every_pod_keeps_to_the_restricted_standard(make_job):
 
 def test_the_rayjob_ends_restarts_and_locks_its_doors(make_job):
     job = make_job(failures={"grace": "45s"}, kubernetes={"ttl": "5m", "start_deadline": "10m"})
-    spec = ray_job(manifests(job))["spec"]
+    spec = spec_of(job)
     assert spec["shutdownAfterJobFinishes"] is True
     assert (spec["ttlSecondsAfterFinished"], spec["preRunningDeadlineSeconds"]) == (0, 600)
     assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     assert spec["rayClusterSpec"]["rayVersion"] == RAY_VERSION
-    head, worker, _ = pod_specs(manifests(job))
-    graces = [pod["terminationGracePeriodSeconds"] for pod in (head, worker)]
+    specs = [pods(job)[role]["spec"] for role in ("head", "worker")]
+    graces = [spec["terminationGracePeriodSeconds"] for spec in specs]
     assert graces == [300, 75], "the head's pod stays for the ttl, and the workers' pods go at once"
-    assert head["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1] == "head"
-    environments = [
-        {each["name"]: each.get("value") for each in pod["containers"][0]["env"]} for pod in (head, worker)
-    ]
+    boxes = [spec["containers"][0] for spec in specs]
+    assert boxes[0]["lifecycle"]["preStop"]["exec"]["command"][-1] == "head"
+    environments = [{each["name"]: each.get("value") for each in box["env"]} for box in boxes]
     assert environments[0]["RAY_JOB_STOP_WAIT_TIME_S"] == "65"
     for environment in environments:
         assert environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
@@ -86,12 +71,8 @@ def test_the_one_version_of_ray_is_that_of_the_constraints():
 
 
 def test_pods_follow_from_resources(make_job):
-    objects = manifests(
-        make_job(
-            resources={"workers": [2, 8], "nodes": [1, 4], "gpus_per_worker": 2, "memory_per_worker": "8Gi"}
-        )
-    )
-    group = ray_job(objects)["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    amounts = {"gpus_per_worker": 2, "memory_per_worker": "8Gi"}
+    group = group_of(make_job(resources={"workers": [2, 8], "nodes": [1, 4], **amounts}))
     assert (group["minReplicas"], group["replicas"], group["maxReplicas"]) == (1, 4, 4)
     assert group["template"]["spec"]["containers"][0]["resources"]["limits"] == {
         "cpu": "2",
@@ -103,7 +84,7 @@ def test_pods_follow_from_resources(make_job):
 
 def test_the_job_in_the_pods_is_the_job_without_what_is_the_default(make_job):
     job = make_job(env={"A": "1"}, kubernetes={"ttl": "5m"}, checkpoint={"every": {"epochs": 2}})
-    text = of_kind(manifests(job), "ConfigMap")[0]["data"]["job.yaml"]
+    text = config_of(job)["data"]["job.yaml"]
     assert parse_job(text, "job.yaml").model_dump() == PodJob.of(job).job.model_dump()
     assert yaml.safe_load(text).keys() == {
         *("name", "task", "train", "checkpoint", "env", "storage", "code", "image", "kubernetes")
@@ -121,7 +102,7 @@ def test_a_rendering_has_a_line_for_each_variable_mount_and_list_of_words():
 def test_code_and_the_data_below_it_travel(make_job, tmp_path):
     (tmp_path / "set.csv").write_text("1,2\n")
     job = make_job(data={"set": {"uri": "set.csv"}})
-    config = of_kind(manifests(job), "ConfigMap")[0]
+    config = config_of(job)
     assert config["immutable"] is True
     inside = parse_job(config["data"]["job.yaml"], "job.yaml")
     packed = base64.b64decode(config["binaryData"]["code.tar.gz"])
@@ -131,20 +112,20 @@ def test_code_and_the_data_below_it_travel(make_job, tmp_path):
     assert inside.storage.uri == "/mnt/clustertrain/runs"
     name = config["metadata"]["name"]
     (tmp_path / "m.py").write_text("x = 2\n")
-    assert of_kind(manifests(job), "ConfigMap")[0]["metadata"]["name"] != name
+    assert config_of(job)["metadata"]["name"] != name
 
 
 def test_the_name_does_not_depend_on_where_the_folder_lies(make_job, tmp_path):
-    first = of_kind(manifests(make_job()), "ConfigMap")[0]
+    first = config_of(make_job())
     shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-moved")
     moved = load_job(tmp_path.parent / f"{tmp_path.name}-moved" / "job.yaml")
-    assert of_kind(manifests(moved), "ConfigMap")[0] == first
+    assert config_of(moved) == first
 
 
 def test_code_in_the_image_does_not_travel(make_job):
-    objects = manifests(make_job(kubernetes={"code_in_image": "/app"}))
-    assert "binaryData" not in of_kind(objects, "ConfigMap")[0]
-    assert all("initContainers" not in spec for spec in pod_specs(objects))
+    job = make_job(kubernetes={"code_in_image": "/app"})
+    assert "binaryData" not in config_of(job)
+    assert all("initContainers" not in pod["spec"] for pod in pods(job).values())
 
 
 def test_several_folders_of_code(make_job, tmp_path):
@@ -154,19 +135,17 @@ def test_several_folders_of_code(make_job, tmp_path):
     (beside / "m.py").write_text("x = 3\n")
     (beside / "set.csv").write_text("1,2\n")
     job = make_job(code=[".", "lib", str(beside)], data={"set": {"uri": str(beside / "set.csv")}})
-    objects = manifests(job)
-    config = of_kind(objects, "ConfigMap")[0]
+    config = config_of(job)
     inside = parse_job(config["data"]["job.yaml"], "job.yaml")
     top = "/clustertrain/work/code"
     assert inside.code == (f"{top}/1", f"{top}/1/lib", f"{top}/3")
     assert inside.data["set"].uri == f"{top}/3/set.csv"
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(config["binaryData"]["code.tar.gz"]))) as archive:
         assert {"1/m.py", "1/lib", "3/m.py", "3/set.csv"} <= set(archive.getnames())
-    environment = pod_specs(objects)[0]["containers"][0]["env"]
+    environment = pods(job)["head"]["spec"]["containers"][0]["env"]
     assert {"name": "CLUSTERTRAIN_CODE", "value": ":".join(inside.code)} in environment
     in_image = make_job(code=[".", "lib"], kubernetes={"code_in_image": ["/app", "/lib"]})
-    config = of_kind(manifests(in_image), "ConfigMap")[0]
-    assert parse_job(config["data"]["job.yaml"], "job.yaml").code == ("/app", "/lib")
+    assert parse_job(config_of(in_image)["data"]["job.yaml"], "job.yaml").code == ("/app", "/lib")
 
 
 def test_code_that_is_too_large_is_refused(make_job, tmp_path):
@@ -232,8 +211,8 @@ def test_no_value_of_this_machine_is_in_the_objects(make_job, monkeypatch):
 
 def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make_job):
     def hooks(**sections):
-        head, worker, _ = pod_specs(manifests(make_job(**sections)))
-        return [sorted(spec["containers"][0]["lifecycle"]) for spec in (head, worker)]
+        made = pods(make_job(**sections))
+        return [sorted(made[role]["spec"]["containers"][0]["lifecycle"]) for role in ("head", "worker")]
 
     assert hooks() == [["preStop"], ["preStop"]]
     assert hooks(storage="s3://b/p") == [["preStop"], ["postStart", "preStop"]]
@@ -241,11 +220,11 @@ def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make_job):
 
 def test_a_patch_has_the_last_word(make_job):
     patch = {"spec": {"ttlSecondsAfterFinished": 5, "submitterConfig": None}}
-    spec = ray_job(manifests(make_job(kubernetes={"patches": patch})))["spec"]
+    spec = spec_of(make_job(kubernetes={"patches": patch}))
     assert spec["ttlSecondsAfterFinished"] == 5
     assert "submitterConfig" not in spec
     patch = [{"op": "replace", "path": "/spec/ttlSecondsAfterFinished", "value": 6}]
-    assert ray_job(manifests(make_job(kubernetes={"patches": patch})))["spec"]["ttlSecondsAfterFinished"] == 6
+    assert spec_of(make_job(kubernetes={"patches": patch}))["ttlSecondsAfterFinished"] == 6
 
 
 @pytest.mark.parametrize(
@@ -257,12 +236,12 @@ def test_a_patch_has_the_last_word(make_job):
     ],
 )
 def test_a_queue_is_a_label(make_job, queue, label):
-    labels = ray_job(manifests(make_job(kubernetes={"queue": queue})))["metadata"]["labels"]
-    assert label in labels.items()
+    rayjob = manifests(make_job(kubernetes={"queue": queue}))[-1]
+    assert label in rayjob["metadata"]["labels"].items()
 
 
 def test_options_of_the_start_reach_the_entrypoint(make_job):
-    entrypoint = ray_job(manifests(make_job(), Options(retry=True, fresh=True)))["spec"]["entrypoint"]
+    entrypoint = spec_of(make_job(), Options(retry=True, fresh=True))["entrypoint"]
     assert entrypoint == "python -m clustertrain.launchers.kubernetes.in_pod.entrypoint --fresh --retry"
 
 
@@ -278,7 +257,7 @@ def test_options_of_the_start_reach_the_entrypoint(make_job):
 def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make_job, option):
     given = Options(**{option: True})
     job = make_job()
-    *_, flag = ray_job(manifests(job, given))["spec"]["entrypoint"].split()
+    *_, flag = spec_of(job, given)["entrypoint"].split()
     command = CommandLine("submit --to kubernetes", run=job.name)
     assert in_pod._options(job, [flag]) == replace(given, command=command)
 
@@ -305,11 +284,11 @@ def test_text_that_go_reads_as_a_number_or_a_boolean_is_quoted():
 def test_a_submission_carries_the_commit_and_a_diff_that_has_room(make_job):
     def carried(diff):
         source = Source((Repository("project", "c0ffee", diff=diff),))
-        config = of_kind(manifests(make_job(), Options(source=source)), "ConfigMap")[0]
+        config = config_of(make_job(), Options(source=source))
         (repository,) = decoded(Source, config["data"]["source.json"].encode(), "source.json").repositories
         return repository
 
     assert (carried("+x = 2\n").commit, carried("+x = 2\n").diff) == ("c0ffee", "+x = 2\n")
     assert (carried("+" * 100_000).commit, carried("+" * 100_000).diff) == ("c0ffee", "")
     assert "no room" in carried("+" * 100_000).note
-    assert "source.json" not in of_kind(manifests(make_job()), "ConfigMap")[0]["data"]
+    assert "source.json" not in config_of(make_job())["data"]

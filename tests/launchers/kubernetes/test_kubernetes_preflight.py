@@ -9,22 +9,11 @@ import json
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
+from launchers.kubernetes.pod_job import make_job
 
-JOB = """
-name: digits
-function: train:train
-image: clustertrain:dev
-resources: {{workers: 2}}
-kubernetes: {{head: {{cpus: 1}}{kubernetes}}}
-"""
-
-
-def make_job(kubernetes=""):
-    """kubernetes=", …": more of its section."""
-    return parse_job(JOB.format(kubernetes=kubernetes), "job.yaml")
+__all__ = ["make_job"]
 
 
 # -------------------------------------------------------------------------------------------- a fake cluster
@@ -64,15 +53,13 @@ SEEN = {
 }
 
 
-def test_a_run_that_nothing_keeps_from_starting(fake):
-    job = make_job()
-    assert check_cluster(job, fake(SEEN)) == []
+def test_a_run_that_nothing_keeps_from_starting(fake, make_job):
+    assert check_cluster(make_job(), fake(SEEN)) == []
 
 
-def test_what_may_not_be_looked_at_is_left_out_and_named(fake):
-    job = make_job(kubernetes=", secrets: [aws]")
+def test_what_may_not_be_looked_at_is_left_out_and_named(fake, make_job):
     kubectl = fake({**SEEN, "get secret": None, "get nodes": None})
-    (note,) = check_cluster(job, kubectl)
+    (note,) = check_cluster(make_job(kubernetes={"secrets": ["aws"]}), kubectl)
     for kind in ("secret", "nodes"):
         assert f"may not get {kind}" in note
 
@@ -90,9 +77,9 @@ def test_what_may_not_be_looked_at_is_left_out_and_named(fake):
         (["ReadWriteOnce", "ReadWriteMany"], 2, False, True),
     ],
 )
-def test_a_claim_is_for_all_pods(fake, modes, nodes, read_only, is_enough):
-    shared = f"{{claim: shared, mount: /mnt/x, read_only: {read_only}}}"
-    volumes = f"[{{claim: runs, mount: /mnt/runs}}, {shared}]"
+def test_a_claim_is_for_all_pods(fake, make_job, *, modes, nodes, read_only, is_enough):
+    shared = {"claim": "shared", "mount": "/mnt/x", "read_only": read_only}
+    job = make_job(kubernetes={"volumes": [{"claim": "runs", "mount": "/mnt/runs"}, shared]})
     seen = {
         "get nodes": None if nodes is None else {"items": [{}] * nodes},
         "get persistentvolumeclaim runs ": CLAIM,
@@ -100,7 +87,7 @@ def test_a_claim_is_for_all_pods(fake, modes, nodes, read_only, is_enough):
     }
     kubectl = fake({**SEEN, **seen})
     if is_enough:
-        check_cluster(make_job(f", volumes: {volumes}"), kubectl)
+        check_cluster(job, kubectl)
         return
     with pytest.raises(ClusterError, match=f"Claim shared .* is {modes[0]}, and the head and each worker"):
-        check_cluster(make_job(f", volumes: {volumes}"), kubectl)
+        check_cluster(job, kubectl)

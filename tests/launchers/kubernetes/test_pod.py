@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from clustertrain.errors import ClusterError
-from clustertrain.job.file import dump_job, load_job
+from clustertrain.job.file import dump_job
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as pod
 from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
 from clustertrain.launchers.kubernetes.in_pod import unpack_code as pod_code
@@ -21,20 +21,14 @@ from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.result import write_result
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.version import __version__
+from launchers.kubernetes.pod_job import make_job
+
+__all__ = ["make_job"]
 
 
 @pytest.fixture
-def job(tmp_path, monkeypatch):
-    sections = {
-        "name": "a",
-        "task": "m:T",
-        "train": {"epochs": 1, "batch_size": 4},
-        "storage": "runs",
-        "failures": {"grace": "3s"},
-    }
-    (tmp_path / "m.py").write_text("x = 1\n")
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(sections))
-    loaded = load_job(tmp_path / "job.yaml")
+def job(make_job, tmp_path, monkeypatch):
+    loaded = make_job(name="a", storage="runs", failures={"grace": "3s"})
     (tmp_path / "inside.yaml").write_text(dump_job(loaded))
     for name, value in {
         "JOB": str(tmp_path / "inside.yaml"),

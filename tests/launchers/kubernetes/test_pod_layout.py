@@ -4,33 +4,28 @@ import json
 from decimal import Decimal
 
 import pytest
+import yaml
 
 from clustertrain.errors import JobError
-from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
 from clustertrain.launchers.kubernetes.cluster.node_room import pods_held, quantity
 from clustertrain.launchers.kubernetes.cluster.pod_layout import divided, fitted, with_nodes
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.shell import Unanswered
+from launchers.kubernetes.pod_job import group_of, make_job
 
-JOB = """
-name: gpus
-function: train:train
-image: clustertrain:dev
-resources: {{cpus_per_worker: 4, memory_per_worker: 8Gi, {resources}}}
-kubernetes: {{head: {{cpus: 1}}{kubernetes}}}
-"""
+__all__ = ["make_job"]
 
 
 @pytest.fixture
-def make(tmp_path, monkeypatch):
-    (tmp_path / "code").mkdir()
-    monkeypatch.chdir(tmp_path / "code")
+def make(make_job):
+    def make_with(resources, kubernetes=""):
+        """The sections as a job file has them in one line, without the braces."""
+        resources = f"{{cpus_per_worker: 4, memory_per_worker: 8Gi, {resources}}}"
+        sections = {"resources": resources, "kubernetes": f"{{{kubernetes}}}"}
+        return make_job(**{key: yaml.safe_load(text) for key, text in sections.items()})
 
-    def make_job(resources, kubernetes=""):
-        return parse_job(JOB.format(resources=resources, kubernetes=kubernetes), "job.yaml")
-
-    return make_job
+    return make_with
 
 
 def node(gpus, cpu="64", taints=(), resource="nvidia.com/gpu"):
@@ -43,8 +38,7 @@ def node(gpus, cpu="64", taints=(), resource="nvidia.com/gpu"):
 
 
 def pod_of(job):
-    (group,) = manifests(job)[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    return group["template"]["spec"]
+    return group_of(job)["template"]["spec"]
 
 
 EIGHT, FOUR, ONE, NONE = node("8"), node("4"), node("1"), node(None)
@@ -81,9 +75,9 @@ def test_the_note_has_the_arithmetic(make):
 
 
 def test_patches_and_other_vendors_count(make):
-    job = make("workers: 8, gpus_per_worker: 1", ", gpu_resource: amd.com/gpu")
+    job = make("workers: 8, gpus_per_worker: 1", "gpu_resource: amd.com/gpu")
     assert divided(job, [EIGHT, node("8", resource="amd.com/gpu")])[0].resources.nodes == 1
-    tolerated = ", tolerations: [{key: gpu, operator: Exists}]"
+    tolerated = "tolerations: [{key: gpu, operator: Exists}]"
     assert divided(make("workers: 8, gpus_per_worker: 1", tolerated), [TAINTED])[0].resources.nodes == 1
 
 
@@ -103,16 +97,16 @@ def test_other_jobs_stay_as_they_are_and_read_no_cluster(make, resources):
 
 
 def test_slices_of_gpus_have_a_pod_each(make):
-    job = make("workers: 2, gpus_per_worker: 1", ", gpu_resource: nvidia.com/mig-1g.10gb")
+    job = make("workers: 2, gpus_per_worker: 1", "gpu_resource: nvidia.com/mig-1g.10gb")
     assert with_nodes(job, None) == (job, [])
-    group = manifests(job)[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    group = group_of(job)
     assert group["replicas"] == 2
-    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+    limits = pod_of(job)["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/mig-1g.10gb"] == group["rayStartParams"]["num-gpus"] == "1"
 
 
 def test_several_ranks_of_a_pod_on_slices_are_refused(make):
-    job = make("workers: 2, nodes: 1, gpus_per_worker: 1", ", gpu_resource: nvidia.com/mig-1g.10gb")
+    job = make("workers: 2, nodes: 1, gpus_per_worker: 1", "gpu_resource: nvidia.com/mig-1g.10gb")
     with pytest.raises(JobError) as caught:
         manifests(job)
     first, _, remedy = str(caught.value).splitlines()
@@ -176,8 +170,8 @@ def test_they_are_read_by_kubectl(make, monkeypatch):
 
 
 ZONE_A, TOLERATED = (
-    ", node_selector: {zone: a}",
-    ", tolerations: [{key: gpu, value: 'yes', effect: NoSchedule}]",
+    "node_selector: {zone: a}",
+    "tolerations: [{key: gpu, value: 'yes', effect: NoSchedule}]",
 )
 IN_ZONE = {**FOUR, "metadata": {"labels": {"zone": "a"}}}
 YES = node("4", taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
@@ -193,9 +187,9 @@ CORDONED = node("4", taints=[{"key": "node.kubernetes.io/unschedulable", "effect
         ("", [YES, CORDONED], 2),  # the cordon ends
         (TOLERATED, [YES], 2),
         (TOLERATED.replace("yes", "no"), [YES], 0),
-        (", tolerations: [{operator: Exists}]", [YES], 2),
-        (", host_network: true, node_networks: [10.0.0.0/16]", [EIGHT, FOUR], 2),  # one on a node
-        (", worker_resources: {rdma/ib: 1}", [EIGHT], 0),
+        ("tolerations: [{operator: Exists}]", [YES], 2),
+        ("host_network: true, node_networks: [10.0.0.0/16]", [EIGHT, FOUR], 2),  # one on a node
+        ("worker_resources: {rdma/ib: 1}", [EIGHT], 0),
     ],
 )
 def test_how_many_pods_the_nodes_hold(make, kubernetes, nodes, held):
@@ -213,7 +207,7 @@ def test_a_quantity_is_read_as_kubernetes_does(text, number):
 def test_a_patch_that_leaves_no_worker_is_refused_before_its_pods_are_counted(make):
     replaced = "{op: replace, path: /spec/rayClusterSpec/workerGroupSpecs, value: []}"
     with pytest.raises(JobError, match=r"workerGroupSpecs has no group"):
-        divided(make("workers: 2, gpus_per_worker: 1", f", patches: [{replaced}]"), [EIGHT])
+        divided(make("workers: 2, gpus_per_worker: 1", f"patches: [{replaced}]"), [EIGHT])
 
 
 RANGES = [
@@ -241,5 +235,5 @@ def test_a_range_of_workers_ends_at_what_the_nodes_have_room_for(make, resources
 
 
 def test_a_range_stays_where_the_cluster_adds_nodes_or_no_allowed_number_fits(make):
-    job = make("workers: [2, 8], nodes: [1, 4], gpus_per_worker: 1", ", autoscaled: true")
+    job = make("workers: [2, 8], nodes: [1, 4], gpus_per_worker: 1", "autoscaled: true")
     assert fitted(job, [FOUR]) == (job, [])

@@ -6,8 +6,7 @@ from clustertrain.errors import JobError
 from clustertrain.job.file import dump_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.kubernetes.render.paths import PodJob
-from clustertrain.launchers.kubernetes.render.pods import reader_pod
-from launchers.kubernetes.pod_job import make_job
+from launchers.kubernetes.pod_job import containers, make_job, of_kind, pods
 
 __all__ = ["make_job"]
 
@@ -19,24 +18,9 @@ def make(make_job):
     )
 
 
-def of_kind(job, kind):
-    return [each for each in manifests(job) if each["kind"] == kind]
-
-
-def pods(job):
-    """Metadata and spec of every pod that the kit makes, by role."""
-    spec = of_kind(job, "RayJob")[0]["spec"]
-    cluster = spec["rayClusterSpec"]
-    return {
-        "head": cluster["headGroupSpec"]["template"],
-        "worker": cluster["workerGroupSpecs"][0]["template"],
-        "submitter": spec["submitterPodTemplate"],
-        "reader": reader_pod(job, "run-1-read", 60),
-    }
-
-
-def containers(pod):
-    return [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]
+def policies_of(job):
+    """Their specs, by name."""
+    return {each["metadata"]["name"]: each["spec"] for each in of_kind(manifests(job), "NetworkPolicy")}
 
 
 # ------------------------------------------------------------------------------------------------- amounts
@@ -153,16 +137,24 @@ def test_the_labels_and_annotations_of_a_site_are_on_every_object_and_every_pod(
         assert pod["metadata"]["annotations"]["example.org/cost"] == "1: 2", role
 
 
-def test_annotations_go_with_those_of_the_topology(make):
+def test_annotations_of_the_workers_go_with_those_of_the_topology_and_of_all_pods(make):
+    networks = {"k8s.v1.cni.cncf.io/networks": "roce-a, roce-b"}
     queue = {"queue": {"name": "q"}, "topology": {"required": "rack"}, "pod_annotations": {"a": "b"}}
-    annotations = pods(make(**queue))["worker"]["metadata"]["annotations"]
-    assert annotations == {"a": "b", "kueue.x-k8s.io/podset-required-topology": "rack"}
+    found = pods(make(worker_annotations=networks, **queue))
+    rack = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    assert found["worker"]["metadata"]["annotations"] == {"a": "b", **networks, **rack}
+    assert found["head"]["metadata"]["annotations"] == {"a": "b"}
 
 
-def test_the_user_is_the_jobs_or_the_clusters(make):
-    for pod in pods(make(run_as={"user": 7, "group": 0, "fs_group": 8})).values():
+@pytest.mark.parametrize(("user", "not_root"), [(7, True), (0, None)])
+def test_the_user_is_the_jobs(make, user, not_root):
+    for pod in pods(make(run_as={"user": user, "group": 0, "fs_group": 8})).values():
         context = pod["spec"]["securityContext"]
-        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (7, 0, 8)
+        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (user, 0, 8)
+        assert context.get("runAsNonRoot") is not_root
+
+
+def test_the_user_is_the_clusters(make):
     for pod in pods(make(run_as={"by": "cluster"})).values():
         assert pod["spec"]["securityContext"] == {
             "runAsNonRoot": True,
@@ -181,7 +173,7 @@ def test_outgoing_traffic_and_trusted_namespaces(make):
         operator_namespaces=["kuberay"],
         monitoring_namespaces=["monitoring", "grafana"],
     )
-    policies = {each["metadata"]["name"]: each["spec"] for each in of_kind(job, "NetworkPolicy")}
+    policies = policies_of(job)
 
     def among(*names):
         values = [*names]
@@ -207,9 +199,7 @@ def test_outgoing_traffic_and_trusted_namespaces(make):
     _, dashboard, metrics = policies["run-1-head"]["ingress"]
     assert dashboard["from"][0]["namespaceSelector"] == among("kuberay")
     assert metrics["from"][0]["namespaceSelector"] == among("monitoring", "grafana")
-    _, default, _ = {each["metadata"]["name"]: each["spec"] for each in of_kind(make(), "NetworkPolicy")}[
-        "run-1-head"
-    ]["ingress"]
+    _, default, _ = policies_of(make())["run-1-head"]["ingress"]
     assert default["from"][0]["namespaceSelector"] == {}
 
 

@@ -7,32 +7,27 @@ import sys
 import time
 
 import pytest
-import yaml
 
-from clustertrain.job.file import dump_job, load_job
+from clustertrain.job.file import dump_job
 from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.streams import Tail
+from launchers.kubernetes.pod_job import make_job
 
+__all__ = ["make_job"]
 pytestmark = pytest.mark.slow
 
 HOST = "a-worker-1"
 
 
 @pytest.fixture
-def attempt(moto_s3, tmp_path, monkeypatch):
+def attempt(make_job, moto_s3, tmp_path, monkeypatch):
     location = moto_s3.location("runs")
-    sections = {
-        "name": "a",
-        "task": "m:T",
-        "train": {"epochs": 1, "batch_size": 4},
-        "storage": {"uri": location.uri, "endpoint": location.endpoint, "region": location.region},
-    }
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(sections))
-    (tmp_path / "inside.yaml").write_text(dump_job(load_job(tmp_path / "job.yaml")))
+    storage = {"uri": location.uri, "endpoint": location.endpoint, "region": location.region}
+    (tmp_path / "inside.yaml").write_text(dump_job(make_job(name="a", storage=storage)))
     monkeypatch.setenv("CLUSTERTRAIN_JOB", str(tmp_path / "inside.yaml"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "pod"))
     return claim_attempt(RunDir.newest(location, "a").fresh(), world_size=1)

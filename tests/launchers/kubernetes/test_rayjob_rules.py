@@ -5,12 +5,10 @@ import random
 from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_FAILED, JobError
-from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.run.admission import Options
@@ -25,8 +23,10 @@ from launchers.kubernetes.manifest_changes import (
     Change,
     changed,
 )
+from launchers.kubernetes.pod_job import make_job
 from launchers.kubernetes.right_manifests import RAYJOBS, rayjob
 
+__all__ = ["make_job"]
 OPEN: Change = {"spec/shutdownAfterJobFinishes": ABSENT, "spec/ttlSecondsAfterFinished": ABSENT}
 PROBE = {"httpGet": {"port": 8000}}
 
@@ -99,26 +99,16 @@ def _places(value: Any):
         yield from _places(inner)
 
 
-JOB = {"name": "patched", "function": "train:train", "image": "registry.example.com/train:1"}
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    (tmp_path / "code").mkdir()
-    monkeypatch.chdir(tmp_path / "code")
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    return tmp_path / "code"
-
-
 @pytest.mark.parametrize("patches", [{"spec": None}, {"spec": 3}, {"spec": {"rayClusterSpec": []}}])
-def test_a_patch_that_leaves_no_cluster_is_refused_by_render(folder, patches):
-    job = parse_job(yaml.safe_dump({**JOB, "kubernetes": {"patches": patches}}), "job.yaml")
+def test_a_patch_that_leaves_no_cluster_is_refused_by_render(make_job, patches):
     with pytest.raises(JobError, match="has no container"):
-        SCHEDULER.plan(job, Options()).script.decode()
+        SCHEDULER.plan(make_job(kubernetes={"patches": patches}), Options())
 
 
-def test_advice_is_an_error_only_with_strict(folder):
-    (folder / "job.yaml").write_text(yaml.safe_dump(JOB))
+def test_advice_is_an_error_only_with_strict(make_job, tmp_path, monkeypatch):
+    make_job(task="elsewhere:T")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
 
     def validate(*options: str):
         return CliRunner().invoke(main, ["check", "--no-code", "--to", "kubernetes", "job.yaml", *options])
@@ -126,5 +116,5 @@ def test_advice_is_an_error_only_with_strict(folder):
     untagged = ("--set", "image=registry.example.com/train")
     assert validate("--strict").exit_code == validate(*untagged).exit_code == 0
     done = validate("--strict", *untagged)
-    assert done.exit_code == EXIT_FAILED and "advice: RayJob patched: " in done.output
+    assert done.exit_code == EXIT_FAILED and "advice: RayJob run-1: " in done.output
     assert "note: not checked with a cluster (fields and types, " in done.output

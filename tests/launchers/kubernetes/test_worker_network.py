@@ -1,40 +1,26 @@
 """What workers get for InfiniBand, RoCE and EFA; the examples of the docs."""
 
 import pytest
-import yaml
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from launchers.kubernetes.fabric import examples
+from launchers.kubernetes.pod_job import group_of, make_job, pods
 
-JOB = {
-    "name": "fabric",
-    "function": "train:train",
-    "image": "registry.example.org/team/train:1.0",
-    "resources": {"workers": 16, "nodes": 2, "gpus_per_worker": 1, "cpus_per_worker": 8},
-}
+__all__ = ["make_job"]
+RESOURCES = {"workers": 16, "nodes": 2, "gpus_per_worker": 1, "cpus_per_worker": 8}
 NETWORK = {"host_network": True, "node_networks": ["10.0.0.0/16"]}
 
 
 @pytest.fixture
-def make(tmp_path, monkeypatch):
-    (tmp_path / "code").mkdir()
-    monkeypatch.chdir(tmp_path / "code")
-    return lambda **section: parse_job(yaml.safe_dump({**JOB, "kubernetes": section}), "job.yaml")
-
-
-def rayjob_of(job):
-    return manifests(job)[-1]["spec"]
-
-
-def group_of(job):
-    return rayjob_of(job)["rayClusterSpec"]["workerGroupSpecs"][0]
+def make(make_job):
+    return lambda **section: make_job(resources=RESOURCES, kubernetes=section)
 
 
 def policy_of(job, role):
-    return next((o["spec"] for o in manifests(job) if o["metadata"]["name"] == f"fabric-{role}"), None)
+    return next((o["spec"] for o in manifests(job) if o["metadata"]["name"] == f"run-1-{role}"), None)
 
 
 def test_devices_and_huge_pages_are_of_the_workers_only(make):
@@ -48,30 +34,14 @@ def test_devices_and_huge_pages_are_of_the_workers_only(make):
     (code,) = spec["initContainers"]
     assert code["resources"]["limits"].keys() == {"cpu", "memory"}
     assert group_of(job)["rayStartParams"]["num-gpus"] == "8"
-    head = rayjob_of(job)["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    (head,) = pods(job)["head"]["spec"]["containers"]
     assert head["resources"]["limits"].keys() == {"cpu", "memory"}
 
 
-def test_annotations_are_of_the_workers_only(make):
-    networks = {"k8s.v1.cni.cncf.io/networks": "roce-a, roce-b"}
-    job = make(worker_annotations=networks, pod_annotations={"team": "a"})
-    assert group_of(job)["template"]["metadata"]["annotations"] == {"team": "a", **networks}
-    cluster = rayjob_of(job)["rayClusterSpec"]
-    assert cluster["headGroupSpec"]["template"]["metadata"]["annotations"] == {"team": "a"}
-
-
 def test_capabilities_are_of_the_workers_container_only(make):
-    job = make(worker_capabilities=["IPC_LOCK"])
-    spec = group_of(job)["template"]["spec"]
+    spec = pods(make(worker_capabilities=["IPC_LOCK"]))["worker"]["spec"]
     assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     assert spec["initContainers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-
-
-def test_root_is_not_said_to_be_none(make):
-    contexts = [
-        group_of(make(run_as={"user": user}))["template"]["spec"]["securityContext"] for user in (0, 1000)
-    ]
-    assert [(each["runAsUser"], each.get("runAsNonRoot")) for each in contexts] == [(0, None), (1000, True)]
 
 
 def test_workers_in_the_network_of_the_node(make):
@@ -86,9 +56,8 @@ def test_workers_in_the_network_of_the_node(make):
         assert str(worker[probe]["httpGet"]["port"]) == agent
     low, high = int(parameters["min-worker-port"]), int(parameters["max-worker-port"])
     assert max(map(int, ports.values())) < low < high < 30000
-    cluster = rayjob_of(job)
-    for other in (cluster["rayClusterSpec"]["headGroupSpec"]["template"], cluster["submitterPodTemplate"]):
-        assert "hostNetwork" not in other["spec"]
+    for role in ("head", "submitter", "reader"):
+        assert "hostNetwork" not in pods(job)[role]["spec"]
 
 
 def test_the_policies_admit_the_addresses_of_the_nodes(make):
@@ -119,8 +88,8 @@ def test_a_capability_without_effect_is_advised_on(make, user, lines):
 
 
 @pytest.mark.parametrize("text", examples(), ids=lambda text: text.splitlines()[0])
-def test_the_examples_of_the_docs_are_rendered_and_not_refused(make, text):
-    make()  # in a folder with code
+def test_the_examples_of_the_docs_are_rendered_and_not_refused(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
     check_rayjob(manifests(parse_job(text, "job.yaml"))[-1])
 
 
