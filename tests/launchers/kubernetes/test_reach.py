@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from clustertrain.cli.main import main
-from clustertrain.errors import JobError
 from clustertrain.launchers.kubernetes import storage
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.target import NotThere, Target
@@ -65,8 +64,3 @@ def test_a_head_that_ends_meanwhile_is_followed_by_a_reader_pod(sent, monkeypatc
     monkeypatch.setattr(storage, "RunStorage", lambda job, head: Storage(printed=("half",)))
     with pytest.raises(NotThere):
         sent("drilled")
-
-
-def test_what_writes_files_is_refused(sent):
-    with pytest.raises(JobError, match=r"`data fetch` writes files, and the storage of .* is in the cluster"):
-        sent("data", "fetch")
