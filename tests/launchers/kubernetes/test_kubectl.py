@@ -11,13 +11,7 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
-from clustertrain.launchers.kubernetes.cluster.kubectl import (
-    Forbidden,
-    Kubectl,
-    NotFound,
-    Unanswered,
-    ended_in_pod,
-)
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound, Unanswered
 from clustertrain.launchers.kubernetes.observed.run_storage import error_from_pod
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.launchers.scheduler.interface import Handle
@@ -211,9 +205,7 @@ def test_whoever_stops_reading_ends_it(fake, tmp_path):
 
 
 def test_an_error_in_a_pod_is_not_mistaken_for_the_clusters(fake):
-    stderr = "error: data digits not found\ncommand terminated with exit code 4\n"
-    fake(4, stderr)
-    assert ended_in_pod(stderr)
+    fake(4, "error: data digits not found\ncommand terminated with exit code 4\n")
     with pytest.raises(CommandFailed) as caught:
         list(Kubectl().lines("exec", "h"))
     assert caught.value.code == 4

@@ -25,7 +25,8 @@ _GONE_POLL_S = 1.0
 _START_S = 60.0  # of an API server, on a busy machine
 _START_POLL_S = 0.5
 _ROLES_S = 5.0  # until it has loaded its roles
-_ENDED_IN_POD = re.compile(r"^command terminated with exit code \d+$", re.MULTILINE)
+# The command in the pod failed, not the connection to the pod.
+ENDED_IN_POD = re.compile(r"^command terminated with exit code \d+$", re.MULTILINE)
 _FORBIDDEN = re.compile(r'User "([^"]+)" cannot (\w+) resource "([^"]+)"(?: in API group "([^"]*)")?')
 # An API server that has just started answers so before it has read its CRDs, roles and accounts.
 _MAY_BE_STARTING = re.compile(
@@ -87,7 +88,7 @@ class Kubectl:
             try:
                 return ask()
             except CommandFailed as error:
-                if ended_in_pod(error.stderr) or not _MAY_BE_STARTING.search(error.stderr):
+                if ENDED_IN_POD.search(error.stderr) or not _MAY_BE_STARTING.search(error.stderr):
                     raise
             self._wait_for_its_start()
             return ask()
@@ -166,13 +167,8 @@ class Kubectl:
         return items
 
 
-def ended_in_pod(stderr: str) -> bool:
-    """Whether the command in the pod failed, not the connection to the pod."""
-    return _ENDED_IN_POD.search(stderr) is not None
-
-
 def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
-    if ended_in_pod(error.stderr):
+    if ENDED_IN_POD.search(error.stderr):
         return error
     message = error.stderr.strip().removesuffix("\nensure CRDs are installed first")
     last = message.splitlines()[-1] if message else str(error)

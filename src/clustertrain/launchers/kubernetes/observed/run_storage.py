@@ -7,7 +7,6 @@ cluster for it.
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import BinaryIO
 
 from clustertrain.errors import ClusterError, ClusterTrainError, error_of_code
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, ended_in_pod
+from clustertrain.launchers.kubernetes.cluster.kubectl import ENDED_IN_POD, Kubectl
 from clustertrain.launchers.kubernetes.observed.pod_problems import Object, has_started, name_of, problems
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER, reader_pod
 from clustertrain.launchers.shell import CommandFailed
@@ -30,7 +29,6 @@ _BLOCKED_AFTER_S = 15.0  # a volume or a node may take some seconds: earlier pro
 _POLL_S = 0.7
 _CLI = ("python", "-m", "clustertrain.cli")
 _KILLED = (137, 143)  # exit codes of a command that was killed with its pod
-_ENDED = re.compile(r"\n?command terminated with exit code \d+\s*$")
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class RunStorage:
             try:
                 yield "exec", pod, f"--container={container}", "--", *_CLI
             except CommandFailed as error:
-                if error.code is None or not ended_in_pod(error.stderr):
+                if error.code is None or not ENDED_IN_POD.search(error.stderr):
                     raise NotThere(str(error)) from None
                 if error.code in _KILLED:
                     raise NotThere("the head's pod is gone") from None
@@ -75,7 +73,7 @@ class RunStorage:
 def error_from_pod(code: int, errors: str) -> ClusterTrainError:
     """The error of a clustertrain command that failed in a pod, with the class for its exit code."""
     message = errors.partition("error: ")[2] or errors
-    text = _ENDED.sub("", message).strip() or f"the command in the pod ended with code {code}"
+    text = ENDED_IN_POD.sub("", message).strip() or f"the command in the pod ended with code {code}"
     return error_of_code(code, text)
 
 
