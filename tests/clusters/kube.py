@@ -7,7 +7,7 @@
         runs = cluster.make_volume(namespace, "runs")               # a PVC, ReadWriteMany: its folder here
         cluster.apply(Path("k8s/rayjob-digits.yaml").read_text(), namespace=namespace)
         cluster.stop_operator(); cluster.start_operator()
-        cluster.pause("apiserver"); cluster.resume("apiserver")
+        cluster.kill("apiserver"); cluster.start("apiserver")
         subprocess.run(["kubectl", "get", "pods"], env=cluster.environment)
 
 One node, node1, with a network of its own: API server, etcd, controllers, scheduler, kubelet on containerd
@@ -195,20 +195,10 @@ class KubeCluster(Addons):
         command = command_lines(self.folder, self.node_address)[name]
         self.inside("setsid", "--fork", "bash", "-c", script, name, *files, *command)
 
-    def signal(self, name: str, number: str) -> None:
-        self.inside("kill", f"-{number}", (self.folder / "processes" / name).read_text().strip())
-
-    def pause(self, name: str) -> None:
-        """It does not answer, and no connection breaks."""
-        self.signal(name, "STOP")
-
-    def resume(self, name: str) -> None:
-        self.signal(name, "CONT")
-
     def kill(self, name: str) -> None:
         """Every connection to it breaks; `start` brings it back."""
         pid = (self.folder / "processes" / name).read_text().strip()
-        self.signal(name, "KILL")
+        self.inside("kill", "-KILL", pid)
         self._wait_until(lambda: self.inside("kill", "-0", pid, check=False).returncode, f"{name} lives on")
 
     def wait_for_api_server(self) -> None:
@@ -238,15 +228,13 @@ class KubeCluster(Addons):
         return done
 
     def heal(self) -> None:
-        """As after `start_operator`: all programs run, the node takes pods and has no GPU."""
+        """As after `start_operator`: all programs run, and the node takes pods."""
         for name in command_lines(self.folder, self.node_address):
             pid = (self.folder / "processes" / name).read_text().strip()
-            if self.inside("kill", "-CONT", pid, check=False).returncode:
+            if self.inside("kill", "-0", pid, check=False).returncode:
                 self.start(name)
         self.wait_for_api_server()
         self.uncordon()
-        provided = self.get("nodes", NODE)["status"]["capacity"]
-        self.set_capacity(**{name: None for name in provided if "/" in name})
         self.start_operator()
 
     # Images
@@ -290,12 +278,6 @@ class KubeCluster(Addons):
 
     def uncordon(self) -> None:
         self.patch("nodes", NODE, {"spec": {"unschedulable": False}})
-
-    def set_capacity(self, **amounts: int | None) -> None:
-        """Of resources that nothing provides, such as **{"nvidia.com/gpu": 4}; None takes one away."""
-        named = {name: None if amount is None else str(amount) for name, amount in amounts.items()}
-        status = {"status": {"capacity": named, "allocatable": named}}
-        self.patch("nodes", NODE, status, part="status")
 
     def volume_folder(self, namespace: str, name: str) -> Path:
         return self.folder / "volumes" / f"{namespace}-{name}"
