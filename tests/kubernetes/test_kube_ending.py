@@ -94,11 +94,12 @@ def test_two_clusters_do_not_meet_and_nothing_is_left_of_one_that_ends(kube, nam
     assert kube.get("namespaces", namespace)
 
 
-def start_elsewhere(script):
+def start_elsewhere(script, *arguments):
     """A process that has a cluster, and the folder of that."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OWN + script],
+        [sys.executable, "-c", OWN + script, *arguments],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -135,14 +136,8 @@ def test_a_shared_cluster_ends_with_the_last_that_uses_it(possible, tmp_path):
     )
     meeting = tmp_path / "meeting"
     with shared_cluster(meeting, FewPrograms) as ours:
-        other = subprocess.Popen(
-            [sys.executable, "-c", OWN + script, str(meeting)],
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert other.stdout.readline().strip() == str(ours.folder)
+        other, folder = start_elsewhere(script, str(meeting))
+        assert folder == ours.folder
     with other:
         time.sleep(1)
         ours.inside("true")  # we have left it; it is there
