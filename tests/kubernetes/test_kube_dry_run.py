@@ -3,8 +3,9 @@
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,14 @@ _NEWER = Path(__file__).parents[3] / "shared" / "kuberay"
 def kubectl(kube: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
     for name in ("PATH", "KUBECONFIG"):
         monkeypatch.setenv(name, kube.environment[name])
-    # Where CRDs were applied just now the server accepts objects before it serves their schemas.
-    explained = ("explain", "RayJob.spec", "--api-version=ray.io/v1")
-    kube.wait_for(lambda: kube.kubectl(*explained, check=False).returncode == 0, 240, "no schema is served")
+    _wait_for_schema(kube, "ray.io/v1")
     return Kubectl(namespace)
+
+
+def _wait_for_schema(kube: Kubernetes, version: str) -> None:
+    """Where CRDs were applied just now the server accepts objects before it serves their schemas."""
+    explained = ("explain", "RayJob.spec", f"--api-version={version}")
+    kube.wait_for(lambda: kube.kubectl(*explained, check=False).returncode == 0, 240, "no schema is served")
 
 
 @pytest.fixture
@@ -163,54 +168,54 @@ def test_workers_for_infiniband_are_taken_where_the_namespace_lets_them(
     assert check_pods(objects, kubectl) == []
 
 
-@pytest.mark.newer_kuberay
-def test_the_newer_operator_s_crds_know_its_fields(kubectl, kube):
-    """In a group and under names of their own, so that those of the operator and of other tests stay."""
-    files = [_NEWER / f"ray.io_ray{kind}.yaml" for kind in ("jobs", "clusters")]
-    if not all(file.exists() for file in files):
-        pytest.skip("KubeRay 1.7.0: the Go proxy does not serve it, and its CRDs are not here")
-    crds = [yaml.load(file.read_text(), yaml.CSafeLoader) for file in files]
-    for crd in crds:
-        kind = crd["spec"]["names"]["kind"]
-        plural = f"newer{kind.lower()}s"
-        crd["metadata"]["name"] = f"{plural}.newer.ray.io"
-        crd["spec"]["group"] = "newer.ray.io"
-        crd["spec"]["names"] = {"kind": kind, "listKind": f"{kind}List", "plural": plural}
+def _own_crd(file: Path, group: str) -> Manifest:
+    """In a group and under a name of its own, so that those of the operator and of other tests stay."""
+    crd = yaml.load(file.read_text(), yaml.CSafeLoader)
+    kind = crd["spec"]["names"]["kind"]
+    plural = f"own{kind.lower()}s"
+    crd["metadata"]["name"] = f"{plural}.{group}"
+    crd["spec"]["group"] = group
+    crd["spec"]["names"] = {"kind": kind, "listKind": f"{kind}List", "plural": plural}
+    return crd
+
+
+@contextmanager
+def _served(kube: Kubernetes, crds: Sequence[Manifest]) -> Iterator[None]:
     kube.apply(*crds)
     names = [crd["metadata"]["name"] for crd in crds]
     try:
         for name in names:
-            kube.watch("customresourcedefinitions", "", are_established, 90, f"no {name}", name=name)
-        newer = [*RAYJOBS.values(), *(changed(rayjob(), change) for change in NEEDS.values())]
-        sent = [changed(each, {"apiVersion": "newer.ray.io/v1"}) for each in newer]
-        assert check_admission(sent, kubectl) == []
+            kube.watch("customresourcedefinitions", "", are_established, 120, f"no {name}", name=name)
+        yield
     finally:
         for name in names:
             kube.delete("customresourcedefinitions", name)
 
 
+@pytest.mark.newer_kuberay
+def test_the_newer_operator_s_crds_know_its_fields(kubectl, kube):
+    files = [_NEWER / f"ray.io_ray{kind}.yaml" for kind in ("jobs", "clusters")]
+    if not all(file.exists() for file in files):
+        pytest.skip("KubeRay 1.7.0: the Go proxy does not serve it, and its CRDs are not here")
+    newer = [*RAYJOBS.values(), *(changed(rayjob(), change) for change in NEEDS.values())]
+    with _served(kube, [_own_crd(file, "newer.ray.io") for file in files]):
+        sent = [changed(each, {"apiVersion": "newer.ray.io/v1"}) for each in newer]
+        assert check_admission(sent, kubectl) == []
+
+
 @pytest.fixture
 def older_crds(kube: Kubernetes) -> Iterator[str]:
-    """The apiVersion of the RayJobs of an older KubeRay, in a group of their own."""
-    crd = yaml.load(
-        (TOOLS / "kuberay" / "crd" / "bases" / "ray.io_rayjobs.yaml").read_text(), yaml.CSafeLoader
-    )
-    group, kind = f"older-{secrets.token_hex(3)}.ray.io", crd["spec"]["names"]["kind"]
-    crd["metadata"]["name"] = f"olderjobs.{group}"
-    crd["spec"]["group"] = group
-    crd["spec"]["names"] = {"kind": kind, "listKind": f"{kind}List", "plural": "olderjobs"}
+    """The apiVersion of the RayJobs of an older KubeRay."""
+    group = f"older-{secrets.token_hex(3)}.ray.io"
+    crd = _own_crd(TOOLS / "kuberay" / "crd" / "bases" / "ray.io_rayjobs.yaml", group)
     crd["spec"]["versions"] = [each for each in crd["spec"]["versions"] if each["name"] == "v1"]
     fields = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     del fields["preRunningDeadlineSeconds"]
     for large in ("rayClusterSpec", "submitterPodTemplate"):  # the server needs a minute to learn these
         fields[large] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    kube.apply(crd)
-    name = crd["metadata"]["name"]
-    kube.watch("customresourcedefinitions", "", are_established, 120, f"no {name}", name=name)
-    explained = ("explain", "RayJob.spec", f"--api-version={group}/v1")
-    kube.wait_for(lambda: kube.kubectl(*explained, check=False).returncode == 0, 240, "no schema is served")
-    yield f"{group}/v1"
-    kube.delete("customresourcedefinitions", name)
+    with _served(kube, [crd]):
+        _wait_for_schema(kube, f"{group}/v1")
+        yield f"{group}/v1"
 
 
 def _operator(version: str) -> Manifest:
