@@ -3,7 +3,7 @@
 API server, or changes the node.
 `namespace`: one of the test's own there, `restricted`, gone afterwards.
 `shared_namespace`: one for the tests of a module, with the claim `runs`; each has runs of its own name there.
-`make`: makes runs in it.
+`make`: makes runs in it; `user`: makes users there with a job that no pod can run.
 
 The limit of a test's time is for the test alone, not for the fixtures before it, which wait for their turn.
 
@@ -21,9 +21,11 @@ import pytest
 
 from clusters.containers import image
 from clusters.kube import KubeCluster, shared_cluster, why_not
+from clusters.kube_api import manifest
 from clusters.kube_client import USERS_CLUSTER
 from clusters.kube_users import UsersCluster
 from kubernetes.rayjob_runs import CLAIM, RayJobRun
+from kubernetes.watched import User, write_job
 from whole_run import uninterrupted
 
 __all__ = ["image", "uninterrupted"]
@@ -126,3 +128,11 @@ def make(
         return RayJobRun(cluster, namespace, tmp_path, name, image=image, **sections)
 
     return make_run
+
+
+@pytest.fixture
+def user(kube: KubeCluster | UsersCluster, namespace: str, tmp_path: Path) -> Callable[..., User]:
+    """user(section=…) is alone in a namespace with a claim."""
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    kube.apply(manifest("PersistentVolumeClaim", "runs", spec=claim), namespace=namespace)
+    return lambda **more: User(kube, namespace, write_job(tmp_path, namespace, **more))

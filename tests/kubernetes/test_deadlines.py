@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from clusters.kube_api import manifest
 from clusters.kube_client import Kubernetes
 from clustertrain.launchers.kubernetes.observed.pod_problems import seconds
-from kubernetes.watched import QUOTA, User, write_job
+from kubernetes.watched import User, write_job
 
 pytestmark = pytest.mark.timeout(600)
 DEADLINE_S = 60
@@ -62,7 +63,8 @@ def users(kube: Kubernetes, namespace: str, tmp_path):
     """For each of NEVER, its user."""
     kube.make_volume(namespace, "runs")
     small = kube.make_namespace()
-    kube.apply(QUOTA, namespace=small)
+    quota = manifest("ResourceQuota", "small", spec={"hard": {"requests.memory": "16Mi"}})
+    kube.apply(quota, namespace=small)
 
     def user(name):
         never, where = NEVER[name], small if name == "quota" else namespace

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from clusters.kube_addons import are_established
-from clusters.kube_api import Refused
+from clusters.kube_api import Refused, manifest
 from clusters.kube_client import TOOLS, Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, ClusterError
 from clustertrain.job.file import load_job
@@ -21,7 +21,7 @@ from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.render.manifests import manifests
-from kubernetes.watched import User, admission_policy, bind_role, inert, write_job
+from kubernetes.watched import admission_policy, bind_role, inert
 from launchers.kubernetes.fabric import examples
 from launchers.kubernetes.manifest_changes import (
     ABSENT,
@@ -56,13 +56,9 @@ def _wait_for_schema(kube: Kubernetes, version: str) -> None:
 
 
 @pytest.fixture
-def user(kube: Kubernetes, namespace: str, tmp_path):
-    """user(section=…) has a namespace with a claim, and a job whose RayJob the operator leaves alone."""
-    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    metadata = {"name": "runs"}
-    made = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim}
-    kube.apply(made, namespace=namespace)
-    return lambda **more: User(kube, namespace, write_job(tmp_path, namespace, **{**inert(), **more}))
+def user(user):
+    """user(section=…) has a job whose RayJob the operator leaves alone."""
+    return lambda **more: user(**{**inert(), **more})
 
 
 def applied(kube: Kubernetes, namespace: str) -> list[str]:
@@ -224,8 +220,7 @@ def _operator(version: str) -> Manifest:
     container = {"name": "operator", "image": f"quay.io/kuberay/operator:{version}"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
     spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
-    metadata = {"name": "kuberay-operator", "labels": labels}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    return manifest("Deployment", metadata={"name": "kuberay-operator", "labels": labels}, spec=spec)
 
 
 @pytest.mark.nightly  # launchers/kubernetes/test_operator_version.py has the messages, without older CRDs
@@ -451,10 +446,8 @@ def test_check_asks_the_server_for_the_pods_of_a_rayjob(user, kube, namespace):
     assert "runAsUser=0" in root and "kubernetes.run_as" in root.splitlines()[-1]
     sidecar = refused("kubernetes.submission_mode=SidecarMode")
     assert 'container "ray-job-submitter" must set securityContext' in sidecar
-    limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small"}}
-    kube.apply(
-        {**limits, "spec": {"limits": [{"type": "Container", "max": {"memory": "1Gi"}}]}}, namespace=namespace
-    )
+    limits = [{"type": "Container", "max": {"memory": "1Gi"}}]
+    kube.apply(manifest("LimitRange", "small", spec={"limits": limits}), namespace=namespace)
     assert "maximum memory usage per Container is 1Gi, but limit is 2Gi" in refused(
         "kubernetes.head.memory=2Gi"
     )

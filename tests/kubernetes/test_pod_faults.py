@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from clusters.kube_api import manifest
 from clusters.kube_conf import NODE
 from clustertrain.launchers.kubernetes.observed.pod_problems import seconds
 from clustertrain.run.streams.step_counter import reached_step
@@ -22,15 +23,12 @@ DEADLINE_S = 300  # to start takes a minute or two; the node controller waits 50
 LATE_S = 20  # the operator looks every 3 s, on a busy machine
 
 
-def secret(name, **values):
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
-
-
 @pytest.mark.faults
 @pytest.mark.nightly  # in CI: the limit of a cgroup in whole/test_limits.py
 def test_a_worker_killed_at_the_memory_limit_of_its_pod_is_named_and_not_started_again(make, kube, namespace):
     """A pod has 512 Mi for its worker, 1 Gi for Ray. A bit below both Ray would end the worker by itself."""
-    kube.apply(secret("kernel-alone", RAY_memory_monitor_refresh_ms="0"), namespace=namespace)
+    secret = manifest("Secret", "kernel-alone", stringData={"RAY_memory_monitor_refresh_ms": "0"})
+    kube.apply(secret, namespace=namespace)
     run = make(
         "hungry",
         task="hungry:Hungry",

@@ -7,55 +7,49 @@ import secrets
 
 import pytest
 
+from clusters.kube_api import manifest
 from clusters.kube_client import Kubernetes
 from clusters.kube_pods import shell_pod
 from clustertrain.errors import EXIT_CLUSTER
-from kubernetes.watched import User, admission_policy, inert, write_job
+from kubernetes.watched import User, admission_policy, inert
 
 
-@pytest.fixture
-def user(kube: Kubernetes, namespace: str, tmp_path):
-    """user(section=…) is alone in a namespace with a claim."""
-    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    made = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs"}, "spec": claim}
-    kube.apply(made, namespace=namespace)
-    return lambda **more: User(kube, namespace, write_job(tmp_path, namespace, **more))
-
-
-def rule(kind: str, **spec: object) -> dict[str, object]:
-    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": "site"}, "spec": spec}
-
-
-def require(kube: Kubernetes, namespace: str, *resources: str) -> None:
-    """A quota that requires requests and limits, as soon as it counts."""
-    hard = {f"{kind}.{each}": "100Gi" for kind in ("requests", "limits") for each in resources}
-    kube.apply(rule("ResourceQuota", hard=hard), namespace=namespace)
+def limit(kube: Kubernetes, namespace: str, amount: str, *keys: str) -> None:
+    """A quota, as soon as it counts."""
+    quota = manifest("ResourceQuota", "site", spec={"hard": dict.fromkeys(keys, amount)})
+    kube.apply(quota, namespace=namespace)
 
     def counts(quotas: list[dict]) -> bool:
-        return any(set(each.get("status", {}).get("hard", ())) == set(hard) for each in quotas)
+        return any(set(each.get("status", {}).get("hard", ())) == set(keys) for each in quotas)
 
     kube.watch("resourcequotas", namespace, counts, 120, "the quota does not count", name="site")
 
 
-def test_a_quota_that_requires_limits_admits_all_pods(user, kube, namespace):
-    require(kube, namespace, "cpu", "memory")
-    own = user()
-    own("submit")
+def wait_for_its_pods(own: User) -> None:
     for role in ("head", "worker"):
         selector = f"clustertrain.io/run={own.name},clustertrain.io/role={role}"
-        kube.watch("pods", namespace, bool, 180, f"the operator creates no {role}", selector=selector)
+        otherwise = f"the operator creates no {role}"
+        own.kube.watch("pods", own.namespace, bool, 180, otherwise, selector=selector)
+
+
+def test_a_quota_that_requires_limits_admits_all_pods(user, kube, namespace):
+    keys = (f"{kind}.{each}" for kind in ("requests", "limits") for each in ("cpu", "memory"))
+    limit(kube, namespace, "100Gi", *keys)
+    own = user()
+    own("submit")
+    wait_for_its_pods(own)
 
 
 def test_a_quota_on_disk_requires_no_limits(user, kube, namespace):
     """As opposed to CPU and memory: KubeRay's own init container has none."""
-    require(kube, namespace, "ephemeral-storage")
+    limit(kube, namespace, "100Gi", "requests.ephemeral-storage", "limits.ephemeral-storage")
     user(**inert())("submit")
 
 
 def test_a_limit_range_is_met_before_anything_is_applied(user, kube, namespace):
     amounts = {"max": {"cpu": "900m", "ephemeral-storage": "2Gi"}, "default": {"cpu": "60m"}}
     limits = [{"type": "Container", "min": {"cpu": "50m"}, **amounts}]
-    kube.apply(rule("LimitRange", limits=limits), namespace=namespace)
+    kube.apply(manifest("LimitRange", "site", spec={"limits": limits}), namespace=namespace)
     own = user(**inert())
     refused = own("submit", code=EXIT_CLUSTER).stderr
     assert "Pod watched-head-: " in refused
@@ -104,13 +98,8 @@ def test_a_policy_on_labels_names_the_key_of_labels(user, kube, namespace):
 
 @pytest.mark.parametrize("key", ["count/networkpolicies.networking.k8s.io", "count/rayjobs.ray.io"])
 def test_a_quota_that_counts_what_is_applied_refuses_it_before(user, kube, namespace, key):
-    refused = "exceeded quota: site"
-    kube.apply(rule("ResourceQuota", hard={key: "0"}), namespace=namespace)
-    own = user()
-    kube.wait_for(
-        lambda: refused in own("check", "--no-code", code=None).stderr, 120, "the quota does not count"
-    )
-    assert refused in own("submit", code=EXIT_CLUSTER).stderr
+    limit(kube, namespace, "0", key)
+    assert "exceeded quota: site" in user()("submit", code=EXIT_CLUSTER).stderr
     assert not kube.items("rayjobs", namespace)
 
 
@@ -123,12 +112,7 @@ def test_a_quota_that_counts_what_is_applied_refuses_it_before(user, kube, names
 )
 def test_submit_prints_the_quota_that_keeps_pods_from_being_created(user, kube, namespace, key, said):
     """The RayJob is applied, since a quota may have room later."""
-    kube.apply(rule("ResourceQuota", hard={key: "0"}), namespace=namespace)
-
-    def counts(quotas: list[dict]) -> bool:
-        return any(key in each.get("status", {}).get("hard", ()) for each in quotas)
-
-    kube.watch("resourcequotas", namespace, counts, 120, "the quota does not count", name="site")
+    limit(kube, namespace, "0", key)
     printed = user()("submit").stdout
     assert said in printed and "exceeded quota: site" in printed
     if key == "requests.memory":
@@ -162,9 +146,7 @@ def test_a_site_that_demands_an_owner_of_every_object_gets_it(user, kube, namesp
     own("submit", code=EXIT_CLUSTER)
     given = "{example.org/owner: vision}"
     own("submit", "--set", f"kubernetes.labels={given}", "--set", f"kubernetes.annotations={given}")
-    for role in ("head", "worker"):
-        selector = f"clustertrain.io/run={own.name},clustertrain.io/role={role}"
-        kube.watch("pods", namespace, bool, 180, f"the operator creates no {role}", selector=selector)
+    wait_for_its_pods(own)
 
 
 def test_pods_of_a_run_resolve_names_by_the_dns_of_the_cluster_and_by_no_other_server(user, kube, namespace):

@@ -22,13 +22,6 @@ _POLL_S = 1.0  # one look is five requests, and a status is a second of CPU time
 ROOT = Path(__file__).parent.parent.parent
 ROLE_FILE = ROOT / "k8s" / "rbac.yaml"
 _INERT = {"spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}  # the operator leaves it to somebody else
-# In which no pod of a run has room.
-QUOTA = {
-    "apiVersion": "v1",
-    "kind": "ResourceQuota",
-    "metadata": {"name": "small"},
-    "spec": {"hard": {"requests.memory": "16Mi"}},
-}
 
 
 @dataclass
