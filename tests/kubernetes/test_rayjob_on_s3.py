@@ -5,7 +5,6 @@ are enforced by the fixture.
 """
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,9 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.streams.history import AttemptFollower, curve
 from clustertrain.run.streams.streams import Tail
 from kubernetes.rayjob_runs import PATIENCE_S, RayJobRun, slow
+from on_clusters import DIGITS
 from whole_run import same_weights
 
-CHECKOUT = Path(__file__).parents[2]
 PREFIX = "runs"
 pytestmark = [pytest.mark.timeout(900), pytest.mark.s3, pytest.mark.nightly]
 
@@ -69,17 +68,13 @@ def make(kube, namespace, image, tmp_path, aws_environment):
 
 
 def test_a_rayjob_leaves_all_of_its_run_on_s3_and_nothing_else(make, kube):
-    digits = CHECKOUT / "examples" / "digits"
-    run = make(
-        "digits",
-        task="digits:Digits",
-        args={"lr": 0.002},
-        code=str(digits),
-        data={"digits": {"uri": str(digits / "digits.tar.gz"), "extract": True}},
-        train={"epochs": 15, "batch_size": 32, "seed": 0, "eval_every": {"epochs": 3}, "log_every": 5},
-        checkpoint={"every": {"epochs": 3}, "keep_last": 2},
-        env={"KEY": "${AWS_ACCESS_KEY_ID}"},  # of the pods' Secret: without a value the run would not start
-    )
+    sections = {
+        **DIGITS,
+        "train": {**DIGITS["train"], "eval_every": {"epochs": 3}, "log_every": 5},
+        "checkpoint": {"every": {"epochs": 3}, "keep_last": 2},
+        "env": {"KEY": "${AWS_ACCESS_KEY_ID}"},  # of the Secret: without a value the run would not start
+    }
+    run = make("digits", **sections)
     run.submit().wait(within_s=400)
     result = run.result
     assert (result.state, result.world_size) == ("done", 2)
