@@ -51,7 +51,7 @@ class RayCluster(ABC):
     name: str = "Ray"
     outlives_run: ClassVar[bool] = False
     is_this_machine: ClassVar[bool] = False
-    has_ray: ClassVar[bool] = True
+    has_ray: bool = True
     has_worker_slots: ClassVar[bool] = False
 
     @property

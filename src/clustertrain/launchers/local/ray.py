@@ -25,24 +25,24 @@ _PRIVATE_OF_INIT = ("node_ip_address", "temp_dir", "memory")
 
 def ray_cluster(job: Job) -> RayCluster:
     """The cluster of RAY_ADDRESS if that is set; else Ray on this machine, or none."""
-    if os.environ.get(variables.RAY) == NO_RAY:
-        return NoRay(os.environ[variables.RAY_DIR], job.resources)
-    if address := ray_address():
+    has_ray = os.environ.get(variables.RAY) != NO_RAY
+    if has_ray and (address := ray_address()):
         resize_after_s = job.failures.resize_after_s if len(job.world_sizes) > 1 else 0.0
         return GivenRay(address, job.resources, job.failures.ray_start_s, resize_after_s)
-    return LocalRay(os.environ[variables.RAY_DIR], job.resources, job.failures.ray_start_s)
+    return LocalRay(os.environ[variables.RAY_DIR], job.resources, job.failures.ray_start_s, has_ray)
 
 
 @dataclass(frozen=True)
 class LocalRay(RayCluster):
-    """Ray that the driver starts on this machine, with the resources of the run. It ends with the driver.
+    """This machine, with a Ray that the driver starts and that ends with it, or without one (`run --no-ray`).
 
-    `folder`: a private folder with a short path; Ray's files and sockets are below it.
+    `folder`: a private folder with a short path, for the files and sockets of Ray and of the fork server.
     """
 
     folder: str
     resources: Resources
     start_s: float
+    has_ray: bool = True
     is_this_machine = True
 
     @property
@@ -85,33 +85,11 @@ class LocalRay(RayCluster):
     def is_gone(self) -> bool:
         from clustertrain.driver.ray_internals import is_stock
 
-        if is_stock():
+        if is_stock() or not self.has_ray:
             return False
         from clustertrain.driver.ray_watch import has_ended
 
         return has_ended()
-
-
-@dataclass(frozen=True)
-class NoRay(RayCluster):
-    """This machine without Ray. `folder`: private, with a short path, for the socket of the fork server."""
-
-    folder: str
-    resources: Resources
-    has_ray = False
-    is_this_machine = True
-
-    @property
-    def deadline(self) -> Deadline:
-        raise NotImplementedError
-
-    def prepare(self) -> None:
-        from clustertrain.driver.fork.starter import fork_server_of_this_process
-
-        fork_server_of_this_process(Path(self.folder), self.resources.cpus_per_worker)
-
-    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
