@@ -113,12 +113,6 @@ def _shell_line(line: str) -> str:
     return line
 
 
-def _output(path: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9_./+@=-]+", path):
-        return path
-    raise ValueError("must be a folder whose path has only letters, digits and _ . / + @ = -")
-
-
 def _program(path: str) -> str:
     if path.startswith("-"):
         raise ValueError("must be a program, such as /sw/train/bin/python, not an option")
@@ -151,7 +145,7 @@ Dependency = Annotated[
 ]
 PassedOn = Annotated[Variable, AfterValidator(_variable)]
 ShellLine = Annotated[str, AfterValidator(_shell_line), written_as("text")]
-Folder = Annotated[Path, AfterValidator(_output)]
+Folder = Annotated[Path, _one_word("a folder", "A-Za-z0-9_./+@=-")]
 Mount = Annotated[str, AfterValidator(_mount), written_as("`/folder[:/inside[:ro]]`")]
 Program = Annotated[Path, AfterValidator(_program)]
 Option = Annotated[str, AfterValidator(_option), written_as("`--option=value`")]
