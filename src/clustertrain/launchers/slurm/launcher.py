@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,14 +115,12 @@ class SlurmScheduler(Scheduler):
         queue.cancel(job.job_id, only_waiting=only_waiting)
 
 
-def environment(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(job: Job) -> dict[str, str]:
     """The environment of sbatch, which --export=ALL passes on to the job. It contains only the variables to
     pass on: no secret of the login session, and no SBATCH_… variable that would override the script."""
     passed_on = {name for name, key in _SBATCH_DEFAULTS.items() if getattr(job.section(Slurm), key) is None}
-    passed_on |= {*passed_variables(job), *_COMMAND_VARIABLES}
-    return {
-        name: value for name, value in environ.items() if name in passed_on and name != variables.SUBMISSION
-    }
+    passed_on |= {*passed_variables(job), *_COMMAND_VARIABLES} - {variables.SUBMISSION}
+    return {name: value for name, value in os.environ.items() if name in passed_on}
 
 
 LAUNCHER = Launcher(SlurmScheduler())

@@ -46,13 +46,13 @@ def _job_id(environ: Mapping[str, str]) -> str:
     return f"{environ['SLURM_ARRAY_JOB_ID']}_{index}"
 
 
-def check_no_array(job: Job, command: CommandLine, environ: Mapping[str, str] = os.environ) -> None:
+def check_no_array(job: Job, command: CommandLine) -> None:
     """Check that this SLURM job is not an element of an array (sbatch --array, or SBATCH_ARRAY_INX).
 
     Raises:
         ClusterError: it is one.
     """
-    if index := environ.get("SLURM_ARRAY_TASK_ID"):
+    if index := os.environ.get("SLURM_ARRAY_TASK_ID"):
         raise ClusterError(
             f"This job is element {index} of a job array, and all its elements would be the run {job.name}.\n"
             f"Submit each value as a run of its own, as in docs/sweeps.md: {command} "
