@@ -70,10 +70,11 @@ def test_the_points_of_a_sweep_train_in_turn_behind_the_command(make_run):
     run.before = set(run.left(0))
     grid = "--no-check", "--grid", "failures.retries=0,1,2"
     printed = call(run, "submit", "--to", "local", *grid, str(run.job_file))
-    assert re.findall(r"^submitted (\S+) as local job \S+: (\w+)", printed, re.MULTILINE) == [
+    waits = "PENDING (a run before it in the sweep has not ended)"
+    assert re.findall(r"^submitted (\S+) as local job \S+: (.+)", printed, re.MULTILINE) == [
         ("points-0", "RUNNING"),
-        ("points-1", "PENDING"),
-        ("points-2", "PENDING"),
+        ("points-1", waits),
+        ("points-2", waits),
     ]
     assert "was cancelled in the queue" in call(run, "stop", "points-1")
     assert "cancelled (cancelled)" in call(run, "status", "points-1")

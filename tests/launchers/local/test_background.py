@@ -91,29 +91,6 @@ def test_another_process_with_the_pid_of_a_job_is_not_the_job(start):
     assert job_id in scheduler.states([job]).jobs, "it does not wait"
 
 
-def test_the_next_point_of_a_sweep_waits_for_the_one_before(start, tmp_path):
-    scheduler, job, first = launcher_of("local").scheduler, job_of(tmp_path), start("sleep 60")
-
-    def submitted(*after):
-        plan = scheduler.plan(job, replace(OPTIONS, after=tuple(each.job_id for each in after)))
-        return scheduler.submit(job, plan, "no submission", UNKNOWN)
-
-    def state(handle):
-        return scheduler.states([handle]).jobs.get(handle.job_id)
-
-    second = submitted(first)
-    third = submitted(first, second)
-    assert state(second).text == "PENDING (a run before it in the sweep has not ended)"
-    assert state(second).is_waiting and not state(first).is_waiting
-    scheduler.cancel(second, only_waiting=True)
-    assert (state(second), state(third).native) == (None, "PENDING")
-    scheduler.cancel(first)
-    ends = time.monotonic() + 20
-    while "error: no submission: there is no such file" not in (said := Path(third.output).read_text()):
-        assert time.monotonic() < ends, said
-        time.sleep(0.1)
-
-
 def test_a_job_that_ignores_the_request_to_end_is_killed(start, monkeypatch):
     monkeypatch.setattr("clustertrain.launchers.local.launcher._KILLED_AFTER_S", 0.5)
     scheduler = launcher_of("local").scheduler
