@@ -99,16 +99,6 @@ def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path, monkeypatch):
     assert Mailbox(tmp_path).query_job() == ""
 
 
-def test_signals_and_the_verdict(tmp_path):
-    mail = Mailbox(tmp_path)
-    assert not mail.has_lead() and not mail.has_term()
-    (tmp_path / "lead").touch()
-    (tmp_path / "term").touch()
-    assert mail.has_lead() and mail.has_term()
-    mail.write_verdict("requeue", 75)
-    assert (tmp_path / "verdict").read_text() == "requeue 75\n"
-
-
 def test_on_a_full_disk_the_verdict_is_a_link(tmp_path, monkeypatch):
     def full(path, text):
         path.touch()

@@ -7,16 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.job.file import load_job, parse_job
+from clustertrain.job.file import parse_job
 from clustertrain.launchers.slurm.agent import node as module
 from clustertrain.launchers.slurm.agent.allocation import read_start_of_job
-from clustertrain.launchers.slurm.agent.node import prepare_node, read_start
+from clustertrain.launchers.slurm.agent.node import prepare_node
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.ports import Ports
 from clustertrain.run.admission import Options
-from clustertrain.run.folder import RunDir
-from clustertrain.run.snapshot import take_snapshot
-from clustertrain.run.submission import Submission, upload
 
 JOB = parse_job(
     "name: a\nfunction: m:f\n"
@@ -88,25 +85,3 @@ def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, m
         with pytest.raises(ClusterError):
             prepare_node(start, "127.0.0.1")
     assert seeds[0] != seeds[1]
-
-
-def test_a_node_finds_each_folder_of_code_in_the_submission(tmp_path, monkeypatch):
-    step = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "site", "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1"}
-    for name, value in {**step, **SCRIPT}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("project/src", "lib"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "train.py").write_text(f"name = {name!r}\n")
-    (tmp_path / "job.yaml").write_text("name: a\nscript: src/train.py\ncode: [project, lib, project/src]\n")
-    made = load_job(tmp_path / "job.yaml")
-    run = RunDir.newest(made.storage.location, "a")
-    taken = take_snapshot(made)
-    upload(run, taken)
-    folder = tmp_path / "node"
-    folder.mkdir()
-    text = Submission(run.store.location, run.name, run.generation, taken.digest).to_text()
-    start = read_start(text, folder)
-    assert start.job == made
-    assert start.code == [folder / "code" / place for place in ("1", "2", "1/src")]
-    assert (start.code[1] / "train.py").read_text() == "name = 'lib'\n"
-    assert (start.code[2] / "train.py").read_text() == "name = 'project/src'\n"
