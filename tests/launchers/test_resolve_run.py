@@ -18,7 +18,6 @@ from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.resolve_run import find, find_job
 from clustertrain.launchers.target import Target
-from clustertrain.node.installed import launcher_names
 from clustertrain.observe.status import NotStarted
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
@@ -54,11 +53,6 @@ def found(text, *sets, to=None):
     launcher, target = find(text, sets, to, notes.append)
     assert not notes
     return launcher.name, target
-
-
-@pytest.mark.parametrize("name", launcher_names())
-def test_every_launcher_has_what_the_interface_names(name):
-    assert launcher_of(name).name == name
 
 
 def test_an_unknown_launcher_names_the_known_ones():

@@ -28,8 +28,7 @@ __all__ = ["job"]
 
 def test_too_few_cpus_are_an_arithmetic(job, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    on_a_machine(monkeypatch, cpus=2, gpus=0)
     with pytest.raises(ClusterError) as caught:
         run_local(job(resources={"workers": 5}), Options(), open_screen())
     assert known_runs() == ([], [])
@@ -39,8 +38,7 @@ def test_too_few_cpus_are_an_arithmetic(job, monkeypatch, tmp_path):
 
 
 def test_a_range_of_workers_takes_what_fits(job, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    on_a_machine(monkeypatch, cpus=3, gpus=0)
     elastic = job(resources={"workers": [1, 8]}, train={"epochs": 2, "global_batch_size": 8})
     # 8 samples divide by 1, 2, 4 and 8; 3 CPUs hold 1 and 2 of these.
     assert world_sizes_here(elastic) == [1, 2]
