@@ -6,33 +6,27 @@ import pytest
 
 from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
 from clustertrain.launchers.slurm.queue import query_queue, query_squeue
-from slurm.login import Login
 from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def accounting(tmp_path_factory):
+def cluster(tmp_path_factory):
     if reason := why_not():
         pytest.skip(reason)
     with AccountingCluster(nodes=1, shared=[tmp_path_factory.getbasetemp()], MinJobAge=2) as made:
         yield made
 
 
-@pytest.fixture
-def login(accounting, tmp_path, monkeypatch):
-    for name in ("SLURM_CONF", "PATH"):
-        monkeypatch.setenv(name, accounting.environment[name])
-    return Login(accounting, tmp_path)
-
-
 @pytest.mark.timeout(600)
-def test_accounting_remembers_what_the_controller_forgot(accounting, login):
+def test_accounting_remembers_what_the_controller_forgot(cluster, login, monkeypatch):
     """SLURM looks for jobs to forget once a minute."""
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, cluster.environment[name])
     login.job()
     login.submit("job.yaml", "--set", "slurm.options=[--hold]")
     (taken_out,) = login.jobs()
-    accounting.command("scancel", taken_out)
-    done, failed = accounting.sbatch(wrap="exit 0"), accounting.sbatch(wrap="exit 3")
+    cluster.command("scancel", taken_out)
+    done, failed = cluster.sbatch(wrap="exit 0"), cluster.sbatch(wrap="exit 3")
     jobs = [taken_out, done, failed]
     wait_until(lambda: not query_squeue(jobs), 400, poll_s=1)
     answer = query_queue(jobs)
@@ -47,11 +41,11 @@ def test_accounting_remembers_what_the_controller_forgot(accounting, login):
         return next(row for row in rows if row.startswith("state ")).partition(" ")[2].strip()
 
     assert state() == f"cancelled (cancelled): SLURM job {taken_out} was cancelled through SLURM"
-    accounting.stop_accounting()
+    cluster.stop_accounting()
     assert state() == f"cancelled (cancelled): SLURM job {taken_out} was cancelled through SLURM", (
         "it was kept"
     )
-    accounting.start_accounting()
+    cluster.start_accounting()
     assert state().startswith("cancelled")
 
 
@@ -64,33 +58,31 @@ def test_who_or_what_accounting_does_not_know_is_refused(login, key, remedy):
     assert login.jobs() == set()
 
 
-def test_a_limit_of_a_qos_is_named_with_what_helps(accounting, login):
-    accounting.accounts("add", "qos", "full")
-    accounting.accounts("modify", "qos", "full", "set", "MaxSubmitJobsPerUser=0")
-    accounting.accounts("modify", "user", "root", "set", "qos+=full")
+def test_a_limit_of_a_qos_is_named_with_what_helps(cluster, login):
+    cluster.accounts("add", "qos", "full")
+    cluster.accounts("modify", "qos", "full", "set", "MaxSubmitJobsPerUser=0")
+    cluster.accounts("modify", "user", "root", "set", "qos+=full")
     login.job(slurm={"qos": "full"})
     error = login.submit("job.yaml", code=3)
     assert "time limits); QOSMaxSubmitJobPerUserLimit." in error
     assert error.splitlines()[1].startswith("A limit of your account or qos: ")
 
 
-def test_a_job_goes_to_its_account_and_qos(accounting, login):
-    accounting.accounts("add", "qos", "night")
-    accounting.accounts("modify", "user", "root", "set", "qos+=night")
+def test_a_job_goes_to_its_account_and_qos(cluster, login):
+    cluster.accounts("add", "qos", "night")
+    cluster.accounts("modify", "user", "root", "set", "qos+=night")
     login.job(slurm={"account": ACCOUNT, "qos": "night"})
     login.submit("job.yaml", "--set", "slurm.options=[--hold]")
     (job_id,) = login.jobs()
-    job = accounting.job(job_id)
-    accounting.command("scancel", job_id)
+    job = cluster.job(job_id)
     assert (job["Account"], job["QOS"]) == (ACCOUNT, "night")
 
 
-def test_a_qos_may_lift_the_limits_of_a_partition(accounting, login):
-    accounting.accounts("add", "qos", "long", "set", "Flags=PartitionTimeLimit")
-    accounting.accounts("modify", "user", "root", "set", "qos+=long")
+def test_a_qos_may_lift_the_limits_of_a_partition(cluster, login):
+    cluster.accounts("add", "qos", "long", "set", "Flags=PartitionTimeLimit")
+    cluster.accounts("modify", "user", "root", "set", "qos+=long")
     login.job(slurm={"partition": "short", "time_limit": "1h", "options": ["--hold"]})
     assert "partition short allows 10m" in login.submit("job.yaml", code=3)
     job_id = re.search(r"SLURM job (\d+)", login.submit("job.yaml", "--set", "slurm.qos=long"))[1]
-    job = accounting.job(job_id)
-    accounting.command("scancel", job_id)
+    job = cluster.job(job_id)
     assert (job["TimeLimit"], job["QOS"]) == ("01:00:00", "long")

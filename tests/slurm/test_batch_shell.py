@@ -92,7 +92,6 @@ def test_the_agent_of_the_head_learns_which_node_was_lost_since_when_and_how(clu
     pattern = rf"Node {other} was lost: SLURM has it as down\* since \d{{4}}-\S+ \(Not responding\)\."
     assert re.fullmatch(pattern, by_state)
     assert by_srun == f"Node {other} was lost: srun reports its failure."
-    cluster.command("scancel", job_id)
 
 
 @pytest.mark.timeout(600)

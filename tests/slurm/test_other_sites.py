@@ -49,7 +49,7 @@ class OtherSite(SlurmCluster):
 
 
 @pytest.fixture(scope="module")
-def site(_possible, tmp_path_factory):
+def cluster(_possible, tmp_path_factory):
     settings = {
         "JobSubmitPlugins": "lua",
         "CliFilterPlugins": "cli_filter/lua",
@@ -58,11 +58,6 @@ def site(_possible, tmp_path_factory):
     }
     with OtherSite(1, [tmp_path_factory.getbasetemp()], **settings) as made:
         yield made
-
-
-@pytest.fixture
-def login(site, tmp_path):
-    return Login(site, tmp_path)
 
 
 def test_the_error_of_sbatch_is_shown_among_what_plugins_print(login):
@@ -78,24 +73,22 @@ def test_the_reason_of_a_plugin_is_shown(login):
     assert "Set a project with --comment." in login.submit("job.yaml", code=3)
 
 
-def test_what_the_site_chose_is_reported_and_a_suspended_job_trains_on(login, site):
+def test_what_the_site_chose_is_reported_and_a_suspended_job_trains_on(login, cluster):
     login.job()
     said = login.submit("job.yaml", "--set", "slurm.options=[--hold]")
     assert "note: ProctrackType of this cluster is proctrack/pgid" in said
     assert "JobRequeue=0" in said
     (record,) = login.records()
     assert record["job_id"] in login.jobs(), "a plugin printed lines with other numbers"
-    assert site.job(record["job_id"])["Requeue"] == "1"
-    site.command("scancel", record["job_id"])
+    assert cluster.job(record["job_id"])["Requeue"] == "1"
+    cluster.command("scancel", record["job_id"])
     login.write_agent("#!/bin/sh\n: > $CLUSTERTRAIN_MAIL/agent; sleep 600\n")
     said = login.submit("job.yaml", "--set", "slurm.requeue=false")
     assert "JobRequeue" not in said
     job_id = login.records()[-1]["job_id"]
-    assert site.wait_for_state(job_id, {"RUNNING"})["Requeue"] == "0"
-    site.command("scontrol", "suspend", job_id)
-    status = login("status", "job.yaml").stdout
-    site.command("scancel", job_id)
-    assert "proctrack/pgid suspends the agent only" in status
+    assert cluster.wait_for_state(job_id, {"RUNNING"})["Requeue"] == "0"
+    cluster.command("scontrol", "suspend", job_id)
+    assert "proctrack/pgid suspends the agent only" in login("status", "job.yaml").stdout
 
 
 def test_select_linear_gives_no_step_gpus_and_the_python_of_the_nodes_is_not_blamed(fresh_cluster, tmp_path):

@@ -82,6 +82,14 @@ def in_a_partition_that_is_down(cluster):
     cluster.command("scontrol", "update", "PartitionName=gpu", "State=DOWN")
 
 
+@pytest.fixture
+def changing(cluster):
+    """The cluster, whose partition is as before in the end, and no node reserved."""
+    yield cluster
+    cluster.command("scontrol", "delete", "ReservationName=mine", check=False)
+    cluster.command("scontrol", "update", "PartitionName=gpu", "State=UP", "Default=YES")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -91,30 +99,20 @@ def in_a_partition_that_is_down(cluster):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_slurm_queues_until_nodes_return_is_submitted_with_its_reason(login, cluster, change, said):
+def test_what_slurm_queues_until_nodes_return_is_submitted_with_its_reason(login, changing, change, said):
     """SLURM's --test-only plans with the nodes that it can use now, and says of such a job what it says of
     one that no node can ever run."""
-    change(cluster)
+    change(changing)
     login.job(resources={"workers": 3, "nodes": 3})
-    try:
-        printed = login.submit("job.yaml")
-        (record,) = login.records()
-        assert cluster.job(record["job_id"])["JobState"] == "PENDING"
-        cluster.command("scancel", record["job_id"])
-    finally:
-        cluster.command("scontrol", "update", "NodeName=node3", "State=RESUME", check=False)
-        cluster.command("scontrol", "delete", "ReservationName=mine", check=False)
-        cluster.command("scontrol", "update", "PartitionName=gpu", "State=UP")
-    assert said in printed
+    assert said in login.submit("job.yaml")
+    (record,) = login.records()
+    assert changing.job(record["job_id"])["JobState"] == "PENDING"
 
 
-def test_a_reservation_of_others_is_no_matter_of_partitions(login, cluster):
-    reserved(cluster)
+def test_a_reservation_of_others_is_no_matter_of_partitions(login, changing):
+    reserved(changing)
     login.job(slurm={"reservation": "mine"})
-    try:
-        error = refusal(login, 3)
-    finally:
-        cluster.command("scontrol", "delete", "ReservationName=mine")
+    error = refusal(login, 3)
     assert "sbatch printed: Access denied to requested reservation.\nName a reservation that you may" in error
 
 
@@ -125,16 +123,13 @@ PARTITIONS = {
 }
 
 
+@pytest.mark.usefixtures("changing")
 @pytest.mark.parametrize(("partition", "change", "said", "remedy"), PARTITIONS.values(), ids=PARTITIONS)
-def test_slurm_says_that_a_partition_cannot_take_the_job(request, partition, change, said, remedy):
-    login, cluster = request.getfixturevalue("login"), request.getfixturevalue("cluster")
+def test_slurm_says_that_a_partition_cannot_take_the_job(login, partition, change, said, remedy):
     login.job(slurm={"partition": partition})
-    try:
-        if change:
-            cluster.command("scontrol", "update", "PartitionName=gpu", change)
-        error = refusal(login, 3)
-    finally:
-        cluster.command("scontrol", "update", "PartitionName=gpu", "State=UP", "Default=YES")
+    if change:
+        login.cluster.command("scontrol", "update", "PartitionName=gpu", change)
+    error = refusal(login, 3)
     assert said in error
     assert remedy in error
     assert "slurm.partition" in error
