@@ -58,7 +58,7 @@ def test_a_site_that_would_queue_the_impossible_for_ever(fresh_cluster, tmp_path
     for sections, said in (
         ({"slurm": {"partition": "short", "time_limit": "1h"}}, "partition short allows 10m"),
         ({"resources": {"workers": 2, "nodes": 2}}, "partition gpu has 1 such nodes"),
-        ({"resources": {"workers": 9}}, "has at most 4"),
+        ({"resources": {"workers": 9}}, "9 workers × 1 CPUs = 9 CPUs on each node, and a node of"),
     ):
         login.job(**sections)
         assert said in refusal(login, 3)

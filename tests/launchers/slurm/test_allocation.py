@@ -13,11 +13,9 @@ from clustertrain.launchers.slurm.agent.allocation import (
     _cpus,
     _gpus,
     _memory_bytes,
-    check_no_array,
     check_resources,
     read_start_of_job,
 )
-from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import SchedulerStart
 
 STEP = {
@@ -107,34 +105,15 @@ def test_memory(variables, mib):
     assert _memory_bytes({**STEP, **variables}) == (None if mib is None else mib * 2**20)
 
 
+def test_a_share_with_too_little_memory_is_an_arithmetic():
+    node = {"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_NODE": "800"}
+    said = "2 workers per node × 512 MiB of memory = 1024, and SLURM's allocation on n2 is 800."
+    with pytest.raises(ClusterError, match=said):
+        check("{workers: 4, nodes: 2, memory_per_worker: 512Mi}", **node)
+    check("{workers: 4, nodes: 2, memory_per_worker: 400Mi}", **node)
+
+
 def test_the_least_limit_of_a_cgroup_counts(monkeypatch):
     cgroups = [SimpleNamespace(limit_bytes=size) for size in (None, 300 * 2**20, 900 * 2**20)]
     monkeypatch.setattr(allocation, "read_limits", partial(SimpleNamespace, cgroups=cgroups))
     assert _memory_bytes({**STEP, "SLURM_MEM_PER_NODE": "800"}) == 300 * 2**20
-
-
-def test_a_share_that_is_too_small_is_an_arithmetic():
-    with pytest.raises(ClusterError) as caught:
-        check("{workers: 4, nodes: 2, cpus_per_worker: 3}", SLURM_CPUS_ON_NODE="4")
-    assert "2 workers per node × 3 CPUs = 6, and SLURM's allocation on n2 is 4." in str(caught.value)
-    check("{workers: 4, nodes: 2, cpus_per_worker: 2}", SLURM_CPUS_ON_NODE="4")
-
-
-@pytest.mark.parametrize(
-    ("resources", "what"),
-    [
-        ("{workers: 2, nodes: 2, gpus_per_worker: 2}", "GPUs"),
-        ("{workers: 2, nodes: 2, memory_per_worker: 1Gi}", "MiB of memory"),
-    ],
-)
-def test_gpus_and_memory_count_as_well(resources, what):
-    with pytest.raises(ClusterError, match=what):
-        check(resources, SLURM_GPUS_ON_NODE="1", SLURM_MEM_PER_NODE="800")
-
-
-def test_an_element_of_an_array_is_refused_with_the_way_to_do_it():
-    command = CommandLine("submit --to slurm", "a job.yaml")
-    check_no_array(job("{workers: 1}"), command, STEP)
-    with pytest.raises(ClusterError, match=r"element 7 of a job array") as caught:
-        check_no_array(job("{workers: 1}"), command, {**STEP, "SLURM_ARRAY_TASK_ID": "7"})
-    assert "clustertrain submit --to slurm 'a job.yaml' --set name=a-7 --set args." in str(caught.value)

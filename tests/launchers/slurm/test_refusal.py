@@ -34,13 +34,6 @@ def test_the_error_counts_wherever_it_is_and_a_banner_does_not_choose_the_remedy
     assert remedy.startswith("Name a quality of service")
 
 
-def test_the_reason_that_a_plugin_gives_is_shown_beside_slurms_error():
-    error = "sbatch: error: Batch job submission failed: Unspecified error"
-    first, beside, _ = text_of(*BANNER, "sbatch: Set a project with --comment.", error)
-    assert "Unspecified error" in first
-    assert beside.endswith("timed out.; Set a project with --comment.")
-
-
 @pytest.mark.parametrize("own", ["allocation failure: ", "sbatch: error: Batch job submission failed: "])
 def test_slurms_own_reason_counts_although_a_plugin_prints_errors(own):
     """As SLURM 22.05 prints what a job_submit plugin says of a job that is then refused."""
@@ -52,27 +45,6 @@ def test_slurms_own_reason_counts_although_a_plugin_prints_errors(own):
     assert beside.startswith("A plugin of the site printed: ")
     assert beside.endswith("; Set a project.")
     assert remedy.startswith("See slurm.constraint")
-
-
-@pytest.mark.parametrize(
-    ("printed", "remedy"),
-    [
-        (
-            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
-            "A limit of",
-        ),
-        ("Access denied to requested reservation", "Name a reservation that you may use"),
-    ],
-)
-def test_a_limit_is_no_wrong_account_and_a_reservation_no_partition(printed, remedy):
-    """As SLURM 22.05 prints a limit of a QOS."""
-    limit, own = (
-        "sbatch: error: QOSMaxCpuPerJobLimit",
-        f"sbatch: error: Batch job submission failed: {printed}",
-    )
-    first, last = text_of(limit, own)
-    assert first == f"SLURM refused the job a. sbatch printed: {printed}; QOSMaxCpuPerJobLimit."
-    assert last.startswith(remedy)
 
 
 def test_another_error_names_the_cause_of_a_general_reason():

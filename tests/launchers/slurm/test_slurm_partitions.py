@@ -99,12 +99,6 @@ REFUSED = {
         "3 workers × 3 GPUs = 9 GPUs on each node, and a node of partition gpu has at most 8",
         "No partition here",
     ),
-    "no GPUs at all": (
-        None,
-        {"resources": {"workers": 1, "gpus_per_worker": 1}},
-        "1 workers × 1 GPUs = 1 GPUs on each node, and a node of partition cpu has at most 0",
-        "gpu, mig",
-    ),
     "too many of a type": (
         "gpu",
         {"gpu_type": "a100", "resources": {"nodes": 1, "gpus_per_node": 8}},
@@ -112,30 +106,11 @@ REFUSED = {
         "It has gpu:a100:4(S:0-1), gpu:h100:8(S:0-1): without a type leave out slurm.gpu_type.",
         "No partition here",
     ),
-    "a type where GPUs have none": (
-        "untyped",
-        {"gpu_type": "a100", "resources": {"nodes": 1, "gpus_per_node": 1}},
-        "has at most 0. It has gpu:2: without a type leave out slurm.gpu_type",
-        "gpu, mig",
-    ),
     "too few nodes of a kind": (
         "gpu",
         {"resources": {"nodes": 3, "gpus_per_node": 8}},
         "resources.nodes is 3, with 8 CPUs, 8 GPUs each, and partition gpu has 2 such nodes",
         "could run it: mig.",
-    ),
-    "too many CPUs": (
-        "cpu",
-        {"resources": {"workers": 2, "cpus_per_worker": 20}},
-        "2 workers × 20 CPUs = 40 CPUs on each node, and a node of partition cpu has at most 32",
-        "gpu",
-    ),
-    "too much memory": (
-        "cpu",
-        {"resources": {"workers": 2, "memory_per_worker": "64Gi"}},
-        "2 workers × 65536 MiB + 2048 MiB for Ray = 133120 MiB of memory on each node, "
-        "and a node of partition cpu has at most 128000",
-        "gpu",
     ),
 }
 

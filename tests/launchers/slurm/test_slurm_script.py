@@ -9,11 +9,10 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.errors import EXIT_JOB, JobError
+from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.script import lead_time_s, render
 from commands import ran
@@ -105,12 +104,6 @@ def test_the_least_script():
         "open-mode": "append",
     }
     assert render(job(), job_path="j", python="p", lead_s=1).argv == ("sbatch", "--parsable", "--export=ALL")
-
-
-def test_a_site_without_requeues_is_asked_for_none():
-    asked = options(job({"requeue": False}))
-    assert "no-requeue" in asked
-    assert "requeue" not in asked
 
 
 GPUS = {"workers": 4, "nodes": 2, "gpus_per_worker": 2, "cpus_per_worker": 2.5, "memory_per_worker": "3Gi"}
@@ -456,15 +449,6 @@ def test_a_path_that_no_container_can_have_is_refused(path):
     with pytest.raises(JobError, match=f"{path}: a path with ',' or ':', which apptainer cannot mount"):
         script(made)
     assert script(job(storage=path))
-
-
-def test_what_a_container_lacks_ends_with_exit_code_2(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(FUNCTION | {"slurm": {"container": "podman"}}))
-    result = CliRunner().invoke(main, ["render", "--to", "slurm", str(tmp_path / "job.yaml")])
-    assert result.exit_code == EXIT_JOB
-    assert "slurm.container: podman is given without an image\n" in result.stderr
-    assert result.stdout == ""
 
 
 # ------------------------------------------------------------------------------------------- shellcheck
