@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import grpc
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 TOKENS = {"none": None, "wrong": "f" * 64}
 PATHS = ("/", "/metrics", "/api/healthz", "/api/version", "/api/jobs/", "/get_or_create_runtime_env")
@@ -108,25 +110,9 @@ def _services(channel: grpc.Channel) -> list[str]:
 
 
 def _fields(message: bytes, wanted: int) -> Iterable[bytes]:
-    """The values of one field of a protobuf message whose fields are bytes or numbers."""
-    at = 0
-    while at < len(message):
-        key, at = _number(message, at)
-        size, at = _number(message, at)
-        if key & 7 == 2:
-            if key >> 3 == wanted:
-                yield message[at : at + size]
-            at += size
-
-
-def _number(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return value, at
+    """The values of one field of a protobuf message."""
+    fields = UnknownFieldSet(Empty.FromString(message))
+    return [field.data for field in fields if field.field_number == wanted]
 
 
 def open_ports(address: str) -> list[int]:
