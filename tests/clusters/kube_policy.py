@@ -1,12 +1,12 @@
 """NetworkPolicies, enforced by iptables: the fixture's own work, for no agent that could do it is at hand.
 
-`rules` follows the API's definition for pods on one node: what the node itself sends (probes of the kubelet,
-the API server's proxy) always passes, an open connection stays open, and what is not allowed is dropped.
-Pods that are new are unknown for a moment: closed to their peers, and open themselves.
+`rules` follows the API's definition for pods on one node, as far as the kit's policies use it: what the node
+itself sends (probes of the kubelet, the API server's proxy) always passes, an open connection stays open, and
+what is not allowed is dropped. Pods that are new are unknown for a moment: closed to their peers, and open
+themselves.
 """
 
 import contextlib
-import ipaddress
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +61,6 @@ class _Pod:
     namespace: str
     labels: Mapping[str, str]
     namespace_labels: Mapping[str, str]
-    containers: Sequence[Object]
 
 
 def rules(namespaces: Sequence[Object], policies: Sequence[Object], of_api: Sequence[Object]) -> str:
@@ -106,9 +105,7 @@ def _pods(namespaces: Sequence[Object], pods: Sequence[Object]) -> Iterator[_Pod
         address, namespace = each["status"].get("podIP"), each["metadata"]["namespace"]
         if address and each["status"].get("phase") not in ("Succeeded", "Failed"):
             # A namespace may be younger than the list of them.
-            yield _Pod(
-                address, namespace, _labels(each), around.get(namespace, {}), each["spec"]["containers"]
-            )
+            yield _Pod(address, namespace, _labels(each), around.get(namespace, {}))
 
 
 def _labels(thing: Object) -> Mapping[str, str]:
@@ -123,60 +120,32 @@ def _applies(policy: Object, pod: _Pod, direction: str) -> bool:
 
 
 def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
-    operators = {
-        "In": lambda key, values: labels.get(key) in values,
-        "NotIn": lambda key, values: labels.get(key) not in values,
-        "Exists": lambda key, _: key in labels,
-        "DoesNotExist": lambda key, _: key not in labels,
-    }
+    expressions = selector.get("matchExpressions", [])
+    assert all(each["operator"] == "In" for each in expressions), expressions
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
-        operators[each["operator"]](each["key"], each.get("values", []))
-        for each in selector.get("matchExpressions", [])
+        labels.get(each["key"]) in each["values"] for each in expressions
     )
 
 
 def _matches(rule: Object, direction: str, pod: _Pod, pods: Sequence[_Pod]) -> Iterator[str]:
     """What iptables compares, one line for each way to pass."""
-    inward = direction == "Ingress"
-    side, which = ("-s", "src") if inward else ("-d", "dst")
-    for address, excepted, peer in _peers(rule.get("from" if inward else "to"), pod.namespace, pods):
-        ranges = [ipaddress.ip_network(each) for each in excepted]
-        without = [f"-m iprange ! --{which}-range {each[0]}-{each[-1]}" for each in ranges]
-        for port in rule.get("ports") or [{}]:
-            # A named port is a container's of the pod that is called.
-            for what in _ports(port, pod if inward else peer):
-                yield " ".join([side, address, *without, what])
+    side, peers = ("-s", "from") if direction == "Ingress" else ("-d", "to")
+    ports = [f"-p {port['protocol'].lower()} --dport {port['port']}" for port in rule.get("ports", [])]
+    for address in _peers(rule.get(peers), pod.namespace, pods):
+        for what in ports or [""]:
+            yield f"{side} {address} {what}"
 
 
-def _peers(
-    peers: Sequence[Object] | None, namespace: str, pods: Sequence[_Pod]
-) -> Iterator[tuple[str, Sequence[str], _Pod | None]]:
-    """Each with the addresses that are excepted, and the pod that it is, if it is one."""
+def _peers(peers: Sequence[Object] | None, namespace: str, pods: Sequence[_Pod]) -> Iterator[str]:
+    """Their addresses."""
     if not peers:
-        yield _ANYWHERE, (), None
+        yield _ANYWHERE
     for peer in peers or ():
         if block := peer.get("ipBlock"):
-            yield block["cidr"], block.get("except", ()), None
+            yield block["cidr"]
             continue
         around = peer.get("namespaceSelector")
         for pod in pods:
             inside = pod.namespace == namespace if around is None else _selects(around, pod.namespace_labels)
             if inside and _selects(peer.get("podSelector", {}), pod.labels):
-                yield pod.address, (), pod
-
-
-def _ports(port: Object, called: _Pod | None) -> Iterator[str]:
-    if not port:
-        yield ""
-        return
-    protocol, number = port.get("protocol", "TCP"), port.get("port")
-    if number is None:
-        yield f"-p {protocol.lower()}"
-    elif isinstance(number, int):
-        last = f":{port['endPort']}" if "endPort" in port else ""
-        yield f"-p {protocol.lower()} --dport {number}{last}"
-    else:
-        for container in called.containers if called else ():
-            for offered in container.get("ports", []):
-                if (offered.get("name"), offered.get("protocol", "TCP")) == (number, protocol):
-                    yield f"-p {protocol.lower()} --dport {offered['containerPort']}"
+                yield pod.address
