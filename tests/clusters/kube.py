@@ -30,7 +30,7 @@ from urllib3.exceptions import HTTPError
 
 from clusters.kube_addons import Addons
 from clusters.kube_api import Api, Refused, manifest
-from clusters.kube_client import SPARING, TOOLS, USERS_CLUSTER, is_built, path
+from clusters.kube_client import SPARING, TOOLS, USERS_CLUSTER, all_are, is_built, path
 from clusters.kube_conf import NODE, SERVICES, command_lines, write_configuration
 from clusters.kube_folders import claim_folder, join_folder, locked, remove_dead_clusters
 from clusters.kube_images import empty_image, program_image
@@ -181,8 +181,7 @@ class KubeCluster(Addons):
         self._wait_until(self._is_ready, "the node is not Ready")
 
     def _is_ready(self) -> bool:
-        conditions = self.get("nodes", NODE).get("status", {}).get("conditions", [])
-        return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+        return all_are("Ready", [self.get("nodes", NODE)])
 
     # Its programs: containerd, etcd, apiserver, controllers, scheduler, kubelet, proxy
 
@@ -282,13 +281,13 @@ class KubeCluster(Addons):
     def volume_folder(self, namespace: str, name: str) -> Path:
         return self.folder / "volumes" / f"{namespace}-{name}"
 
-    def make_volume(self, namespace: str, name: str, access: str = "ReadWriteMany") -> Path:
+    def make_volume(self, namespace: str, name: str) -> Path:
         """A claim that is bound; the folder that the pods see is one of this machine."""
         folder = self.volume_folder(namespace, name)
         folder.mkdir()
         folder.chmod(0o1777)
         metadata = {"name": name, "namespace": namespace}
-        common, size = {"accessModes": [access], "storageClassName": ""}, {"storage": "100Gi"}
+        common, size = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}, {"storage": "100Gi"}
         meta = {"name": folder.name, "labels": {"for-namespace": namespace}}
         volume = {**common, "capacity": size, "claimRef": metadata, "hostPath": {"path": str(folder)}}
         claim = {**common, "volumeName": folder.name, "resources": {"requests": size}}

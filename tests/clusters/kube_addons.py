@@ -16,7 +16,7 @@ import yaml
 
 from clusters.kube_api import Refused, manifest
 from clusters.kube_api import path as place
-from clusters.kube_client import TOOLS, Kubernetes
+from clusters.kube_client import TOOLS, Kubernetes, all_are
 from clusters.kube_conf import DNS
 from clusters.kube_folders import locked
 
@@ -57,6 +57,7 @@ _WITHOUT_API = {
         {"apiVersion": "any/v1", "kind": "APIService", "metadata": {"name": "any"}, "$patch": "delete"}
     ),
 }
+are_established = partial(all_are, "Established")
 _SMALL = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
 
 
@@ -155,7 +156,7 @@ class Addons(Kubernetes):
 
         try:
             self.watch(
-                "apiservices", "", partial(_all_are, "Available"), 120, "Kueue's API is not served", name=name
+                "apiservices", "", partial(all_are, "Available"), 120, "Kueue's API is not served", name=name
             )
             yield
         finally:
@@ -228,17 +229,6 @@ def ray_definitions(folder: Path) -> Iterator[str]:
         if kind == "rayservices":
             first = re.sub(r"^    schema:\n.*?(?=^    served:)", _ANY_SCHEMA, first, flags=re.M | re.S)
         yield f"{before}\n  versions:\n  - {first}"
-
-
-def are_established(definitions: list[dict]) -> bool:
-    return _all_are("Established", definitions)
-
-
-def _all_are(condition: str, things: list[dict]) -> bool:
-    conditions = [each.get("status", {}).get("conditions") or () for each in things]
-    return bool(things) and all(
-        any((each["type"], each["status"]) == (condition, "True") for each in of_one) for of_one in conditions
-    )
 
 
 def _adapt(made: Sequence[dict], image: str, *arguments: str) -> None:

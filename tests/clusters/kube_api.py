@@ -17,7 +17,6 @@ import urllib3
 # Where a resource is, if not in v1.
 _GROUPS = {
     "apiservices": "apiregistration.k8s.io/v1",
-    "clusterqueues": "kueue.x-k8s.io/v1beta1",
     "customresourcedefinitions": "apiextensions.k8s.io/v1",
     "deployments": "apps/v1",
     "jobs": "batch/v1",
@@ -32,10 +31,9 @@ _GROUPS = {
     "workloadpriorityclasses": "kueue.x-k8s.io/v1beta1",
     "workloads": "kueue.x-k8s.io/v1beta1",
 }
-_RBAC = "rbac.authorization.k8s.io/v1"
 # Of which version an object is, if not of v1.
 _VERSIONS = {
-    **dict.fromkeys(("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"), _RBAC),
+    **dict.fromkeys(("ClusterRole", "ClusterRoleBinding"), "rbac.authorization.k8s.io/v1"),
     "Deployment": "apps/v1",
     "RayJob": "ray.io/v1",
     "ResourceFlavor": "kueue.x-k8s.io/v1beta1",
@@ -88,12 +86,6 @@ class Api:
         Raises Refused, and urllib3.exceptions.HTTPError for a connection that fails.
         """
         return json.loads(self.text(method, path, body, content, **query))
-
-    def metadata(self, path: str, **query: str) -> list[dict]:
-        """All objects there are, without their specs."""
-        wanted = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
-        answer = self._open("GET", path, query, headers=wanted, timeout=_ANSWERS_WITHIN_S)
-        return json.loads(answer.data)["items"] or []
 
     def text(self, method: str, path: str, body: object = None, content: str = "json", **query: str) -> str:
         sent = body if body is None or isinstance(body, str) else json.dumps(body)

@@ -4,7 +4,7 @@ namespace = cluster.make_namespace("digits")       # unique, and `restricted`
 cluster.apply(pod, namespace=namespace)             # dicts or YAML
 cluster.wait_for_pod(namespace, "name", "Succeeded")
 cluster.logs(namespace, "name")
-kubeconfig = cluster.account(namespace, rules)      # of a service account that may do only this
+kubeconfig = cluster.kubeconfig_of(namespace, "clustertrain")      # of a service account
 cluster.delete_namespace(namespace)
 
 A resource has the name that its URL has, in plural: cluster.get("pods", "name", namespace).
@@ -16,7 +16,7 @@ import functools
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import yaml
@@ -54,7 +54,7 @@ class Kubernetes:
         kubeconfig: Path | None = None,
         timeout_s: float = 120.0,
     ) -> Done:
-        """`kubeconfig`: of another user, such as `account` makes."""
+        """`kubeconfig`: of another user, see `kubeconfig_of`."""
         argv = ["kubectl", *([f"--namespace={namespace}"] if namespace else []), *arguments]
         environment = {**self.environment, "KUBECONFIG": str(kubeconfig or self.kubeconfig)}
         given = {} if input is None else {"input": input}
@@ -80,10 +80,6 @@ class Kubernetes:
     def items(self, resource: str, namespace: str = "", selector: str = "") -> list[dict]:
         """Of all namespaces, where none is named."""
         return self.api.send("GET", place(resource, namespace), **_selected(selector))["items"]
-
-    def metadata(self, resource: str, namespace: str = "") -> list[dict]:
-        """As `items`, with nothing of each but its metadata: a small part of the bytes."""
-        return self.api.metadata(place(resource, namespace))
 
     def patch(self, resource: str, name: str, change: Mapping, namespace: str = "", part: str = "") -> None:
         """`part`: such as `status`."""
@@ -152,9 +148,9 @@ class Kubernetes:
 
     # Namespaces
 
-    def make_namespace(self, prefix: str = "test", security: str = "restricted") -> str:
+    def make_namespace(self, prefix: str = "test") -> str:
         name = f"{prefix}-{secrets.token_hex(3)}"
-        labels = {"pod-security.kubernetes.io/enforce": security}
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         self.apply(manifest("Namespace", metadata={"name": name, "labels": labels}))
         said = f"{name} has no default service account"
         self.watch("serviceaccounts", name, bool, 30, said, name="default")
@@ -185,19 +181,6 @@ class Kubernetes:
 
     # Users
 
-    def account(self, namespace: str, rules: Sequence[Mapping], name: str = "") -> Path:
-        """The kubeconfig of a service account that has one Role, with these rules."""
-        name = name or f"user-{secrets.token_hex(3)}"
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-        subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-        self.apply(
-            manifest("ServiceAccount", name),
-            manifest("Role", name, rules=list(rules)),
-            manifest("RoleBinding", name, roleRef=role, subjects=[subject]),
-            namespace=namespace,
-        )
-        return self.kubeconfig_of(namespace, name)
-
     def kubeconfig_of(self, namespace: str, account: str) -> Path:
         """Of a service account that is there."""
         wanted = manifest("TokenRequest", metadata={}, spec={"expirationSeconds": 7200})
@@ -216,6 +199,14 @@ class Kubernetes:
 
     def _private_folder(self) -> Path:
         raise NotImplementedError
+
+
+def all_are(condition: str, things: list[dict]) -> bool:
+    """Whether there are some, and each has this condition."""
+    conditions = [each.get("status", {}).get("conditions") or () for each in things]
+    return bool(things) and all(
+        any((each["type"], each["status"]) == (condition, "True") for each in of_one) for of_one in conditions
+    )
 
 
 def _selected(selector: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ Pods reach it at ENDPOINT, which this machine does not, with the credentials of 
 """
 
 import contextlib
+import functools
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 
 from clusters.kube import KubeCluster
 from clusters.kube_api import manifest
+from clusters.kube_client import all_are
 from clusters.kube_pods import shell_pod
 from s3_servers import ENVIRONMENT, Bucket, versitygw
 
@@ -33,7 +35,8 @@ def s3_server(cluster: KubeCluster, namespace: str, image: str) -> Iterator[Buck
     keys = {name: ENVIRONMENT[name] for name in _KEYS.values()}
     secret = manifest("Secret", SECRET, stringData=keys)
     cluster.apply(service, secret, _pod(image, labels), namespace=namespace)
-    cluster.watch("pods", namespace, _is_ready, 120, "the S3 server does not answer", name="s3")
+    is_ready = functools.partial(all_are, "Ready")
+    cluster.watch("pods", namespace, is_ready, 120, "the S3 server does not answer", name="s3")
     with _forwarded(cluster, namespace) as port:
         yield Bucket("versitygw", f"http://127.0.0.1:{port}", BUCKET)
 
@@ -54,11 +57,6 @@ def _pod(image: str, labels: dict[str, str]) -> dict:
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
     }
     return pod
-
-
-def _is_ready(pods: list[dict]) -> bool:
-    conditions = [each for pod in pods for each in pod["status"].get("conditions", [])]
-    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 
 
 @contextlib.contextmanager

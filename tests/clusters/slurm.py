@@ -237,10 +237,9 @@ class SlurmCluster:
         outside = {name: value for name, value in os.environ.items() if not name.startswith(others)}
         return outside | {"SLURM_CONF": f"{self.folder}/etc/slurm.conf", "PATH": search_path()}
 
-    def command(self, *argv: str, uid: int | None = None, check: bool = True) -> Done:
-        """On the login node. `uid`: another user's, such as NOBODY."""
-        code = 0 if check else None
-        return ran([*_as_user(uid), *argv], code=code, env=self.environment, timeout=_PATIENCE_S)
+    def command(self, *argv: str, check: bool = True) -> Done:
+        """On the login node."""
+        return ran(argv, code=0 if check else None, env=self.environment, timeout=_PATIENCE_S)
 
     def sbatch(self, *argv: str, wrap: str | None = None) -> str:
         """Submit; returns the job's id. Its output is `output(id)`, unless `argv` says otherwise."""
@@ -288,8 +287,9 @@ class SlurmCluster:
     # On a node
 
     def enter(self, node: str, uid: int | None = None) -> list[str]:
-        """The beginning of a command line that runs on the node, in /."""
-        return [*self._inside(node), "env", *self._variables(), *_as_user(uid)]
+        """The beginning of a command line that runs on the node, in /. `uid`: another user's."""
+        user = [] if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+        return [*self._inside(node), "env", *self._variables(), *user]
 
     def run_on(self, node: str, argv: Sequence[str], uid: int | None = None, check: bool = True) -> Done:
         return self.command(*self.enter(node, uid), *argv, check=check)
@@ -389,7 +389,3 @@ def _pid_namespaces(pid: int) -> set[int]:
         return found
     finally:
         os.close(fd)
-
-
-def _as_user(uid: int | None) -> list[str]:
-    return [] if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
