@@ -5,6 +5,7 @@ from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver import elastic_cluster
 from clustertrain.driver.excluded_nodes import excluded_nodes, node_selector
+from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.trainer import FailureWatch
 from clustertrain.driver.world_size import RayNode
 from clustertrain.job.file import parse_job
@@ -27,7 +28,7 @@ def cluster(monkeypatch):
 
 
 def given_ray():
-    return GivenRay("here", JOB.resources, 30.0, 0.1)
+    return GivenRay("here", JOB.resources, Deadline(30.0, ""), 0.1)
 
 
 def watch_of(attempt, cluster=None, world_sizes=(2, 4, 6)):
@@ -81,7 +82,7 @@ def test_a_fixed_number_of_workers_that_needs_all_nodes_stays_on_them(attempt):
 
 
 def test_one_machine_is_used_again(attempt):
-    watch = watch_of(attempt, LocalRay("unused", JOB.resources, 1.0), world_sizes=(1,))
+    watch = watch_of(attempt, LocalRay("unused", JOB.resources, Deadline(1.0, "")), world_sizes=(1,))
     assert breaks(attempt, watch, 0, "b") == (
         "The next start uses b again: the other nodes have no room for the workers."
     )

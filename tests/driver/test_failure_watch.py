@@ -8,6 +8,7 @@ from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver import retry_policy
 from clustertrain.driver.calls import errors_of_ray
+from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.result_of_fit import NothingStarted, of_error
 from clustertrain.driver.retry_policy import RetryBudget, StopRetrying
 from clustertrain.driver.trainer import FailureWatch
@@ -46,9 +47,8 @@ def test_a_lost_checkpoint_that_is_written_again_is_no_progress():
 def watch_of(attempt, retries):
     """A watch over workers on this machine, which wait for no node."""
     job = parse_job("name: a\nfunction: m:f\n", "job.yaml")
-    return FailureWatch(
-        AttemptRef.of(attempt), retries, LocalRay("unused", job.resources, 1.0), world_sizes=(1,)
-    )
+    cluster = LocalRay("unused", job.resources, Deadline(1.0, ""))
+    return FailureWatch(AttemptRef.of(attempt), retries, cluster, world_sizes=(1,))
 
 
 def fails(attempt, watch, restart, **fields):

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 DRIVER = """
 import json, os, sys, threading
 from clustertrain.driver import __main__ as driver, ray_watch
+from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.job.sections import Resources
 from clustertrain.launchers.local.ray import LocalRay
 
@@ -35,7 +36,7 @@ if kills_gcs_when_up:
 
     ray_watch.end_with = watched
 driver.end_by_sigterm()
-cluster = LocalRay(os.environ["CLUSTERTRAIN_RAY_DIR"], Resources(), 120.0)
+cluster = LocalRay(os.environ["CLUSTERTRAIN_RAY_DIR"], Resources(), Deadline(120.0, "failures.ray_start"))
 cluster.start(1, print)
 [node] = ray_watch._watched
 pids = {kind: infos[0].process.pid for kind, infos in node.all_processes.items()}

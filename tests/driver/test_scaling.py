@@ -8,6 +8,7 @@ from ray.train.v2._internal.execution.scaling_policy import NoopDecision
 
 from clustertrain.driver import elastic_cluster, scaling
 from clustertrain.driver.__main__ import _ended_for_resize
+from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.world_size import RayNode
 from clustertrain.errors import ClusterError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
@@ -39,7 +40,7 @@ def nodes(monkeypatch):
 
 def given_ray(resize_after_s=10.0, start_s=0.1):
     job = parse_job("name: a\nfunction: m:f\nresources: {workers: [2, 8], gpus_per_worker: 1}\n", "job.yaml")
-    return GivenRay("here", job.resources, start_s, resize_after_s)
+    return GivenRay("here", job.resources, Deadline(start_s + resize_after_s, "of the job"), resize_after_s)
 
 
 class Policy:
@@ -141,7 +142,7 @@ def test_missing_nodes_are_waited_for_before_fewer_workers_start(attempt, nodes,
     given_ray(0.3).wait_for_workers(attempt, (2, 4, 8))
     assert read_events(attempt.run, attempt.events_key) == [], "there is room for all"
     nodes.alive, nodes.silent = ["a", "b"], ["b"]
-    with pytest.raises(ClusterError, match=r"room for 8 workers after 0\.2 s \(failures\.ray_start \+ "):
+    with pytest.raises(ClusterError, match=r"room for 8 workers after 0\.2 s \(of the job\)"):
         given_ray(0.1).wait_for_workers(attempt, (2, 4, 8))  # Ray has not noticed that b is lost
     nodes.alive, nodes.silent = ["a"], []
     given_ray(0.3, start_s=5.0).wait_for_workers(attempt, (2, 4, 8))

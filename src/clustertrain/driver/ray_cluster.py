@@ -42,6 +42,7 @@ class RayCluster(ABC):
 
     Attributes:
         name: Ray, and where its head is, for messages.
+        deadline: how long `connect` may take.
         outlives_run: Ray keeps running when the driver ends, so the driver releases its resources there.
         is_this_machine: all workers run on the driver's machine.
         has_ray: there is one. Without it the workers are forks on the driver's machine.
@@ -49,15 +50,11 @@ class RayCluster(ABC):
     """
 
     name: str = "Ray"
+    deadline: Deadline
     outlives_run: ClassVar[bool] = False
     is_this_machine: ClassVar[bool] = False
     has_ray: bool = True
     has_worker_slots: ClassVar[bool] = False
-
-    @property
-    @abstractmethod
-    def deadline(self) -> Deadline:
-        """How long `connect` may take."""
 
     def prepare(self) -> None:  # noqa: B027  most have nothing to prepare
         """Start what can start before this process imports Ray and has threads; `start` follows."""

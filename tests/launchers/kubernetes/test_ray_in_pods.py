@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 WAITING = """
 import json, ray, sys
 from clustertrain.errors import ClusterError, RunStopped
+from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.trainer import FailureWatch
 from clustertrain.launchers.kubernetes.ray import PodRay
 from clustertrain.node.ray_settings import WORKER_SLOT
@@ -31,13 +32,14 @@ ref = AttemptRef.from_text(sys.argv[1])
 attempt = ref.open()
 stop = lambda: attempt.stop.write(StopRequest("user"))
 address = ray.get_runtime_context().gcs_address
-PodRay(address, 0.0, 0.0).wait_for_workers(attempt, (1,))
+ray_in = lambda seconds: PodRay(address, Deadline(seconds, "kubernetes.start_deadline"), 0.0)
+ray_in(0.0).wait_for_workers(attempt, (1,))
 said = []
-watch = FailureWatch(ref, 3, PodRay(address, 0.4, 0.0), world_sizes=(2,))
+watch = FailureWatch(ref, 3, ray_in(0.4), world_sizes=(2,))
 for wait in (
-    lambda: PodRay(address, 0.3, 0.0).wait_for_workers(attempt, (2,)),
+    lambda: ray_in(0.3).wait_for_workers(attempt, (2,)),
     lambda: watch.before_controller_execute_failure_decision(FailureDecision.RETRY),
-    lambda: stop() or PodRay(address, 60.0, 0.0).wait_for_workers(attempt, (2,)),
+    lambda: stop() or ray_in(60.0).wait_for_workers(attempt, (2,)),
 ):
     try:
         wait()

@@ -2,10 +2,12 @@
 
 import pytest
 
-from clustertrain.driver.ray_cluster import ray_cluster_of
+from clustertrain.driver.ray_cluster import Deadline, ray_cluster_of
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay, LocalRay
+
+NOW = Deadline(0.0, "")
 
 
 def job(resources="{workers: 1}"):
@@ -25,18 +27,23 @@ def test_ray_address_alone_decides_between_a_given_ray_and_one_on_this_machine(
     cluster = ray_cluster_of("local", job())
     assert cluster.outlives_run == is_given
     assert cluster.is_this_machine != is_given
-    resources = job().resources
-    assert cluster == (
-        GivenRay(address, resources, 300.0, 0.0) if is_given else LocalRay(str(tmp_path), resources, 300.0)
-    )
-    assert str(cluster.deadline) == "300 s (failures.ray_start)"
+    resources, deadline = job().resources, Deadline(300.0, "failures.ray_start")
+    given, own = GivenRay(address, resources, deadline, 0.0), LocalRay(str(tmp_path), resources, deadline)
+    assert cluster == (given if is_given else own)
+
+
+def test_missing_nodes_of_a_given_ray_are_waited_for_beyond_its_start(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    elastic = job("{workers: [1, 2]}\nfailures: {ray_start: 10s, resize_after: 5s}")
+    deadline = ray_cluster_of("local", elastic).deadline
+    assert str(deadline) == "15 s (failures.ray_start + failures.resize_after)"
 
 
 def test_a_cluster_that_is_too_small_is_an_arithmetic():
     with pytest.raises(ClusterError) as caught:
-        GivenRay("127.0.0.1:6379", job("{workers: 3}").resources, 300.0, 0.0).check_resources(3, {"CPU": 2.0})
+        GivenRay("127.0.0.1:6379", job("{workers: 3}").resources, NOW, 0.0).check_resources(3, {"CPU": 2.0})
     assert "3 workers × 1 CPU = 3 CPUs, and the Ray cluster at 127.0.0.1:6379 has 2" in str(caught.value)
     with_gpus = job("{workers: 2, gpus_per_worker: 1}").resources
     with pytest.raises(ClusterError, match="1 GPU = 2 GPUs"):
-        GivenRay("here", with_gpus, 300.0, 0.0).check_resources(2, {"CPU": 8.0})
-    GivenRay("here", job("{workers: 2}").resources, 300.0, 0.0).check_resources(2, {"CPU": 2.0})
+        GivenRay("here", with_gpus, NOW, 0.0).check_resources(2, {"CPU": 8.0})
+    GivenRay("here", job("{workers: 2}").resources, NOW, 0.0).check_resources(2, {"CPU": 2.0})

@@ -17,8 +17,8 @@ from clustertrain.run.folder import Attempt
 
 def ray_cluster(job: Job) -> RayCluster:
     """The cluster of this pod; Ray sets RAY_ADDRESS for the entrypoint of a job."""
-    deadline_s = job.section(Kubernetes).start_deadline_s
-    return PodRay(os.environ["RAY_ADDRESS"], deadline_s, job.failures.resize_after_s)
+    deadline = Deadline(job.section(Kubernetes).start_deadline_s, "kubernetes.start_deadline")
+    return PodRay(os.environ["RAY_ADDRESS"], deadline, job.failures.resize_after_s)
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,10 @@ class PodRay(ElasticCluster):
     """Ray in pods. KubeRay replaces a pod that is lost; the new pod may wait long for a node."""
 
     address: str
-    start_deadline_s: float
+    deadline: Deadline
     resize_after_s: float
     outlives_run = True
     has_worker_slots = True
-
-    @property
-    def deadline(self) -> Deadline:
-        return Deadline(self.start_deadline_s, "kubernetes.start_deadline")
 
     @property
     def per_worker(self) -> Mapping[str, float]:
@@ -57,7 +53,7 @@ class PodRay(ElasticCluster):
         Ray Train's own wait ends after two minutes, and counts as a failure each time.
 
         Raises:
-            ClusterError: slots are missing after `start_deadline_s`.
+            ClusterError: slots are missing at the deadline.
             RunStopped: a stop was requested during the wait.
         """
         import ray
@@ -66,12 +62,11 @@ class PodRay(ElasticCluster):
             return float(ray.cluster_resources().get(WORKER_SLOT, 0))
 
         if len(world_sizes) > 1:
-            are_there = self.has_room_in_time(attempt, world_sizes, "pods", self.start_deadline_s)
+            are_there = self.has_room_in_time(attempt, world_sizes, "pods", self.deadline.seconds)
         else:
-            are_there = all_there(attempt, lambda: slots() >= world_sizes[0], "pods", self.start_deadline_s)
+            are_there = all_there(attempt, lambda: slots() >= world_sizes[0], "pods", self.deadline.seconds)
         if not are_there:
             raise ClusterError(
-                f"Waiting for pods of {world_sizes[0]} workers, have {slots():g} after "
-                f"{self.start_deadline_s:g} s (kubernetes.start_deadline).\n"
+                f"Waiting for pods of {world_sizes[0]} workers, have {slots():g} after {self.deadline}.\n"
                 "`kubectl describe pod` shows what the others wait for."
             )

@@ -17,7 +17,6 @@ from clustertrain.launchers.one_host import NO_RAY, ray_address
 from clustertrain.node.network import LOOPBACK
 from clustertrain.run.folder import Attempt
 
-_KEY = "failures.ray_start"
 # Parameters of a node that `ray.init` has, and those for which its name begins with _.
 _OF_INIT = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
 _PRIVATE_OF_INIT = ("node_ip_address", "temp_dir", "memory")
@@ -26,10 +25,14 @@ _PRIVATE_OF_INIT = ("node_ip_address", "temp_dir", "memory")
 def ray_cluster(job: Job) -> RayCluster:
     """The cluster of RAY_ADDRESS if that is set; else Ray on this machine, or none."""
     has_ray = os.environ.get(variables.RAY) != NO_RAY
-    if has_ray and (address := ray_address()):
-        resize_after_s = job.failures.resize_after_s if len(job.world_sizes) > 1 else 0.0
-        return GivenRay(address, job.resources, job.failures.ray_start_s, resize_after_s)
-    return LocalRay(os.environ[variables.RAY_DIR], job.resources, job.failures.ray_start_s, has_ray)
+    deadline = Deadline(job.failures.ray_start_s, "failures.ray_start")
+    if not has_ray or not (address := ray_address()):
+        return LocalRay(os.environ[variables.RAY_DIR], job.resources, deadline, has_ray)
+    if len(job.world_sizes) == 1:
+        return GivenRay(address, job.resources, deadline, 0.0)
+    resize_after_s = job.failures.resize_after_s
+    deadline = Deadline(deadline.seconds + resize_after_s, f"{deadline.key} + failures.resize_after")
+    return GivenRay(address, job.resources, deadline, resize_after_s)
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,9 @@ class LocalRay(RayCluster):
 
     folder: str
     resources: Resources
-    start_s: float
+    deadline: Deadline
     has_ray: bool = True
     is_this_machine = True
-
-    @property
-    def deadline(self) -> Deadline:
-        return Deadline(self.start_s, _KEY)
 
     def prepare(self) -> None:
         from clustertrain.driver.fork.starter import fork_server_of_this_process
@@ -101,15 +100,9 @@ class GivenRay(ElasticCluster):
 
     address: str
     resources: Resources
-    start_s: float
+    deadline: Deadline
     resize_after_s: float
     outlives_run = True
-
-    @property
-    def deadline(self) -> Deadline:
-        if not self.resize_after_s:
-            return Deadline(self.start_s, _KEY)
-        return Deadline(self.start_s + self.resize_after_s, f"{_KEY} + failures.resize_after")
 
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         import ray

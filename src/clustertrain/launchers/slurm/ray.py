@@ -28,7 +28,8 @@ def ray_cluster(job: Job) -> RayCluster:
     """The cluster whose head the agent of this node started."""
     address, _, port = os.environ[variables.HEAD].partition(":")
     nodes = tuple(os.environ[variables.NODES].split(","))
-    return SlurmRay(address, int(port), nodes, job.section(Slurm).nodes_wait_s)
+    deadline = Deadline(job.section(Slurm).nodes_wait_s, "slurm.nodes_wait")
+    return SlurmRay(address, int(port), nodes, deadline)
 
 
 @dataclass(frozen=True)
@@ -38,22 +39,18 @@ class SlurmRay(RayCluster):
     head_address: str
     head_port: int
     nodes: tuple[str, ...]
-    nodes_wait_s: float
+    deadline: Deadline
     has_worker_slots = True
 
     @property
     def name(self) -> str:  # type: ignore[override]  # a property of the head's node, constant in the base
         return f"Ray on {self.nodes[0]}"
 
-    @property
-    def deadline(self) -> Deadline:
-        return Deadline(self.nodes_wait_s, "slurm.nodes_wait")
-
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         from clustertrain.driver.connection import Head
         from clustertrain.driver.ray_internals import keep_loopback
 
-        ends = time.monotonic() + self.nodes_wait_s
+        ends = time.monotonic() + self.deadline.seconds
         address = f"{self.head_address}:{self.head_port}"
         if len(self.nodes) == 1:
             keep_loopback()
