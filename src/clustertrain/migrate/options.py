@@ -185,22 +185,8 @@ def seconds(text: str) -> str:
     return duration_text(float(count(text)))
 
 
-READS: dict[str, Callable[[str], Any]] = {
-    "count": count,
-    "count_or_gpus": count_or_gpus,
-    "count_or_range": count_or_range,
-    "int": int,
-    "flag": flag,
-    "off": lambda text: False,
-    "hosts": hosts,
-    "slurm_time": slurm_time,
-    "slurm_memory": slurm_memory,
-    "size_bytes": size_bytes,
-    "gpus": gpus,
-    "gres": gres,
-    "lead_time": lead_time,
-    "folder": folder,
-    "mounts": mounts,
-    "cpus": cpus,
-    "seconds": seconds,
-}
+_READS: tuple[Callable[[str], Any], ...] = (
+    *(count, count_or_gpus, count_or_range, int, size_bytes, seconds, cpus, flag, hosts),
+    *(slurm_time, slurm_memory, gpus, gres, lead_time, folder, mounts),
+)
+READS = {read.__name__: read for read in _READS}
