@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from clustertrain.errors import DataError
 from clustertrain.node.user_folders import node_data_folder
 from clustertrain.staging.local_file import missing
 from clustertrain.staging.marker import Marker, read_marker
@@ -113,7 +112,7 @@ class Entry:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise self.unreadable(error) from error
+            raise missing(self.folder, error) from error
         if not self.extract and found_bytes != size_bytes:
             return None  # the file was cut; it is fetched again
         return Ready(path, size_bytes)
@@ -125,12 +124,6 @@ class Entry:
             DataError: it is damaged.
         """
         return read_marker(self.folder / MARKER)
-
-    def unreadable(self, error: OSError) -> DataError:
-        return DataError(
-            f"{self.folder} cannot be read: {type(error).__name__}: {error}.\n"
-            "Remove that folder; the data is then fetched again."
-        )
 
 
 def _file_name(location: Location) -> str:
