@@ -7,7 +7,6 @@ from clustertrain.checkpoints.write import Fenced
 from clustertrain.driver.result_of_fit import NothingStarted
 from clustertrain.driver.retry_policy import StopRetrying
 from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
-from clustertrain.staging.stage import StagingInterrupted
 from clustertrain.training.ranks.consistency import WeightsDiverged
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
 from clustertrain.worker.scripts.script import ScriptFailed
@@ -25,7 +24,6 @@ ERRORS = [
     NothingStarted("a"),
     RunStopped("a", checkpointed=True),
     RunStopped("a", checkpointed=False),
-    StagingInterrupted("digits"),
     ScriptFailed("a", 7),
     NonFiniteLoss("a"),
     NonFiniteWeights("a"),

@@ -13,13 +13,13 @@ from contextlib import closing
 
 import pytest
 
-from clustertrain.errors import DataError
+from clustertrain.errors import DataError, RunStopped
 from clustertrain.staging import fetch as fetch_module
 from clustertrain.staging import source
 from clustertrain.staging.fetch import open_source
 from clustertrain.staging.partial_file import PartFile, Progress, read_progress
 from clustertrain.staging.source import NotThatRange, Source, Stream
-from clustertrain.staging.stage import StagingInterrupted, stage
+from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 from commands import ran
 from fault_proxy import FaultProxy, answered, asked, cut_answer, flip_answer, get, reset, stall, status
@@ -260,7 +260,7 @@ def test_a_stop_takes_effect_within_about_a_second(proxy, moto_s3, into, fault):
             asked_at.append(time.monotonic())
         return bool(asked_at)
 
-    with pytest.raises(StagingInterrupted):
+    with pytest.raises(RunStopped):
         bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into, should_stop=should_stop)
     assert time.monotonic() - asked_at[0] < 10  # 1.5 s on an idle machine; a read alone may hang for 20 s
     kept = noted_bytes(into)

@@ -33,20 +33,6 @@ _LOOK_EVERY_S = 0.2
 _REPORT_EVERY_S = 0.5
 
 
-class StagingInterrupted(RunStopped):
-    """A stop was requested during the staging; the received bytes are kept for the next start."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"Stopped while data set {name} was being staged; the next start continues from there.",
-            checkpointed=False,
-        )
-        self.name = name
-
-    def __reduce__(self) -> tuple[type[StagingInterrupted], tuple[str]]:
-        return type(self), (self.name,)  # it is pickled from a worker to the driver
-
-
 def stage(
     name: str,
     location: Location,
@@ -71,7 +57,7 @@ def stage(
         on_event: called with dicts with event "stage", name, phase ("wait", "download", "extract", "ready"),
             bytes, total_bytes (None if unknown) and seconds since the call; at most twice a second, and
             with `problem` after each try that failed.
-        should_stop: called twice a second; True ends the work with StagingInterrupted.
+        should_stop: called twice a second; True ends the work with RunStopped.
         lease_s: after this time without a renewal of its lease, a process counts as dead.
 
     Returns:
@@ -81,7 +67,7 @@ def stage(
         DataError: it does not exist, does not fit, does not verify, or its archive is unsafe.
         JobError: a scheme that is not supported.
         StorageError: `into` cannot be written.
-        StagingInterrupted: see should_stop.
+        RunStopped: see should_stop. The received bytes are kept for the next start.
     """
     entry = Entry.of(location, sha256, extract, into)
     if (found := entry.ready()) is not None:
@@ -227,7 +213,7 @@ class _Report:
         self._phase = ""
 
     def ticker(self, phase: str, lease: Lease) -> Tick:
-        """A function that the current phase calls often; it raises StagingInterrupted or LeaseLost."""
+        """A function that the current phase calls often; it raises RunStopped or LeaseLost."""
 
         def tick(done_bytes: int, total_bytes: int | None) -> None:
             if self._phase != phase or self._is_due():
@@ -242,7 +228,8 @@ class _Report:
             return False
         self._reported_at = time.monotonic()
         if self._should_stop is not None and self._should_stop():
-            raise StagingInterrupted(self._name)
+            what = f"Stopped while data set {self._name} was being staged"
+            raise RunStopped(f"{what}; the next start continues from there.", checkpointed=False)
         return True
 
     def wait(self) -> None:
