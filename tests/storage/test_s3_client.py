@@ -119,16 +119,6 @@ def test_pauses_grow_and_what_a_pause_raises_ends_the_tries():
     assert 600 / max(pauses) >= 30  # a storm of ten minutes is met with many tries
 
 
-def test_after_the_last_try_the_last_error_is_reported():
-    def request() -> None:
-        raise ConnectionRefusedError("nobody there")
-
-    with pytest.raises(StorageError) as caught:
-        persistently(Location("s3://b/p", retry_s=0), "LIST", "p/", request)
-    assert "LIST s3://b/p/ did not succeed in 0 s of retries" in str(caught.value)
-    assert "ConnectionRefusedError: nobody there" in str(caught.value)
-
-
 def test_no_other_error_counts_as_transient():
     assert not is_transient(KeyError())
     assert not is_transient(PermissionError())

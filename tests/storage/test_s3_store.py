@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from test_storage import MARKER, contenders, contents, make_tree
+from test_storage import MARKER, any_tree, contenders, contents, make_tree
 
 from clustertrain.errors import StorageError
 from clustertrain.storage import location, open_store, probe, s3_client, s3_exclusive_create, s3_tree
@@ -36,11 +36,6 @@ from fault_proxy import (
 
 MIB = 1 << 20
 DATA = random.Random(0).randbytes(6 * MIB)
-
-
-def any_tree(name):
-    """Whether the writer of a tree is over, if all are."""
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +125,8 @@ def test_a_server_that_is_down_for_a_while_is_waited_for(moto_store, moto_proxy,
     """It is up again when a request has failed, in the pause before the next one."""
     moto_store.write_atomic("a", b"1")
     moto_proxy.down()
-    with pytest.raises(StorageError, match="did not succeed"):  # it is really down
+    why = "did not succeed in 0.1 s of retries; the last error was: EndpointConnectionError: Could not"
+    with pytest.raises(StorageError, match=why):  # it is really down
         open_store(replace(moto_store.location, retry_s=0.1)).read_or_none("a")
     monkeypatch.setattr(s3_client.random, "uniform", lambda low, high: moto_proxy.up() or low)
     assert moto_store.read_or_none("a") == b"1"
