@@ -275,7 +275,10 @@ JOBS = {
             "args": ["--zero_stage", "3"],
             "resources": {"workers": 1, "gpus_per_worker": 1},
         },
-        ["--include localhost:0,1,2,3: each worker gets its GPUs", "the number of GPUs of a node is not in"],
+        [
+            "--include localhost:0,1,2,3: each worker gets its GPUs",
+            "one process for each GPU: the number of GPUs of a node is not in the file",
+        ],
         ["--master_port 61000"],
     ),
     "spawn.py": (
@@ -428,6 +431,7 @@ COMMANDS = {
         "args": ["--lr", "0.1"],
         "resources": {"workers": 8, "gpus_per_worker": 1},
     },
+    "torchrun --nproc-per-node=gpu train.py": {"resources": {"workers": 1, "gpus_per_worker": 1}},
     "torchrun --nnodes 1:4 --nproc_per_node=8 --max-restarts=1 -m package.train": {
         "resources": {"nodes": [1, 4], "gpus_per_node": 8},
         "failures": {"retries": 1},
@@ -496,27 +500,11 @@ def test_a_missing_script_is_named(here):
     assert "other.py: the script is not here" in comments["no counterpart"]
 
 
-def test_the_number_of_gpus_may_be_unknown(here):
-    job, comments = imported("--", "torchrun", "--nproc-per-node=gpu", "train.py")
-    assert job["resources"] == {"workers": 1, "gpus_per_worker": 1}
-    assert (
-        "one process for each GPU: the number of GPUs of a node is not in the file"
-        in comments["no counterpart"]
-    )
-
-
 def test_a_rayjob_without_its_program_guesses_the_function(here):
     Path("ray_train.py").unlink()
     job, comments = imported("rayjob.yaml", check=False)
     assert job["function"] == "ray_train:train_func"
     assert "its name is a guess" in comments["no counterpart"]
-
-
-def test_the_output_may_be_the_terminal(here):
-    done = clustertrain("import", "-o", "-", "spawn.py")
-    assert done.exit_code == 0
-    assert yaml.safe_load(done.output)["script"] == "spawn.py"
-    assert not Path("job.yaml").exists()
 
 
 def test_it_prints_what_has_no_counterpart_and_the_next_command(here):

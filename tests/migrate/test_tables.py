@@ -39,6 +39,7 @@ def test_the_example_prints_what_the_page_shows(tmp_path, monkeypatch):
     Path("train.py").touch()
     done = CliRunner().invoke(main, shlex.split(command))
     assert done.output == shown
+    assert not Path("job.yaml").exists()
 
 
 @pytest.mark.parametrize(

@@ -42,17 +42,13 @@ def test_ports_that_are_given_to_others_are_no_part_of_a_block():
     assert all(free_block(4, seed=seed, taken=range(10002, 20000)).first >= 20000 for seed in range(200))
 
 
-def test_two_seeds_begin_at_two_blocks(monkeypatch):
-    monkeypatch.setattr(ports, "_is_free", lambda port: True)  # other processes take and free ports meanwhile
-    assert free_block(10, seed=1).first != free_block(10, seed=2).first
-
-
-def test_large_blocks_of_two_seeds_have_no_port_in_common(monkeypatch):
+@pytest.mark.parametrize("count", [10, 150])
+def test_the_blocks_of_two_seeds_have_no_port_in_common(monkeypatch, count):
     """Two SLURM jobs that share a node begin at the same time."""
-    monkeypatch.setattr(ports, "_is_free", lambda port: True)
+    monkeypatch.setattr(ports, "_is_free", lambda port: True)  # other processes take and free ports meanwhile
     for seed in range(300):
-        one, other = sorted((free_block(150, seed=each) for each in (seed, seed + 1)), key=lambda b: b.first)
-        assert one.last < other.first
+        blocks = sorted((free_block(count, seed=each) for each in (seed, seed + 1)), key=lambda b: b.first)
+        assert blocks[0].last < blocks[1].first
 
 
 def test_no_free_block_is_an_error(monkeypatch):
