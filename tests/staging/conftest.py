@@ -4,6 +4,7 @@ import pytest
 
 from clustertrain.staging import source
 from clustertrain.staging.source import Source
+from web import serving
 
 
 @pytest.fixture
@@ -20,3 +21,17 @@ def half_a_second_of_retries(monkeypatch):
 def folder(tmp_path):
     (tmp_path / "part").mkdir()
     return tmp_path / "part"
+
+
+@pytest.fixture
+def into(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def web(request):
+    """A server with ranges; its file is the BODY of the tests."""
+    with serving() as web:
+        web.files["/f"] = request.module.BODY
+        web.accepts_ranges = True
+        yield web

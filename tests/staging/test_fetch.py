@@ -28,14 +28,6 @@ BODY = random.Random(1).randbytes(300_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()
 
 
-@pytest.fixture
-def web():
-    with serving() as web:
-        web.files["/f"] = BODY
-        web.accepts_ranges = True
-        yield web
-
-
 def get(uri, folder, sha256=None, tick=lambda *_: None):
     fetched = fetch(open_source(Location(uri)), folder, uri=uri, sha256=sha256, tick=tick)
     data = fetched.path.read_bytes()
@@ -224,12 +216,6 @@ def test_unknown_schemes():
 
 
 class TestFiles:
-    def test_a_path_and_a_file_uri(self, tmp_path, folder):
-        (tmp_path / "a b").write_bytes(BODY)
-        assert get(str(tmp_path / "a b"), folder, SHA256) == BODY
-        (folder / "progress").unlink()
-        assert get(f"file://{tmp_path}/a%20b", folder, SHA256) == BODY
-
     def test_a_pipe_is_no_data_set(self, tmp_path, folder):
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(DataError, match="not a regular file"):
@@ -266,11 +252,6 @@ class TestTakingOver:
         with pytest.raises(KeyboardInterrupt):
             get(f"{web.url}/f", folder, tick=stop)
         assert read_progress(folder).size_bytes == after
-
-    def test_it_requests_only_the_rest(self, web, folder):
-        self.interrupted(web, folder, 100_000)
-        assert get(f"{web.url}/f", folder, SHA256) == BODY
-        assert web.ranges == [None, REST]
 
     def test_what_is_complete_is_not_fetched_again(self, web, folder):
         self.interrupted(web, folder, len(BODY))

@@ -11,17 +11,11 @@ from clustertrain.staging.entry import Entry
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 from small_job import job
-from web import serving
 
 __all__ = ["job"]
 
+BODY = b"content"
 NAMES = ("größe datei.txt", "データ.csv", "100% a%20b.txt", ".hidden", "a#b?c&d'e\"f\\g.txt", "emoji 🎈.bin")
-
-
-@pytest.fixture
-def web():
-    with serving() as web:
-        yield web
 
 
 def staged(uri, folder, extract=False):
@@ -33,21 +27,21 @@ def test_a_file_keeps_its_name(job, web, tmp_path, name):
     """By its path, in a job file too, by its file URI and from a server."""
     source = tmp_path / "source" / name
     source.parent.mkdir()
-    source.write_bytes(b"content")
-    web.files[f"/a/{quote(name)}"] = b"content"
+    source.write_bytes(BODY)
+    web.files[f"/a/{quote(name)}"] = BODY
     by_job = job(data={"d": {"uri": str(source)}}).data_location("d").uri
     for number, uri in enumerate((source, by_job, source.as_uri(), f"{web.url}/a/{quote(name)}")):
         path = staged(uri, tmp_path / str(number))
         assert path.name == name
-        assert path.read_bytes() == b"content"
+        assert path.read_bytes() == BODY
         assert [each.name for each in path.parent.iterdir()] == [name]
 
 
 @pytest.mark.parametrize("name", ["größe datei.txt", "100% sure.txt"])
 def test_a_url_may_be_written_without_percent_encoding(web, tmp_path, name):
-    web.files[f"/ö/{quote(name)}".replace("ö", quote("ö"))] = b"content"
+    web.files[f"/ö/{quote(name)}".replace("ö", quote("ö"))] = BODY
     path = staged(f"{web.url}/ö/{name}?größe=1", tmp_path)
-    assert (path.name, path.read_bytes()) == (name, b"content")
+    assert (path.name, path.read_bytes()) == (name, BODY)
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])

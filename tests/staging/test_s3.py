@@ -5,13 +5,13 @@ import itertools
 import json
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
 from contextlib import closing
 
 import pytest
+from test_stage import child, unfinished
 
 from clustertrain.errors import DataError, RunStopped
 from clustertrain.staging import fetch as fetch_module
@@ -24,27 +24,11 @@ from clustertrain.storage.location import Location
 from commands import ran
 from fault_proxy import FaultProxy, answered, asked, cut_answer, flip_answer, get, reset, stall, status
 from s3_servers import ENVIRONMENT
-from web import Answer, serving
+from web import Answer
 
 BODY = random.Random(3).randbytes(3 << 20)
 SHA256 = hashlib.sha256(BODY).hexdigest()
 PIECE = 1 << 17
-
-CHILD = """
-import json, sys
-from pathlib import Path
-from clustertrain.staging import fetch, source
-from clustertrain.staging.stage import stage
-from clustertrain.storage.location import Location
-options = json.loads(sys.argv[1])
-source.BACKOFF_S = 0.01
-fetch.PART_BYTES = options["piece"]
-path = stage(
-    "d", Location(**options["location"]), sha256=None, extract=False, into=Path(options["into"]),
-    on_event=lambda event: print(json.dumps(event), flush=True),
-)
-print(json.dumps({"path": str(path)}), flush=True)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -61,17 +45,8 @@ def proxy(moto_s3):
         yield proxy
 
 
-@pytest.fixture
-def into(tmp_path):
-    return tmp_path / "data"
-
-
 def bring(location, into, sha256=SHA256, extract=False, **options):
     return stage("d", location, sha256=sha256, extract=extract, into=into, **options)
-
-
-def unfinished(into):
-    return [path.name for path in into.iterdir() if path.name.startswith(".") and path.name != ".leases"]
 
 
 def bytes_requested(proxy):
@@ -279,16 +254,6 @@ def noted_bytes(into):
 # -------------------------------------------------------------------------------------------- kills
 
 
-def child(location, into):
-    options = {"location": location.__dict__, "into": str(into), "piece": PIECE}
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, json.dumps(options)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **ENVIRONMENT},
-    )
-
-
 def test_a_kill_loses_no_recorded_byte(proxy, moto_s3, into):
     """Killed in the middle of eight streams, twice: four parts have arrived, and all streams wait in a part,
     which is lost. Each start requests exactly the missing bytes."""
@@ -297,7 +262,7 @@ def test_a_kill_loses_no_recorded_byte(proxy, moto_s3, into):
         proxy.script([None] * 4, when=get)
         proxy.script(stall(50_000), when=get)
         asked_for = proxy.count(get) + 4 + fetch_module.STREAMS
-        with child(location, into) as process:
+        with child(into=into, part_bytes=PIECE, **vars(location)) as process:
             wait_for(lambda kept=parts * PIECE: noted_bytes(into) >= kept or process.poll() is not None)
             wait_for(lambda count=asked_for: proxy.count(get) >= count or process.poll() is not None)
             process.kill()
@@ -323,18 +288,14 @@ def wait_for(holds):
 # ------------------------------------------------------------------------------------------------ the web
 
 
-@pytest.fixture
-def web():
-    with serving() as web:
-        web.files["/f"] = BODY
-        web.accepts_ranges = True
-        yield web
-
-
-def test_the_web_is_read_in_ranges_where_it_gives_them(web, into):
+@pytest.mark.parametrize(
+    ("etag", "date"), [('"one"', None), ('W/"weak"', "Wed, 21 Oct 2015 07:28:00 GMT")], ids=["etag", "date"]
+)
+def test_the_web_is_read_in_ranges_where_it_gives_them(web, into, etag, date):
+    web.etag, web.last_modified = etag, date
     assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
     assert len(web.ranges) == 24  # the first one asks for the whole, and stops to read after its piece
-    assert set(web.conditions[1:]) == {'"one"'}
+    assert set(web.conditions[1:]) == {date or etag}
 
 
 @pytest.mark.parametrize("etag", ['W/"weak"', None])
@@ -342,13 +303,6 @@ def test_without_a_strong_validator_it_is_read_from_the_front(web, into, etag):
     web.etag = etag
     assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
     assert web.ranges == [None]
-
-
-def test_a_date_is_a_version(web, into):
-    web.etag, web.last_modified = 'W/"weak"', "Wed, 21 Oct 2015 07:28:00 GMT"
-    assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
-    assert set(web.conditions[1:]) == {web.last_modified}
-    assert len(web.ranges) == 24
 
 
 def test_a_server_that_announces_ranges_and_sends_none(web, into):
@@ -387,12 +341,6 @@ def test_an_s3_server_without_etags_is_read_from_the_front(web, into, aws_enviro
     location = Location("s3://bucket/f", endpoint=web.url, region="us-east-1", addressing="path")
     assert bring(location, into).read_bytes() == BODY
     assert len(web.ranges) == 1
-
-
-def test_the_retries_end(web, into, half_a_second_of_retries):
-    web.answers = [Answer(), *[Answer(status=503)] * 1000]
-    with pytest.raises(DataError, match=r"HTTP 503.*\n0.5 s of retries received nothing"):
-        bring(Location(f"{web.url}/f"), into)
 
 
 def test_each_cut_on_the_web_is_retried(web, into):

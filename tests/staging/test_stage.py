@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 from clustertrain.waiting import wait_until
 from kills import killed_at_every_point
-from web import Answer, serving
+from web import Answer
 
 BODY = random.Random(2).randbytes(200_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -41,9 +40,9 @@ from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 options = json.loads(sys.argv[1])
 source.BACKOFF_S = 0.01
-fetch.PART_BYTES = 1000
+fetch.PART_BYTES = options["part_bytes"]
 path = stage(
-    "d", Location(options["uri"]), sha256=options["sha256"], extract=options["extract"],
+    "d", Location(**options["location"]), sha256=options["sha256"], extract=options["extract"],
     into=Path(options["into"]), lease_s=options["lease_s"],
     on_event=lambda event: print(json.dumps(event), flush=True),
 )
@@ -52,17 +51,9 @@ print(json.dumps({"path": str(path)}), flush=True)
 
 
 @pytest.fixture
-def web():
-    with serving() as web:
-        web.files["/f"] = BODY
-        web.files["/a.tar.gz"] = archive_of({"a/x": b"1" * 5000, "y": b"2"})
-        web.accepts_ranges = True
-        yield web
-
-
-@pytest.fixture
-def into(tmp_path):
-    return tmp_path / "data"
+def web(web):
+    web.files["/a.tar.gz"] = archive_of({"a/x": b"1" * 5000, "y": b"2"})
+    return web
 
 
 def archive_of(files):
@@ -79,11 +70,12 @@ def get(uri, into, sha256=None, extract=False, **options):
     return stage("d", Location(str(uri)), sha256=sha256, extract=extract, into=into, **options)
 
 
-def child(uri, into, sha256=None, extract=False, lease_s=600.0):
+def child(uri, into, sha256=None, *, extract=False, lease_s=600.0, part_bytes=1000, more="", **of_s3):
     """Another process that stages; its lines of stdout are events, the last one is the path."""
-    options = {"uri": uri, "into": str(into), "sha256": sha256, "extract": extract, "lease_s": lease_s}
+    options = {"location": {"uri": uri, **of_s3}, "into": str(into), "part_bytes": part_bytes}
+    options |= {"sha256": sha256, "extract": extract, "lease_s": lease_s}
     return subprocess.Popen(
-        [sys.executable, "-c", CHILD, json.dumps(options)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CHILD + more, json.dumps(options)], stdout=subprocess.PIPE, text=True
     )
 
 
@@ -344,25 +336,6 @@ def test_eight_processes_download_once(web, into):
     assert unfinished(into) == []
 
 
-@pytest.mark.slow
-def test_two_jobs_start_at_once_again_and_again(web, tmp_path):
-    for round_number in range(10):
-        into, barrier, paths = tmp_path / str(round_number), threading.Barrier(2), []
-
-        def run(into=into, barrier=barrier, paths=paths):
-            barrier.wait()
-            paths.append(get(f"{web.url}/f", into))
-
-        threads = [threading.Thread(target=run) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert paths[0] == paths[1]
-        assert paths[0].read_bytes() == BODY
-        assert len(web.ranges) == round_number + 1
-
-
 def test_a_killed_holder_is_replaced_at_once_and_its_bytes_are_used(web, into):
     web.answers = [*[Answer()] * 20, *[Answer(hold_after=100)] * STREAMS]
     other = child(f"{web.url}/f", into, SHA256)
@@ -478,18 +451,16 @@ def test_a_tar_of_a_million_members_survives_a_kill_and_takes_little_memory(tmp_
         for number in range(MEMBERS):
             archive.addfile(tarfile.TarInfo(f"{number // 1000:03}/{number % 1000:03}"))
             archive.members.clear()
-    options = {"uri": str(path), "sha256": None, "extract": True, "into": str(into), "lease_s": 2.0}
-    measured = f"{CHILD}\nimport resource\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    command = [sys.executable, "-c", measured, json.dumps(options)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+    memory = "import resource\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    with child(str(path), into, extract=True, lease_s=2.0) as killed:
         for line in killed.stdout:
             event = json.loads(line)
             if event["phase"] == "extract" and event["bytes"] > path.stat().st_size / 10:
                 killed.kill()
                 break
     assert killed.wait() == -signal.SIGKILL
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    staged, most_kib = done.stdout.splitlines()[-2:]
+    with child(str(path), into, extract=True, lease_s=2.0, more=memory) as process:
+        staged, most_kib = process.stdout.read().splitlines()[-2:]
     folder = Path(json.loads(staged)["path"])
     assert sum(1 for _ in folder.glob("*/*")) == MEMBERS
     assert int(most_kib) < 300_000
