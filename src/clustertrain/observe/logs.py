@@ -19,7 +19,7 @@ from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir, rank_of_log
 from clustertrain.run.streams.history import AttemptFollower, host_of, newest_group
 from clustertrain.run.streams.rank_log import separated
-from clustertrain.run.streams.streams import Tail, Tails, stream_names
+from clustertrain.run.streams.streams import Tail, stream_names
 from clustertrain.units import moment_text
 from clustertrain.waiting import wait_until
 
@@ -219,11 +219,16 @@ def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
 
 
 def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
-    """The lines of every log of a node, each with the name of its log."""
-    tails = Tails(attempt.run, attempt.node_logs_key(node))
+    """The lines of every log of a node, each with the name of its log; stream after stream, because they have
+    no time to sort by."""
+    tails: dict[str, Tail] = {}
     for _ in _looks(attempt, lives):
-        yield from (_prefixed(name, line) for name, line in tails.new_lines())
-    yield from (_prefixed(name, line) for name, line in tails.unfinished())
+        for name in stream_names(attempt.run, attempt.node_logs_key(node)):
+            if name.endswith(".log"):
+                key = f"{attempt.node_logs_key(node)}/{name}"
+                tail = tails.setdefault(name, Tail(attempt.run, key))
+                yield from (_prefixed(name, line) for line in tail.new_lines())
+    yield from (_prefixed(name, tail.unfinished) for name, tail in tails.items() if tail.unfinished)
     if node not in (hosts := _hosts(attempt)):
         raise JobError(
             f"Attempt {attempt.n} of {attempt.run.uri} has no log of node {node!r}.\n"

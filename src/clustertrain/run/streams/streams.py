@@ -69,28 +69,6 @@ class Tail:
                 yield fresh
 
 
-class Tails:
-    """Reads the lines that were added to the streams directly under a key since the last call; new streams
-    are included."""
-
-    def __init__(self, run: RunDir, folder: str) -> None:
-        self._run = run
-        self._folder = folder
-        self._tails: dict[str, Tail] = {}
-
-    def new_lines(self) -> Iterator[tuple[str, bytes]]:
-        """(stream, line) for every complete line, stream after stream: lines of a log have no time to sort
-        by."""
-        for name in stream_names(self._run, self._folder):
-            if name.endswith(".log"):
-                tail = self._tails.setdefault(name, Tail(self._run, f"{self._folder}/{name}"))
-                yield from ((name, line) for line in tail.new_lines())
-
-    def unfinished(self) -> Iterator[tuple[str, bytes]]:
-        """(stream, what came after its last newline)."""
-        yield from ((name, tail.unfinished) for name, tail in self._tails.items() if tail.unfinished)
-
-
 def stream_names(run: RunDir, folder: str) -> list[str]:
     """The names of the streams directly under a key, on this node and in the storage."""
     names = set(run.spool.list(folder))
