@@ -52,19 +52,6 @@ class Options:
     command: CommandLine = UNKNOWN
 
 
-@dataclass(frozen=True)
-class Continuation:
-    """How a job continues its run.
-
-    Attributes:
-        finished: the result of the run, if nothing is left to train.
-        changes: what changed in the identity of the run, or None if nothing did.
-    """
-
-    finished: Result | None = None
-    changes: JobChanges | None = None
-
-
 def claim_next_attempt(
     job: Job,
     options: Options,
@@ -98,7 +85,7 @@ def claim_next_attempt(
     check_set(job.start_texts, os.environ)
     check_storage(job.storage.location)
     run = run or RunDir.newest(job.storage.location, job.name)
-    previous, continued = run.newest_attempt(), Continuation()
+    previous, changes = run.newest_attempt(), None
     number = previous.n + 1 if previous is not None else 1  # no other: it is this attempt that is checked
     runs = False
     if previous is not None:
@@ -107,9 +94,10 @@ def claim_next_attempt(
         if options.fresh:
             run, number = run.fresh(), 1
         else:
-            continued = continue_from(run, job, options, echo)
-            if continued.finished is not None:
-                return run, continued.finished
+            found = continue_from(run, job, options, echo)
+            if isinstance(found, Result):
+                return run, found
+            changes = found
     world_size = world_sizes()[-1]
     check_world_size(run, job, world_size, options)
     if before_claim is not None:
@@ -124,8 +112,8 @@ def claim_next_attempt(
         retry=options.retry,
         allocation=allocation,
     )
-    if continued.changes is not None:
-        attempt.changes.write(continued.changes)
+    if changes is not None:
+        attempt.changes.write(changes)
     record_job(attempt, job)
     if options.snapshot:
         source = run.snapshot_source(options.snapshot).read()
@@ -171,9 +159,12 @@ def is_running(previous: Attempt, options: Options) -> bool:
     return runner is not None
 
 
-def continue_from(run: RunDir, job: Job, options: Options, echo: Callable[[str], None]) -> Continuation:
+def continue_from(
+    run: RunDir, job: Job, options: Options, echo: Callable[[str], None]
+) -> Result | JobChanges | None:
     """Check that the job may continue the run under its name, and print what changed in it since the last
-    attempt that was not refused.
+    attempt that was not refused. Returns the result of the run if nothing is left to train, or the changes in
+    its identity, if there are any.
 
     Raises:
         ClusterTrainError: the last attempts of this job all ended without a new committed step.
@@ -191,12 +182,12 @@ def continue_from(run: RunDir, job: Job, options: Options, echo: Callable[[str],
                 f"{job.name} is already finished{how}; nothing was trained. "
                 f"To train from the start, use another name or `{options.command} --fresh`.{text}"
             )
-            return Continuation(finished=result)
+            return result
     if not options.retry and (old is None or not _is_edited(old, job)):
         check_progress(run, job.failures.attempts, options.command, of_script=job.is_script)
     if changes is not None:
         echo_changes(changes, echo)
-    return Continuation(changes=changes)
+    return changes
 
 
 def _is_edited(old: Job, new: Job) -> bool:

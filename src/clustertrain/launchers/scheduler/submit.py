@@ -21,6 +21,7 @@ from clustertrain.launchers.source_state import read_source
 from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Result
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.states import STATES
 from clustertrain.run.submission import Submission, array_text, record, submission_of, upload
@@ -181,7 +182,7 @@ def choose_generation(
         _check_not_active(scheduler, run, options.command)
     if options.fresh:
         return run.fresh()
-    if previous is not None and continue_from(run, job, options, echo).finished is not None:
+    if previous is not None and isinstance(continue_from(run, job, options, echo), Result):
         return None
     check_world_size(run, job, job.world_sizes[-1], options)
     return run
