@@ -157,7 +157,7 @@ def test_a_log_file_gets_finished_lines_and_a_bar_from_time_to_time(attempt, mon
     display.update()
     assert stream.getvalue().splitlines()[2:] == ["one", "49%"]
     prints(attempt, "\r100%\ntwo\nthe rest")
-    display.end()
+    display.update(is_last=True)
     assert stream.getvalue().splitlines()[4:] == ["100%", "two", "the rest"]
 
 
@@ -185,7 +185,7 @@ def test_the_prints_of_a_task_stay_in_its_log(attempt):
     started(attempt)
     prints(attempt, BEGUN + "one\n")
     display.update()
-    display.end()
+    display.update(is_last=True)
     assert stream.getvalue() == "2 workers started\n"
 
 

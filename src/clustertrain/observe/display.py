@@ -38,23 +38,14 @@ class Display:
         self._output = RankOutput(attempt) if is_shown else None
         self.is_training = False
 
-    def update(self) -> None:
-        """Show what is new. The output comes first: it was written before the event of its end."""
-        records = self._follower.new()
+    def update(self, *, is_last: bool = False) -> None:
+        """Show what is new, or the rest, when no process of the run is left. The output comes first: it was
+        written before the event of its end."""
+        records = self._follower.new(of_all=is_last)
         if self._output is not None:
             self._output.follow(records)
-            self._screen.output(*self._output.new())
-        self._show(records)
-
-    def end(self) -> None:
-        """Show the rest, when no process of the run is left."""
-        records = self._follower.new(of_all=True)
-        if self._output is not None:
-            self._output.follow(records)
-            self._screen.output(self._output.rest(), [])
-        self._show(records)
-
-    def _show(self, records: list[Record]) -> None:
+            lines, unfinished = (self._output.rest(), []) if is_last else self._output.new()
+            self._screen.output(lines, unfinished)
         self._screen.show(records)
         self._also(records)
         sizes = [record["world_size"] for record in records if record["kind"] == "group_started"]

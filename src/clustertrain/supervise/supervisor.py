@@ -82,7 +82,7 @@ def supervise(
     if notices is not None:
         notices.ended(result)
     if display is not None:
-        display.end()  # a notice that was not delivered is an event
+        display.update(is_last=True)  # a notice that was not delivered is an event
     return result
 
 
