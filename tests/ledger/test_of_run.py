@@ -50,14 +50,14 @@ class Written:
         lines(self.attempt.node_events("a"), (kind, time + self.ahead_s, fields))
         return self
 
-    def starts(self, number, claimed, started=None, *, resumes=0, hosts=("a", "b"), **exchanged):
+    def starts(self, number, claimed, started=None, *, resumes=0, hosts=("a", "b")):
         restart = self.attempt.restart(number)
         restart.claim.create(RestartClaim("a", 1, T0 + claimed))
         restart.plan.write(ResumePoint(None, resumes, world_size=2, hosts=hosts))
         if started is not None:
-            ranks = [{"rank": 0, "host": "a", "pid": 1, "gpus": [{}] * self.gpus}]
-            exchanged = exchanged or {"clock_ahead_s": self.ahead_s}
-            self.event("group_started", started, restart=number, world_size=2, ranks=ranks, **exchanged)
+            clock = {"clock_ahead_s": self.ahead_s}
+            ranks = [{"rank": 0, "host": "a", "pid": 1, "gpus": [{}] * self.gpus, **clock}]
+            self.event("group_started", started, restart=number, world_size=2, ranks=ranks, **clock)
         return self
 
     def trains(self, number, *times, every=1, step=0, data_wait_s=0.0, compute_s=1.0, kind="train"):
@@ -147,17 +147,6 @@ def test_of_each_node_with_another_clock_there_is_a_note(run):
     written.event("group_started", 4, restart=0, world_size=2, clock_ahead_s=0.1, ranks=ranks)
     written.trains(0, 6, 7).ends(9, returned=8, step=2)
     assert books(run)[0].notes == ("the clock of b was 300 s behind the driver's; its times are corrected",)
-
-
-@pytest.mark.parametrize("ahead_s", [-300.0, 7200.0])
-def test_without_an_exchange_the_order_of_events_bounds_the_error(run, ahead_s):
-    """Earlier versions did not ask for the time."""
-    written = Written(run, ahead_s=ahead_s).starts(0, 2, 4, cuda=None)
-    written.trains(0, 6, 7, 8, 9).dies(9.5, 4)
-    written.starts(1, 11, 12, resumes=4).trains(1, 14, 15, step=4).ends(16, number=1, returned=15, step=6)
-    ledger, _ = books(run)
-    assert "the clock of a was" in ledger.notes[0]
-    assert ledger.by_category()["steps"] == pytest.approx(6, abs=1)
 
 
 def test_a_kill_costs_the_broken_step_the_restart_and_what_is_redone(run):

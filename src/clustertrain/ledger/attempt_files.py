@@ -20,8 +20,6 @@ from clustertrain.run.streams.events import read_events
 from clustertrain.run.streams.history import clocks_ahead_s
 from clustertrain.run.streams.step_counter import counted_step
 
-_NOTED_S = 1.0  # clocks that differ by less are corrected without a note
-
 Record = Mapping[str, Any]
 
 
@@ -136,13 +134,10 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
         started = next((e for e in own if e["kind"] == "group_started"), None)
         failure = next((e for e in own if e["kind"] in ("worker_died", "restarting")), None)
         metrics = [e for e in stream(restart.metrics_key) if e["kind"] in ("train", "eval")]
-        ahead_s = _ahead_s(started, failure, metrics)
-        first = plan.hosts[0] if plan is not None and plan.hosts else "rank 0"
-        clocks = {**clocks_ahead_s([started] if started is not None else []), first: ahead_s}
-        for host, by_s in clocks.items():
-            if abs(by_s) >= _NOTED_S:
-                how = f"{abs(by_s):.0f} s {'ahead of' if by_s > 0 else 'behind'} the driver's"
-                notes[f"the clock of {host} was {how}; its times are corrected"] = None
+        ahead_s = number(started or {}, "clock_ahead_s")  # of rank 0's node
+        for host, by_s in clocks_ahead_s([started] if started is not None else []).items():
+            how = f"{abs(by_s):.0f} s {'ahead of' if by_s > 0 else 'behind'} the driver's"
+            notes[f"the clock of {host} was {how}; its times are corrected"] = None
         outcome, counted = read(restart.outcome), _counted(restart, failure)
         ended_at = (outcome.step or 0) if outcome is not None else 0
         by_rank_0 = [(e["time"] - ahead_s, e) for e in of_nodes]
@@ -208,12 +203,3 @@ def _is_by(checkpoint: Record, restart: Restart) -> bool:
 def _counted(restart: Restart, failure: Record | None) -> int:
     """The last step that a start has finished: its failure names it, otherwise the counter of rank 0."""
     return counted_step(restart) if failure is None else failure.get("step") or 0
-
-
-def _ahead_s(started: Record | None, failure: Record | None, metrics: Sequence[Record]) -> float:
-    """How far the clock of rank 0's node is ahead of the driver's. The driver asks that node for its time at
-    the start of the workers; an earlier version did not, then it is as far as the order of events demands."""
-    if started is None or "clock_ahead_s" in started or not metrics:
-        return number(started or {}, "clock_ahead_s")
-    late_s = metrics[-1]["time"] - failure["time"] if failure is not None else 0.0
-    return max(0.0, late_s) or min(0.0, metrics[0]["time"] - started["time"])
