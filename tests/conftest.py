@@ -19,6 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from clusters.kube_client import is_built
+from clustertrain.run.folder import RunDir
 from costs import Costs, pytest_addoption
 from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_endpoint, versitygw_s3
 
@@ -47,6 +48,12 @@ _ONE_BY_ONE = re.compile(
 )
 _KUBERNETES = "tests/kubernetes/"
 REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A run that nobody has started, in a storage of its own."""
+    return RunDir.newest(str(tmp_path), "digits")
 
 
 def pytest_unconfigure() -> None:

@@ -15,7 +15,6 @@ from clustertrain.explain.stacks import grouped, ranks_text, stacks_now, where_a
 from clustertrain.node.processes import this_process
 from clustertrain.observe.tables import finish
 from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Beat, RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.rank_log import start_line
@@ -27,9 +26,9 @@ FAILED = Result("failed", "error", 1, "it failed")
 
 
 @pytest.fixture
-def attempt(tmp_path):
+def attempt(run):
     """One with a start of four ranks on two nodes, which has ended."""
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    attempt = run.attempt(1)
     attempt.claim.create(sample_claim())
     restart = attempt.restart(0)
     restart.claim.create(sample_restart_claim())
@@ -195,8 +194,8 @@ def test_the_earlier_failures_of_an_attempt_are_named(attempt):
     assert found.earlier == ("start 0: rank 1: OSError: [Errno 5] Input/output error",)
 
 
-def test_without_workers_the_log_of_the_driver_and_the_word_of_the_scheduler_decide(tmp_path):
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+def test_without_workers_the_log_of_the_driver_and_the_word_of_the_scheduler_decide(run):
+    attempt = run.attempt(1)
     attempt.claim.create(sample_claim(allocation=SchedulerStart("slurm", None, "12")))
     attempt.result.write(Result("failed", "driver_died", 1, "The driver ended with code 71."))
     assert explain(attempt.run).failure == "unknown"
@@ -207,8 +206,8 @@ def test_without_workers_the_log_of_the_driver_and_the_word_of_the_scheduler_dec
     assert explain(attempt.run).failure == "node_failure"
 
 
-def test_a_run_whose_processes_are_gone_is_explained_by_its_last_signs(tmp_path):
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+def test_a_run_whose_processes_are_gone_is_explained_by_its_last_signs(run):
+    attempt = run.attempt(1)
     gone = replace(this_process(), pid=2**22 + 1)  # above the largest pid of Linux
     attempt.claim.create(sample_claim(gone))
     EventLog(attempt.events).write("ray_started", seconds=4.0)
@@ -220,7 +219,7 @@ def test_a_run_whose_processes_are_gone_is_explained_by_its_last_signs(tmp_path)
     assert (found.failure, found.host) == ("vanished", "")
     assert f"pid {gone.pid} on {socket.gethostname()} is gone" in found.proof
     assert "last heartbeat 1970-01-01 " in found.proof
-    rows = CliRunner().invoke(main, ["status", str(tmp_path / "digits")]).output.splitlines()
+    rows = CliRunner().invoke(main, ["status", run.uri]).output.splitlines()
     assert [row.split()[0] for row in rows[-3:]] == ["cause", "proof", "change"]
     EventLog(attempt.events).write("warning", text="memory of this node: Out of memory: Killed process 7")
     assert explain(attempt.run).failure == "memory_limit"
@@ -251,9 +250,9 @@ def test_a_log_is_printed_without_what_changes_a_terminal(attempt, tmp_path):
 
 
 @pytest.fixture
-def running(tmp_path):
+def running(run):
     """Four ranks, of which the last is this process."""
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    attempt = run.attempt(1)
     attempt.claim.create(sample_claim(this_process()))
     restart = attempt.restart(0)
     restart.claim.create(sample_restart_claim())
@@ -277,13 +276,13 @@ def test_ranks_that_do_not_answer_come_first_then_the_smallest_group(running, mo
     assert len(stacks_now(start)) == 4
 
 
-def test_a_run_that_has_no_workers_yet_is_explained_by_what_it_waits_for(tmp_path):
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+def test_a_run_that_has_no_workers_yet_is_explained_by_what_it_waits_for(run):
+    attempt = run.attempt(1)
     attempt.claim.create(sample_claim(this_process()))
     assert explain(attempt.run).cause == "none yet: digits waits for nodes or workers"
     EventLog(attempt.events).write("stage", name="x", phase="download")
     assert explain(attempt.run).cause == "none yet: digits fetches the data x"
-    result = CliRunner().invoke(main, ["stacks", str(tmp_path / "digits")])
+    result = CliRunner().invoke(main, ["stacks", run.uri])
     assert (result.exit_code, "it fetches the data x" in result.output) == (2, True)
     assert "explain" not in result.output
     EventLog(attempt.events).write("stage", name="x", phase="ready")

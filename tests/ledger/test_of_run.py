@@ -6,7 +6,6 @@ import pytest
 
 from clustertrain.ledger.book import CATEGORIES
 from clustertrain.ledger.of_run import ledger_of
-from clustertrain.run.folder import RunDir
 from clustertrain.run.records import (
     JobChanges,
     Outcome,
@@ -19,11 +18,6 @@ from sample_records import sample_claim, sample_submission
 
 T0 = 1_000_000.0
 KILLED = "rank 1 died of signal 9 (SIGKILL)"
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path), "digits")
 
 
 def lines(path, *records):

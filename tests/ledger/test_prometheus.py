@@ -13,7 +13,6 @@ from clustertrain.ledger.prometheus import (
     write_metrics,
     written_figures,
 )
-from clustertrain.run.folder import RunDir
 from sample_records import sample_claim
 from waiting import wait_until
 
@@ -21,10 +20,10 @@ ROOT = Path(__file__).parents[2]
 SAMPLE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (\d+\.\d+)')
 
 
-def test_every_sample_is_in_the_text_format(tmp_path):
+def test_every_sample_is_in_the_text_format(run):
     booked = (Booking("steps", 30.0), Booking("restart", 10.0, 'rank 1: "no"\nC:\\x'))
     ledger = Ledger((Phase(100.0, 140.0, 1, 0, 2, booked),), "GPU", 4)
-    text = prometheus_text(RunDir.newest(str(tmp_path), "digits"), ledger, now=141.0)
+    text = prometheus_text(run, ledger, now=141.0)
     samples = [line for line in text.splitlines() if not line.startswith("#")]
     found = [SAMPLE.fullmatch(line) for line in samples]
     assert all(found), samples
@@ -37,8 +36,7 @@ def test_every_sample_is_in_the_text_format(tmp_path):
     assert re.findall(r"# TYPE (\w+) gauge", text) == list(METRICS)
 
 
-def test_its_figures_are_read_again_unless_they_are_too_old(tmp_path):
-    run = RunDir.newest(str(tmp_path), "digits")
+def test_its_figures_are_read_again_unless_they_are_too_old(run):
     assert written_figures(run, 0.0) is None
     booked = (Booking("steps", 30.0), Booking("restart", 10.0, "clustertrain_run_ettr{} 1.0"))
     ledger = Ledger((Phase(100.0, 140.0, 1, 0, 2, booked),), "GPU", 90)
@@ -49,9 +47,8 @@ def test_its_figures_are_read_again_unless_they_are_too_old(tmp_path):
     assert written_figures(run, 0.0) is None
 
 
-def test_the_file_is_written_while_the_block_runs_and_again_at_the_end(tmp_path, monkeypatch):
+def test_the_file_is_written_while_the_block_runs_and_again_at_the_end(run, monkeypatch):
     monkeypatch.setattr("clustertrain.ledger.prometheus._EVERY_S", 0.01)
-    run = RunDir.newest(str(tmp_path), "digits")
     run.attempt(1).claim.create(sample_claim(time=1000.0))
     path = run.local_path(run.prometheus_key)
     with metrics_written(run):

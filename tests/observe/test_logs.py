@@ -16,11 +16,6 @@ from sample_records import sample_submission
 
 
 @pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path), "digits")
-
-
-@pytest.fixture
 def attempt(run):
     """Two nodes with two ranks, as two nodes write it."""
     attempt = claim_attempt(run)

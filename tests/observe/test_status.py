@@ -22,11 +22,6 @@ from run_status import status_of
 from sample_records import sample_restart_claim, sample_submission
 
 
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path), "digits")
-
-
 def found(folder):
     return find(str(folder), (), None, print)[1].visible_run()
 

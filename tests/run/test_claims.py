@@ -12,15 +12,9 @@ from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.node.processes import this_process
 from clustertrain.run.admission import check_progress
 from clustertrain.run.claims import Heartbeat, claim_attempt, committed_step, progress_of, who_runs
-from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Beat, Result
 from clustertrain.run.states import STATES
 from sample_records import FAR, sample_claim
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path), "digits")
 
 
 def beat_of(process, counter):

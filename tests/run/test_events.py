@@ -3,16 +3,10 @@ import multiprocessing
 
 import pytest
 
-from clustertrain.run.folder import RunDir
 from clustertrain.run.streams.events import EventLog, new_records, read_events, streams_kept
 from clustertrain.run.streams.streams import Tail
 
 KEY = "digits/g1/events.jsonl"
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path), "digits")
 
 
 @pytest.fixture

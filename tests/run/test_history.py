@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from clustertrain.run.folder import RunDir
 from clustertrain.run.records import ResumePoint
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.history import (
@@ -16,11 +15,6 @@ from clustertrain.run.streams.history import (
 from clustertrain.run.streams.step_counter import Reached, reached_step
 from clustertrain.run.streams.streams import Tail
 from sample_records import sample_restart_claim
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path), "digits")
 
 
 def train(run, attempt, restart, resumed_at, steps):

@@ -34,11 +34,6 @@ START = SchedulerStart("slurm", "sim", "12", 1, ("n1", "n2"))
 RENDEZVOUS = Rendezvous(1, "7", 0, "10.0.0.1", 20100, "20100-20139", "/tmp/ct-1/token", ("n1", "n2"))
 
 
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path), "digits")
-
-
 def files(run):
     """Every file of a run that holds a record, with one such record."""
     attempt, restart = run.attempt(1), run.attempt(1).restart(0)

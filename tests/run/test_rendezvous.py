@@ -7,14 +7,8 @@ import pytest
 from clustertrain.errors import StorageError
 from clustertrain.record_file import encoded
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Arrival, Rendezvous, SchedulerStart
 from clustertrain.run.rendezvous import arrivals, failures, report_failure, wait_for_head
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path / "runs"), "a")
 
 
 def share(restart=0, job_id="7"):

@@ -16,7 +16,6 @@ from clustertrain.errors import (
     JobError,
     RunStopped,
 )
-from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Outcome, Result, ResumePoint, StopRequest
 from clustertrain.run.result import ended, write_result
 from clustertrain.run.streams.events import EventLog
@@ -25,8 +24,7 @@ from shelves import commit
 
 
 @pytest.fixture
-def attempt(tmp_path):
-    run = RunDir.newest(str(tmp_path), "digits")
+def attempt(run):
     attempt = run.attempt(1)
     attempt.claim.create(sample_claim(world_size=2))
     return attempt
