@@ -26,11 +26,6 @@ def found(folder):
     return find(str(folder), (), None, print)[1].visible_run()
 
 
-def test_a_run_is_found_by_its_folder(run, tmp_path):
-    claim_attempt(run)
-    assert found(tmp_path / "digits").uri == run.uri
-
-
 def test_a_folder_without_a_run_lists_those_of_the_storage(run, tmp_path):
     claim_attempt(run)
     with pytest.raises(JobError, match="Started so far: digits"):

@@ -7,7 +7,7 @@ import pytest
 
 from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.run.admission import Options, _trains_more, claim_next_attempt
+from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
@@ -35,23 +35,24 @@ def finished(job, state="done", cause="finished", text=""):
     return run
 
 
+OPTIONS = Options(command=CommandLine("run", "my job.yaml", ("name=a",)))
+START = "`clustertrain run 'my job.yaml' --set name=a"
+
+
 def test_a_finished_run_is_left_as_it_is(job):
     run, said = finished(job()), []
-    _, result = begun(job(), said=said)
+    _, result = begun(job(), OPTIONS, said=said)
     assert (result.state, result.step) == ("done", 10)
     assert [a.n for a in run.attempts()] == [1]
-    assert "--fresh" in said[0]
+    assert f"{START} --fresh`" in said[0]
 
 
-def test_fewer_epochs_of_a_finished_run_train_nothing(job):
+def test_only_more_epochs_continue_a_finished_run(job):
     finished(job())
     _, result = begun(job(train={"epochs": 1, "batch_size": 8}))
     assert result.state == "done"
-
-
-def test_more_epochs_continue_the_training(job):
-    assert _trains_more(job(), job(train={"epochs": 3, "batch_size": 8}), None)
-    assert not _trains_more(job(), job(), None)
+    _, attempt = begun(job(train={"epochs": 3, "batch_size": 8}))
+    assert attempt.n == 2
 
 
 EARLY = {"metric": "loss", "mode": "min", "patience": 3}
@@ -78,12 +79,14 @@ def test_more_patience_continues_a_run_that_ended_early(job, change):
     assert [a.n for a in run.attempts()] == [1, 2]
 
 
-def test_a_start_of_an_active_run_is_refused_with_its_pid(job):
+def test_a_start_of_an_active_run_is_refused_with_its_pid_and_each_way_out(job):
     run = RunDir.newest(job().storage.uri, "a")
     claim_attempt(run, world_size=1)  # by this very process, which lives
     with pytest.raises(ClusterError) as caught:
-        begun(job())
+        begun(job(), OPTIONS)
     assert f"pid {os.getpid()}" in str(caught.value)
+    assert "`clustertrain stop 'my job.yaml' --set name=a`" in str(caught.value)
+    assert f"{START} --takeover`" in str(caught.value)
     assert caught.value.exit_code == 3
 
 
@@ -107,10 +110,13 @@ def test_a_range_of_workers_is_the_consent(job, tmp_path):
     assert attempt.claim.read().world_size == 2
 
 
-def test_fresh_begins_a_generation_and_keeps_the_old_one(job):
+def test_fresh_begins_a_generation_and_keeps_the_old_one(job, tmp_path):
     finished(job())
-    run, attempt = begun(job(train={"epochs": 9, "batch_size": 4}), Options(fresh=True))
+    checkpoint_of(job(), 1, tmp_path)
+    said = []
+    run, attempt = begun(job(train={"epochs": 9, "batch_size": 4}), Options(fresh=True), said=said)
     assert (run.generation, attempt.n, [a.n for a in run.attempts()]) == (2, 1, [1])
+    assert (attempt.changes.read(), said) == (None, []), "it is compared with nothing"
     assert [a.n for a in run.at(1).attempts()] == [1]
     assert "epochs: 2" in run.at(1).store.read_or_none(run.at(1).job_key).decode()
 
@@ -139,25 +145,6 @@ def test_storage_below_a_file_is_refused(job, tmp_path):
         begun(job(storage=str(tmp_path / "file" / "runs")))
     assert str(tmp_path / "file") in str(caught.value)
     assert str(os.getuid()) in str(caught.value)
-
-
-def test_a_refused_start_repeats_the_command_line(job, tmp_path):
-    """Each way out is a command that works as it is printed."""
-    options = Options(command=CommandLine("run", "my job.yaml", ("name=a",)))
-    run = finished(job())
-    checkpoint_of(job(), 2, tmp_path)
-    with pytest.raises(JobError) as caught:
-        begun(job(train={"epochs": 2, "batch_size": 8, "seed": 7}), options)
-    for option in ("--accept-changes", "--fresh"):
-        assert f"`clustertrain run 'my job.yaml' --set name=a {option}`" in str(caught.value)
-    said = []
-    begun(job(), options, said=said)
-    assert "`clustertrain run 'my job.yaml' --set name=a --fresh`" in said[0]
-    claim_attempt(run)  # by this very process, which lives
-    with pytest.raises(ClusterError) as caught:
-        begun(job(), options)
-    assert "`clustertrain stop 'my job.yaml' --set name=a`" in str(caught.value)
-    assert "`clustertrain run 'my job.yaml' --set name=a --takeover`" in str(caught.value)
 
 
 def test_a_start_claims_the_number_after_the_attempt_that_it_checked(job):

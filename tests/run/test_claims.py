@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clustertrain.errors import ClusterError, ClusterTrainError
+from clustertrain.errors import ClusterTrainError
 from clustertrain.node.processes import this_process
 from clustertrain.run.admission import check_progress
 from clustertrain.run.claims import Heartbeat, claim_attempt, committed_step, progress_of, who_runs
@@ -26,27 +26,6 @@ def test_attempts_count_up_and_name_their_process(run):
     assert (first.n, second.n) == (1, 2)
     assert first.claim.read().world_size == 2
     assert who_runs(second).startswith("pid ")
-
-
-def test_one_of_many_contenders_gets_an_attempt(run):
-    barrier = threading.Barrier(8)
-    got, refused = [], []
-
-    def contend():
-        barrier.wait()
-        try:
-            got.append(claim_attempt(run).n)
-        except ClusterError as error:
-            refused.append(error)
-
-    threads = [threading.Thread(target=contend) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(got) == len(set(got))
-    assert len(got) + len(refused) == 8
-    assert sorted(got) == [a.n for a in run.attempts()]
 
 
 def test_a_killed_process_runs_nothing(run, tmp_path):

@@ -7,7 +7,6 @@ from clustertrain.job.identity import Change
 from clustertrain.observe.tables import next_step, status_rows
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import job_of, newest_job
 from clustertrain.run.records import JobChanges, Result, ResumePoint
 from clustertrain.run.result import write_result
@@ -233,14 +232,6 @@ def test_a_finished_task_has_nothing_left_to_train_with_other_arguments(job):
     assert "already finished" in said[0]
     longer = job(args={"lr": 0.01}, train={"epochs": 3, "batch_size": 8})
     assert begun(longer, accept_changes=True)[0].n == 2
-
-
-def test_a_fresh_run_is_compared_with_nothing(job):
-    first = ended(job(args={"lr": 0.1}))
-    commits(first.run, 120)
-    attempt, said = begun(job(args={"lr": 0.01}), fresh=True)
-    assert (attempt.run.generation, attempt.changes.read(), said) == (2, None, [])
-    assert RunDir.newest(job().storage.uri, "a").generation == 2
 
 
 @pytest.mark.parametrize("reached", [0, 120], ids=["before the load", "by the checkpoint"])

@@ -1,11 +1,8 @@
 """How the nodes of one start of a job find each other through the storage."""
 
-import json
-
 import pytest
 
 from clustertrain.errors import StorageError
-from clustertrain.record_file import encoded
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.records import Arrival, Rendezvous, SchedulerStart
 from clustertrain.run.rendezvous import arrivals, failures, report_failure, wait_for_head
@@ -66,14 +63,3 @@ def test_a_failure_is_found_without_reading_the_nodes_that_arrived(run):
     attempt.arrival(0).store.write_atomic(attempt.arrival(0).key, b"is not read")
     assert [(each.host, each.error, each.exit_code) for each in failures(attempt)] == [("n2", "too small", 3)]
     assert attempt.arrival(1).read().error == "too small"
-
-
-def test_fields_of_a_later_version_are_ignored(run):
-    """It is refused for its version, in words, and not for a key."""
-    attempt = claim_attempt(run, world_size=2)
-    attempt.rendezvous.write(rendezvous(attempt))
-    written = json.loads(encoded(attempt.rendezvous.read()))
-    attempt.run.store.write_atomic(
-        attempt.rendezvous.key, json.dumps({**written, "version": "99", "more": 1}).encode()
-    )
-    assert wait_for_head(run, share(), 5, 0.01, lambda: False)[1].version == "99"

@@ -42,10 +42,3 @@ def test_an_absolute_path_is_read_in_a_folder_that_was_removed(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path / "old")
     (tmp_path / "old").rmdir()
     assert addresses_of("/runs/digits") == [RunAddress(Location("/runs"), "digits")]
-
-
-def test_a_run_may_have_the_name_of_a_generation():
-    assert addresses_of("/runs/g1") == [
-        RunAddress(Location("/runs"), "g1"),
-        RunAddress(Location("/"), "runs", 1),
-    ]

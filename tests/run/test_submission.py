@@ -283,11 +283,12 @@ def test_a_node_finds_the_job_and_the_code(run, job, code, tmp_path):
     made = job()
     taken = take_snapshot(made)
     upload(run, taken)
-    text = submission_of(run, taken, retry=True).to_text()
+    submitted = submission_of(run, taken, retry=True, command=CommandLine("run", "a b.yaml", ("name=a",)))
+    text = submitted.to_text()
     assert text.isascii()
     assert text.isprintable()
     found = Submission.from_text(text)
-    assert found == submission_of(run, taken, retry=True)
+    assert found == submitted
     assert found.run == run
     assert found.job() == made
     found.unpack_code(tmp_path / "there")
@@ -402,15 +403,3 @@ def test_the_snapshot_has_the_modes_of_the_umask(job, tmp_path, umask):
     for path in folder.rglob("*"):
         full = 0o777 if path.is_dir() else 0o666
         assert stat.S_IMODE(path.stat().st_mode) == full & ~umask, path
-
-
-def test_the_command_that_submitted_it_comes_back(run, job):
-    submission = submission_of(run, take_snapshot(job()), command=CommandLine("run", "a b.yaml", ("name=a",)))
-    assert Submission.from_text(submission.to_text()) == submission
-
-
-def test_a_submission_without_its_command_is_accepted(run, job):
-    """An earlier version wrote it."""
-    fields = json.loads(submission_of(run, take_snapshot(job())).to_text())
-    del fields["command"]
-    assert str(Submission.from_text(json.dumps(fields)).command) == "clustertrain run JOBFILE"
