@@ -16,7 +16,7 @@ from clustertrain.job.model import Job
 from clustertrain.ledger.book import Ledger
 from clustertrain.ledger.of_run import ledger_of
 from clustertrain.observe.run_state import RunState, alive, of_result
-from clustertrain.run.claims import committed_step, who_runs
+from clustertrain.run.claims import allocation_of, committed_step, who_runs
 from clustertrain.run.command_line import UNKNOWN, typed
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import standing_attempt
@@ -263,8 +263,7 @@ def runs_of(storage: Location | str, skip: Callable[[StorageError], None] | None
 def is_scheduled(run: RunDir) -> bool:
     """Whether a scheduler has, or had, the run."""
     attempt = run.newest_attempt()
-    claim = attempt.claim.read() if attempt is not None else None
-    return bool(run.submissions()) or (claim is not None and claim.allocation is not None)
+    return bool(run.submissions()) or (attempt is not None and allocation_of(attempt) is not None)
 
 
 def live_state(attempt: Attempt) -> str:

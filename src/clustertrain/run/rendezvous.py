@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 
 from clustertrain.errors import StorageError
+from clustertrain.run.claims import allocation_of
 from clustertrain.run.folder import RENDEZVOUS, Attempt, RunDir
 from clustertrain.run.records import Arrival, Rendezvous, SchedulerStart
 from clustertrain.waiting import wait_until
@@ -72,9 +73,6 @@ def failures(attempt: Attempt) -> list[Arrival]:
 
 
 def _is_over(attempt: Attempt, start: SchedulerStart) -> bool:
-    claim = attempt.claim.read()
-    if claim is None or claim.allocation is None:
-        return False
-    made_by = claim.allocation
-    is_ours = (made_by.job_id, made_by.restart) == (start.job_id, start.restart)
+    made_by = allocation_of(attempt)
+    is_ours = made_by is not None and (made_by.job_id, made_by.restart) == (start.job_id, start.restart)
     return is_ours and attempt.result.exists()
