@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from clustertrain.errors import EXIT_CLUSTER
-from clustertrain.run.folder import Attempt
-from clustertrain.run.result import failed, write_result
 
 
 @contextmanager
@@ -27,11 +25,6 @@ def ending_after(seconds: float, write_end: Callable[[], object]) -> Iterator[No
         yield
     finally:
         timer.cancel()
-
-
-def write_no_answer(attempt: Attempt, text: str) -> None:
-    """Write the result of an attempt that Ray has not answered."""
-    write_result(attempt, failed(attempt, text, EXIT_CLUSTER))
 
 
 def _end(write_end: Callable[[], object]) -> None:

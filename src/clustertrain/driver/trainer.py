@@ -13,13 +13,12 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 from ray.train.torch import TorchTrainer
 
 from clustertrain import variables
-from clustertrain.driver.deadline import ending_after, write_no_answer
+from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.excluded_nodes import excluded_nodes, node_selector
 from clustertrain.driver.ray_internals import (
     ControllerCallback,
@@ -34,9 +33,10 @@ from clustertrain.driver.ray_internals import (
     be_actor,
 )
 from clustertrain.driver.retry_policy import RetryPolicy
-from clustertrain.errors import ClusterTrainError
+from clustertrain.errors import EXIT_CLUSTER, ClusterTrainError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.command_line import command_on
+from clustertrain.run.result import failed, write_result
 
 
 class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no types
@@ -56,8 +56,12 @@ class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no 
             f"Ray did not start the processes of the workers within {self._seconds:g} s "
             f"(failures.watchdog.first_step).\n`{logs}` shows what it waits for."
         )
+
+        def write_end() -> None:
+            write_result(attempt, failed(attempt, text, EXIT_CLUSTER))
+
         with ExitStack() as self._waiting:
-            self._waiting.enter_context(ending_after(self._seconds, partial(write_no_answer, attempt, text)))
+            self._waiting.enter_context(ending_after(self._seconds, write_end))
             yield
 
     def after_worker_group_start(self, worker_group: Any) -> None:
