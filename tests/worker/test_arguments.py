@@ -97,14 +97,6 @@ def test_an_unknown_name_has_the_nearest_one_and_all_others():
     check_args(Open, {"a": 1}, "p.py:1")
 
 
-def test_a_missing_name():
-    assert refused({"width": 3}) == [
-        "args: Digits needs lr (float), which is missing.",
-        "Add it: args: {lr: …}",
-        "At digits.py:7.",
-    ]
-
-
 def test_a_value_of_another_type_is_shown_with_its_annotation():
     assert refused({"lr": "0.1"}) == [
         'args: lr is "0.1" (text), but Digits declares lr: float.',

@@ -101,7 +101,11 @@ MISTAKES = {
         {},
         ["FileNotFoundError", "'data/labels.csv' (the working directory is ", "mine.py:"],
     ),
-    "an init that ends": ("class Digits(Task):\n    def __init__(self): raise SystemExit('no')", {}, ["no"]),
+    "an init that ends": (
+        "class Digits(Task):\n    def __init__(self, n): raise SystemExit('no')",
+        {"args": {"n": 1}},
+        ["task: mine:Digits with args ['n'] raised SystemExit: no", "mine.py:"],
+    ),
     "a model that does not fit the data": (
         "class Digits(Digits):\n    def model(self): return nn.Linear(5, 3)",
         {},

@@ -68,24 +68,6 @@ def job(**sections):
     return parse_job(yaml.safe_dump({"name": "a", **sections}), "job.yaml")
 
 
-def test_args_that_a_task_does_not_take(code):
-    code("from clustertrain import Task as Base\nclass Task(Base):\n    def __init__(self, lr): pass\n")
-    wrong = job(task="mine:Task", train={"epochs": 1, "batch_size": 1}, args={"lrr": 1})
-    with pytest.raises(JobError, match=r"does not take 'lrr'; did you mean 'lr'?(.|\n)*mine.py:3"):
-        make_task(check_task("mine:Task"), wrong)
-    with pytest.raises(JobError, match="does not take 'lrr'"):
-        check_code(wrong)
-
-
-def test_an_init_that_fails_with_its_line(code):
-    code("from clustertrain import Task as Base\nclass Task(Base):\n    def __init__(self, n): n + ''\n")
-    right = job(task="mine:Task", train={"epochs": 1, "batch_size": 1}, args={"n": 1})
-    with pytest.raises(
-        JobError, match=r"mine:Task with args \['n'\] raised TypeError: unsupported operand(.|\n)*mine.py:3"
-    ):
-        make_task(check_task("mine:Task"), right)
-
-
 def test_an_error_without_a_line_of_the_code_names_its_folder(code):
     code(
         "from abc import ABC, abstractmethod\nfrom clustertrain import Task as Base\n"
