@@ -221,6 +221,9 @@ def check_same(whole, again, step):
     assert curve(again[0], step) == curve(whole[0], step)
 
 
+FSDP = replace(SETTINGS, strategy="fsdp", memory_every=1)
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -232,6 +235,15 @@ def check_same(whole, again, step):
         (Killed("evaluation", 6), 2, 1, SETTINGS, {4}),
         (Killed("evaluation", 6), 2, 0, SETTINGS, {4}),
         (WithCallback("forward", 2 + 8), 2, 1, SETTINGS, {4}),
+        # The part of a dead rank is there.
+        (Killed("forward", 1 + 6), 2, 0, FSDP, {2}),  # one pass is discarded
+        (Killed("forward", 1 + 6), 2, 1, FSDP, {2}),
+        (Killed("forward", 1 + 8), 3, 1, FSDP, {4}),
+        (Killed("before the optimizer", 3), 2, 1, FSDP, {2}),
+        (Killed("after the optimizer", 3), 3, 0, FSDP, {2}),
+        (Killed("evaluation", 6), 2, 0, FSDP, {4}),
+        (WithCallback("callback", 3), 2, 1, FSDP, {2}),
+        (Killed("forward", 1 + 8), 2, 1, replace(FSDP, memory_every=2), {3}),  # of steps 1, 3, 5, …
     ],
 )
 def test_the_next_start_ends_with_the_same_bits(ranks, folder, case):
@@ -259,33 +271,6 @@ def test_ranks_that_hang_save_the_last_step_once_and_wait_for_each_other(folder)
     group.end()
     assert saved.read_text() == "8\n"
     assert kept(folder, 3).name == CheckpointName(4, 1, 0)
-
-
-FSDP = replace(SETTINGS, strategy="fsdp", memory_every=1)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        (Killed("forward", 1 + 6), 2, 0, FSDP, {2}),  # one pass is discarded
-        (Killed("forward", 1 + 6), 2, 1, FSDP, {2}),
-        (Killed("forward", 1 + 8), 3, 1, FSDP, {4}),
-        (Killed("before the optimizer", 3), 2, 1, FSDP, {2}),
-        (Killed("after the optimizer", 3), 3, 0, FSDP, {2}),
-        (Killed("evaluation", 6), 2, 0, FSDP, {4}),
-        (WithCallback("callback", 3), 2, 1, FSDP, {2}),
-        (Killed("forward", 1 + 8), 2, 1, replace(FSDP, memory_every=2), {3}),  # of steps 1, 3, 5, …
-    ],
-)
-def test_with_fsdp_the_part_of_a_dead_rank_is_there(ranks, folder, case):
-    task, world_size, victim, settings, steps = case
-    whole = ranks(world_size).results(run_task, type(task)(), settings)
-    group = Group(folder, task, settings, victims=[victim], world_size=world_size)
-    group.wait_for_death(victim)
-    state = group.save({victim})
-    assert state is not None and state.name.step in steps
-    again = resumed(folder, state, task, settings, world_size)
-    check_same(whole, again, state.name.step)
 
 
 @pytest.mark.parametrize("step", [2, 3, 4], ids=["save", "line of the log", "end of an epoch"])
