@@ -1,7 +1,7 @@
 """A node with a broken GPU is left out by the next starts, if the other nodes have room for the workers."""
 
 import pytest
-from ray.train.v2._internal.execution.failure_handling import FailureDecision
+from test_failure_watch import fails
 
 from clustertrain.driver import elastic_cluster
 from clustertrain.driver.excluded_nodes import excluded_nodes, node_selector
@@ -12,7 +12,6 @@ from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay, LocalRay
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.streams.events import read_events
-from sample_records import sample_failure, sample_restart_claim
 
 JOB = parse_job("name: a\nfunction: m:f\nresources: {workers: [2, 6], gpus_per_worker: 1}\n", "job.yaml")
 NODE = {"CPU": 8.0, "GPU": 2.0}
@@ -37,12 +36,7 @@ def watch_of(attempt, cluster=None, world_sizes=(2, 4, 6)):
 
 def breaks(attempt, watch, restart, node):
     """A start whose GPU broke on that node, and the line about the next one."""
-    attempt.restart(restart).claim.create(sample_restart_claim())
-    failure = sample_failure(
-        restart=restart, signature=f"E{restart}", host=node, broken_node=f"id-{node}", retry_after_s=0.0
-    )
-    attempt.restart(restart).failure.write(failure)
-    watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
+    fails(attempt, watch, restart, host=node, broken_node=f"id-{node}", retry_after_s=0.0)
     events = [e for e in read_events(attempt.run, attempt.events_key) if e["kind"] == "restarting"]
     return events[-1]["text"].splitlines()[-1]
 

@@ -6,6 +6,7 @@ import pytest
 
 from clustertrain.driver.calls import RankDied
 from clustertrain.driver.cause.failures import Group, _tail
+from sample_records import sample_failure
 
 ABORTED = "ncclRemoteError: A call failed possibly due to a network error\nFatal Python error: Aborted\n"
 OWN_GPU = "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access\n"
@@ -24,21 +25,10 @@ class Ranks(Group):
         return self._logs[rank]
 
     def _of_dead_rank(self, rank, error):
-        return rank, "died"
+        return sample_failure(rank=rank, error="died")
 
     def _of_exception(self, rank, error):
-        return Raised(rank, type(error).__name__)
-
-
-class Raised(tuple):
-    fatal = False
-
-    def __new__(cls, rank, name):
-        return super().__new__(cls, (rank, name))
-
-    @property
-    def rank(self):
-        return self[0]
+        return sample_failure(rank=rank, error=type(error).__name__)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +48,8 @@ class Raised(tuple):
 )
 def test_the_rank_at_fault_is_named(dead, raised, cause):
     errors = {rank: RuntimeError("RayActorError") for rank in dead} | raised
-    assert Ranks(dead)._first_cause(errors) == cause
+    found = Ranks(dead)._first_cause(errors)
+    assert (found.rank, found.error) == cause
 
 
 def test_a_worker_that_ray_killed_for_memory_before_its_training_is_found():
@@ -67,7 +58,7 @@ def test_a_worker_that_ray_killed_for_memory_before_its_training_is_found():
     group._workers = {rank: SimpleNamespace(metadata=SimpleNamespace(pid=10 + rank)) for rank in (0, 1)}
     group._record = recorded.append
     group.report_dead_worker(RankDied("1 worker(s) were killed due to the node running low on memory"))
-    assert recorded == [(1, "died")]
+    assert [(failure.rank, failure.error) for failure in recorded] == [(1, "died")]
 
 
 def test_the_cause_is_before_the_stacks_that_python_writes(tmp_path):

@@ -68,20 +68,16 @@ def test_the_event_of_a_start_has_the_gpus(group):
     }
 
 
-class ClockOf1(Workers):
-    """The clock of rank 1's node is five minutes ahead."""
-
-    def get_workers(self):
-        ranks = super().get_workers()
-        of_1 = ranks[1].execute_async
-        ranks[1].execute_async = lambda function, *args: (
-            done(lambda: time.time() + 300) if function is time.time else of_1(function, *args)
-        )
-        return ranks
-
-
 def test_the_event_of_a_start_has_the_clock_of_each_rank(group, attempt):
-    event = HereGroup(ClockOf1(), attempt.restart(0)).as_event()
+    """That of rank 1's node is five minutes ahead."""
+
+    def later():
+        return time.time() + 300
+
+    workers = Workers().get_workers()
+    workers[1].execute_async = lambda function: done(later if function is time.time else function)
+    worker_group = SimpleNamespace(get_workers=lambda: workers)
+    event = HereGroup(worker_group, attempt.restart(0)).as_event()
     found = [event["clock_ahead_s"], *(rank["clock_ahead_s"] for rank in event["ranks"])]
     assert found == pytest.approx([0, 0, 300], abs=2)
 
@@ -105,8 +101,7 @@ def test_the_failure_names_the_file_with_what_the_memory_held(group):
 
 def test_memory_of_another_process_is_retried_and_a_broken_gpu_once(group):
     taken = RuntimeError(
-        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which "
-        "4.00 GiB is free. Process 99 has 40.00 GiB memory in use. Including non-PyTorch memory, this "
+        f"{FULL} Process 99 has 40.00 GiB memory in use. Including non-PyTorch memory, this "
         "process has 34.00 GiB memory in use. Of the allocated memory 32.11 GiB is allocated by PyTorch."
     )
     failure = group._of_exception(1, taken)
