@@ -8,9 +8,10 @@ import pytest
 
 from clustertrain.driver.cause import failures
 from clustertrain.driver.cause.failures import Group
-from clustertrain.worker.scripts.script import ScriptFailed, run_script
+from clustertrain.worker.scripts.script import ScriptFailed
 from clustertrain.worker.scripts.script_command import Program
 from sample_records import sample_restart_claim
+from script_runs import ran_script
 
 pytestmark = pytest.mark.slow
 
@@ -42,14 +43,7 @@ def judged(tmp_path, attempt):
         (tmp_path / "train.py").write_text(text)
         program = Program("train.py", (sys.executable, "train.py"))
         with pytest.raises(ScriptFailed) as failed:
-            run_script(
-                program,
-                rank=0,
-                environment={"CUDA_VISIBLE_DEVICES": "", "no_proxy": "*"},
-                cwd=tmp_path,
-                stop_requested=lambda: False,
-                grace_s=1,
-            )
+            ran_script(program, tmp_path, environment={"CUDA_VISIBLE_DEVICES": "", "no_proxy": "*"})
         return OneRank(attempt.restart(start))._of_exception(0, failed.value)
 
     return judge

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.worker.scripts.script import ScriptFailed, run_script
+from clustertrain.worker.scripts.script import ScriptFailed
 from clustertrain.worker.scripts.script_command import Program
 from commands import ran
+from script_runs import ran_script
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fork_server")]
 
@@ -68,14 +69,8 @@ def run(tmp_path, capfd):
     def run_text(text, *arguments, **environment):
         (tmp_path / "train.py").write_text(text)
         arguments = arguments or (str(tmp_path / "train.py"), "--lr", "0.1")
-        run_script(
-            Program("train.py", (sys.executable, "-u", *arguments)),
-            rank=0,
-            environment={"PYTHONPATH": str(tmp_path), **environment},
-            cwd=tmp_path,
-            stop_requested=lambda: False,
-            grace_s=1,
-        )
+        program = Program("train.py", (sys.executable, "-u", *arguments))
+        ran_script(program, tmp_path, environment={"PYTHONPATH": str(tmp_path), **environment})
         return capfd.readouterr().out
 
     return run_text

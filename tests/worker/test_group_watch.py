@@ -16,8 +16,8 @@ from clustertrain.node.ports import Ports, free_port
 from clustertrain.waiting import wait_until
 from clustertrain.worker.scripts import group_watch
 from clustertrain.worker.scripts.group_watch import GroupWatch
-from clustertrain.worker.scripts.script import run_script
 from clustertrain.worker.scripts.script_command import Program
+from script_runs import ran_script
 
 pytestmark = pytest.mark.slow
 
@@ -71,16 +71,7 @@ def watched(tmp_path, port):
             patience_s=patience_s,
         )
         argv = (sys.executable, "-c", text, str(rank), str(port))
-        program = Program("train.py", argv)
-        run_script(
-            program,
-            rank=rank,
-            environment={},
-            cwd=tmp_path,
-            stop_requested=lambda: False,
-            grace_s=1,
-            group=watch,
-        )
+        ran_script(Program("train.py", argv), tmp_path, rank=rank, group=watch)
         return notes
 
     return run

@@ -13,10 +13,11 @@ from clustertrain.waiting import wait_until
 from clustertrain.worker.code.error_report import ErrorReport
 from clustertrain.worker.place import ONLY_RANK
 from clustertrain.worker.scripts import script
-from clustertrain.worker.scripts.script import ScriptFailed, run_script, torchrun_environment
+from clustertrain.worker.scripts.script import ScriptFailed, torchrun_environment
 from clustertrain.worker.scripts.script_command import program_of
 from commands import ran
 from leftovers import left_after, living_descendants
+from script_runs import ran_script
 
 pytestmark = pytest.mark.slow
 
@@ -35,17 +36,10 @@ def way(request):
 def run(tmp_path, capfd, way):
     """Runs a script's text as rank 1; returns (finished, what it printed)."""
 
-    def run_text(text, *args, stop=lambda: False, grace_s=5.0, environment=None, rank=1, **more):
+    def run_text(text, *args, **options):
         (tmp_path / "train.py").write_text(text)
-        finished = run_script(
-            program_of(SCRIPT, [tmp_path], args),
-            rank=rank,
-            environment=environment or {},
-            cwd=tmp_path,
-            stop_requested=stop,
-            grace_s=grace_s,
-            **more,
-        )
+        program = program_of(SCRIPT, [tmp_path], args)
+        finished = ran_script(program, tmp_path, **{"rank": 1, "grace_s": 5.0, **options})
         return finished, capfd.readouterr().out
 
     return run_text
@@ -162,7 +156,7 @@ def noted_in(notes):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_stop_is_one_sigterm_and_rank_0_says_so(run, tmp_path, notes, rank):
-    finished, _ = run(TIDY, rank=rank, stop=(tmp_path / "ready").exists, note=noted_in(notes))
+    finished, _ = run(TIDY, rank=rank, stop_requested=(tmp_path / "ready").exists, note=noted_in(notes))
     assert not finished
     assert (tmp_path / "saved").read_text() == "15"
     said = ("note", "stopping: sent SIGTERM to the script; 5 s until SIGKILL")
@@ -172,7 +166,7 @@ def test_a_stop_is_one_sigterm_and_rank_0_says_so(run, tmp_path, notes, rank):
 def test_a_script_that_ignores_the_stop_is_killed_after_the_grace_time(run, tmp_path, notes):
     deaf = TIDY.replace("signal.SIGTERM, end", "signal.SIGTERM, signal.SIG_IGN")
     started = time.monotonic()
-    finished, _ = run(deaf, stop=(tmp_path / "ready").exists, grace_s=0.5, note=noted_in(notes))
+    finished, _ = run(deaf, stop_requested=(tmp_path / "ready").exists, grace_s=0.5, note=noted_in(notes))
     assert not finished
     assert time.monotonic() - started < 60
     assert notes == [("warning", "rank 1: the script was killed, 0.5 s after SIGTERM")]
@@ -192,9 +186,9 @@ def test_a_rank_that_loses_its_peers_before_it_finds_the_stop_has_not_failed(run
 
 def test_the_signal_waits_until_all_ranks_have_found_the_request(run, tmp_path, notes):
     started = time.monotonic()
-    run(TIDY, stop=(tmp_path / "ready").exists, stop_in_s=lambda: 1.5)
+    run(TIDY, stop_requested=(tmp_path / "ready").exists, stop_in_s=lambda: 1.5)
     assert time.monotonic() - started >= 1.5
-    finished, _ = run("print('the end')", stop=lambda: True, stop_in_s=lambda: 60)  # it ends by itself
+    finished, _ = run("print('end')", stop_requested=lambda: True, stop_in_s=lambda: 60)  # it ends by itself
     assert finished
 
 
@@ -232,10 +226,7 @@ def test_a_script_dies_with_a_killed_worker(tmp_path, way):
     (tmp_path / "train.py").write_text("import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)")
     before = set(living_descendants())
     worker = start_worker(tmp_path)
-    ends = time.monotonic() + 20
-    while not (tmp_path / "up").exists():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+    assert wait_until((tmp_path / "up").exists, 20, 0.01)
     assert len(left_after(0, before)) == (3 if way == "fork" else 2)
     worker.kill()
     worker.wait()

@@ -10,7 +10,6 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.worker.scripts.script import run_script
 from clustertrain.worker.scripts.script_command import (
     program_of,
     python_variables,
@@ -18,6 +17,7 @@ from clustertrain.worker.scripts.script_command import (
     worker_variables,
 )
 from commands import ran
+from script_runs import ran_script
 
 SCRIPT = Job(name="a", script="train.py")
 
@@ -79,14 +79,8 @@ def test_a_script_runs_in_its_own_environment(environment, given, tmp_path, monk
     (tmp_path / "train.py").write_text(SEEN)
     job = Job(name="a", script="train.py", interpreter=str(environment / given))
     folders = [tmp_path, tmp_path / "lib"]
-    assert run_script(
-        program_of(job, folders, []),
-        rank=0,
-        environment={"RANK": "0", **python_variables(job, folders)},
-        cwd=tmp_path,
-        stop_requested=lambda: False,
-        grace_s=1,
-    )
+    variables = {"RANK": "0", **python_variables(job, folders)}
+    assert ran_script(program_of(job, folders, []), tmp_path, environment=variables)
     assert capfd.readouterr().out.splitlines() == [
         f"{environment} None 0",
         f"{tmp_path}:{tmp_path}/lib {environment} {environment}/bin/python",
