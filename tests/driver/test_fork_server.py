@@ -9,7 +9,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import ray
@@ -17,19 +16,11 @@ import ray
 from clustertrain import variables
 from clustertrain.driver.fork.starter import SETUP_WORKER
 from clustertrain.waiting import wait_until
+from fork_servers import fork_server
 from leftovers import children, left_after, living_descendants
 
 pytestmark = pytest.mark.slow
 
-STARTER = """
-import sys, time
-from pathlib import Path
-from clustertrain.driver.fork.starter import start_fork_server
-import os
-start_fork_server(Path(sys.argv[1]), float(sys.argv[2]))
-print(os.environ["CLUSTERTRAIN_FORK_SERVER"], flush=True)
-sys.stdin.read()
-"""
 WORKER = """
 import json, os, random, sys
 import signal
@@ -81,20 +72,12 @@ except TimeoutError:
 class Server:
     """A fork server, and workers as a raylet would start them."""
 
-    def __init__(self, folder, cpus=1.0, starter=STARTER, worker=WORKER):
-        self.folder = folder
+    def __init__(self, folder, starter, socket, worker=WORKER):
+        self.folder, self.starter = folder, starter
         (folder / "default_worker.py").write_text(worker)
         of_ray = Path(ray.__file__).parent / "_private/workers/setup_worker.py"
         (folder / "setup_worker.py").symlink_to(of_ray)
-        self.private = TemporaryDirectory(dir="/tmp")  # a short path
-        self.starter = subprocess.Popen(
-            [sys.executable, "-c", starter, self.private.name, str(cpus)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        name = self.starter.stdout.readline().strip()
-        self.environment = {**os.environ, variables.FORK_SERVER: name, "RAY_JOB_ID": "01000000"}
+        self.environment = {**os.environ, variables.FORK_SERVER: socket, "RAY_JOB_ID": "01000000"}
         self.environment.pop("OMP_NUM_THREADS", None)
 
     def start(self, *, context="{}", **environment):
@@ -107,10 +90,8 @@ class Server:
 
     def printed(self, end):
         """What the worker has printed, up to this text."""
-        deadline = time.monotonic() + 60
-        while not (text := (self.folder / "out").read_text()).endswith(end) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return text
+        wait_until(lambda: (self.folder / "out").read_text().endswith(end), 60, 0.02)
+        return (self.folder / "out").read_text()
 
     def worker(self, **options):
         self.start(**options)
@@ -120,27 +101,22 @@ class Server:
         program = [sys.executable, "-c", PRELOAD, *modules]
         subprocess.run(program, env=self.environment | {"RANK": "3"}, cwd=self.folder, check=True)
 
-    def end(self):
-        with self.private, self.starter:  # closes its input, and waits for its end
-            pass
-
 
 @pytest.fixture
 def server(tmp_path):
     before = set(living_descendants())
-    made = Server(tmp_path, cpus=2.5)
-    yield made
-    made.end()
+    with fork_server(cpus=2.5) as started:
+        yield Server(tmp_path, *started)
     assert left_after(10, before) == {}
 
 
 def test_a_worker_that_exits_does_not_go_on_as_the_driver_whose_fork_it_is(tmp_path):
     """It would begin the attempt a second time, and write its result."""
     before = set(living_descendants())
-    server = Server(tmp_path, starter=DRIVER, worker=EXITING_WORKER)
-    server.start()
-    assert server.printed("it ends\n") == "it ends\n"
-    server.end()
+    with fork_server(starter=DRIVER) as started:
+        server = Server(tmp_path, *started, worker=EXITING_WORKER)
+        server.start()
+        assert server.printed("it ends\n") == "it ends\n"
     assert left_after(10, before) == {}
 
 

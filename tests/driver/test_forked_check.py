@@ -1,11 +1,8 @@
 """The check of the code as a fork of a real fork server finds what a process of its own finds."""
 
 import os
-import subprocess
-import sys
 import textwrap
 from functools import partial
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
@@ -13,18 +10,11 @@ import yaml
 
 from clustertrain.driver.fork.forked_check import start_check
 from clustertrain.supervise.check_process import CheckReport, CheckRequest, run_check
+from fork_servers import fork_server
 from leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
 
-STARTER = """
-import os, sys
-from pathlib import Path
-from clustertrain.driver.fork.starter import start_fork_server
-start_fork_server(Path(sys.argv[1]), 1.0)
-print(os.environ["CLUSTERTRAIN_FORK_SERVER"], flush=True)
-sys.stdin.read()
-"""
 LONG_S = 120.0
 NOTE = "import os, sys\n" + textwrap.dedent("""
     with open("noted", "a") as file:
@@ -34,33 +24,22 @@ NOTE = "import os, sys\n" + textwrap.dedent("""
 """)
 
 
-class Server:
-    def __init__(self) -> None:
-        self.folder = TemporaryDirectory(dir="/tmp")  # a short path
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.starter = subprocess.Popen([sys.executable, "-c", STARTER, self.folder.name], text=True, **pipes)
-        self.path = self.starter.stdout.readline().strip()
-
-    def fork_server(self, is_over) -> str:
-        return self.path
-
-    def end(self) -> None:
-        with self.folder, self.starter:  # closes its input, and waits for its end
-            pass
+def driver_beside(socket):
+    """A driver with this fork server."""
+    return SimpleNamespace(fork_server=lambda is_over: socket)
 
 
 @pytest.fixture(scope="module")
-def server():
-    made = Server()
-    yield made
-    made.end()
+def driver():
+    with fork_server() as (_, socket):
+        yield driver_beside(socket)
 
 
 @pytest.fixture
-def check(server, tmp_path, monkeypatch):
+def check(driver, tmp_path, monkeypatch):
     """Checks a function that is defined by this text; nothing of the check may be left."""
 
-    def run(text, *, within_s=LONG_S, driver=server, forked=True, **environment) -> CheckReport:
+    def run(text, *, within_s=LONG_S, driver=driver, forked=True, **environment) -> CheckReport:
         (tmp_path / "mine.py").write_text(NOTE + textwrap.dedent(text))
         job = {
             "name": "a",
@@ -129,7 +108,7 @@ def test_what_a_process_reads_only_at_its_start_needs_one_of_its_own(check, tmp_
 
 @pytest.mark.parametrize("path", ["", "/nowhere"])
 def test_without_a_server_a_new_process_checks_the_code(check, tmp_path, path):
-    assert check("", driver=SimpleNamespace(fork_server=lambda is_over: path)).error == ""
+    assert check("", driver=driver_beside(path)).error == ""
     assert [kind for kind, *_ in noted(tmp_path)] == ["new"]
 
 

@@ -1,38 +1,15 @@
-"""A fork server beside the tests of this folder, as beside a rank."""
-
-import os
-import subprocess
-import sys
-from tempfile import TemporaryDirectory
-
 import pytest
 
+import fork_servers
 from clustertrain import variables
-
-SERVER = """
-import os, sys
-from pathlib import Path
-from clustertrain.driver.fork.starter import start_fork_server
-start_fork_server(Path(sys.argv[1]), 1.0)
-print(os.environ["CLUSTERTRAIN_FORK_SERVER"], flush=True)
-sys.stdin.read()
-"""
+from clustertrain.run.folder import RunDir
 
 
 @pytest.fixture(scope="session")
 def fork_socket():
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (
-        TemporaryDirectory(dir="/tmp") as folder,  # a short path
-        subprocess.Popen(
-            [sys.executable, "-c", SERVER, folder],
-            stdin=subprocess.PIPE,  # its end is that of the server
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        ) as starter,
-    ):
-        yield starter.stdout.readline().strip()
+    """Of a fork server beside the tests of this folder, as beside a rank."""
+    with fork_servers.fork_server(OMP_NUM_THREADS="1") as (_, socket):
+        yield socket
 
 
 @pytest.fixture
@@ -40,3 +17,12 @@ def fork_server(fork_socket, monkeypatch):
     """This process has the environment of a rank beside a fork server."""
     monkeypatch.setenv(variables.FORK_SERVER, fork_socket)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(params=["posix", pytest.param("moto", marks=pytest.mark.slow)])
+def attempt(request, tmp_path, monkeypatch):
+    """An attempt of a run in a folder, and of one on S3."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if request.param == "posix":
+        return RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)
+    return RunDir.newest(request.getfixturevalue("moto_s3").location("runs"), "digits").attempt(1)

@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from clustertrain.record_file import RecordFile
-from clustertrain.run.folder import RunDir
 from clustertrain.run.records import StacksRequest
 from clustertrain.waiting import wait_until
 from clustertrain.worker import stacks_on_demand
@@ -29,14 +28,11 @@ Thread 4720 (active): "loader"
 """
 
 
-@pytest.fixture(params=["posix", pytest.param("moto", marks=pytest.mark.slow)])
-def restart(request, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.fixture
+def restart(attempt, monkeypatch):
     monkeypatch.setattr(StacksRequest, "look_every_s", lambda world_size: 0.05)
     monkeypatch.setattr(stacks_on_demand, "_POLL_S_ON_S3", 0.1)
-    of_s3 = request.param == "moto"
-    where = request.getfixturevalue("moto_s3").location("runs") if of_s3 else str(tmp_path / "runs")
-    return RunDir.newest(where, "digits").attempt(1).restart(0)
+    return attempt.restart(0)
 
 
 def answer(restart, request, rank):

@@ -2,8 +2,6 @@
 
 import time
 
-import pytest
-
 from clustertrain.record_file import encoded
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import ProfileRequest, ResizeRequest, SaveRequest, StopRequest
@@ -14,40 +12,25 @@ from clustertrain.worker.stop_requests import RequestPoller, wait_for_all_s
 from fault_proxy import FaultProxy, stall
 
 
-def taken_within(poller, seconds=20.0):
-    """What `take` gives until it gives something."""
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        stop, save, *_ = poller.take()
-        if stop or save:
-            return stop, save
-        time.sleep(0.02)
-    raise AssertionError("nothing was seen")
-
-
-@pytest.fixture(params=["posix", pytest.param("moto", marks=pytest.mark.slow)])
-def attempt(request, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if request.param == "posix":
-        return RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)
-    return RunDir.newest(request.getfixturevalue("moto_s3").location("runs"), "digits").attempt(1)
+def taken(poller):
+    """What `take` gives once it gives something."""
+    return wait_until(lambda: next(filter(any, [poller.take()]), None), 20, 0.02)
 
 
 def test_each_save_request_is_returned_once(attempt):
     with RequestPoller(attempt) as poller:
         assert poller.take() == Requests()
         attempt.save.write(SaveRequest(time=1.0))
-        assert taken_within(poller) == (False, True)
+        assert taken(poller) == Requests(save=True)
         assert poller.take() == Requests()
         attempt.save.write(SaveRequest(time=2.0))
-        assert taken_within(poller) == (False, True)
+        assert taken(poller) == Requests(save=True)
 
 
 def test_a_profile_is_requested_once(attempt):
     with RequestPoller(attempt) as poller:
         attempt.profile.write(ProfileRequest(7))
-        found = wait_until(lambda: next(filter(any, [poller.take()]), None), 20, 0.02)
-        assert found == Requests(profile=7)
+        assert taken(poller) == Requests(profile=7)
         assert poller.take() == Requests()
 
 
@@ -55,11 +38,11 @@ def test_one_start_of_the_workers_is_asked_to_return_for_a_larger_one(attempt):
     starts = attempt.restart(0), attempt.restart(1)
     with RequestPoller(attempt, starts[0]) as first, RequestPoller(attempt, starts[1]) as next_:
         attempt.restart(0).resize.write(ResizeRequest(4))
-        assert taken_within(first) == (True, False)
+        assert taken(first) == Requests(stop=True)
         assert first.is_resize and not next_.is_resize
         assert next_.take() == Requests()
         attempt.stop.write(StopRequest("user"))
-        assert taken_within(next_) == (True, False)
+        assert taken(next_) == Requests(stop=True)
         assert not next_.is_resize
 
 
@@ -75,7 +58,7 @@ def test_a_request_of_an_earlier_start_is_old_news(attempt):
     attempt.save.write(SaveRequest(time=1.0))
     with RequestPoller(attempt) as poller:
         attempt.stop.write(StopRequest("user"))
-        assert taken_within(poller) == (True, False)
+        assert taken(poller) == Requests(stop=True)
         assert poller.take() == Requests(stop=True)  # a stop stays
 
 
@@ -85,7 +68,7 @@ def test_a_request_since_the_claim_of_this_start_is_served_once(attempt):
     with RequestPoller(attempt, claimed_s=1.5) as poller:
         assert poller.take() == Requests(save=True)
         attempt.stop.write(StopRequest("user"))
-        assert taken_within(poller) == (True, False)
+        assert taken(poller) == Requests(stop=True)
 
 
 def test_a_stop_from_another_machine_arrives_through_s3(moto_s3, tmp_path, monkeypatch):
@@ -96,7 +79,7 @@ def test_a_stop_from_another_machine_arrives_through_s3(moto_s3, tmp_path, monke
         attempt.run.store.write_atomic(
             attempt.stop.key, encoded(StopRequest("user"))
         )  # not by this machine's disk
-        assert taken_within(poller) == (True, False)
+        assert taken(poller) == Requests(stop=True)
 
 
 def test_a_hanging_storage_delays_nothing_and_local_requests_still_arrive(moto_s3, tmp_path, monkeypatch):
@@ -111,6 +94,6 @@ def test_a_hanging_storage_delays_nothing_and_local_requests_still_arrive(moto_s
                 assert poller.take() == Requests()
             assert time.monotonic() - began < 1
             run.spool.write_atomic(f"{attempt.key}/stop", b"{}")
-            assert taken_within(poller) == (True, False)
+            assert taken(poller) == Requests(stop=True)
             proxy.up()
             proxy.script(stall(), for_s=1)
