@@ -37,7 +37,10 @@ from clustertrain.supervise.guardian import guard
 from clustertrain.waiting import wait_until
 from clustertrain.worker.scripts.forked_script import keep
 
-_TORCH = ("torch", "torch._dynamo", "torch.distributed", "clustertrain.worker.train")
+_TORCH = (
+    *("torch", "torch._dynamo", "torch.distributed", "clustertrain.worker.forked_rank"),
+    "clustertrain.driver.group.start",  # whose functions the ranks are asked to call
+)
 _RAY = ("ray.train.torch", "clustertrain.driver.backend")
 _OF_JOB = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 # What a process reads when it starts, or when it loads a library: a fork has the values of the server.

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import IO
 
@@ -51,7 +50,6 @@ def fork_server_of_this_process(folder: Path, cpus_per_worker: float) -> None:
         from clustertrain.driver.fork.server import import_torch, serve
 
         import_torch()
-        import_module("clustertrain.driver.group.forked")
         ends, is_open = os.pipe()  # is_open is closed at the end of this process
         printed, prints = os.pipe()
         if os.fork() == 0:
