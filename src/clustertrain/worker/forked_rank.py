@@ -6,12 +6,13 @@ has a thread of its own, so that the driver can ask for the last step while it r
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import threading
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from clustertrain.worker.place import Place
 from clustertrain.worker.restart_plan import RestartPlan
@@ -19,16 +20,15 @@ from clustertrain.worker.setup import set_up_process, worker_state
 from clustertrain.worker.train import train_loop_per_worker
 
 
-def main(place: str, aside: int) -> None:
+def main(place: Mapping[str, Any], aside: int) -> None:
     """Answer calls until the driver closes the channel, which is the standard input of this process; then the
     process ends.
 
     Args:
-        place: a Place as JSON.
+        place: the fields of a Place, as JSON has them.
         aside: the descriptor of the channel for the calls of a training.
     """
-    fields = json.loads(place)
-    worker_state.place = Place(**{**fields, "gpus": tuple(fields["gpus"])})
+    worker_state.place = Place(**{**place, "gpus": tuple(place["gpus"])})
     channel = Connection(os.dup(0))
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)

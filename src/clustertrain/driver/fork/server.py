@@ -60,8 +60,8 @@ class Request:
 
     Attributes:
         modules: to import for the next workers.
-        place: of a rank without Ray.
-        script: what its keeper starts.
+        place: of a rank without Ray, the fields of a Place.
+        script: what its keeper starts, the fields of a ScriptStart.
         check: the folder of a check to start.
     """
 
@@ -70,8 +70,8 @@ class Request:
     arguments: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
-    place: str = ""
-    script: str = ""
+    place: dict[str, Any] = field(default_factory=dict)
+    script: dict[str, Any] = field(default_factory=dict)
     check: str = ""
 
     @property

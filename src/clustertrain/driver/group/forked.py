@@ -6,7 +6,6 @@ and the rules for another start are the same.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -104,7 +103,7 @@ class ForkedRank:
 
 def _ask_for(place: Place, files: Sequence[int]) -> None:
     """Ask the fork server for a rank; one that the kernel has killed for memory is started again."""
-    request = {"place": json.dumps(asdict(place))}
+    request = {"place": asdict(place)}
     try:
         ask(request, files)
     except OSError as error:

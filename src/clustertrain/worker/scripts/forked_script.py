@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import io
-import json
 import os
 import re
 import select
@@ -22,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from clustertrain.worker.fork.client import ask
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
@@ -82,7 +81,7 @@ class ForkedScript:
         self.stdout = os.fdopen(reads, "rb", buffering=0)
         try:
             with theirs, os.fdopen(writes, "wb"):
-                ask({"script": json.dumps(asdict(start))}, files=(theirs.fileno(), writes))
+                ask({"script": asdict(start)}, files=(theirs.fileno(), writes))
             answer = self._keeper.recv(_MOST_BYTES).decode()
             if not answer.isdigit():
                 raise ConnectionError(answer)
@@ -114,11 +113,11 @@ class ForkedScript:
             self._keeper.send(bytes([number]))
 
 
-def keep(script: str, files: list[int]) -> None:
+def keep(script: Mapping[str, Any], files: list[int]) -> None:
     """Be the keeper of a script in this fork of the fork server, and end with it.
 
     Args:
-        script: a ScriptStart as JSON.
+        script: the fields of a ScriptStart.
         files: the channel to the rank, and the script's output.
     """
     channel, output = files
@@ -127,7 +126,7 @@ def keep(script: str, files: list[int]) -> None:
     os.closerange(_CHANNEL + 1, os.sysconf("SC_OPEN_MAX"))
     rank = socket.socket(fileno=_CHANNEL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    start = ScriptStart(**json.loads(script))
+    start = ScriptStart(**script)
     if why := start.differs():
         rank.send(why.encode()[:_MOST_BYTES])
         os._exit(0)
