@@ -248,11 +248,7 @@ def _prepare_fork_server() -> None:
     fork of that. Ray gives no actor the process of a task."""
     import ray
 
-    ray.get(ray.remote(num_cpus=0, max_calls=1)(_do_nothing).remote())
-
-
-def _do_nothing() -> None:
-    """The task of that worker."""
+    ray.get(ray.remote(num_cpus=0, max_calls=1)(lambda: None).remote())
 
 
 def _group_start(run: _Run, policy: Any) -> Any:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from clustertrain import variables
@@ -32,28 +33,13 @@ from clustertrain.worker.place import Place
 _ENDS_WITHIN_S = 30.0  # of a killed process, whose GPU or storage may not answer
 
 
-@dataclass(frozen=True)
-class Metadata:
-    """The process of a rank, named as in Ray Train."""
-
-    pid: int
-    hostname: str
-    node_ip: str = LOOPBACK
-    node_id: str = ""
-
-
-@dataclass(frozen=True)
-class Context:
-    """The place of a rank, named as in Ray Train."""
-
-    world_rank: int
-    local_rank: int
-    node_rank: int = 0
-
-
 class ForkedRank:
     """The process of a rank. It has one channel for calls, and one for those `aside`, each with a thread at
-    both ends."""
+    both ends.
+
+    Attributes:
+        metadata, distributed_context: what is known of the process and of its place, named as in Ray Train.
+    """
 
     def __init__(self, place: Place) -> None:
         pairs = [socket.socketpair() for _ in range(2)]
@@ -62,9 +48,12 @@ class ForkedRank:
             _ask_for(place, (calls.fileno(), 1, 2, aside.fileno()))
         self._channels = [Connection(ours.detach()) for ours, _ in pairs]
         self._callers = [ThreadPoolExecutor(1) for _ in pairs]
-        self.metadata = Metadata(self._channels[0].recv(), socket.gethostname())
-        self._process = os.pidfd_open(self.metadata.pid)
-        self.distributed_context = Context(place.rank, place.local_rank)
+        pid, host = self._channels[0].recv(), socket.gethostname()
+        self.metadata = SimpleNamespace(pid=pid, hostname=host, node_ip=place.address, node_id="")
+        self.distributed_context = SimpleNamespace(
+            world_rank=place.rank, local_rank=place.local_rank, node_rank=place.node_rank
+        )
+        self._process = os.pidfd_open(pid)
 
     def execute_async(self, function: Callable[..., Any], *args: Any, aside: bool = False) -> Future[Any]:
         """Call a function in the rank. `aside`: in a thread of its own; the rank answers other calls then."""
