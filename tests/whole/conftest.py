@@ -6,6 +6,7 @@ from leftovers import left_after
 from whole_run import Run, uninterrupted
 
 __all__ = ["uninterrupted"]
+GONE = "raise ImportError('a run with --no-ray imports Ray')\n"
 
 
 @pytest.fixture
@@ -23,6 +24,20 @@ def make_run(tmp_path):
             run.process.kill()
             run.process.communicate()
             left_after(5, run.before)
+
+
+@pytest.fixture(params=["with Ray", "without Ray"])
+def start(request, tmp_path):
+    """Starts a run in both ways. Without Ray, no process of it can import Ray."""
+    if request.param == "with Ray":
+        return Run.start
+    (tmp_path / "site" / "ray").mkdir(parents=True)
+    (tmp_path / "site" / "ray" / "__init__.py").write_text(GONE)
+
+    def start(run, **options):
+        return run.start("--no-ray", PYTHONPATH=str(tmp_path / "site"), **options)
+
+    return start
 
 
 def pytest_collection_modifyitems(items):

@@ -15,15 +15,16 @@ def memory_of(run):
     return Path(found.decode().partition("=")[2])
 
 
-@pytest.mark.parametrize(("fault", "rank"), [("kill", 0), ("kill", 1), ("raise", 1), ("stop", 1)])
-def test_the_next_start_continues_after_the_last_step(make_run, uninterrupted, tmp_path, fault, rank):
+@pytest.mark.parametrize("of", [("kill", 0), ("kill", 1), ("raise", 1), ("stop", 1)], ids=str)
+def test_the_next_start_continues_after_the_last_step(make_run, start, uninterrupted, tmp_path, of):
+    fault, rank = of
     run = make_run(
         f"{fault}-{rank}",
         **{**FAULTY, "checkpoint": {"every": {"epochs": 1}}},
         args={"fault": fault, "rank": rank, "at_call": 14, "marker": str(tmp_path / "struck")},
         failures={"watchdog": {"step": "5s"}},
     )
-    run.start().wait_for_event("group_started")
+    start(run).wait_for_event("group_started")
     memory = memory_of(run)
     assert memory.parent == Path("/dev/shm") and memory.is_dir()
     output = run.end(0)
@@ -31,6 +32,8 @@ def test_the_next_start_continues_after_the_last_step(make_run, uninterrupted, t
     (resumed,) = (event for event in run.events if event["kind"] == "resumed")
     ended = {"kill": (rank, 9), "raise": (rank, None), "stop": (1 - rank, None)}  # the other waits for it
     assert (died["rank"], died["signal"]) == ended[fault]
+    watchdog = f"rank {1 - rank} was ended by its watchdog: no progress in phase 'step' for 5 s (failures."
+    assert (watchdog in output) == (fault == "stop")
     assert (resumed["in_memory"], resumed["step"], resumed["redone_steps"]) == (True, 11, 0), output
     assert "resuming after step 11 (epoch 1), from the memory of the nodes\n" in output
     assert same_weights(run.weights(), uninterrupted(2))

@@ -29,40 +29,48 @@ def steps_of(run):
     return [r["step"] for r in curve(run.run_dir) if r["kind"] == "train"]
 
 
-# tests/training/test_loop_resume.py resumes 3 ranks, tests/whole/test_corrected.py a run that Ctrl-C stopped.
-@pytest.mark.nightly
-def test_ctrl_c_saves_and_the_next_start_continues_at_3_workers(make_run, uninterrupted):
-    run = make_run("stopped", **sections(3, step_s=0.2))
-    run.start().wait_for_step(6)
+# In CI tests/training/test_loop_resume.py resumes 3 ranks, and test_corrected.py a run that Ctrl-C stopped.
+@pytest.mark.parametrize(
+    ("start", "workers", "steps"),
+    [pytest.param("with Ray", 3, 15, marks=pytest.mark.nightly), ("without Ray", 2, 21)],
+    indirect=["start"],
+)
+def test_ctrl_c_saves_and_the_next_start_continues(make_run, start, uninterrupted, workers, steps):
+    run = make_run("stopped", **sections(workers, step_s=0.2))
+    start(run).wait_for_step(6)
     run.process.send_signal(signal.SIGINT)
     output = run.end(75)
     assert "stopped (interrupt)" in output
     assert "clustertrain run" in output
     stopped = run.result
     assert stopped.checkpoint == f"{stopped.step:08d}-1.0"
-    output = run.start().end(0)
+    output = start(run).end(0)
     assert f"resuming from checkpoint {stopped.checkpoint}" in output
     assert "steps to repeat" not in output
-    assert steps_of(run) == list(range(1, 16))
-    assert same_weights(run.weights(), uninterrupted(3))
+    assert steps_of(run) == list(range(1, steps + 1))
+    assert same_weights(run.weights(), uninterrupted(workers))
 
 
-# tests/whole/test_endings.py kills these processes as well; tests/whole/test_faults.py resumes after kills.
-@pytest.mark.nightly
-def test_kill_9_of_the_program_and_its_guardian_leaves_nothing_and_loses_little(make_run, uninterrupted):
+# In CI test_endings.py kills these processes of a run with Ray, and test_faults.py resumes after kills.
+@pytest.mark.parametrize(
+    "start", [pytest.param("with Ray", marks=pytest.mark.nightly), "without Ray"], indirect=True
+)
+def test_kill_9_of_the_program_and_its_guardian_leaves_nothing_and_loses_little(
+    make_run, start, uninterrupted
+):
     run = make_run("vanished", **sections(2, step_s=0.2))
-    run.start().wait_for_step(10)
+    start(run).wait_for_step(10)
     kill_together(run.process.pid, run.guardian_pid())
     run.process.communicate()
     assert run.left(60) == {}
     assert run.result is None
     kept = newest_verified(run.run_dir.checkpoints, lambda name, error: None, run.folder / "brought")
     assert kept.manifest.step in (4, 8, 12)
-    output = run.start().end(0)
+    output = start(run).end(0)
     assert f"resuming from checkpoint {kept.name}" in output
     assert "steps to repeat" in output
     assert steps_of(run) == list(range(1, 22))
     assert same_weights(run.weights(), uninterrupted(2))
-    again = run.start().end(0)
+    again = start(run).end(0)
     assert "is already finished" in again
     assert json.loads((run.attempt.path / "claim.json").read_text())["world_size"] == 2

@@ -1,9 +1,11 @@
-"""`run --no-ray`: the same files, results and restarts, while no process of the run imports Ray."""
+"""`run --no-ray`: the same files, results and restarts, while no process of the run imports Ray.
+
+test_last_step.py, test_resume.py and test_entry_points.py start the same runs with Ray and without.
+"""
 
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -12,20 +14,9 @@ from example_modules import clustertrain
 from leftovers import children, kill_together
 from whole_run import FAULTY, ONE_WORKER, books_add_up, of_one_process, same_weights
 
+pytestmark = pytest.mark.parametrize("start", ["without Ray"], indirect=True)
+
 SAVES = {"checkpoint": {"every": {"steps": 4}, "keep_last": 2}}
-GONE = "raise ImportError('a run with --no-ray imports Ray')\n"
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Starts a run without Ray, where no process of it can import Ray."""
-    (tmp_path / "site" / "ray").mkdir(parents=True)
-    (tmp_path / "site" / "ray" / "__init__.py").write_text(GONE)
-
-    def start(run, **options):
-        return run.start("--no-ray", PYTHONPATH=str(tmp_path / "site"), **options)
-
-    return start
 
 
 def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, start, uninterrupted):
@@ -43,13 +34,13 @@ def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, st
     assert "start 0" in clustertrain("logs", str(run.job_file), "--rank", "1").stdout
 
 
-def test_check_and_ranks_import_from_the_pythonpath_of_env(make_run, tmp_path):
+def test_check_and_ranks_import_from_the_pythonpath_of_env(make_run, start, tmp_path):
     for folder, text in (("code", "import beside\ndef train(config): beside.note()"), ("more", NOTES)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / {"code": "needs.py", "more": "beside.py"}[folder]).write_text(text)
     keys = {"function": "needs:train", "code": str(tmp_path / "code")}
     run = make_run("paths", **keys, env={"PYTHONPATH": str(tmp_path / "more")}, **ONE_WORKER)
-    run.start("--no-ray", checked=True).end(0)
+    start(run, checked=True).end(0)
     assert run.rank_log(0).count("found beside") == 1
 
 
@@ -79,63 +70,6 @@ def test_what_the_import_changes_in_the_check_reaches_neither_driver_nor_ranks(m
     assert {*map(tuple, zip(*states, strict=True))} == {("None", "torch.float32")}
 
 
-@pytest.mark.parametrize("of", [("kill", 0), ("kill", 1), ("raise", 1)], ids=str)
-def test_the_next_start_continues_after_the_last_step(make_run, start, uninterrupted, tmp_path, of):
-    fault, rank = of
-    args = {"fault": fault, "rank": rank, "at_call": 14, "marker": str(tmp_path / "struck")}
-    run = make_run(f"{fault}-{rank}", **FAULTY, checkpoint={"every": {"epochs": 1}}, args=args)
-    output = start(run).end(0)
-    (died,) = (event for event in run.events if event["kind"] == "worker_died")
-    (resumed,) = (event for event in run.events if event["kind"] == "resumed")
-    assert (died["rank"], died["signal"]) == (rank, 9 if fault == "kill" else None)
-    assert (resumed["in_memory"], resumed["step"], resumed["redone_steps"]) == (True, 11, 0), output
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
-def test_a_function_gets_its_session(make_run, start):
-    run = make_run("function", function="own_loop:train", args={"steps": 20, "step_s": 0})
-    start(run).end(0)
-    assert run.result.step == 20
-    assert "starting at step 0 of 20 with 2 workers" in run.rank_log(0)
-
-
-def test_a_script_gets_the_environment_of_torchrun_and_a_failure_starts_it_again(make_run, start):
-    run = make_run(
-        "script",
-        script="torchrun_script.py",
-        args=["--fail-at-first", 0.1],
-        resume_args=["--resume"],
-        failures={"retries": 1},
-    )
-    output = start(run).end(0)
-    assert "torchrun_script.py ended with exit code 7 on rank 1" in output
-    for rank in (0, 1):
-        log = run.rank_log(rank)
-        assert f"RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0" in log
-        assert "TORCHELASTIC_RESTART_COUNT=0 CUDA_VISIBLE_DEVICES= " in log
-        assert "TORCHELASTIC_RESTART_COUNT=1" in log
-        assert "args: ['--fail-at-first', '0.1', '--resume']\n" in log
-
-
-def test_ctrl_c_saves_and_the_next_start_continues_with_ray_or_without(make_run, start, uninterrupted):
-    run = make_run("stopped", **FAULTY, **SAVES, args={"step_s": 0.2})
-    start(run).wait_for_step(6)
-    run.process.send_signal(signal.SIGINT)
-    assert "stopped (interrupt)" in run.end(75)
-    stopped = run.result
-    assert stopped.checkpoint == f"{stopped.step:08d}-1.0"
-    assert f"resuming from checkpoint {stopped.checkpoint}" in start(run).end(0)
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
-def test_nothing_outlives_a_kill_9_of_the_program_and_its_guardian(make_run, start):
-    run = make_run("vanished", **FAULTY, args={"step_s": 0.2})
-    start(run).wait_for_step(2)
-    kill_together(run.process.pid, run.guardian_pid())
-    run.process.communicate()
-    assert run.left(20) == {}
-
-
 def test_the_driver_starts_again_after_kill_9_and_nohup_outlives_its_terminal(make_run, start, uninterrupted):
     run = make_run("bereft", **FAULTY, **SAVES, args={"step_s": 0.2})
     start(run, within=["nohup"]).wait_for_event("checkpoint")
@@ -159,21 +93,13 @@ def test_a_killed_fork_server_is_started_again_at_the_next_start(make_run, start
     assert same_weights(run.weights(), of_one_process(run))
 
 
-def test_a_stopped_rank_is_found_by_the_watchdog(make_run, start, uninterrupted, tmp_path):
-    args = {"fault": "stop", "rank": 1, "at_call": 14, "marker": str(tmp_path / "struck")}
-    run = make_run("halted", **FAULTY, **SAVES, args=args, failures={"watchdog": {"step": "5s"}})
-    began = time.monotonic()
-    output = start(run).end(0)
-    assert time.monotonic() - began < 120
-    (resumed,) = (event for event in run.events if event["kind"] == "resumed")
-    assert (resumed["in_memory"], resumed["redone_steps"]) == (True, 0), output
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
 def test_the_same_error_twice_ends_it(make_run, start):
     fault = {"fault": "raise", "rank": 0, "at_call": 5}
     run = make_run("twofold", **FAULTY, args=fault, **ONE_WORKER)  # several go on after the step that failed
-    assert "twice at step" in start(run).end(1)
+    output = start(run).end(1)
+    assert output.count("in strike: ValueError: the sensor is upside down") == 2, "once for each time"
+    assert output.count("the sensor is upside down") == 2
+    assert "twice at step" in output
     assert (run.result.cause, run.result.restarts) == ("same_error_twice", 1)
 
 
