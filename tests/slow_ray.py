@@ -36,8 +36,3 @@ def broken_agent(folder: Path) -> str:
 
 def _mount(source: Path, target: Path) -> str:
     return shlex.join(["mount", "--bind", str(source), str(target)])
-
-
-def in_namespace(line: str) -> list[str]:
-    """The beginning of a command that runs after this line, in a mount namespace of its own."""
-    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{line} && exec "$@"', "sh"]

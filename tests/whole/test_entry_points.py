@@ -15,30 +15,31 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.node.network import interface_variables
 from given_ray import cluster, end_ray, start_ray
+from mounts import apart
 from waiting import wait_until
 from whole_run import ONE_WORKER
 
 __all__ = ["cluster"]
 
 
-def test_a_function_stops_on_request_and_continues(make_run, tmp_path):
+def test_a_function_stops_on_request_and_continues(make_run, start, tmp_path):
     fast = tmp_path / "fast"
     args = {"steps": 300, "step_s": 0.2, "fast": str(fast)}
     run = make_run("function", function="own_loop:train", args=args, **ONE_WORKER)
-    run.start().wait_for_step(5)
+    start(run).wait_for_step(5)
     stop = CliRunner().invoke(main, ["stop", str(run.job_file)])
     assert stop.exit_code == 0, stop.output
     assert "stopped (user)" in run.end(75)
     stopped_at = run.result.step
     fast.touch()
-    run.start().end(0)
+    start(run).end(0)
     assert f"starting at step {stopped_at} of 300 with 1 workers" in run.rank_log(0)
     assert run.result.step == 300
     logs = CliRunner().invoke(main, ["logs", str(run.job_file), "--rank", "0"])
     assert "starting at step" in logs.output
 
 
-def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(make_run):
+def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(make_run, start):
     run = make_run(
         "script",
         script="torchrun_script.py",

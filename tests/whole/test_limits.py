@@ -5,7 +5,7 @@ import re
 import pytest
 
 from cgroups import WITHIN, memory_cgroup
-from commands import ran
+from mounts import apart
 from whole_run import ONE_WORKER
 
 pytestmark = pytest.mark.faults
@@ -53,12 +53,7 @@ def test_too_many_open_files_and_then_no_start_without_progress(make_run):
 def test_a_small_dev_shm_is_named(make_run):
     """In a separate mount namespace, so that no other process gets a small /dev/shm."""
     run = make_run("shm", task="hungry:Bulky", train={**TRAIN, "loader_workers": 1}, **ONE_WORKER)
-    apart = ["unshare", "--mount", "--propagation", "private"]
-    mount = "mount -t tmpfs -o size=24m tmpfs /dev/shm"
-    tried = ran([*apart, "sh", "-c", mount])
-    if tried.returncode:
-        pytest.skip(f"this user may not mount: {tried.stderr.strip()}")
-    output = run.start(within=[*apart, "sh", "-c", f'{mount} && exec "$0" "$@"']).end(1)
+    output = run.start(within=apart("mount -t tmpfs -o size=24m tmpfs /dev/shm")).end(1)
     assert "/dev/shm is too small" in output
     assert "/dev/shm has 24.0 MiB" in output
     assert "train.loader_workers: 0" in output

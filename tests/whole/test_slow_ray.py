@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from commands import ran
 from given_ray import end_ray, start_ray
-from slow_ray import broken_agent, in_namespace, late_raylet
+from mounts import apart
+from slow_ray import broken_agent, late_raylet
 from whole_run import ONE_WORKER
 
 pytestmark = pytest.mark.timeout(900)
@@ -18,19 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 1, "batch_size": 4}, **ONE_WORKER}
 
 
-@pytest.fixture
-def apart(tmp_path):
-    def make(line):
-        within = in_namespace(line)
-        tried = ran([*within, "true"])
-        if tried.returncode:
-            pytest.skip(f"this user may not mount: {tried.stderr.strip()}")
-        return within
-
-    return make
-
-
-def test_a_ray_that_starts_late_is_waited_for_and_a_failed_start_is_repeated(make_run, apart, tmp_path):
+def test_a_ray_that_starts_late_is_waited_for_and_a_failed_start_is_repeated(make_run, tmp_path):
     """Ray itself gives up after 30 s."""
     run = make_run("late", **FAULTY).start(within=apart(late_raylet(tmp_path, delay_s=35)))
     output = run.end(0, within_s=400)
@@ -41,7 +29,7 @@ def test_a_ray_that_starts_late_is_waited_for_and_a_failed_start_is_repeated(mak
 
 
 @pytest.mark.nightly  # in CI: the test above waits in the same class, and every RayJob starts with this hook
-def test_ray_start_of_a_pod_waits_as_long_as_the_job_allows(apart, tmp_path):
+def test_ray_start_of_a_pod_waits_as_long_as_the_job_allows(tmp_path):
     """The command is the operator's. Without RAY_START_HOOK, Ray gives up after 30 s: the container ends."""
     job = tmp_path / "job.yaml"
     job.write_text("name: a\nfunction: m:f\nkubernetes: {start_deadline: 2m}\n")
@@ -67,7 +55,7 @@ def test_ray_start_of_a_pod_waits_as_long_as_the_job_allows(apart, tmp_path):
     assert "starting Ray again (start 2)" in log
 
 
-def test_the_reason_why_ray_does_not_start_is_in_the_message(make_run, apart, tmp_path):
+def test_the_reason_why_ray_does_not_start_is_in_the_message(make_run, tmp_path):
     run = make_run("broken", **FAULTY).start(within=apart(broken_agent(tmp_path)))
     output = run.end(3, within_s=400)
     assert (run.result.state, run.result.cause) == ("failed", "cluster")

@@ -2,7 +2,6 @@
 
 import math
 import os
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from clustertrain.worker.machine import storage_probe as node_probe
 from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
 from commands import ran
 from fault_proxy import FaultProxy, put, status
+from mounts import apart
 
 pytestmark = pytest.mark.slow
 
@@ -28,13 +28,6 @@ try:
 except StorageError as error:
     sys.exit(str(error))
 """
-
-
-@pytest.fixture(params=["posix", pytest.param("moto", marks=pytest.mark.slow)])
-def attempt(request, tmp_path):
-    if request.param == "posix":
-        return RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)
-    return RunDir.newest(request.getfixturevalue("moto_s3").location("runs"), "digits").attempt(1)
 
 
 def test_two_nodes_that_share_it_leave_nothing(attempt):
@@ -66,23 +59,18 @@ def on_another_node(tmp_path):
     """Runs the other node's part with mounts of its own, made by the shell line `mounts`."""
     storage = tmp_path / "runs"
     storage.mkdir()
-    private = ["unshare", "--mount", "--propagation", "private"]
-    if subprocess.run([*private, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("no mount namespaces for this user")
     attempt = RunDir.newest(str(storage), "digits").attempt(1)
 
     def start(mounts):
-        shell = f'{mounts} && exec "$@"'
         program = [sys.executable, "-c", _OTHER_NODE, AttemptRef.of(attempt).to_text()]
-        done = ran([*private, "sh", "-c", shell, "sh", *program], env={**os.environ, "STORAGE": str(storage)})
-        return attempt, done
+        return attempt, ran([*apart(mounts.format(storage)), *program])
 
     return start
 
 
 def test_a_path_that_is_another_file_system_on_one_node_is_named(on_another_node, monkeypatch):
     monkeypatch.setattr(node_probe, "_PATIENCE_S", 0.5)
-    attempt, done = on_another_node('mount -t tmpfs none "$STORAGE"')
+    attempt, done = on_another_node("mount -t tmpfs none {}")
     assert done.returncode == 0, done.stderr
     write_nonce(AttemptRef.of(attempt), 0, 0, NONCES)
     with pytest.raises(StorageError) as caught:
@@ -95,7 +83,7 @@ def test_a_path_that_is_another_file_system_on_one_node_is_named(on_another_node
 
 
 def test_a_mount_that_is_read_only_on_one_node_is_named(on_another_node):
-    _, done = on_another_node('mount --bind "$STORAGE" "$STORAGE" && mount -o remount,bind,ro "$STORAGE"')
+    _, done = on_another_node("mount --bind {0} {0} && mount -o remount,bind,ro {0}")
     assert done.returncode == 1
     assert f"On {os.uname().nodename}: " in done.stderr
     assert f"by uid {os.geteuid()}: Read-only file system" in done.stderr
