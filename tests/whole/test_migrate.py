@@ -43,6 +43,7 @@ JOBS = {
     },
 }
 SAVED = {
+    "hydra": ".hydra/1/.hydra/config.yaml",
     "lightning": "epoch=0-step=2.ckpt",
     "accelerate": "epoch_1/model.safetensors",
     "transformers": "checkpoint-2/model.safetensors",
@@ -81,18 +82,11 @@ def assert_trained_together(ranks, epochs):
 
 
 @pytest.mark.nightly  # to the kit they are scripts with torchrun's environment: test_entry_points.py
-@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
-def test_a_script_trains_on_two_workers_and_saves_in_the_run(make_run, framework):
+@pytest.mark.parametrize("framework", JOBS)
+def test_a_script_trains_on_two_workers_saves_in_the_run_and_resumes(make_run, framework):
     run, ranks = start(make_run, framework)
     assert_trained_together(ranks, [0, 1])
     assert (run.checkpoints / SAVED[framework]).is_file()
-
-
-@pytest.mark.nightly  # in CI: a first start above, and `resume_args` in test_entry_points.py
-@pytest.mark.parametrize("framework", ["hydra", "lightning", "accelerate", "transformers"])
-def test_a_second_start_resumes_with_more_epochs(make_run, framework):
-    run, ranks = start(make_run, framework)
-    assert_trained_together(ranks, [0, 1])
     _, again = start(make_run, framework, epochs=2)
     assert_trained_together(again, [1, 2])
     assert again[0]["weight"] != ranks[0]["weight"]
