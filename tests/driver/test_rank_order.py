@@ -7,7 +7,6 @@ from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGro
 
 from clustertrain import variables
 from clustertrain.driver import trainer
-from clustertrain.driver.trainer import in_node_order
 
 
 class Placed:
@@ -21,22 +20,14 @@ class Placed:
 
 
 PLACED = [("n3.site", 1), ("n1", 0), ("n10", 0), ("n3.site", 0), ("n1", 1), ("n10", 1)]
-SLURM = ["n1", "n3", "n10"]
-
-
-def test_workers_are_sorted_by_node_and_unknown_nodes_come_last():
-    workers = [Placed(host, gpu) for host, gpu in PLACED]
-    assert [w.metadata.hostname for w in in_node_order(workers, SLURM)] == [
-        *("n1", "n1", "n3.site", "n3.site", "n10", "n10")
-    ]
-    assert [w.metadata.hostname for w in in_node_order(workers, ["n10"])][:2] == ["n10", "n10"]
-    assert in_node_order(workers, []) == workers
 
 
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
         ("n1,n3,n10", [("n1", 0), ("n1", 1), ("n3.site", 0), ("n3.site", 1), ("n10", 0), ("n10", 1)]),
+        # Nodes that are not named come last, in Ray's order.
+        ("n10", [("n10", 0), ("n10", 1), ("n3.site", 0), ("n3.site", 1), ("n1", 0), ("n1", 1)]),
         ("", [("n3.site", 0), ("n3.site", 1), ("n1", 0), ("n1", 1), ("n10", 0), ("n10", 1)]),
     ],
 )

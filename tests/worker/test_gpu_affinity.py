@@ -84,13 +84,6 @@ def test_memory_segments_are_expandable_for_children_and_this_process(no_setting
     assert calls == ["expandable_segments:True"]
 
 
-@pytest.mark.slow
-def test_torch_takes_the_setting(no_settings):
-    module = "clustertrain.worker.machine.gpu_affinity"
-    code = f"from {module} import *; use_expandable_segments(in_this_process=True)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
 @pytest.mark.parametrize("name", placement._ALLOCATOR_NAMES)
 def test_settings_of_the_user_stay(no_settings, monkeypatch, name):
     monkeypatch.setenv(name, "max_split_size_mb:128")
