@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,11 @@ class Shards(Dataset[Any]):
                 self._counts[i] = count_samples(self.names[i], self._open)
         return [count or 0 for count in self._counts]
 
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The number of the first sample of each shard, then that of all samples."""
+        return list(accumulate(self.counts, initial=0))
+
     def count(self, rank_info: RankInfo) -> None:
         """Count the samples of the shards that have no number in the index; each rank counts some of them.
 
@@ -150,11 +156,10 @@ class Shards(Dataset[Any]):
         Raises:
             DataError: a shard is torn, has fewer samples than its number, or a sample cannot be decoded.
         """
-        starts = list(accumulate(self.counts, initial=0))
         samples = []
         for i in ids:
-            shard = shard_of(starts, i)
-            sample = self._raw(shard, i - starts[shard])
+            shard = shard_of(self._starts, i)
+            sample = self._raw(shard, i - self._starts[shard])
             if self._handlers is not None:
                 sample = decoded(sample, self._handlers)
             samples.append(sample if self._transform is None else self._transform(sample))
@@ -165,7 +170,8 @@ class Shards(Dataset[Any]):
         if reader is None or not reader.has(number):
             if reader is not None:
                 reader.close()
-            reader = _Reader(self.names[shard], self._open, self.counts[shard], self.shuffle)
+            count = self._starts[shard + 1] - self._starts[shard]
+            reader = _Reader(self.names[shard], self._open, count, self.shuffle)
         sample = reader.read(number)
         if reader.is_done:
             reader.close()
