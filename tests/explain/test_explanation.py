@@ -47,6 +47,14 @@ def fail(attempt, text, **fields):
     attempt.restart(0).failure.write(sample_failure(text=text, **fields))
 
 
+@pytest.mark.parametrize("ranks", [None, "a", [3], [{}], [{"rank": "x", "host": "node9", "pid": 1}]])
+def test_what_another_program_wrote_as_the_ranks_of_a_start_is_left_out(attempt, ranks):
+    EventLog(attempt.events).write("group_started", restart=0, world_size=4, ranks=ranks)
+    log(attempt, 3, RAISED.format("IndexError: Target 10 is out of bounds."))
+    found = explain(attempt.run)
+    assert (found.failure, found.rank, found.host) == ("label_out_of_range", 3, "node2")
+
+
 def test_a_rank_that_raised_comes_before_those_that_lost_it(attempt):
     fail(attempt, f"rank 0, a.py:3: {PEER}", rank=0, error="RuntimeError")
     for rank in (0, 1, 2):

@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from clustertrain.explain.first_cause import Source
 from clustertrain.run.folder import Attempt, Restart, rank_of_log
 from clustertrain.run.records import Claim, Failure, Result
-from clustertrain.run.streams.history import clocks_ahead_s, events_of_attempt
+from clustertrain.run.streams.history import clocks_ahead_s, events_of_attempt, ranks_of
 from clustertrain.run.streams.rank_log import where_start_begins
 from clustertrain.run.streams.streams import Tail, stream_names
 from clustertrain.units import moment_text
@@ -39,12 +40,14 @@ class Start:
         restart = attempt.newest_restart()
         failure = restart.failure.read() if restart is not None else None
         plan = restart.plan.read() if restart is not None else None
-        hosts, pids = dict(enumerate(plan.hosts if plan is not None else ())), {}
+        hosts, pids = dict(enumerate(plan.hosts if plan is not None else ())), dict[int, int]()
         events = events_of_attempt(attempt)
-        for event in events:
-            if event["kind"] == "group_started" and restart and event.get("restart") == restart.number:
-                hosts |= {int(each["rank"]): str(each["host"]) for each in event["ranks"]}
-                pids = {int(each["rank"]): int(each["pid"]) for each in event["ranks"]}
+        groups = [event for event in events if event["kind"] == "group_started"]
+        of_start = [group for group in groups if restart and group.get("restart") == restart.number]
+        for each in chain.from_iterable(map(ranks_of, of_start)):
+            match each:
+                case {"rank": int(rank), "host": str(host), "pid": int(pid)}:
+                    hosts[rank], pids[rank] = host, pid
         result, clocks = attempt.result.read(), clocks_ahead_s(events)
         return cls(attempt, restart, failure, result, hosts, pids, clocks)
 
