@@ -17,7 +17,7 @@ import pytest
 
 from clustertrain.errors import DataError, RunStopped, StorageError
 from clustertrain.observe.event_lines import line_of
-from clustertrain.staging import http
+from clustertrain.staging import fetch, http
 from clustertrain.staging import stage as staging
 from clustertrain.staging.entry import Entry
 from clustertrain.staging.fetch import STREAMS
@@ -273,6 +273,7 @@ def test_a_marker_that_is_damaged_is_an_error_that_names_it(web, into, change, w
 
 def test_events_have_the_phases_and_are_few(web, into, monkeypatch):
     monkeypatch.setattr(http, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(fetch, "_TICK_EVERY_S", 60.0)  # the first event follows the first answer
     events = []
     get(f"{web.url}/a.tar.gz", into, extract=True, on_event=events.append)
     assert [event["phase"] for event in events] == ["download", "extract", "ready"]
