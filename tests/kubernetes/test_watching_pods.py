@@ -15,8 +15,6 @@ from kubernetes.queues import local_queue
 from kubernetes.watched import ROOT, User, bind_role, inert, unique_name, write_job
 
 HUGE = {"resources": {"workers": 1, "cpus_per_worker": 512}}
-# A head that starts fails here, since its image is not the kit's, and that may be said first.
-ALL_HUGE = {**HUGE, "kubernetes": {"head": {"cpus": 512, "memory": "64Mi"}}}
 
 
 def unbound(claim):

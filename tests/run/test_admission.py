@@ -90,12 +90,12 @@ def test_a_start_of_an_active_run_is_refused_with_its_pid_and_each_way_out(job):
     assert caught.value.exit_code == 3
 
 
-def checkpoint_of(job, workers, tmp_path):
+def checkpoint_of(workers, tmp_path):
     commit(shelf_at(tmp_path / "runs" / "a" / "g1" / "checkpoints"), 1, workers=workers)
 
 
 def test_another_world_size_needs_consent(job, tmp_path):
-    checkpoint_of(job(), 3, tmp_path)
+    checkpoint_of(3, tmp_path)
     with pytest.raises(JobError) as caught:
         begun(job())
     assert "newest checkpoint" in str(caught.value)
@@ -105,14 +105,14 @@ def test_another_world_size_needs_consent(job, tmp_path):
 
 
 def test_a_range_of_workers_is_the_consent(job, tmp_path):
-    checkpoint_of(job(), 3, tmp_path)
+    checkpoint_of(3, tmp_path)
     _, attempt = begun(job(resources={"workers": [1, 2]}), sizes=(1, 2))
     assert attempt.claim.read().world_size == 2
 
 
 def test_fresh_begins_a_generation_and_keeps_the_old_one(job, tmp_path):
     finished(job())
-    checkpoint_of(job(), 1, tmp_path)
+    checkpoint_of(1, tmp_path)
     said = []
     run, attempt = begun(job(train={"epochs": 9, "batch_size": 4}), Options(fresh=True), said=said)
     assert (run.generation, attempt.n, [a.n for a in run.attempts()]) == (2, 1, [1])
