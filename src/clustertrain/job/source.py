@@ -38,7 +38,7 @@ def check_source(job: Job) -> None:
             remedy = "Give the folder of your code, relative to the job file."
             raise JobError(f"code: {folder} is not a folder.\n{remedy}")
     if job.script:
-        _check_syntax(script_file(folders, job.script), f"script: {job.script}", job)
+        _check_syntax(script_file(folders, job.script), f"script: {job.script}", job.interpreter)
     elif job.module:
         check_module(folders, job)
     else:
@@ -79,7 +79,7 @@ def check_module(folders: Sequence[Path], job: Job) -> None:
     path, main = _module_file(folders, module), _module_file(folders, f"{module}.__main__")
     file = path if path is not None and path.name != "__init__.py" else main
     if file is not None:
-        _check_syntax(file, what, job)
+        _check_syntax(file, what, job.interpreter)
     elif path is not None:
         modules = sorted(f"{module}.{each.stem}" for each in path.parent.glob("*.py") if each != path)
         has = f"Name one of its modules: {', '.join(modules[:8])}." if modules else "Name a module."
@@ -94,7 +94,7 @@ def _check_name(folders: Sequence[Path], job: Job, what: str, module: str, name:
     if path is None:
         _check_installed(folders, job, what, module)
         return
-    source = _check_syntax(path, what, job)
+    source = _check_syntax(path, what, job.interpreter)
     symbols = symtable(source, str(path), "exec").get_symbols()
     names = [each.get_name() for each in symbols if each.is_assigned() or each.is_imported()]
     if name in names or "__getattr__" in names or _imports_all(source):
@@ -116,7 +116,7 @@ def check_arg_names(job: Job) -> None:
         return
     inits = [
         function
-        for found in ast.parse(_check_syntax(path, f"task: {job.task}", job)).body
+        for found in ast.parse(_check_syntax(path, f"task: {job.task}", job.interpreter)).body
         if isinstance(found, ast.ClassDef) and found.name == name and not found.decorator_list
         for function in found.body
         if isinstance(function, ast.FunctionDef) and function.name == "__init__"
@@ -144,8 +144,8 @@ def _module_file(folders: Sequence[Path], module: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _check_syntax(path: Path, what: str, job: Job) -> str:
-    """The text of a file. That for another interpreter may have a syntax that this Python does not know.
+def _check_syntax(path: Path, what: str, interpreter: str | None) -> str:
+    """The text of a file. One for another interpreter may have a syntax that this Python does not know.
 
     Raises:
         JobError: it is not Python; names line and column.
@@ -154,7 +154,7 @@ def _check_syntax(path: Path, what: str, job: Job) -> str:
         source = decode_source(read_file(path))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the user's code, such as an invalid escape sequence
-            if job.interpreter is None:
+            if interpreter is None:
                 compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         place = f"{path}:{error.lineno or 1}:{error.offset or 1}"

@@ -91,13 +91,13 @@ def check_code(
     started_s = time.monotonic()
     elsewhere = elsewhere or _is_submit_side()
     with placing(command):
-        env = {} if as_text else _env_here(job, elsewhere)
+        env = {} if as_text else _env_here(job.env, elsewhere)
         check_source(job)
         if as_text or _is_submit_side():
             check_arg_names(job)
         notes = check_loggers(job, elsewhere=elsewhere)
         if not as_text:
-            notes += [*_check_data(job, elsewhere), *_check_interpreter(job, elsewhere)]
+            notes += [*_check_data(job, elsewhere), *_check_interpreter(job.interpreter, elsewhere)]
             if not job.is_script:
                 notes += _import_and_rehearse(job, env, world_size or job.world_sizes[-1], elsewhere, fork)
     for note in notes:
@@ -108,14 +108,14 @@ def check_code(
     return checked
 
 
-def _env_here(job: Job, elsewhere: bool) -> dict[str, str]:
-    """`env` for the check. What is not set here, and may be elsewhere, is empty.
+def _env_here(env: Mapping[str, str], elsewhere: bool) -> dict[str, str]:
+    """The job's `env` for the check. What is not set here, and may be elsewhere, is empty.
 
     Raises:
         JobError: a variable that it refers to is not set, and the job will run here.
     """
-    unset = dict.fromkeys(names_of(job.env), "") if elsewhere else {}
-    return without_references(with_values(job.env, {**unset, **os.environ}))
+    unset = dict.fromkeys(names_of(env), "") if elsewhere else {}
+    return without_references(with_values(env, {**unset, **os.environ}))
 
 
 def check_loggers(job: Job, *, elsewhere: bool = False) -> list[str]:
@@ -166,15 +166,15 @@ def _is_set(job: Job, name: str, *, elsewhere: bool) -> bool:
     return any(section.may_set(name) for section in job.launcher_sections.values())
 
 
-def _check_interpreter(job: Job, elsewhere: bool) -> list[str]:
+def _check_interpreter(interpreter: str | None, elsewhere: bool) -> list[str]:
     """Check that the Python of a script's own environment is here.
 
     Raises:
         JobError: it is not, and the job will run here.
     """
     try:
-        if job.interpreter is not None:
-            interpreter_file(job.interpreter)
+        if interpreter is not None:
+            interpreter_file(interpreter)
     except JobError as error:
         if not elsewhere:
             raise

@@ -44,11 +44,12 @@ def world_sizes_here(job: Job) -> list[int]:
     """
     if ray_address():
         return list(job.world_sizes)
-    return _with_gpus(job, _with_cpus(job, list(job.world_sizes)))
+    of_worker = job.resources
+    return _with_gpus(_with_cpus(list(job.world_sizes), of_worker.cpus_per_worker), of_worker.gpus_per_worker)
 
 
-def _with_cpus(job: Job, sizes: list[int]) -> list[int]:
-    cpus, each = len(os.sched_getaffinity(0)), job.resources.cpus_per_worker
+def _with_cpus(sizes: list[int], each: float) -> list[int]:
+    cpus = len(os.sched_getaffinity(0))
     fitting = [size for size in sizes if round(size * each, 6) <= cpus]
     if not fitting:
         least, most = sizes[0], int(cpus / each)
@@ -60,8 +61,7 @@ def _with_cpus(job: Job, sizes: list[int]) -> list[int]:
     return fitting
 
 
-def _with_gpus(job: Job, sizes: list[int]) -> list[int]:
-    each = job.resources.gpus_per_worker
+def _with_gpus(sizes: list[int], each: int) -> list[int]:
     if not each or (gpus := gpu_count()) is None:  # then torch counts them, and refuses too few
         return sizes
     fitting = [size for size in sizes if size * each <= gpus]

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
@@ -46,10 +45,9 @@ class Notice:
 
 
 class Notices:
-    """Those of one attempt. Without a URL nothing is sent."""
+    """Those of one attempt. Without a URL, which may refer to variables, nothing is sent."""
 
-    def __init__(self, attempt: Attempt, job: Job | None) -> None:
-        url = job.notify if job is not None else None
+    def __init__(self, attempt: Attempt, url: str | None) -> None:
         self._url = "" if url is None else with_values({"notify": url}, os.environ)["notify"]
         self._attempt = attempt
         self._threads: list[threading.Thread] = []

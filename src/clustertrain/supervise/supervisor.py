@@ -64,7 +64,8 @@ def supervise(
         become_subreaper()
     starts, display, notices, result = DriverStarts(attempt, start_driver), None, None, None
     try:
-        notices = Notices(attempt, job_of(attempt))
+        job = job_of(attempt)
+        notices = Notices(attempt, job.notify if job is not None else None)
         display = Display(attempt, screen, command, notices.restarts)
         while result is None:
             result = _supervise_once(starts, policy, display, is_alone=owns_process and not beside)
