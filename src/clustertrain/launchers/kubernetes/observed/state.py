@@ -282,7 +282,9 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
         text=read.text if job is not None else "its RayJob is deleted: it saves and ends",
         are_read=stored is not None,
     )
-    return run_state.standing_of(files, job, None, lambda: None if read.over else "its pods")
+    standing = run_state.standing_of(files, job, None, lambda: None if read.over else "its pods")
+    is_failure = standing.of_result and standing.state == "failed"  # its result is not on this machine
+    return replace(standing, text=read.text) if is_failure else standing
 
 
 def _why_suspended(observed: Observed) -> Meaning:
