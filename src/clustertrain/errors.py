@@ -47,10 +47,6 @@ class JobError(ClusterTrainError):
         self.at = at
 
 
-class DeprecatedKey(FutureWarning):
-    """A warning: a job file has the old name of a key."""
-
-
 class ClusterError(ClusterTrainError):
     """A cluster or its hardware refuses, is too small, or does not answer."""
 

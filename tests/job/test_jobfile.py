@@ -3,19 +3,14 @@
 import os
 import re
 import time
-import warnings
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clustertrain.cli.main import main
-from clustertrain.errors import EXIT_JOB, DeprecatedKey, JobError
+from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.file import (
-    DEPRECATED,
     LARGEST_FILE_BYTES,
-    Successor,
     dump_job,
     load_job,
     parse_job,
@@ -442,49 +437,6 @@ def test_a_version_is_a_whole_number(refusal, version):
 def test_version_1_is_the_default_and_no_part_of_the_runs_identity(load):
     assert load(TASK + "version: 1\n") == load(TASK)
     assert "version" not in identity(load(TASK))
-
-
-@pytest.fixture
-def deprecated(monkeypatch):
-    """`train.epoch`, as if `train.epochs` had been called so in an earlier version."""
-    monkeypatch.setitem(DEPRECATED, ("train", "epoch"), Successor("epochs", "9.2"))
-    return TASK.replace("epochs", "epoch")
-
-
-def test_a_deprecated_key_works_and_the_warning_names_its_successor(deprecated, load, tmp_path):
-    with pytest.warns(DeprecatedKey) as caught:
-        assert load(deprecated) == load(TASK)
-    assert str(caught[0].message) == (
-        f"{tmp_path}/job.yaml:3:9: train.epoch is now called train.epochs\n"
-        "the old name works until 9.2: write epochs"
-    )
-    with pytest.warns(DeprecatedKey, match="^--set train.epoch=2: "):
-        assert load(TASK.replace("epochs: 1, ", ""), "train.epoch=2").train.epochs == 2
-    assert parse_job(deprecated, "the record of an older version").train.epochs == 1  # and no warning
-
-
-def test_an_error_at_a_deprecated_key_has_its_place(deprecated, load):
-    with (
-        pytest.warns(DeprecatedKey),
-        pytest.raises(JobError, match=r":3:16: train.epochs: -1 is not accepted"),
-    ):
-        load(deprecated.replace("epoch: 1", "epoch: -1"))
-    with pytest.raises(JobError, match=r":3:9: train.epoch and train.epochs are given"):
-        load(TASK.replace("epochs: 1", "epoch: 1, epochs: 1"))
-
-
-def test_a_command_prints_the_warning_without_a_place_in_the_code(deprecated, tmp_path):
-    (tmp_path / "job.yaml").write_text(deprecated)
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        printed = CliRunner().invoke(main, ["check", "--no-code", "--defaults", str(tmp_path / "job.yaml")])
-    assert printed.stderr.startswith(f"warning: {tmp_path}/job.yaml:3:9: train.epoch is now called")
-    assert "file.py" not in printed.stderr
-
-
-def test_no_deprecated_key_outlives_its_version():
-    versions = [tuple(map(int, each.dropped_in.split("."))) for each in DEPRECATED.values()]
-    assert all(version > tuple(map(int, __version__.split(".")[:2])) for version in versions)
 
 
 def test_a_record_has_the_version_the_identity_and_what_differs_from_the_defaults(load):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,6 @@ from clustertrain.errors import (
     EXIT_INTERRUPTED,
     EXIT_STOPPED,
     ClusterTrainError,
-    DeprecatedKey,
     JobError,
     RunStopped,
 )
@@ -59,17 +57,6 @@ class _Commands(click.Group):
             ctx.exit(EXIT_INTERRUPTED)
 
 
-_python_shows = warnings.showwarning
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """A warning about the job file, without a place in the code; any other as Python shows it."""
-    if issubclass(category, DeprecatedKey):
-        note(f"warning: {message}")
-    else:
-        _python_shows(message, category, *place, **more)
-
-
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
@@ -80,7 +67,6 @@ def main() -> None:
     Exit codes: 0 done, 1 training failed, 2 bad job file or arguments, 3 cluster refused,
     4 data or storage, 75 stopped with a checkpoint (run again to continue), 130 interrupted.
     """
-    warnings.showwarning = _show_warning
 
 
 @main.command()

@@ -11,16 +11,14 @@ import json
 import math
 import os
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from clustertrain import variables
-from clustertrain.errors import DeprecatedKey, JobError
+from clustertrain.errors import JobError
 from clustertrain.job.error_messages import dotted, shown, validated
 from clustertrain.job.launcher_plugins import LauncherSection, launcher_sections
 from clustertrain.job.model import Job
@@ -55,8 +53,6 @@ def load_job(job: JobSource, sets: Sequence[str] = (), environ: Mapping[str, str
         JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
     """
     document = _document(job, sets)
-    for text in _with_new_names(document):
-        warnings.warn(DeprecatedKey(text), stacklevel=2)
     document.data = expanded(document, environ, (), document.data)
     folder = Path.cwd() if isinstance(job, Mapping) else Path(job).absolute().parent
     return _absolute(validated(document, Job), folder)
@@ -66,7 +62,6 @@ def place_of_key(path: str | Path, sets: Sequence[str], keys: Keys) -> str:
     """`FILE:LINE:COLUMN` of the value of a key, or its `--set` option; "" if the file cannot be read now."""
     try:
         document = _document(path, sets)
-        _with_new_names(document)
     except JobError:
         return ""
     return document.positions[document.nearest(keys)][1].label
@@ -92,7 +87,6 @@ def parse_job(text: str, name: str) -> Job:
         JobError: as load_job, with `name` in the file's place.
     """
     document = _read_job(text, positions_in(name))
-    _with_new_names(document)  # of a record nobody can change the old ones
     document.data = expanded(document, None, (), document.data)
     return validated(document, Job)
 
@@ -180,51 +174,6 @@ def expected_at(path: Keys) -> Expected:
         case ("args", *_) | ("train", "loss", "args", *_) | ("train", "metrics", _, "args", *_):
             return "any"
     return "typed"
-
-
-# ------------------------------------------------------------------------------------ deprecated keys
-
-
-@dataclass(frozen=True)
-class Successor:
-    """The new name of a key, in the same section, and the version that does not know the old one any more."""
-
-    key: str
-    dropped_in: str
-
-
-DEPRECATED: dict[Keys, Successor] = {}
-"""By the path of the old key, such as ("train", "epoch"). It stays here for two minor versions."""
-
-
-def _with_new_names(document: Document) -> list[str]:
-    """Rename the deprecated keys of a document; returns a warning for each.
-
-    Raises:
-        JobError: the old and the new name are both given.
-    """
-    texts = []
-    for old, successor in DEPRECATED.items():
-        if old not in document.positions:
-            continue
-        new, position = (*old[:-1], successor.key), document.positions[old][0]
-        if new in document.positions:
-            refuse(
-                position, f"{dotted(old)} and {dotted(new)} are given", "both are one key: remove the first"
-            )
-        section = document.data
-        for key in old[:-1]:
-            section = section[key]
-        section[successor.key] = section.pop(old[-1])
-        document.positions = {
-            new + keys[len(old) :] if keys[: len(old)] == old else keys: positions
-            for keys, positions in document.positions.items()
-        }
-        texts.append(
-            f"{position.label}: {dotted(old)} is now called {dotted(new)}\n"
-            f"the old name works until {successor.dropped_in}: write {successor.key}"
-        )
-    return texts
 
 
 # ---------------------------------------------------------------------------------- values of Python
