@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from clustertrain.training.last_shard import LastShard
+from clustertrain.training.copied_step import CopiedStep
 from clustertrain.training.last_step import LastStep
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
@@ -64,7 +64,7 @@ def milliseconds_of_shard(steps: int, file: Path) -> tuple[list[float], int]:
         return SaveProgress(1, 0, 0, 1, {}, ""), {**tensors, **rest}
 
     meter = Meter(info, cast(Any, None))
-    kept = LastShard(model, meter, info, 11, state, every=1, note=print)
+    kept = CopiedStep(model, meter, info, 11, state, every=1, note=print)
     kept.open(file, 1 << 30)
     activations, times = torch.zeros(16 << 20), list[float]()
     for step in range(1, steps + 1):

@@ -14,7 +14,7 @@ from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.driver import memory_of_nodes
 from clustertrain.driver.memory_of_nodes import newest_in_memory
 from clustertrain.run.streams.events import read_events
-from clustertrain.training.last_shard import LastShard
+from clustertrain.training.copied_step import CopiedStep
 from clustertrain.training.last_step import LastStep
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
@@ -137,7 +137,7 @@ def test_a_rank_that_starts_on_another_node_gets_its_own_part(nodes, restart):
 
 
 def test_a_rank_of_fsdp_that_starts_on_another_node_gets_its_state(nodes, restart):
-    kind = partial(LastShard, every=1, note=print)
+    kind = partial(CopiedStep, every=1, note=print)
     for rank, node in enumerate(nodes):
         train(node, rank, 3 + rank, is_alive=False, kind=kind)
     state = newest(restart, list(reversed(nodes)))

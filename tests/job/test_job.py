@@ -81,7 +81,7 @@ def test_not_a_name_of_data(name):
         (TASK | SCRIPT | FUNCTION, "task and function and script are given"),
         ({"name": "a", "task": "m:C"}, "the section train is missing"),
         (FUNCTION | {"train": TASK["train"]}, "is given together with function"),
-        (TASK | {"checkpoint": {"memory_every": 5}}, "is 5, and there is no train.strategy: fsdp"),
+        (FUNCTION | {"checkpoint": {"memory_every": 5}}, "is 5 for a function"),
         (SCRIPT | {"train": TASK["train"]}, "is given together with script"),
         (SCRIPT | {"checkpoint": {}}, "is given together with script"),
         (SCRIPT | {"args": {"lr": 1}}, "a script takes a list"),

@@ -60,3 +60,16 @@ def test_with_fsdp_the_part_of_the_dead_rank_is_in_memory(make_run, tmp_path, fa
     names = {"model.shard-00001-of-00002.safetensors", "model.shard-00002-of-00002.safetensors"}
     for name in names:
         assert Path(parts[0], name).read_bytes() == Path(parts[1], name).read_bytes(), name
+
+
+@pytest.mark.nightly  # tests/worker/test_memory_of_node.py has it with fewer processes
+def test_with_ddp_a_copy_of_the_state_is_in_memory(make_run, uninterrupted, tmp_path):
+    run = make_run(
+        "copied",
+        **{**FAULTY, "checkpoint": {"every": {"epochs": 1}, "memory_every": 1}},
+        args={"fault": "kill", "rank": 1, "at_call": 14, "marker": str(tmp_path / "struck")},
+    )
+    output = run.start().end(0)
+    (resumed,) = (event for event in run.events if event["kind"] == "resumed")
+    assert (resumed["in_memory"], resumed["step"], resumed["redone_steps"]) == (True, 11, 0), output
+    assert same_weights(run.weights(), uninterrupted(2))

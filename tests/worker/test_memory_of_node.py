@@ -222,6 +222,7 @@ def check_same(whole, again, step):
 
 
 FSDP = replace(SETTINGS, strategy="fsdp", memory_every=1)
+COPIED = replace(SETTINGS, memory_every=1)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +245,10 @@ FSDP = replace(SETTINGS, strategy="fsdp", memory_every=1)
         (Killed("evaluation", 6), 2, 0, FSDP, {4}),
         (WithCallback("callback", 3), 2, 1, FSDP, {2}),
         (Killed("forward", 1 + 8), 2, 1, replace(FSDP, memory_every=2), {3}),  # of steps 1, 3, 5, …
+        # With DDP it is copied as well.
+        (Killed("forward", 2 + 6), 2, 0, COPIED, {2}),
+        (Killed("after the optimizer", 3), 3, 1, COPIED, {2}),
+        (Killed("forward", 6), 1, 0, COPIED, {2}),
     ],
 )
 def test_the_next_start_ends_with_the_same_bits(ranks, folder, case):
@@ -255,6 +260,18 @@ def test_the_next_start_ends_with_the_same_bits(ranks, folder, case):
     assert state is not None and state.name.step in steps
     again = resumed(folder, state, task, settings, world_size)
     check_same(whole, again, state.name.step)
+
+
+@pytest.mark.parametrize("settings", [COPIED, FSDP], ids=["ddp", "fsdp"])
+def test_copies_survive_the_death_of_all_ranks(ranks, folder, settings):
+    task = Killed("forward", 2 + 8)
+    whole = ranks(2).results(run_task, Killed(), settings)
+    group = Group(folder, task, settings, victims=[0, 1], world_size=2)
+    group.wait_for_death(0)
+    group.wait_for_death(1)
+    state = group.save({0, 1})
+    assert state is not None and state.name.step >= 3
+    check_same(whole, resumed(folder, state, task, settings, 2), state.name.step)
 
 
 def test_ranks_that_hang_save_the_last_step_once_and_wait_for_each_other(folder):
@@ -332,12 +349,12 @@ def test_a_damaged_state_is_not_offered(folder, damage):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("settings", [SETTINGS, COPIED, FSDP], ids=["ddp", "copied", "fsdp"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
-def test_a_kill_at_a_random_moment(ranks, folder, seed, strategy):
+def test_a_kill_at_a_random_moment(ranks, folder, seed, settings):
     """Several starts, each killed; some end in the middle of a write, and then nothing is offered."""
     chance = random.Random(seed)
-    settings = replace(SETTINGS, epochs=30, strategy=strategy, memory_every=1)
+    settings = replace(settings, epochs=30)
     whole = ranks(3).results(run_task, Killed(), settings)
     resumes_from, step = None, 0
     for restart in range(5):

@@ -279,11 +279,10 @@ def _check_entry_point(job: CommonJob) -> None:
             "every",
             "epochs",
         )
-    is_divided = job.train is not None and job.train.strategy == "fsdp"
-    if not is_divided and job.checkpoint.memory_every != "auto":
+    if job.train is None and job.checkpoint.memory_every != "auto":
         raise Refused(
-            f"is {job.checkpoint.memory_every}, and there is no train.strategy: fsdp\n"
-            "with ddp every step is kept in memory; a function or script keeps none\nremove the key",
+            f"is {job.checkpoint.memory_every} for a {entry_point}\n"
+            "only a task has steps that are kept in memory\nremove the key",
             "checkpoint",
             "memory_every",
         )

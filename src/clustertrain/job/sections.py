@@ -122,9 +122,10 @@ class Checkpoint(Section):
     measured saves and `failures.mtbf`: see [How often to save](checkpoints.md#how-often-to-save)."""
 
     memory_every: Count | Literal["auto"] = "auto"
-    """With `strategy: fsdp`, after how many steps each worker copies its state into the memory of its node,
-    from which a start after the death of a worker resumes. `auto` measures how many make the copies take at
-    most 1 % of the time: see [The last step, in memory](checkpoints.md#the-last-step-in-memory)."""
+    """After how many steps each worker of a task copies its state into the memory of its node, from which a
+    start after the death of workers resumes. `auto` is for CPUs: with `strategy: ddp` nothing is copied, and
+    a live worker saves the last step; with `fsdp` it measures how many steps make the copies take at most 1 %
+    of the time. See [The last step, in memory](checkpoints.md#the-last-step-in-memory)."""
 
     keep_last: Count = 3
     """How many of the newest checkpoints to keep."""

@@ -11,7 +11,7 @@ metrics.py         the kinds of metrics, and how each is computed over all ranks
 gathering.py       outputs and targets of all samples of an evaluation, from all ranks
 nested_tensors.py  nested containers with tensors, each tensor replaced
 last_step.py       keeps the last completed step in memory, for the death of another rank
-last_shard.py      the same with FSDP, where a rank keeps its whole state
+copied_step.py     copies of the whole state of a rank, for the death of any: FSDP, checkpoint.memory_every
 early_stop.py      counts the evaluations in a row without an improvement
 images.py          the images of a task, checked
 saving.py          a save on all ranks: none of them waits longer than bytes are written

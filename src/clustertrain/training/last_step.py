@@ -8,8 +8,8 @@ which is the same on all ranks and which any rank that is alive can write, it is
 A file has the own parts of the last two steps, because ranks may be one step apart when one of them dies.
 torch writes it once, with room for all; then its tensors are mapped, and writing to them changes the file.
 
-With FSDP no other rank has the weights of a dead one: there the own part is the whole state of the rank
-(last_shard.py).
+With FSDP, on a GPU, and where the job asks for it, the own part is the whole state of the rank
+(copied_step.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ State = tuple[SaveProgress, dict[str, Any]]
 def _mapped(file: Path) -> dict[str, Any]:
     """`marks` of two own parts, 0 while one is written, and `parts`: random states, buffers, and the losses
     since they were last summed over all ranks, each with its step and its samples. Of FSDP also what
-    last_shard.py adds."""
+    copied_step.py adds."""
     found: dict[str, Any] = torch.load(file, weights_only=True, mmap=True)
     return found
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from clustertrain.training.copied_step import CopiedStep
 from clustertrain.training.data.loader_kinds import loader_of, order_of
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
-from clustertrain.training.last_shard import LastShard
 from clustertrain.training.last_step import LastStep
 from clustertrain.training.measured.step_watch import StepWatch
 from clustertrain.training.model.building import (
@@ -164,10 +164,11 @@ class _Loop:
         self.saved_step = self.mark = 0
         losses = (self.settings.log_every + 1) * self.settings.accumulate  # the most between two flushes
         kept = self.model, self.meter, self.rank_info, losses, self._last_state
-        self.last_step = LastStep(*kept)
-        if is_sharded(self.model):
-            every = self.settings.memory_every
-            self.last_step = LastShard(*kept, every=every, note=lambda text: self._log("note", text=text))
+        self.last_step, every = LastStep(*kept), self.settings.memory_every
+        on_cpus = self.rank_info.device.type == "cpu" and self.rank_info.world_size > 1
+        self.keeps_last_step = on_cpus or every is not None
+        if every is not None or (on_cpus and is_sharded(self.model)):
+            self.last_step = CopiedStep(*kept, every=every, note=lambda text: self._log("note", text=text))
         self.meter.before_change = self.last_step.changes
         self.between_due = False  # what follows a step is not done: the line of the log, evaluation, save
         callbacks = [getattr(each, "__func__", None) for each in (self.task.on_step, self.task.on_epoch)]
@@ -218,8 +219,7 @@ class _Loop:
             is_saved = self.saved_step == self.position.step and not self.settings.keep_best
             if not is_saved and (reason := self._save_due()):  # the best one is found by its metrics
                 self._save(reason, measured)
-        is_kept = self.rank_info.world_size > 1 and self.rank_info.device.type == "cpu"
-        if is_kept and not self.last_step.is_whole:
+        if self.keeps_last_step and not self.last_step.is_whole:
             self.run.keep(self.last_step)
         loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
         first_step = self.position.step + 1
@@ -242,7 +242,7 @@ class _Loop:
             loss = 0.0
             if self.position.step == first_step:  # the optimizer has its state now
                 self.run.reserve(self._tensors())  # the first save then waits no longer than the others
-                if is_kept and self.last_step.is_whole:
+                if self.keeps_last_step and self.last_step.is_whole:
                     self.run.keep(self.last_step)
             if self._between_steps():
                 break

@@ -250,7 +250,7 @@ class TrainSettings(Train):
     """The loop's settings: those of the section `train`, and what it needs of the rest of the job."""
 
     save_every: SaveEvery = SaveEvery()
-    memory_every: int | None = None  # steps between two copies of the state of FSDP; None measures them
+    memory_every: int | None = None  # steps between two copies of the state; None: see the job file
     keep_best: str | None = None  # the metric by which the launcher keeps the best checkpoint
     cpus: float | None = None  # of this rank, for loader_workers auto; None: its share of the node's
     job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job

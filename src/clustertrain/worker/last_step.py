@@ -31,7 +31,7 @@ from clustertrain.checkpoints.save import TRAINING_FILE, load
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.node.limits import Limits, read_limits
 from clustertrain.storage import Location, open_store
-from clustertrain.training.last_shard import fill, is_whole, whole_state
+from clustertrain.training.copied_step import fill, is_whole, whole_state
 from clustertrain.training.last_step import parts_in, with_own_part
 from clustertrain.training.ranks.host import KeptStep
 from clustertrain.worker.restart_plan import RestartPlan

@@ -1,8 +1,9 @@
-"""The last step of a rank of FSDP, kept so that it survives the death of this rank.
+"""Copies of the whole state of a rank, kept so that they survive the death of this rank.
 
-No other rank has this rank's part of the weights and of the optimizer's state. So its own part, in the file
-of last_step.py, is its whole state with a checksum. To copy that takes a while: it is done every few steps,
-and all ranks agree on how many, because only a step that all of them have kept is of use.
+With FSDP no other rank has this rank's part of the weights and of the optimizer's state, and a state on a GPU
+ends with its process. So the own part of the rank, in the file of last_step.py, is its whole state with a
+checksum. To copy that takes a while: it is done every few steps, the same ones on all ranks, because only a
+step that all of them have kept is of use.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import nn
 from clustertrain.training.last_step import LastStep, State, memory_of, of_rank
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.dtensors import is_divided, local, map_state
+from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.step.running_loss import Meter
 
 _SHARE = 0.01  # of the time of the steps: the most that copies may take
@@ -53,8 +55,8 @@ def fill(own: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
             local(tensor).copy_(own["buffers"][path])
 
 
-class LastShard(LastStep):
-    """The last completed step of this rank, and of how many steps it keeps one."""
+class CopiedStep(LastStep):
+    """The last step that this rank has copied, and of how many steps it copies one."""
 
     is_whole = True
 
@@ -71,15 +73,14 @@ class LastShard(LastStep):
     ) -> None:
         """
         Args:
-            every: a state is kept after this many steps; None measures how many.
+            every: a state is copied after this many steps; None measures how many.
             note: gets a line of the log.
         """
         super().__init__(model, meter, rank_info, most_losses, state)
         self._log_line = note
-        self._is_measured = every is None and rank_info.device.type == "cpu"
-        self._every, self._is_asked = every or 1, False
-        self._first_step = self._seen = 0
-        self._agrees_after = _MEASURED_STEPS
+        self._every, self._is_given, self._is_asked = every or 1, every is not None, False
+        self._first_step = self._seen = self._every_in_log = 0
+        self._is_measured, self._agrees_after = True, max(_MEASURED_STEPS, 2 * self._every)
         self._completed_s = time.perf_counter()
         self._copies_s, self._steps_s = list[float](), list[float]()
 
@@ -112,6 +113,9 @@ class LastShard(LastStep):
             if self._is_measured:
                 self._steps_s.append(began_s - self._completed_s)
         if self._every and self._parts is not None and (step - self._first_step) % self._every == 0:
+            if self._rank_info.device.type == "cuda":
+                torch.cuda.synchronize(self._rank_info.device)  # what the copy waits for is of the step
+            began_s = time.perf_counter()
             self._keep(mark)
             if self._is_measured:
                 self._copies_s.append(time.perf_counter() - began_s)
@@ -123,6 +127,7 @@ class LastShard(LastStep):
         tensors, data, _ = self._split(mark)
 
         def write_values(part: dict[str, Any]) -> None:
+            part["rng"].copy_(pack_rng(self._rank_info.device))  # a GPU's, too
             memory_of(part["values"])[: len(data)] = data
             part["values_bytes"].fill_(len(data))
             part["checksum"].fill_(_checksum(part))
@@ -149,16 +154,22 @@ class LastShard(LastStep):
         return tensors, data.getvalue(), divided
 
     def _agree(self) -> None:
-        """On the steps of which one is kept. A copy of the slowest rank takes 1 % of their time at most."""
+        """On the steps of which one is copied: a number that is not given makes a copy of the slowest rank
+        take 1 % of their time at most."""
         copy_s = median(self._copies_s) if self._parts is not None else math.inf
         share_of_step = max(gather_objects(copy_s / median(self._steps_s), self._rank_info))
-        before, self._is_measured = self._every, math.isfinite(share_of_step)
-        self._every = max(1, math.ceil(share_of_step / _SHARE)) if self._is_measured else 0
-        if not self._every and self._is_asked:
+        has_room = math.isfinite(share_of_step)
+        self._is_measured = has_room and not self._is_given
+        if self._is_measured:
+            self._every = max(1, math.ceil(share_of_step / _SHARE))
+        elif not has_room:
+            self._every = 0
+        if not has_room and self._is_asked:
             self._log_line(
                 "the last step is not kept in memory: a node has no room for the state of its ranks"
             )
-        elif self._every and (self._every != before or self._agrees_after == _MEASURED_STEPS):
+        elif has_room and self._every != self._every_in_log:
+            self._every_in_log = self._every
             self._log_line(
                 f"the last step is kept in memory every {self._every} steps: a copy takes "
                 f"{copy_s * 1e3:.1f} ms, {share_of_step / self._every:.1%} of their time"

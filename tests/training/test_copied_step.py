@@ -1,4 +1,4 @@
-"""How often a rank of FSDP keeps its state, and what of it is read again."""
+"""How often a rank copies its state, and what of it is read again."""
 
 import mmap
 from types import SimpleNamespace
@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.serialization import set_default_mmap_options
 
-from clustertrain.training import last_shard
-from clustertrain.training.last_shard import LastShard, whole_state
+from clustertrain.training import copied_step
+from clustertrain.training.copied_step import CopiedStep, whole_state
 from clustertrain.training.last_step import _mapped, parts_in
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.step.running_loss import Meter
@@ -26,7 +26,7 @@ class Rank:
         self.notes, self.kept, self.path, self.step = [], [], path, 0
         self.model = nn.Linear(20, 20)
         meter = Meter(ALONE, None)
-        self.shard = LastShard(self.model, meter, ALONE, 99, self.state, every=every, note=self.notes.append)
+        self.shard = CopiedStep(self.model, meter, ALONE, 99, self.state, every=every, note=self.notes.append)
         self.shard.open(path, room_bytes)
 
     def state(self):
@@ -51,7 +51,7 @@ class Rank:
 def rank_of(tmp_path, monkeypatch):
     ranks = []
     clock = SimpleNamespace(perf_counter=lambda: ranks[-1].now_s if ranks else 0.0)
-    monkeypatch.setattr(last_shard, "time", clock)
+    monkeypatch.setattr(copied_step, "time", clock)
 
     def make(**options):
         rank = Rank(tmp_path / "own-0", **options)
@@ -88,12 +88,23 @@ def test_the_number_of_steps_follows_the_measurement(rank_of):
     assert len(rank.notes) == 2, "only what has changed"
 
 
-def test_the_number_in_the_job_is_not_measured(rank_of):
-    rank = rank_of(every=4)
-    rank.copy_s = 9.0
-    rank.train(41)
-    assert rank.kept == [*range(1, 42, 4)] and not rank.notes
-    assert not rank.shard._steps_s and not rank.shard._copies_s, "no times are kept"
+def test_the_number_in_the_job_stays_and_the_log_has_its_cost(rank_of):
+    rank = rank_of(every=8)
+    rank.copy_s = 0.4
+    rank.train(16)
+    assert not rank.notes
+    rank.train(25)
+    assert rank.kept == [*range(1, 42, 8)]
+    assert rank.notes == [
+        "the last step is kept in memory every 8 steps: a copy takes 400.0 ms, 5.0% of their time"
+    ]
+
+
+def test_no_rank_copies_a_step_that_another_has_no_room_for(rank_of):
+    rank = rank_of(every=2)
+    rank.shard._parts = None
+    rank.train(30)
+    assert not rank.kept and len(rank.notes) == 1 and "not kept" in rank.notes[0]
 
 
 def test_a_node_without_room_keeps_nothing(rank_of):
