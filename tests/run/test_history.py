@@ -40,6 +40,12 @@ def test_redone_steps_are_shown_once_and_by_their_last_doing(run):
     ]
 
 
+def test_what_follows_a_step_is_shown_once_if_the_next_start_begins_with_it(run):
+    train(run, 1, 0, 0, [10, 20])
+    train(run, 1, 1, 20, [20, 30])
+    assert [(r["step"], r["loss"]) for r in curve(run)] == [(10, 1010), (20, 1120), (30, 1130)]
+
+
 def test_a_start_from_step_0_supersedes_everything(run):
     train(run, 1, 0, 0, [10, 20])
     train(run, 1, 1, 0, [5])

@@ -83,9 +83,14 @@ class WithCallback(Killed):
 
 
 class KeepingRun(MemoryRun):
-    def __init__(self, rank: int, plan: Any, world_size: int) -> None:
+    def __init__(self, rank: int, plan: Any, world_size: int, task: Killed) -> None:
         super().__init__(rank)
-        self.plan, self.world_size = plan, world_size
+        self.plan, self.world_size, self.task = plan, world_size, task
+
+    def log(self, record):
+        if record["kind"] == "train":
+            self.task.strike("line of the log")
+        super().log(record)
 
     def restore(self):
         return last_step.restore(self.plan, self.rank, self.world_size) if self.plan.checkpoint else None
@@ -111,7 +116,7 @@ def rank_process(rank, pipe, folder, of_all):
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
 
     def work():
-        run = KeepingRun(rank, plan, world_size)
+        run = KeepingRun(rank, plan, world_size, task)
         rank_info = RankInfo(rank, rank, world_size, torch.device("cpu"))
         try:
             result = train(task, settings, rank_info, run, {})
@@ -238,7 +243,7 @@ COPIED = replace(SETTINGS, memory_every=1)
         (WithCallback("forward", 2 + 8), 2, 1, SETTINGS, {4}),
         # The part of a dead rank is there.
         (Killed("forward", 1 + 6), 2, 0, FSDP, {2}),  # one pass is discarded
-        (Killed("forward", 1 + 6), 2, 1, FSDP, {2}),
+        (Killed("forward", 1 + 7), 2, 1, FSDP, {3}),
         (Killed("forward", 1 + 8), 3, 1, FSDP, {4}),
         (Killed("before the optimizer", 3), 2, 1, FSDP, {2}),
         (Killed("after the optimizer", 3), 3, 0, FSDP, {2}),
@@ -260,6 +265,8 @@ def test_the_next_start_ends_with_the_same_bits(ranks, folder, case):
     assert state is not None and state.name.step in steps
     again = resumed(folder, state, task, settings, world_size)
     check_same(whole, again, state.name.step)
+    if task.where == "forward":
+        assert curve(again[0], state.name.step) == curve(again[0]), "what followed the step was done"
 
 
 @pytest.mark.parametrize("settings", [COPIED, FSDP], ids=["ddp", "fsdp"])
@@ -302,6 +309,16 @@ def test_what_follows_a_step_is_done_by_the_next_start(ranks, folder, step):
     again = resumed(folder, state, Killed(), settings, 2)
     check_same(whole, again, step - 1)
     assert again[0].saves.keys() == {each for each in whole[0].saves if each >= step}
+
+
+def test_a_line_that_rank_0_did_not_write_is_written_by_the_next_start(ranks, folder):
+    """The other rank has done all that follows the step."""
+    whole = ranks(2).results(run_task, Killed(), SETTINGS)
+    group = Group(folder, Killed("line of the log", 1), SETTINGS, victims=[0], world_size=2)
+    group.wait_for_death(0)
+    state = group.save({0})
+    assert state is not None and state.name.step == 3 and not any(state.due)
+    check_same(whole, resumed(folder, state, Killed(), SETTINGS, 2), 2)
 
 
 @pytest.mark.parametrize("forgets", ["buffers", "random states"])

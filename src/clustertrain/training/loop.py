@@ -171,6 +171,7 @@ class _Loop:
             self.last_step = CopiedStep(*kept, every=every, note=lambda text: self._log("note", text=text))
         self.meter.before_change = self.last_step.changes
         self.between_due = False  # what follows a step is not done: the line of the log, evaluation, save
+        self.line_of_step: dict[str, Any] = {}  # the line of the log of this step
         callbacks = [getattr(each, "__func__", None) for each in (self.task.on_step, self.task.on_epoch)]
         self.has_callbacks = callbacks != [Task.on_step, Task.on_epoch]
 
@@ -192,6 +193,8 @@ class _Loop:
         self.metrics = dict(state["metrics"])
         self.evaluation_due = state["evaluation_due"]
         self.between_due = state.get("between_due", False)
+        if line := state.get("line"):
+            self._log("train", **line)
         self.optimization.lr, self.optimization.grad_norm = state.get("rates", (0.0, None))
         self.saved_step = state.get("saved_step", self.position.step)
         self.meter.load(state["meter"], state.get("losses", ()))
@@ -304,8 +307,9 @@ class _Loop:
         """Log, evaluate and save if due, on all ranks after the same step. True if the run ends here."""
         ended = self.order.done(self.position)
         if not ended:  # a start that resumes at the end would save nothing
-            self.between_due = True
-            self.last_step.completed(self.mark)
+            self.between_due, self.line_of_step = True, {}
+            if not self.last_step.is_whole:  # one copy of a step: when nothing of this is due any more
+                self.last_step.completed(self.mark)
         requests, step = self.line.read(), self.position.step
         if requests.profile and not ended:
             self.is_regular = False
@@ -347,17 +351,14 @@ class _Loop:
         record = {"loss": loss, "lr": self.optimization.lr, **self.watch.figures(samples_per_s)}
         if self.evaluation is None:
             self.metrics = {"loss": loss}
-        if self.rank_info.rank != 0:
-            return
         record |= self.precision.scaler.figures()
         if self.optimization.grad_norm is not None:
             record["grad_norm"] = self.optimization.grad_norm.item()
-        self._log(
-            "train",
-            **record,
-            total_steps=self.order.total_steps,
-            epoch_progress=self.position.offset / self.order.epoch_samples,
-        )
+        record |= {"step": self.position.step, "epoch": self.position.epoch}
+        record["total_steps"] = self.order.total_steps
+        record["epoch_progress"] = self.position.offset / self.order.epoch_samples
+        self.line_of_step = record
+        self._log("train", **record)
 
     def _evaluate(self, *, is_due: bool) -> dict[str, float]:
         """Evaluate, if there is evaluation data; returns the values, for the checkpoint of this step.
@@ -429,9 +430,11 @@ class _Loop:
 
     def _last_state(self) -> tuple[SaveProgress, dict[str, Any]]:
         """As LastStep needs it."""
-        marks = {"saved_step": self.saved_step, "flushed_step": self.meter.flushed_step}
+        marks: dict[str, Any] = {"saved_step": self.saved_step, "flushed_step": self.meter.flushed_step}
         marks |= {"epoch": self.position.epoch, "world_size": self.rank_info.world_size}
         marks["between_due"] = self.between_due
+        if self.mark % 2 == 0 and not self.last_step.is_whole:  # rank 0 may have died before it wrote it
+            marks["line"] = self.line_of_step
         rates = (self.optimization.lr, self.optimization.grad_norm)  # for the line of the log
         return self._progress("lost_rank", {}), {**self._state(), **marks, "rates": rates}
 

@@ -110,7 +110,8 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
     """The metrics of a generation, as if it had never been interrupted.
 
     A start that resumes from step s supersedes every earlier record of a step after s: those steps are
-    repeated. An attempt that starts over with a changed job supersedes all of them.
+    repeated. It may begin with what followed step s, and supersedes those records as well. An attempt that
+    starts over with a changed job supersedes all of them.
     """
     records: list[dict[str, Any]] = []
     for attempt in run.attempts():
@@ -123,7 +124,9 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
             plan = restart.plan.read()
             if plan is None:  # it died before it had a plan, so it measured nothing
                 continue
-            records = [record for record in records if record["step"] <= plan.step]
             measured = read_events(run, restart.metrics_key)
-            records += [record for record in measured if record["kind"] in ("train", "eval")]
+            new = [record for record in measured if record["kind"] in ("train", "eval")]
+            again = {(record["kind"], record["step"]) for record in new}
+            kept = (record for record in records if record["step"] <= plan.step)
+            records = [*(record for record in kept if (record["kind"], record["step"]) not in again), *new]
     return records
