@@ -124,7 +124,7 @@ def _assert_another_submission_harms_nothing(run: RayJobRun) -> None:
     """`submit` refuses, and what `kubectl apply` is given once more starts nothing."""
     before = _identity(run)
     refused = run.command("submit", "--to", "kubernetes", str(run.job_file), code=EXIT_CLUSTER)
-    assert f"RayJob {run.name} exists already: Running." in refused.stderr
+    assert f"RayJob {run.name} exists already: Running, RUNNING." in refused.stderr
     rendered = run.command("render", "--to", "kubernetes", str(run.job_file))
     run.cluster.kubectl("apply", "--filename=-", namespace=run.namespace, input=rendered.stdout)
     assert _identity(run) == before

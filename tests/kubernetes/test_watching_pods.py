@@ -224,7 +224,7 @@ def trainer(kube: Kubernetes, namespace: str):
 @pytest.mark.timeout(900)
 def test_a_run_is_followed_to_its_end_where_only_the_heads_pod_stays(trainer, kube, namespace):
     """It stays for 10 minutes, the default of kubernetes.ttl, unless the next start of the run ends it."""
-    followed = trainer("submit", "--wait", "--set", "train.epochs=2", timeout_s=400).stdout
+    followed = trainer("submit", "--wait", "--set", "train.epochs=20", timeout_s=400).stdout
     assert "running (training)" in followed and "done (finished)" in followed
     assert "There is nothing to stop" in trainer("stop", code=EXIT_JOB).stderr
     roles = {role: f"clustertrain.io/run=digits,clustertrain.io/role={role}" for role in ("head", "worker")}
@@ -239,7 +239,7 @@ def test_a_run_is_followed_to_its_end_where_only_the_heads_pod_stays(trainer, ku
     assert "2 workers started" in trainer("logs").stdout
     assert not kube.items("pods", namespace, "clustertrain.io/role=reader"), "the head's pod was asked"
 
-    trainer("submit", "--set", "train.epochs=3")
+    trainer("submit", "--set", "train.epochs=21")
     kube.wait_until_gone("pods", namespace, 60, name=name)
     trainer("stop")
 

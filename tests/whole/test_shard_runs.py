@@ -55,6 +55,6 @@ def test_a_killed_rank_costs_its_last_steps_with_ddp_and_fsdp(make_run, points, 
     assert all(found[name].equal(weight) for name, weight in expected.items())
     output, found = weights_of("divided", train=train | {"strategy": "fsdp"}, args=killed("divided"))
     assert "FSDP (full, 2 ranks): " in output
-    assert "SIGKILL" in output and "resuming after step 9 " in output
+    assert "SIGKILL" in output and "resuming after step 10 " in output  # of two discarded passes FSDP has one
     for name, weight in expected.items():
         assert found[name].numpy() == pytest.approx(weight.numpy(), abs=1e-5), name
