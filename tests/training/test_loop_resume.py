@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
+from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
 from clustertrain.training.loop import train
 from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
@@ -42,6 +43,21 @@ def test_resume_in_mid_epoch_is_bit_identical(ranks, world_size, accumulate, pro
     )
     for before, after in zip(whole, resumed, strict=True):
         assert before.ids[middle * accumulate :] == after.ids
+
+
+class WarmedUp(Classify):
+    """As in many recipes: a warm-up, and then milestones, which torch counts in a Counter."""
+
+    def scheduler(self, optimizer, total_steps):
+        warm_up, rest = LinearLR(optimizer, total_iters=8), MultiStepLR(optimizer, [4, 9])
+        return SequentialLR(optimizer, [warm_up, rest], milestones=[8])
+
+
+def test_a_resume_in_a_warm_up_goes_on_to_the_next_scheduler():
+    whole = run_task(ALONE, WarmedUp(), SETTINGS)
+    resumed = run_task(ALONE, WarmedUp(), SETTINGS, whole.saves[5])
+    end = whole.result.step
+    assert end > 8 + 9 and same(resumed.state(end), whole.state(end))
 
 
 def test_settling_the_buckets_is_what_makes_it_so(ranks, monkeypatch):
