@@ -127,6 +127,17 @@ def test_the_last_two_states_are_read_again(rank_of):
         assert (state["rates"][0], state["rates"][1].item()) == (0.1, 2.0)
 
 
+def test_a_tensor_keeps_its_strides(rank_of):
+    """A fused optimizer takes the elements of weights and state in the order of their memory."""
+    rank = rank_of(every=1)
+    rank.model.weight = nn.Parameter(rank.model.weight.detach().t())
+    rank.path.unlink()
+    rank.shard.open(rank.path, ROOM_BYTES)
+    rank.train(1)
+    (own,) = parts_in(rank.path).values()
+    assert whole_state(own, 1)["model"]["weight"].stride() == (1, 20)
+
+
 @pytest.mark.parametrize("name", ["rng", "values", "buffers"])
 def test_a_changed_byte_is_found(rank_of, name):
     rank = rank_of(every=1)

@@ -151,12 +151,14 @@ class LastStep:
         """Create the file of two own parts, with buffers like these and what `more` makes for each, and map
         it; not if it needs more than `room_bytes`."""
 
-        def part() -> dict[str, Any]:  # zeros of which no page is in memory yet
+        def part() -> dict[str, Any]:
             return {
                 "rng": pack_rng(self._rank_info.device),
                 "losses": torch.zeros(self._most_losses, 3, dtype=torch.float64),
                 "count": torch.zeros((), dtype=torch.int64),
-                "buffers": {n: torch.zeros(b.shape, dtype=b.dtype) for n, b in buffers.items()},
+                # With their strides: fused optimizers take the elements as they are in memory. Empty, so that
+                # no page of them is in the memory of this process.
+                "buffers": {n: torch.empty_like(b, device="cpu") for n, b in buffers.items()},
                 **more(),
             }
 
