@@ -1,6 +1,7 @@
 """How often a rank copies its state, and what of it is read again."""
 
 import mmap
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from clustertrain.training import copied_step
 from clustertrain.training.copied_step import CopiedStep, whole_state
 from clustertrain.training.last_step import _mapped, parts_in
 from clustertrain.training.ranks.host import SaveProgress
+from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.step.running_loss import Meter
 from training.ranks import ALONE
 
@@ -97,6 +99,24 @@ def test_the_number_in_the_job_stays_and_the_log_has_its_cost(rank_of):
     assert rank.kept == [*range(1, 42, 8)]
     assert rank.notes == [
         "the last step is kept in memory every 8 steps: a copy takes 400.0 ms, 5.0% of their time"
+    ]
+
+
+def test_the_time_for_which_a_copy_waits_for_a_gpu_is_of_the_steps(rank_of, monkeypatch):
+    """A program that only starts the work of a GPU is fast, until it waits for it."""
+    rank = rank_of(every=8)
+    monkeypatch.setattr(copied_step, "pack_rng", lambda device: pack_rng(torch.device("cpu")))
+    rank.shard._rank_info = replace(ALONE, device=torch.device("cuda"))
+    rank.step_s, rank.copy_s, waited_until = 0.02, 0.16, [0]
+
+    def synchronize(device):
+        rank.now_s += 0.18 * (rank.step - waited_until[0])
+        waited_until[0] = rank.step
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    rank.train(17)
+    assert rank.notes == [
+        "the last step is kept in memory every 8 steps: a copy takes 160.0 ms, 10.0% of their time"
     ]
 
 

@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -106,16 +106,17 @@ class CopiedStep(LastStep):
         """The state is that of `mark`. All ranks call it after the same steps."""
         if mark == self._seen:
             return
-        self._seen, began_s = mark, time.perf_counter()
+        self._seen = mark
         step, is_evaluated = divmod(mark, 2)
         if not is_evaluated:
             self._first_step = self._first_step or step
-            if self._is_measured:
-                self._steps_s.append(began_s - self._completed_s)
-        if self._every and self._parts is not None and (step - self._first_step) % self._every == 0:
-            if self._rank_info.device.type == "cuda":
-                torch.cuda.synchronize(self._rank_info.device)  # what the copy waits for is of the step
-            began_s = time.perf_counter()
+        is_copied = self._every and self._parts is not None and (step - self._first_step) % self._every == 0
+        if is_copied and self._rank_info.device.type == "cuda":
+            torch.cuda.synchronize(self._rank_info.device)  # what the copy waits for is of the step
+        began_s = time.perf_counter()
+        if self._is_measured and not is_evaluated and step > self._first_step:
+            self._steps_s.append(began_s - self._completed_s)
+        if is_copied:
             self._keep(mark)
             if self._is_measured:
                 self._copies_s.append(time.perf_counter() - began_s)
@@ -157,7 +158,8 @@ class CopiedStep(LastStep):
         """On the steps of which one is copied: a number that is not given makes a copy of the slowest rank
         take 1 % of their time at most."""
         copy_s = median(self._copies_s) if self._parts is not None else math.inf
-        share_of_step = max(gather_objects(copy_s / median(self._steps_s), self._rank_info))
+        of_steps = fmean if self._is_given else median  # a GPU is behind until a copy waits for it
+        share_of_step = max(gather_objects(copy_s / of_steps(self._steps_s), self._rank_info))
         has_room = math.isfinite(share_of_step)
         self._is_measured = has_room and not self._is_given
         if self._is_measured:
