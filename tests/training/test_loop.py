@@ -175,6 +175,26 @@ def test_only_a_step_as_those_before_it_is_a_usual_one(tmp_path, task, settings,
     assert [step for step, name in last.items() if name == "usual_step"] == usual
 
 
+class KeepingRun(MemoryRun):
+    def __init__(self, file):
+        super().__init__(0)
+        self.file = file
+
+    def keep(self, last_step):
+        last_step.open(self.file, 1e9)
+
+
+def test_a_copy_of_the_state_is_no_part_of_a_usual_step(tmp_path):
+    """The limit of a usual step is learnt from many without a copy, which may take longer."""
+    run = KeepingRun(tmp_path / "own")
+    train(Plain(), replace(SETTINGS, save_every=SaveEvery(), memory_every=3), ALONE, run, {})
+    assert run.phases[2:8] == [
+        *[("usual_step", step) for step in (2, 3, 4)],
+        ("save", 4),
+        *[("usual_step", step) for step in (4, 5)],
+    ]
+
+
 def poisoned(rank_info, settings):
     """The outcome on this rank of a NaN among the samples: what was raised, and the steps saved."""
     run = MemoryRun(rank_info.rank)

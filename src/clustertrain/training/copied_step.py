@@ -13,6 +13,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -70,14 +71,16 @@ class CopiedStep(LastStep):
         *,
         every: int | None,
         note: Callable[[str], None],
+        copying: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """
         Args:
             every: a state is copied after this many steps; None measures how many.
             note: gets a line of the log.
+            copying: entered for a copy between two steps.
         """
         super().__init__(model, meter, rank_info, most_losses, state)
-        self._log_line = note
+        self._log_line, self._copying = note, copying
         self._every, self._is_given, self._is_asked = every or 1, every is not None, False
         self._first_step = self._seen = self._every_in_log = 0
         self._is_measured, self._agrees_after = True, max(_MEASURED_STEPS, 2 * self._every)
@@ -117,7 +120,8 @@ class CopiedStep(LastStep):
         if self._is_measured and not is_evaluated and step > self._first_step:
             self._steps_s.append(began_s - self._completed_s)
         if is_copied:
-            self._keep(mark)
+            with nullcontext() if is_evaluated else self._copying():
+                self._keep(mark)
             if self._is_measured:
                 self._copies_s.append(time.perf_counter() - began_s)
         if self._is_measured and not is_evaluated and step - self._first_step == self._agrees_after:

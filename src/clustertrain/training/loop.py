@@ -161,14 +161,16 @@ class _Loop:
         self.is_regular = not (
             self.settings.compile or self.settings.profile or has_callback or reads_streams
         )
-        self.saved_step = self.mark = 0
+        self.saved_step, self.mark, self.step_phase = 0, 0, "step"
         losses = (self.settings.log_every + 1) * self.settings.accumulate  # the most between two flushes
         kept = self.model, self.meter, self.rank_info, losses, self._last_state
         self.last_step, every = LastStep(*kept), self.settings.memory_every
         on_cpus = self.rank_info.device.type == "cpu" and self.rank_info.world_size > 1
         self.keeps_last_step = on_cpus or every is not None
         if every is not None or (on_cpus and is_sharded(self.model)):
-            self.last_step = CopiedStep(*kept, every=every, note=lambda text: self._log("note", text=text))
+            self.last_step = CopiedStep(
+                *kept, every=every, note=lambda text: self._log("note", text=text), copying=self._copying
+            )
         self.meter.before_change = self.last_step.changes
         self.between_due = False  # what follows a step is not done: the line of the log, evaluation, save
         self.line_of_step: dict[str, Any] = {}  # the line of the log of this step
@@ -240,7 +242,8 @@ class _Loop:
             self.position = key.after
             self.watch.step_done(self.position.step)
             is_usual = self.is_regular and self.position.offset != 0 and self.position.step != first_step
-            self.run.phase("usual_step" if is_usual else "step", self.position.step)
+            self.step_phase = "usual_step" if is_usual else "step"
+            self.run.phase(self.step_phase, self.position.step)
             self._call_back(loss)
             loss = 0.0
             if self.position.step == first_step:  # the optimizer has its state now
@@ -253,6 +256,16 @@ class _Loop:
             self.line.broadcast()
         self.line.close()
         return self._is_finished()
+
+    @contextmanager
+    def _copying(self) -> Iterator[None]:
+        """A copy may take longer than a usual step, whose limit is learnt from steps without one."""
+        is_usual = self.step_phase == "usual_step"
+        if is_usual:
+            self.run.phase("save", self.position.step)
+        yield
+        if is_usual:
+            self.run.phase("usual_step", self.position.step)
 
     def _record_samples(self, key: MicroBatch) -> None:
         """Log which samples this rank has used in a pass. The seed of their fetch names the pass."""
