@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -226,15 +227,25 @@ def kept_on_node(attempt: int) -> KeptOnNode:
                 state = _kept_state(name, load(saved), found)
                 states.add(state)
                 sizes_bytes |= {(file, state.mark): size for file, size in found.items()}
-        for file in Path(str(shelf)).glob("own-*"):
-            with suppress(RuntimeError, OSError, EOFError, UnpicklingError):  # a copy of it was cut
-                for mark, own in parts_in(file).items():
-                    if is_whole(own):
-                        if (whole := whole_state(own, 1)) is None:
-                            continue
+        files = [*Path(str(shelf)).glob("own-*")]
+        with ThreadPoolExecutor() as pool:  # a checksum takes a second for each GB, and a node may have many
+            for file, own_parts in zip(files, pool.map(_own_parts, files), strict=True):
+                for mark, whole in own_parts.items():
+                    if whole is not None:
                         states.add(_kept_state(CheckpointName(mark // 2, attempt, restart), whole))
                     sizes_bytes[f"{shelf.key}/{file.name}", mark] = file.stat().st_size
     return KeptOnNode(frozenset(states), sizes_bytes)
+
+
+def _own_parts(file: Path) -> dict[int, dict[str, Any] | None]:
+    """The complete own parts in a file, by their marks: the state if it is whole, or None."""
+    found = dict[int, dict[str, Any] | None]()
+    with suppress(RuntimeError, OSError, EOFError, UnpicklingError):  # a copy of it was cut
+        for mark, own in parts_in(file).items():
+            whole = whole_state(own, 1) if is_whole(own) else None
+            if whole is not None or not is_whole(own):
+                found[mark] = whole
+    return found
 
 
 def _kept_state(name: CheckpointName, state: dict[str, Any], files: Iterable[str] = ()) -> KeptState:
