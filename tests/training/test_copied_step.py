@@ -25,7 +25,7 @@ class Rank:
 
     def __init__(self, path, every=None, room_bytes=ROOM_BYTES):
         self.now_s, self.copy_s, self.step_s = 0.0, 0.0, 1.0
-        self.notes, self.kept, self.path, self.step = [], [], path, 0
+        self.notes, self.kept, self.path, self.step, self.more = [], [], path, 0, {}
         self.model = nn.Linear(20, 20)
         meter = Meter(ALONE, None)
         self.shard = CopiedStep(self.model, meter, ALONE, 99, self.state, every=every, note=self.notes.append)
@@ -36,7 +36,11 @@ class Rank:
             self.kept.append(self.step)
         self.now_s += self.copy_s
         rest = {"flushed_step": 0, "rates": (0.1, torch.tensor(2.0))}
-        return SaveProgress(self.step, 0, 0, 1, {}, ""), {"model": self.model.state_dict(), **rest}
+        return SaveProgress(self.step, 0, 0, 1, {}, ""), {
+            "model": self.model.state_dict(),
+            **rest,
+            **self.more,
+        }
 
     def train(self, steps):
         for _ in range(steps):
@@ -145,6 +149,24 @@ def test_the_last_two_states_are_read_again(rank_of):
         state = whole_state(own, 1)
         assert state["mark"] == mark and state["model"]["weight"].unique().tolist() == [mark // 2]
         assert (state["rates"][0], state["rates"][1].item()) == (0.1, 2.0)
+
+
+def test_a_state_that_grows_gets_a_file_of_its_size(rank_of):
+    """As when the loss scaler has skipped the first step: Adam has no state yet."""
+    rank = rank_of(every=1)
+    rank.train(2)
+    rank.more = {"optimizer": torch.ones(1000), "text": "…" * 9999}
+    rank.train(2)
+    parts = parts_in(rank.path)
+    assert parts.keys() == {6, 8}
+    assert whole_state(parts[8], 1)["optimizer"].sum() == 1000
+
+
+def test_without_room_for_a_state_that_has_grown_nothing_is_kept(rank_of):
+    rank = rank_of(every=1, room_bytes=100_000)
+    rank.more = {"optimizer": torch.ones(100_000)}
+    rank.train(30)
+    assert not rank.path.exists() and "no room" in rank.notes[0]
 
 
 def test_a_tensor_keeps_its_strides(rank_of):

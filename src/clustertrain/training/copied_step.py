@@ -88,11 +88,7 @@ class CopiedStep(LastStep):
         self._copies_s, self._steps_s = list[float](), list[float]()
 
     def open(self, path: Path, room_bytes: float) -> None:
-        """
-        Raises:
-            OSError, RuntimeError: there is no room.
-        """
-        self._is_asked = True
+        self._is_asked, self._opened = True, (path, room_bytes)
         tensors, data, divided = self._split(0)
 
         def more() -> dict[str, Any]:
@@ -137,10 +133,19 @@ class CopiedStep(LastStep):
             part["values_bytes"].fill_(len(data))
             part["checksum"].fill_(_checksum(part))
 
-        if len(data) > self._mapped["parts"][0]["values"].nbytes:
+        if not self._fits(tensors, len(data)):
+            path, room_bytes = self._opened
+            path.unlink(missing_ok=True)
             self._parts = None
-            return
+            self.open(path, room_bytes)
         self._write(mark, [*tensors.values()], write_values)
+
+    def _fits(self, tensors: dict[str, torch.Tensor], data_bytes: int) -> bool:
+        """Whether the file is for a state like this one. An optimizer makes its own in the first step with a
+        gradient, and the loss scaler of fp16 skips some."""
+        part = self._mapped["parts"][0]
+        kinds = [{n: (t.shape, t.dtype) for n, t in each.items()} for each in (tensors, part["buffers"])]
+        return kinds[0] == kinds[1] and data_bytes <= part["values"].nbytes
 
     def _split(self, mark: int) -> tuple[dict[str, torch.Tensor], bytes, dict[str, torch.Tensor]]:
         """The tensors of this rank by their path in the state, the rest of the state as bytes, and those

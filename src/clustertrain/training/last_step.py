@@ -129,11 +129,7 @@ class LastStep:
         self._places: dict[str, tuple[nn.Module, str]] = {}
 
     def open(self, path: Path, room_bytes: float) -> None:
-        """Keep the own part in a new file, if that is possible without slowing down the steps.
-
-        Raises:
-            OSError, RuntimeError: there is no room.
-        """
+        """Keep the own part in a new file, if that is possible without slowing down the steps."""
         places = _buffers_of(self._model)
         if places is None:
             return
@@ -162,10 +158,14 @@ class LastStep:
                 **more(),
             }
 
-        parts = [part(), part()]
-        if sum(tensor.nbytes for tensor in tree_leaves(parts) if not tensor.is_meta) > room_bytes:
+        try:
+            parts = [part(), part()]
+            if sum(tensor.nbytes for tensor in tree_leaves(parts) if not tensor.is_meta) > room_bytes:
+                return
+            torch.save({"marks": torch.zeros(2, dtype=torch.int64), "parts": parts}, path)
+        except (OSError, RuntimeError):  # there is less room than the node has said
+            path.unlink(missing_ok=True)  # it may be large
             return
-        torch.save({"marks": torch.zeros(2, dtype=torch.int64), "parts": parts}, path)
         with set_default_mmap_options(mmap.MAP_SHARED):
             self._mapped = mapped = _mapped(path)
         self._marks = memory_of(mapped["marks"]).cast("q")

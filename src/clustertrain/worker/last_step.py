@@ -122,10 +122,9 @@ def keep(plan: RestartPlan, rank: int, last_step: KeptStep) -> None:
     room_bytes = _room_bytes(read_limits()) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     try:
         Path(str(shelf)).mkdir(exist_ok=True)
-        last_step.open(_own_part(shelf, rank), room_bytes)
-    except (OSError, RuntimeError):
-        _own_part(shelf, rank).unlink(missing_ok=True)  # it may be large
+    except OSError:
         return
+    last_step.open(_own_part(shelf, rank), room_bytes)
     if not last_step.is_whole:
         _kept.plan, _kept.last_step = plan, last_step
 
