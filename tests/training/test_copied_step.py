@@ -162,6 +162,14 @@ def test_a_state_that_grows_gets_a_file_of_its_size(rank_of):
     assert whole_state(parts[8], 1)["optimizer"].sum() == 1000
 
 
+def test_a_number_in_the_job_is_not_ignored_without_a_word(rank_of):
+    """With RAY_ADDRESS the node has no folder for the run, and `open` is not called."""
+    rank = rank_of(every=1)
+    rank.shard._is_asked, rank.shard._parts = False, None
+    rank.train(11)
+    assert rank.notes == ["the last step is not kept in memory: a node has no folder for it in /dev/shm"]
+
+
 def test_without_room_for_a_state_that_has_grown_nothing_is_kept(rank_of):
     rank = rank_of(every=1, room_bytes=100_000)
     rank.more = {"optimizer": torch.ones(100_000)}

@@ -175,10 +175,9 @@ class CopiedStep(LastStep):
             self._every = max(1, math.ceil(share_of_step / _SHARE))
         elif not has_room:
             self._every = 0
-        if not has_room and self._is_asked:
-            self._log_line(
-                "the last step is not kept in memory: a node has no room for the state of its ranks"
-            )
+        if not has_room and (self._is_asked or self._is_given):
+            lacks = "room for the state of its ranks" if self._is_asked else "folder for it in /dev/shm"
+            self._log_line(f"the last step is not kept in memory: a node has no {lacks}")
         elif has_room and self._every != self._every_in_log:
             self._every_in_log = self._every
             self._log_line(

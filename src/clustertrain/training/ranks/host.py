@@ -74,8 +74,8 @@ class Host(Protocol):
 
     def keep(self, last_step: KeptStep) -> None:
         """Keep the last step in memory, if this launcher can resume from it: open its file, and save its
-        state when another rank has died. Called on all ranks before the first step, with FSDP after it; not
-        with one rank, or on a GPU."""
+        state when another rank has died. Called on all ranks, before the first step or, if each rank copies
+        its whole state, after it."""
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of metrics, called on rank 0, or one of the kind "samples", called on each rank."""
