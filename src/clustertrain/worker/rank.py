@@ -252,7 +252,7 @@ class WorkerRun:
             threading.Thread(target=preload_for_restart, daemon=True).start()
         self.strike.step_done(step)
         self._steps += 1
-        if self._steps == 2 and is_first_of_node:  # every rank has kept the first
+        if self._steps == 3 and is_first_of_node:  # every rank has kept the first; a GPU may be a step behind
             last_step.forget_earlier(self.plan)
 
     def profile(self) -> tuple[Path, str]:
