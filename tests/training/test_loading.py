@@ -89,6 +89,22 @@ def test_a_dataset_that_cannot_be_pickled_is_refused_by_name():
         next(iter(loader))
 
 
+@dataclasses.dataclass(frozen=True)
+class Masked:
+    ids: torch.Tensor
+    mask: torch.Tensor = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "mask", self.ids > 0)
+
+
+def test_a_dataclass_may_compute_a_field_itself():
+    batch = Masked(torch.tensor([1.0, 0.0]))
+    got = map_tensors(batch, torch.logical_not)
+    assert got.ids.tolist() == [False, True] and got.mask.tolist() == [False, True]
+    assert batch.mask.tolist() == [True, False]
+
+
 def test_tensors_are_found_in_nested_values():
     pair = namedtuple("pair", "a b")
     box = dataclasses.make_dataclass("box", ["t", "n"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable
 from copy import copy
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -29,7 +29,12 @@ def map_leaves(value: Any, function: Callable[[str, Any], Any], name: str = "") 
     if is_named_tuple or (is_dataclass(value) and not isinstance(value, type)):
         names = value._fields if is_named_tuple else [field.name for field in fields(value)]
         parts = {each: map_leaves(getattr(value, each), function, f"{name}.{each}") for each in names}
-        return value._replace(**parts) if is_named_tuple else replace(value, **parts)
+        if is_named_tuple:
+            return value._replace(**parts)
+        changed = copy(value)  # without __init__, which need not take each field
+        for each, part in parts.items():
+            object.__setattr__(changed, each, part)  # it may be frozen
+        return changed
     if isinstance(value, list | tuple):
         return type(value)([map_leaves(item, function, f"{name}[{i}]") for i, item in enumerate(value)])
     return function(name, value)
