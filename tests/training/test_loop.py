@@ -195,6 +195,34 @@ def test_a_copy_of_the_state_is_no_part_of_a_usual_step(tmp_path):
     ]
 
 
+class Cached(nn.Linear):
+    """As a rotary embedding: the first pass makes a buffer, and a longer sequence enlarges it."""
+
+    def forward(self, x):
+        if len(getattr(self, "cache", ())) < len(x):
+            self.register_buffer("cache", torch.ones(len(x)), persistent=False)
+        return super().forward(x * self.cache[: len(x), None])
+
+
+class WithCache(Plain):
+    def __init__(self, has_one):
+        super().__init__()
+        self.has_one = has_one
+
+    def model(self):
+        model = Cached(4, 1)
+        if self.has_one:
+            model.register_buffer("cache", torch.ones(2), persistent=False)
+        return model
+
+
+@pytest.mark.parametrize("has_one", [False, True], ids=["new", "enlarged"])
+def test_a_model_may_make_a_buffer_in_its_first_pass(ranks, has_one):
+    settings = replace(SETTINGS, save_every=SaveEvery())
+    first, second = ranks(2).results(run_task, WithCache(has_one), settings)
+    assert first.result == second.result and first.result.finished
+
+
 def poisoned(rank_info, settings):
     """The outcome on this rank of a NaN among the samples: what was raised, and the steps saved."""
     run = MemoryRun(rank_info.rank)

@@ -184,16 +184,18 @@ def settle_buckets(
 
 @contextmanager
 def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Discard the gradients, buffers and random numbers of the passes inside, also of one that fails."""
-    buffers = [buffer.clone() for buffer in model.buffers()]
+    """Discard the gradients, buffers and random numbers of the passes inside, also of one that fails. A cache
+    that a pass has made or enlarged stays."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         with restoring_rng(device):
             yield
     finally:
         model.zero_grad(set_to_none=True)
         with torch.no_grad():
-            for buffer, saved in zip(model.buffers(), buffers, strict=True):
-                buffer.copy_(saved)
+            for name, buffer in model.named_buffers():
+                if name in buffers and buffer.shape == buffers[name].shape:
+                    buffer.copy_(buffers[name])
 
 
 def load_weights(task: Task, model: nn.Module, weights: Mapping[str, Any]) -> None:
