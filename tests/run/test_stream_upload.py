@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,23 @@ def test_a_reader_continues_after_the_file_was_uploaded(run):
         file.write(b"\nthree")
     assert b"".join(tail.new()) == b"\nthree"
     assert b"".join(tail.new()) == b""
+
+
+def test_the_end_of_a_node_leaves_the_streams_of_another_one_in_their_home_folder(run, monkeypatch):
+    """On most clusters all nodes have the home folder of the user, and so the cache in it."""
+    attempt = run.attempt(1)
+    monkeypatch.setattr(socket, "gethostname", lambda: "n1")
+    of_head, brought = EventLog(attempt.events), attempt.checkpoint_copy
+    of_head.write("note", number=0)
+    monkeypatch.setattr(socket, "gethostname", lambda: "n2")
+    assert attempt.checkpoint_copy != brought
+    with StreamUpload(attempt, pytest.fail):
+        EventLog(attempt.node_events("n2")).write("note", number=1)
+    monkeypatch.setattr(socket, "gethostname", lambda: "n1")
+    of_head.write("note", number=2)
+    with StreamUpload(attempt, pytest.fail):
+        pass
+    assert [each["number"] for each in events_of_attempt(attempt)] == [0, 1, 2]
 
 
 def test_two_that_send_at_once_send_each_byte_once(run):

@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic
@@ -415,9 +416,10 @@ class RunDir:
 
 
 def spool_folder(store: Store) -> Path:
-    """The folder for the streams of this node until they are sent to the storage, under the same keys."""
+    """The folder for the streams of this node until they are sent to the storage, under the same keys. The
+    nodes of a cluster may have one home folder, and none may remove what another one writes."""
     location = store.location
-    identity = f"{location.endpoint or ''} {location.uri.rstrip('/')}"
+    identity = f"{socket.gethostname()} {location.endpoint or ''} {location.uri.rstrip('/')}"
     return cache_folder() / "spool" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
