@@ -51,6 +51,7 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
     strike = {"fault": "kill", "rank": None, "at_call": 13, "marker": marker}  # one would keep the last step
     job = sections(versitygw_s3, args=strike)
     job["train"]["profile"] = {"steps": [18, 19]}
+    job["env"] = {"XDG_CACHE_HOME": str(tmp_path / "for libraries")}  # what is sent is not below it
     run = make_run("on-s3", **job)
     output = run.start().end(0)
     assert "died of signal 9 (SIGKILL)" in output and "steps to repeat" in output

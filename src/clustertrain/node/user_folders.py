@@ -6,6 +6,7 @@ import os
 import socket
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.errors import StorageError
 
 
@@ -13,6 +14,12 @@ def cache_folder() -> Path:
     """Holds the spool of streams and the data sets that are staged once per node. It may be deleted between
     runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "clustertrain"
+
+
+def spool_base() -> Path:
+    """Holds the streams that are to be sent to S3. It is that of the process that sends them: the `env` of a
+    job may give its workers another cache."""
+    return Path(os.environ.get(variables.SPOOL) or cache_folder() / "spool")
 
 
 def node_data_folder(scratch: str | None) -> Path:

@@ -50,7 +50,7 @@ from typing import Generic
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.node.processes import Process
-from clustertrain.node.user_folders import cache_folder
+from clustertrain.node.user_folders import spool_base
 from clustertrain.record_file import RecordFile, RequestFile, T
 from clustertrain.run import records
 from clustertrain.storage import Location, Store, open_store
@@ -420,7 +420,7 @@ def spool_folder(store: Store) -> Path:
     nodes of a cluster may have one home folder, and none may remove what another one writes."""
     location = store.location
     identity = f"{socket.gethostname()} {location.endpoint or ''} {location.uri.rstrip('/')}"
-    return cache_folder() / "spool" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return spool_base() / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def is_events_stream(name: str) -> bool:

@@ -18,6 +18,7 @@ from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.node.user_folders import spool_base
 
 _MEMORY = Path("/dev/shm/clustertrain")  # a volume of the pod, so it outlives a container of it
 
@@ -41,6 +42,7 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
     with suppress(OSError):  # then the workers keep nothing in memory
         _MEMORY.mkdir(mode=0o700, exist_ok=True)
     os.environ[variables.MEMORY_DIR] = str(_MEMORY)
+    os.environ[variables.SPOOL] = str(spool_base())
     start_fork_server(Path(mkdtemp()), job.resources.cpus_per_worker)
 
     def node(parameters: Any, **options: Any) -> Any:

@@ -20,6 +20,7 @@ from clustertrain.launchers.slurm.agent.allocation import (
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.network import address_towards
 from clustertrain.node.ports import Ports, free_block
+from clustertrain.node.user_folders import spool_base
 from clustertrain.run.admission import Options
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Arrival, SchedulerStart
@@ -101,6 +102,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
     own = {
         "TMPDIR": str(temporary_folder(start.folder)),
         variables.MEMORY_DIR: str(memory_folder(start.folder)),
+        variables.SPOOL: str(spool_base()),
     }
     environment = node_environment(
         {**os.environ, **own},
