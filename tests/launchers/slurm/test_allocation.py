@@ -113,6 +113,13 @@ def test_a_share_with_too_little_memory_is_an_arithmetic():
     check("{workers: 4, nodes: 2, memory_per_worker: 400Mi}", **node)
 
 
+def test_fractions_of_cpus_are_added_without_the_error_of_floats(monkeypatch):
+    """As floats, 25 workers × 0.28 CPUs are 7.000000000000001."""
+    check("{workers: 25, cpus_per_worker: 0.28}", SLURM_CPUS_PER_TASK="7")
+    with pytest.raises(ClusterError, match="= 7, and SLURM's allocation on n2 is 6"):
+        check("{workers: 25, cpus_per_worker: 0.28}", SLURM_CPUS_PER_TASK="6")
+
+
 def test_the_least_limit_of_a_cgroup_counts(monkeypatch):
     cgroups = [SimpleNamespace(limit_bytes=size) for size in (None, 300 * 2**20, 900 * 2**20)]
     monkeypatch.setattr(allocation, "read_limits", partial(SimpleNamespace, cgroups=cgroups))

@@ -147,7 +147,7 @@ class GivenRay(ElasticCluster):
             ClusterError: it has too few; the message names the resource and the numbers.
         """
         for kind, each in (("CPU", self.resources.cpus_per_worker), ("GPU", self.resources.gpus_per_worker)):
-            if world_size * each > available.get(kind, 0):
+            if round(world_size * each, 6) > available.get(kind, 0):
                 raise ClusterError(
                     f"{world_size} workers × {each:g} {kind} = {world_size * each:g} {kind}s, "
                     f"and the Ray cluster at {self.address} has {available.get(kind, 0):g}.\n"

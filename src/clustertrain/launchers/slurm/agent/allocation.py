@@ -77,7 +77,7 @@ def check_resources(
         ("MiB of memory", memory_bytes / _MIB, allocated_bytes and allocated_bytes / _MIB),
     )
     for what, per_worker, allocated in requirements:
-        if allocated is not None and each * per_worker > allocated:
+        if allocated is not None and round(each * per_worker, 6) > allocated:
             raise ClusterError(
                 f"{each} workers per node × {per_worker:g} {what} = {each * per_worker:g}, "
                 f"and SLURM's allocation on {host} is {allocated:g}.\n"
