@@ -45,6 +45,17 @@ def test_version(cli):
     assert __version__ in cli("--version").output
 
 
+def test_a_current_folder_that_was_removed_is_no_traceback(cli, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for command in ("ls", "status", "run", "init"):
+        result = cli(command)
+        assert result.exit_code == EXIT_STORAGE
+        assert result.output.startswith("error: The current folder was removed.")
+    assert cli("--help").exit_code == 0
+
+
 def test_schema_is_json(cli):
     assert json.loads(cli("schema").output)["title"] == "clustertrain job file"
 

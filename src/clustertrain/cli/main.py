@@ -34,6 +34,7 @@ from clustertrain.errors import (
     ClusterTrainError,
     JobError,
     RunStopped,
+    StorageError,
 )
 from clustertrain.node.installed import launcher_names
 from clustertrain.version import __version__
@@ -49,12 +50,22 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            _check_current_folder()
             return super().invoke(ctx)
         except (ClusterTrainError, RunStopped) as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:  # before a run handles signals itself
             ctx.exit(EXIT_INTERRUPTED)
+
+
+def _check_current_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise StorageError(
+            'The current folder was removed.\nIf there is a new one at its place: cd "$PWD"'
+        ) from None
 
 
 @click.group(
