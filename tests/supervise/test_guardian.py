@@ -143,6 +143,23 @@ def test_the_command_dies_with_a_killed_guardian(start, tmp_path):
     assert left_after(2, before) == {}
 
 
+WITHOUT_AN_EFFECT_OF_KILLS = """
+import os, subprocess
+from clustertrain.supervise import guardian
+kill, guardian._KILLED_WITHIN_S = os.kill, 0.3
+stuck = subprocess.Popen(["sleep", "600"])
+os.kill = lambda pid, number: None
+guardian.kill_descendants()
+print(stuck.poll())
+kill(stuck.pid, 9)
+"""
+
+
+def test_a_process_that_hangs_in_the_kernel_is_left():
+    """A kill has no effect while it waits for a GPU that is lost, or for a file server."""
+    assert ran([sys.executable, "-c", WITHOUT_AN_EFFECT_OF_KILLS], code=0, timeout=60).stdout == "None\n"
+
+
 OF_TWO_USERS = """
 import os, subprocess, sys
 from clustertrain.supervise.guardian import kill_descendants

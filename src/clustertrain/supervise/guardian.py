@@ -28,6 +28,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_KILLED_WITHIN_S = 30.0
 
 
 def become_subreaper() -> None:
@@ -60,12 +61,12 @@ def descendants(pid: int) -> list[int]:
 def kill_descendants() -> None:
     """Kill and reap until this process has no child left. The child of a process that forks meanwhile is
     killed in the next round, because it has become a child of this process. What this user may not kill, as
-    after sudo, is left."""
-    pause_s = 0.002
+    after sudo, is left, and what the kernel does not end, as while it waits for a GPU or a file server."""
+    pause_s, ends_s = 0.002, time.monotonic() + _KILLED_WITHIN_S
     while True:
         found = descendants(os.getpid())
         killed = [pid for pid in found if _is_killed(pid)]
-        if found and not killed:
+        if found and (not killed or time.monotonic() > ends_s):
             return
         try:
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
