@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from click.testing import CliRunner
 
@@ -187,6 +189,24 @@ def test_who_follows_a_run_that_is_queued_sees_it_start_and_end(run, no_slurm):
     assert next(lines) == "at last"
     write_result(attempt, Result("done", "finished", 0))
     assert list(lines) == []
+
+
+def test_who_follows_a_queued_run_asks_seldom_beside_a_start_that_was_killed_before_its_claim(
+    run, no_slurm, monkeypatch
+):
+    monkeypatch.setattr(logs, "_QUEUE_POLL_S", 0.2)
+    submit(run)
+    run.attempt(1).path.mkdir(parents=True)
+    asked = []
+
+    def status_of_third_question(run):
+        asked.append(time.monotonic())
+        if len(asked) == 3:
+            run.cancellation("slurm", "12").create(Cancellation(by="u on login"))
+        return status_of(run)
+
+    assert len(list(log_lines(run, LogSelection(), status_of_third_question, follow=True))) == 2
+    assert asked[2] - asked[0] >= 0.4
 
 
 def test_an_end_that_was_written_down_outlives_the_schedulers_memory(run, no_slurm):

@@ -87,11 +87,7 @@ def _log_lines(
             yield printed
         if status.standing.over or lives is None:
             return
-        wait_until(partial(_has_later, run, shown), _QUEUE_POLL_S, _poll_s(run))
-
-
-def _has_later(run: RunDir, n: int) -> bool:
-    return any(attempt.n > n for attempt in run.attempts())
+        wait_until(partial(run.attempt_after, shown), _QUEUE_POLL_S, _poll_s(run))
 
 
 def _state_line(status: Status) -> str:
