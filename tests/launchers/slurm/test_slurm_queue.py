@@ -160,7 +160,8 @@ def test_accounting_remembers_what_the_controller_forgot(commands):
     """A fake, for words that are hard to come by; a real slurmdbd is asked in slurm/test_accounting.py."""
     commands(
         squeue=FORGOTTEN,
-        sacct="echo '7|CANCELLED by 1000|sim|None assigned'; echo '8|OUT_OF_MEMORY|sim|node[1-2]'",
+        sacct="echo Welcome  # a wrapper of the site\n"
+        "echo '7|CANCELLED by 1000|sim|None assigned'; echo '8|OUT_OF_MEMORY|sim|node[1-2]'",
         scontrol="echo 'ClusterName             = sim'",
     )
     answer = query_queue(["7", "8", "9"])

@@ -121,7 +121,7 @@ def not_usable_now(partition: Partition, environ: Mapping[str, str]) -> list[str
     """
     argv = ["sinfo", "--noheader", f"--partition={partition.name}", "--format=%N|%T|%E"]
     output = run(argv, environ=environ, timeout_s=ANSWER_S).stdout
-    lines = [line.split("|", 2) for line in output.splitlines()]
+    lines = [line.split("|", 2) for line in output.splitlines() if line.count("|") > 1]
     nodes = [f"{names} ({state}: {why})" for names, state, why in lines if _NOT_USABLE.search(state)]
     return nodes[:_MAX_LISTED]
 

@@ -205,8 +205,9 @@ def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
     except ClusterError:
         return {}
     found = {}
-    for line in done.stdout.splitlines() if done.code == 0 else ():
-        job_id, native, cluster, nodes = line.split("|", 3)
+    lines = done.stdout.splitlines() if done.code == 0 else ()
+    for line in (each for each in lines if each.count("|") == 3):
+        job_id, native, cluster, nodes = line.split("|")
         native = native.partition(" ")[0]  # "CANCELLED by 1000"
         nodes = "" if nodes == "None assigned" else nodes
         found[job_id] = QueueState(job_id, native, "", None, nodes, cluster=cluster)
