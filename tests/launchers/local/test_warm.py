@@ -56,6 +56,13 @@ def test_another_value_of_any_variable_is_another_start(monkeypatch, job, name, 
     assert value not in after[name], "a value may be a secret"
 
 
+def test_the_path_of_the_socket_is_short_wherever_its_folder_may_be(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    assert keeper_folder().parent == Path("/tmp")
+
+
 def test_another_terminal_is_none(monkeypatch, job):
     before = start_of(job(), 2)
     monkeypatch.setenv("TERM", "other")

@@ -19,6 +19,7 @@ _MOST_BYTES = 2**16  # a socket takes more
 _MOST_DESCRIPTORS = 3
 _PEER = struct.Struct("iII")  # pid, uid, gid
 _ANSWERS_WITHIN_S = 10.0
+_LONGEST_PATH = 107  # in bytes, of a socket
 
 T = TypeVar("T", "Ask", "Answer")
 
@@ -51,7 +52,9 @@ class Answer:
 def keeper_folder() -> Path:
     """The folder of this user's keeper: its socket, its log, and the job that it keeps Ray for."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")  # after `su` that of another user, in a job of another host
-    return Path(base if os.access(base, os.W_OK) else "/tmp", f"clustertrain-{os.getuid()}")
+    name = f"clustertrain-{os.getuid()}"
+    is_short = len(os.fsencode(Path(base, name, SOCKET))) <= _LONGEST_PATH
+    return Path(base if is_short and os.access(base, os.W_OK) else "/tmp", name)
 
 
 def check_private(folder: Path) -> None:
