@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shlex
 import sys
@@ -43,6 +44,12 @@ def test_exec_says_that_it_needs_a_run(cli):
 
 def test_version(cli):
     assert __version__ in cli("--version").output
+
+
+def test_a_character_that_the_locale_lacks_is_no_traceback(tmp_path):
+    latin1 = {**os.environ, "PYTHONIOENCODING": "iso-8859-1", "XDG_STATE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "clustertrain.cli", "exec", "--help"]
+    assert r"COMMAND\u2026" in ran(command, code=0, env=latin1, timeout=60).stdout
 
 
 def test_a_current_folder_that_was_removed_is_no_traceback(cli, tmp_path, monkeypatch):

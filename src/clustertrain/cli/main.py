@@ -46,7 +46,14 @@ if TYPE_CHECKING:
 
 
 class _Commands(click.Group):
-    """An error of clustertrain ends the command with its text and exit code, without a traceback."""
+    """An error of clustertrain ends the command with its text and exit code, without a traceback, and output
+    that the locale cannot encode is no error."""
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        from clustertrain.observe.terminal_text import escape_unencodable
+
+        escape_unencodable(sys.stdout)
+        return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

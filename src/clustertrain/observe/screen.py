@@ -7,7 +7,6 @@ on a terminal, and is printed from time to time elsewhere.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from clustertrain.observe.event_lines import Record, line_of
+from clustertrain.observe.terminal_text import escape_unencodable
 from clustertrain.units import time_text
 
 PLAIN_PERIOD_S = 2.0  # between two lines of training metrics without a terminal
@@ -25,14 +25,7 @@ UNFINISHED_PERIOD_S = 30.0  # the same for the state of a progress bar of the us
 
 def open_screen() -> Screen:
     """A bar if stdout is a terminal, otherwise plain lines."""
-    _escape_unencodable(sys.stdout)
     return Bar() if sys.stdout.isatty() else Lines(sys.stdout)
-
-
-def _escape_unencodable(stream: TextIO) -> None:
-    """Show a character that the locale of the process cannot encode as an escape: users print any."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager
@@ -104,7 +97,7 @@ class Lines(Screen):
     """The same for a file, a pipe, a scheduler's log."""
 
     def __init__(self, stream: TextIO) -> None:
-        _escape_unencodable(stream)
+        escape_unencodable(stream)
         super().__init__(self._print)
         self._stream = stream
 

@@ -8,7 +8,9 @@ unprintable characters are shown as "\\x00".
 from __future__ import annotations
 
 import codecs
+import io
 import re
+from typing import TextIO
 
 _MOST_CHARACTERS = 10_000
 
@@ -21,6 +23,12 @@ _LEFT_OUT = re.compile(
     r"|[\x07\x08\x1b]"
 )
 _SHOWN_AS_THEY_ARE = "\t\u200d"  # a tab, and the joiner inside an emoji
+
+
+def escape_unencodable(stream: TextIO) -> None:
+    """Show a character that the locale of the process cannot encode as an escape: users print any."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 
 
 class Printed:
