@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,15 +10,18 @@ from pathlib import Path
 import pytest
 
 from clustertrain.errors import ClusterError
+from clustertrain.job.file import load_job
 from clustertrain.launchers.local.warm import commands, messages
 from clustertrain.launchers.local.warm.commands import take
 from clustertrain.launchers.local.warm.messages import (
+    JOB_FILE,
     SOCKET,
     check_peer,
     connect,
     keeper_folder,
 )
 from clustertrain.launchers.local.warm.start import start_of
+from commands import ran
 from small_job import job
 
 __all__ = ["job"]
@@ -157,3 +161,20 @@ def test_nobody_there_is_no_word(folder, job):
     lines = []
     assert take(job(), 2, ExitStack(), lines.append) is None
     assert lines == []
+
+
+UP_TO_THE_START_OF_THE_KEEPER = """
+import sys
+from clustertrain.job.file import load_job
+from clustertrain.launchers.local.warm import commands
+commands.start_in_background = lambda *args, **options: sys.exit()
+commands.up(load_job(sys.argv[1]), 60.0, print)
+"""
+
+
+def test_the_job_of_the_keeper_may_have_any_characters_in_any_locale(folder, tmp_path):
+    job_file = tmp_path / "job.yaml"
+    job_file.write_text("name: a\nfunction: m:f\nargs: {x: é→}\n", "utf-8")
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ran([sys.executable, "-c", UP_TO_THE_START_OF_THE_KEEPER, job_file], code=0, env=ascii_only, timeout=60)
+    assert load_job(folder / JOB_FILE).args == {"x": "é→"}

@@ -21,4 +21,4 @@ def source_of_pod() -> Source:
 def job_of_pod() -> Job:
     """Read the job file that is mounted in the pod."""
     path = Path(os.environ[variables.JOB])
-    return parse_job(path.read_text(), str(path))
+    return parse_job(path.read_text("utf-8"), str(path))

@@ -85,16 +85,15 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     started_s, folder = time.monotonic(), keeper_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     check_private(folder)
-    (folder / JOB_FILE).write_text(dump_job(job, defaults=True))
+    (folder / JOB_FILE).write_bytes(dump_job(job, defaults=True).encode())
     log = folder / LOG
     log.write_bytes(b"")
     command = [sys.executable, "-m", "clustertrain.launchers.local.warm.keeper", str(folder), str(idle_s)]
     pid = start_in_background(command, log, environ=os.environ)
     while (answer := _state(start)) is None or not answer.is_up:
         if answer is None and process_of(pid) is None:
-            raise ClusterError(
-                log.read_text().strip().removeprefix("error: ") or f"Process {pid} was killed."
-            )
+            printed = log.read_text(errors="replace").strip().removeprefix("error: ")
+            raise ClusterError(printed or f"Process {pid} was killed.")
         time.sleep(_POLL_S)
     echo(f"Ready after {time.monotonic() - started_s:.1f} s. {answer.text}")
 
