@@ -12,11 +12,15 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
 from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound, Unanswered
-from clustertrain.launchers.kubernetes.observed.run_storage import error_from_pod
+from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage, error_from_pod
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
+from clustertrain.launchers.target import NotThere
 from clustertrain.observe.run_table import PRINTED
+from small_job import job
+
+__all__ = ["job"]
 
 
 @pytest.fixture
@@ -185,6 +189,28 @@ def test_a_pod_that_is_gone_is_no_command_that_failed(fake):
     fake(1, 'Error from server (NotFound): pods "h" not found\n')
     with pytest.raises(NotFound):
         Kubectl()("exec", "h", "--container=main", "--", "python")
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        'Error from server (NotFound): pods "h" not found',
+        'error: unable to upgrade connection: container not found ("ray-head")',
+        "error: cannot exec into a container in a completed pod; current phase is Failed",
+        'Error from server (Forbidden): admission webhook "no.exec" denied the request: not here',
+        "Error from server: error dialing backend: dial tcp 10.0.0.5:10250: i/o timeout",
+        "error: Internal error occurred: error sending request: Post "
+        '"https://10.0.0.5:10250/exec/ml/h/ray-head?command=python": dial tcp 10.0.0.5:10250: connect: '
+        "connection refused",
+    ],
+)
+def test_a_pod_in_which_nothing_runs_is_not_there_and_the_cluster_is_not_blamed(fake, job, stderr):
+    fake(1, f"{stderr}\n")
+    storage = RunStorage(job(image="kit"), {"metadata": {"name": "h"}})
+    for read in (storage.run, lambda command: list(storage.lines(command))):
+        with pytest.raises(NotThere) as caught:
+            read("status")
+        assert str(caught.value).splitlines()[0] == stderr
 
 
 def test_what_it_prints_comes_line_by_line_and_its_failure_at_the_end(fake):

@@ -27,6 +27,8 @@ _START_POLL_S = 0.5
 _ROLES_S = 5.0  # until it has loaded its roles
 # The command in the pod failed, not the connection to the pod.
 ENDED_IN_POD = re.compile(r"^command terminated with exit code \d+$", re.MULTILINE)
+# The API server answers, and the kubelet of a pod's node does not answer the API server.
+_NODE_IS_SILENT = re.compile(r"error dialing backend|https://[^/\s]+/(exec|containerLogs)/")
 _FORBIDDEN = re.compile(r'User "([^"]+)" cannot (\w+) resource "([^"]+)"(?: in API group "([^"]*)")?')
 # An API server that has just started answers so before it has read its CRDs, roles and accounts.
 _MAY_BE_STARTING = re.compile(
@@ -168,7 +170,7 @@ class Kubectl:
 
 
 def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
-    if ENDED_IN_POD.search(error.stderr):
+    if ENDED_IN_POD.search(error.stderr) or _NODE_IS_SILENT.search(error.stderr):
         return error
     message = error.stderr.strip().removesuffix("\nensure CRDs are installed first")
     last = message.splitlines()[-1] if message else str(error)

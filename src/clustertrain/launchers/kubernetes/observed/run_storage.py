@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from clustertrain.errors import ClusterError, ClusterTrainError, error_of_code
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.cluster.kubectl import ENDED_IN_POD, Kubectl
+from clustertrain.launchers.kubernetes.cluster.kubectl import ENDED_IN_POD, Kubectl, NotFound
 from clustertrain.launchers.kubernetes.observed.pod_problems import Object, has_started, name_of, problems
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER, reader_pod
 from clustertrain.launchers.shell import CommandFailed
@@ -62,9 +62,11 @@ class RunStorage:
         with _reader(self.job) if head is None else nullcontext(name_of(head)) as pod:
             try:
                 yield "exec", pod, f"--container={container}", "--", *_CLI
+            except NotFound as error:  # the pod has gone since it was observed, or its container is not there
+                raise NotThere(str(error)) from None
             except CommandFailed as error:
                 if error.code is None or not ENDED_IN_POD.search(error.stderr):
-                    raise NotThere(str(error)) from None
+                    raise NotThere(str(error).splitlines()[-1]) from None  # the first line is the command
                 if error.code in _KILLED:
                     raise NotThere("the head's pod is gone") from None
                 raise error_from_pod(error.code, error.stderr) from None
