@@ -11,6 +11,9 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
+from clustertrain.launchers.kubernetes.submit import SCHEDULER
+from clustertrain.run.admission import Options
+from clustertrain.run.command_line import UNKNOWN
 from launchers.kubernetes.pod_job import make_job
 
 __all__ = ["make_job"]
@@ -91,3 +94,18 @@ def test_a_claim_is_for_all_pods(fake, make_job, *, modes, nodes, read_only, is_
         return
     with pytest.raises(ClusterError, match=f"Claim shared .* is {modes[0]}, and the head and each worker"):
         check_cluster(job, kubectl)
+
+
+def test_a_claim_that_exists_stays_as_it_is_and_another_is_made(fake, make_job, tmp_path):
+    """The API server refuses another size or class of one that exists, as the field of another manager."""
+    claims = [{"claim": name, "mount": f"/{name}", "size": "1Gi"} for name in ("old", "new")]
+    job = make_job(kubernetes={"namespace": "team", "volumes": claims})
+    fake({"get namespace team": {}, "get persistentvolumeclaim old ": CLAIM, "--dry-run=server": {}})
+    kubectl = tmp_path / "bin" / "kubectl"
+    sent = tmp_path / "sent"
+    kubectl.write_text(kubectl.read_text().replace("#!/bin/sh", f"#!/bin/sh\n(cat; echo) >>{sent}"))
+    assert [*SCHEDULER.preflight(job, SCHEDULER.plan(job, Options()), UNKNOWN)] == []
+    lines = sent.read_text().split("\n")
+    kinds = [(each["kind"], each["metadata"].get("name")) for each in map(json.loads, filter(None, lines))]
+    assert ("PersistentVolumeClaim", "new") in kinds and ("RayJob", "run-1") in kinds
+    assert ("PersistentVolumeClaim", "old") not in kinds

@@ -71,8 +71,9 @@ class KubernetesScheduler(Scheduler):
         return Plan(to_yaml(objects).encode(), ("kubectl", *_APPLY), advice=advice, objects=names)
 
     def preflight(self, job: LaidOutJob, plan: Plan, command: CommandLine) -> Iterator[str]:
-        kubectl, objects = Kubectl.of(job), _objects(plan)
+        kubectl = Kubectl.of(job)
         yield from check_cluster(job, kubectl)
+        objects = _objects(plan, kubectl)
         for name, key in names_of(job.start_texts).items():
             if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
                 yield f"{key}: {name} is not sent from here; the image has to set it, or a Secret"
@@ -91,7 +92,8 @@ class KubernetesScheduler(Scheduler):
     def submit(self, job: LaidOutJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
         """Apply the objects of the plan, which contain the job and its code. An earlier RayJob of the same
         name is replaced if it is over."""
-        kubectl, objects, printed = Kubectl.of(job), _objects(plan), []
+        kubectl, printed = Kubectl.of(job), []
+        objects = _objects(plan, kubectl)
         if (before := kubectl.find(RAYJOBS, job.name)) is not None:
             _check_over(before, command)
             printed.append(
@@ -152,8 +154,12 @@ def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
     return replace(known, output=log, storage=PodJob.of(job).job.storage.uri)
 
 
-def _objects(plan: Plan) -> list[Manifest]:
-    return [*yaml.load_all(plan.script, _LOADER)]
+def _objects(plan: Plan, kubectl: Kubectl) -> list[Manifest]:
+    """The objects of the plan, without claims that exist: these may have another size or class."""
+    planned = [*yaml.load_all(plan.script, _LOADER)]
+    claims = [each for each in planned if each["kind"] == "PersistentVolumeClaim"]
+    existing = [each for each in claims if kubectl.find("persistentvolumeclaim", name_of(each)) is not None]
+    return [each for each in planned if each not in existing]
 
 
 def _end_head(kubectl: Kubectl, name: str) -> None:
