@@ -17,7 +17,7 @@ def rayjob(deployment="Running", job="RUNNING", reason="", message="", labels=No
 def pod(name, role, state="running", phase="Running", **status):
     containers = status.pop("containers", [{"name": "main", "state": {state: {}} if state else {}}])
     return {
-        "metadata": {"name": name, "labels": {"clustertrain.io/role": role}},
+        "metadata": {"name": name, "namespace": "team", "labels": {"clustertrain.io/role": role}},
         "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "shared"}}]},
         "status": {"phase": phase, "containerStatuses": containers, **status},
     }

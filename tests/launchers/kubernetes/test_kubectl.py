@@ -13,7 +13,7 @@ from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
 from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound, Unanswered
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage, error_from_pod
-from clustertrain.launchers.kubernetes.submit import SCHEDULER
+from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of
 from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
 from clustertrain.launchers.target import NotThere
@@ -172,6 +172,28 @@ def test_context_and_namespace_come_first_and_are_left_out_where_none_is_named(f
     ]
     Kubectl()("version")
     assert argv.read_text().split() == ["version"]
+
+
+def test_a_remedy_is_typed_for_the_cluster_and_namespace_of_the_job(fake):
+    there = "kubectl --context=there --namespace=team"
+    fake(1, "error: You must be logged in to the server (Unauthorized)")
+    with pytest.raises(ClusterError, match=f"`{there} auth whoami` shows"):
+        Kubectl("team", "there")("get", "pods")
+    fake(0, stdout="pod/h")
+    with pytest.raises(ClusterError, match=f"`{there} describe pod h` shows"):
+        Kubectl("team", "there").delete("pod", "h", timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "log"),
+    [
+        ({"submitterPodTemplate": {}}, "kubectl --context=there --namespace=ml logs -f job/digits"),
+        ({"submissionMode": "HTTPMode"}, ""),
+    ],
+)
+def test_the_log_of_the_submitter_is_named_where_a_pod_submits_the_run(job, spec, log):
+    made = {"metadata": {"name": "digits", "namespace": "ml"}, "spec": spec}
+    assert handle_of(job(name="digits", kubernetes={"context": "there"}), made).output == log
 
 
 def test_a_command_in_a_pod_has_its_own_exit_code(fake):

@@ -60,6 +60,11 @@ def test_a_run_that_nothing_keeps_from_starting(fake, make_job):
     assert check_cluster(make_job(), fake(SEEN)) == []
 
 
+def test_a_remedy_is_typed_for_the_namespace_of_the_job(fake, make_job):
+    with pytest.raises(ClusterError, match=r"\nkubectl --namespace=team create secret generic aws --from-"):
+        check_cluster(make_job(kubernetes={"secrets": ["aws"]}), fake(SEEN))
+
+
 def test_what_may_not_be_looked_at_is_left_out_and_named(fake, make_job):
     kubectl = fake({**SEEN, "get secret": None, "get nodes": None})
     (note,) = check_cluster(make_job(kubernetes={"secrets": ["aws"]}), kubectl)

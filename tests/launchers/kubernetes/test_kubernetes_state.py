@@ -372,7 +372,7 @@ def test_a_lost_node_is_named_with_what_to_do():
         "node gpu-7 is NotReady (Kubelet stopped posting node status.), with h, w1."
     )
     assert "kubectl delete node gpu-7; " in standing.text
-    assert standing.text.endswith("kubectl delete pod --force --grace-period=0 h w1")
+    assert standing.text.endswith("kubectl delete pod --namespace=team --force --grace-period=0 h w1")
     assert observed.head is None and observed.pods_text == "head does not run yet, 1 of 2 workers run"
 
 

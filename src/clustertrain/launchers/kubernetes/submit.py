@@ -149,9 +149,9 @@ def _kubectl_of(job: Handle) -> Kubectl:
 def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
     """The RayJob of a job, whoever applied it."""
     namespace, context = str(rayjob["metadata"]["namespace"]), job.section(Kubernetes).context
-    log = f"kubectl -n {namespace} logs -f job/{job.name}"
-    known = named(job.name, Kubectl(namespace, context))
-    return replace(known, output=log, storage=PodJob.of(job).job.storage.uri)
+    kubectl, has_submitter = Kubectl(namespace, context), "submitterPodTemplate" in rayjob["spec"]
+    log = f"{kubectl.typed} logs -f job/{job.name}" if has_submitter else ""
+    return replace(named(job.name, kubectl), output=log, storage=PodJob.of(job).job.storage.uri)
 
 
 def _objects(plan: Plan, kubectl: Kubectl) -> list[Manifest]:

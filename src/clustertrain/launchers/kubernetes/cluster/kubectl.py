@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ class Kubectl:
         if not wait_until(is_gone, timeout_s, _GONE_POLL_S):
             raise ClusterError(
                 f"{kind} {name} still exists {timeout_s:.0f} s after it was deleted.\n"
-                f"`kubectl describe {kind} {name}` shows what it waits for."
+                f"`{self.typed} describe {kind} {name}` shows what it waits for."
             )
 
     def lines(self, *arguments: str) -> Iterator[str]:
@@ -139,6 +140,11 @@ class Kubectl:
         where = [f"--context={self.context}"] if self.context else []
         where += [f"--namespace={self.namespace}"] if self.namespace else []
         return ["kubectl", *where, *arguments]
+
+    @property
+    def typed(self) -> str:
+        """How a user types kubectl for this cluster and namespace."""
+        return shlex.join(self.argv())
 
     def raw(self, path: str) -> dict[str, Any] | None:
         """The API server's answer at a path; None if it serves none there, or not to this user."""
@@ -181,7 +187,7 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
         return Forbidden(user, f"{verb} {named}")
     for pattern, kind, text in _KNOWN_ERRORS:
         if re.search(pattern, message if error.code is not None else error.how, re.IGNORECASE):
-            return kind(text.format(last=last, where=where))
+            return kind(text.format(last=last, where=where, kubectl=kubectl.typed))
     return error
 
 
@@ -218,7 +224,7 @@ _KNOWN_ERRORS: tuple[tuple[str, type[ClusterError], str], ...] = (
         "Unauthorized|provide credentials|must be logged in|getting credentials",
         ClusterError,
         "The login to the cluster of {where} failed: {last}\n"
-        "Log in again; `kubectl auth whoami` shows the account.",
+        "Log in again; `{kubectl} auth whoami` shows the account.",
     ),
     (
         "NotFound|not found|doesn't have a resource type",

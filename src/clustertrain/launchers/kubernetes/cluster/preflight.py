@@ -31,7 +31,7 @@ def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
         ClusterError: the cluster cannot run the job. The message has the reason.
     """
     left_out: dict[str, None] = {}
-    for kind, name, missing in _named(job, kubectl.namespace):
+    for kind, name, missing in _named(job, kubectl):
         with _unless_forbidden(left_out):
             try:
                 kubectl("get", kind, name, "--output=name")  # prints no secret's data
@@ -56,19 +56,19 @@ def _unless_forbidden(left_out: dict[str, None]) -> Iterator[None]:
 
 # --------------------------------------------------------------------------------------------- named objects
 
-_SECRET_REMEDY = "kubectl create secret generic {name} --from-literal=KEY=… creates it."
-_PULL_SECRET_REMEDY = "kubectl create secret docker-registry {name} --docker-server=… --docker-username=…"
-_CONFIG_MAP_REMEDY = "kubectl create configmap {name} --from-file=…"
+_SECRET_REMEDY = "{kubectl} create secret generic {name} --from-literal=KEY=… creates it."
+_PULL_SECRET_REMEDY = "{kubectl} create secret docker-registry {name} --docker-server=… --docker-username=…"
+_CONFIG_MAP_REMEDY = "{kubectl} create configmap {name} --from-file=…"
 _QUEUE_REMEDY = (
-    "`kubectl get localqueue` lists them; without Kueue there is none: leave kubernetes.queue out."
+    "`{kubectl} get localqueue` lists them; without Kueue there is none: leave kubernetes.queue out."
 )
 
 
-def _named(job: Job, namespace: str | None) -> Iterator[tuple[str, str, str]]:
+def _named(job: Job, kubectl: Kubectl) -> Iterator[tuple[str, str, str]]:
     """Kind and name of what the job names, and the error if it is missing."""
-    section = job.section(Kubernetes)
+    section, namespace = job.section(Kubernetes), kubectl.namespace
     if namespace is not None:
-        remedy = f"kubectl create namespace {namespace}; or name another one: kubernetes.namespace."
+        remedy = f"{kubectl.typed} create namespace {namespace}; or name another one: kubernetes.namespace."
         yield "namespace", namespace, f"There is no namespace {namespace}.\n{remedy}"
     where = f"namespace {namespace}" if namespace else "the context's namespace"
 
@@ -85,7 +85,7 @@ def _named(job: Job, namespace: str | None) -> Iterator[tuple[str, str, str]]:
             if name is None:  # a volume of another kind
                 continue
             text = f"{key} names {name}, and {where} has no such {kind.partition('.')[0]}."
-            yield kind, name, f"{text}\n{remedy.format(name=name)}"
+            yield kind, name, f"{text}\n{remedy.format(kubectl=kubectl.typed, name=name)}"
 
 
 # -------------------------------------------------------------------------------------------------- storage

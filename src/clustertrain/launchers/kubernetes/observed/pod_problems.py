@@ -132,11 +132,13 @@ def containers_of(pod: Object) -> list[Any]:
 
 def _on_lost_nodes(pods: Sequence[Object], lost_nodes: Mapping[str, str]) -> Iterator[str]:
     for node, why in lost_nodes.items():
-        names = [name_of(pod) for pod in pods if node_of(pod) == node]
+        on_it = [pod for pod in pods if node_of(pod) == node]
+        names, namespace = [name_of(pod) for pod in on_it], at(on_it[0], "metadata", "namespace")
         yield _one_line(
             f"node {node} is NotReady ({why}), with {', '.join(names)}. KubeRay replaces a pod only when "
             f"it is gone. If the machine does not come back: kubectl delete node {shlex.quote(node)}; "
-            f"or, without rights on nodes: kubectl delete pod --force --grace-period=0 {shlex.join(names)}"
+            f"or, without rights on nodes: kubectl delete pod --namespace={namespace} --force "
+            f"--grace-period=0 {shlex.join(names)}"
         )
 
 
