@@ -367,6 +367,8 @@ def test_data_uri(uri):
         ("file://host/x", "three slashes"),
         ("s3:///key", "contains no bucket"),
         ("https:///x", "contains no host"),
+        ("https://h:99999/x", "Port out of range"),
+        ("http://h:port/x", "Port could not be cast"),
         ("a\nb", "of printable characters"),
     ],
 )

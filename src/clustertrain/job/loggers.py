@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from urllib.parse import urlsplit
 
 from clustertrain.job.model import Job
 
@@ -30,4 +30,12 @@ def server_urls(job: Job) -> list[str]:
         urls.append(job.env.get(MLFLOW_URI, ""))
     if "wandb" in loggers and job.env.get(WANDB_MODE) in (None, "online", "shared"):
         urls.append(job.env.get(WANDB_URL, _WANDB_CLOUD))
-    return [url for url in urls if re.match(r"https?://[^/:]+(:\d{1,5})?(/|$)", url)]
+    return [url for url in urls if _is_server(url)]
+
+
+def _is_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the address or the port is wrong
+        return False

@@ -209,6 +209,8 @@ def _uri(uri: str, schemes: tuple[str, ...]) -> str:
         raise ValueError("a file URI has three slashes and an absolute path: file:///data/train.tar")
     if scheme != "file" and not parts.netloc:
         raise ValueError(f"contains no {'bucket' if scheme == 's3' else 'host'} after {scheme}://")
+    if scheme.startswith("http"):
+        parts.port  # noqa: B018  raises an error if it is no number, or too large
     return uri
 
 

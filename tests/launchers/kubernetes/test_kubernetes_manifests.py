@@ -198,6 +198,15 @@ def test_flows_to_s3_loggers_and_notices_are_allowed_only_where_they_are_used(ma
         env={"MLFLOW_TRACKING_URI": "http://mlflow:5000"},
     )
     assert outgoing(logged) == [[{"protocol": "TCP", "port": port} for port in (443, 5000)]]
+    for server, port in (
+        ("HTTPS://[fd00::1]:5000", 5000),
+        ("http://mlflow?a=b", 80),
+        ("http://h:99999", None),
+    ):
+        mlflow = make_job(
+            train={"epochs": 1, "batch_size": 8, "log": ["mlflow"]}, env={"MLFLOW_TRACKING_URI": server}
+        )
+        assert outgoing(mlflow) == ([[{"protocol": "TCP", "port": port}]] if port else [])
     for url, port in (("${HOOK}", 443), ("http://hooks:8065/${KEY}", 8065)):
         assert outgoing(make_job(notify=url)) == [[{"protocol": "TCP", "port": port}]]
 

@@ -139,7 +139,7 @@ def remote_ports(run: PodJob) -> list[int]:
     for location in (run.job.storage.location, *map(run.job.data_location, run.job.data)):
         if location.is_s3:
             ports.add(_port(location.endpoint or "https://s3.amazonaws.com"))
-        elif location.uri.startswith(("http://", "https://")):
+        elif location.is_http:
             ports.add(_port(location.uri))
     return sorted(ports)
 
