@@ -14,6 +14,7 @@ from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
 from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN
+from launchers.kubernetes.api_objects import pod, rayjob
 from launchers.kubernetes.pod_job import make_job
 
 __all__ = ["make_job"]
@@ -114,3 +115,20 @@ def test_a_claim_that_exists_stays_as_it_is_and_another_is_made(fake, make_job, 
     kinds = [(each["kind"], each["metadata"].get("name")) for each in map(json.loads, filter(None, lines))]
     assert ("PersistentVolumeClaim", "new") in kinds and ("RayJob", "run-1") in kinds
     assert ("PersistentVolumeClaim", "old") not in kinds
+
+
+@pytest.mark.parametrize("submitter", [[], [{"name": "ray-job-submitter", "state": {"terminated": {}}}]])
+def test_the_next_start_ends_the_head_that_stays_also_with_a_submitter_that_has_ended(
+    make_job, monkeypatch, submitter
+):
+    containers = [*submitter, {"name": "ray-head", "state": {"running": {}}}]
+    head, called = pod("h", "head", containers=containers), []
+    head["metadata"]["deletionTimestamp"] = "2026-11-21T20:00:00Z"
+    made = {"apiVersion": "ray.io/v1", "kind": "RayJob", **rayjob("Complete", "SUCCEEDED")}
+    monkeypatch.setattr(Kubectl, "get", lambda *_: made)
+    monkeypatch.setattr(Kubectl, "list", lambda *_: [head])
+    monkeypatch.setattr(Kubectl, "delete", lambda *_: None)
+    monkeypatch.setattr(Kubectl, "__call__", lambda _, *argv, **options: called.append(argv))
+    job = make_job()
+    SCHEDULER.submit(job, SCHEDULER.plan(job, Options()), "", UNKNOWN)
+    assert called[0] == ("exec", "h", "--container=ray-head", "--", "touch", "/tmp/clustertrain-leave")

@@ -20,11 +20,7 @@ from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.cluster.pod_layout import with_nodes
 from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
 from clustertrain.launchers.kubernetes.observed.first_word import first_word
-from clustertrain.launchers.kubernetes.observed.pod_problems import (
-    has_running_containers,
-    is_terminating,
-    name_of,
-)
+from clustertrain.launchers.kubernetes.observed.pod_problems import is_terminating, name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed, RayJobState
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
@@ -166,7 +162,7 @@ def _end_head(kubectl: Kubectl, name: str) -> None:
     """End the head's pod that stays for kubernetes.ttl after the run's end: a quota may have room for one."""
     with contextlib.suppress(ClusterError):  # it is gone by now, or the account may not: it goes by itself
         for pod in kubectl.list("pods", f"{RUN_LABEL}={name},{ROLE_LABEL}=head"):
-            if is_terminating(pod) and has_running_containers(pod):
+            if is_terminating(pod):
                 kubectl("exec", name_of(pod), f"--container={HEAD_CONTAINER}", "--", "touch", LEAVE_FILE)
 
 
