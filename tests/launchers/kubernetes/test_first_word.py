@@ -31,6 +31,8 @@ class Cluster:
     def list(self, kind, selector=""):
         return self.now.get(kind.partition(".")[0], [])
 
+    events = Kubectl.events
+
 
 def first_word(job, cluster):
     with pytest.MonkeyPatch.context() as patch:

@@ -276,6 +276,13 @@ def test_ls_lists_the_ray_jobs_of_a_namespace(fake):
     assert listed["text"].partition(" age ")[0] in row  # it is older by now
 
 
+def test_an_event_that_names_no_reason_tells_nothing(fake):
+    """An API server takes those, whoever writes them."""
+    known = {"reason": "BackOff", "message": "again"}
+    fake(0, stdout=json.dumps({"items": [{"involvedObject": {"kind": "Pod"}}, known, {"reason": "Pulled"}]}))
+    assert Kubectl("team").events() == [known]
+
+
 def test_a_job_is_asked_for_where_its_handle_says(fake):
     rayjob = {
         "metadata": {"name": "digits"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -173,6 +173,11 @@ class Kubectl:
         found = self("get", kind, "--output=json", *selected, *options)
         items: list[dict[str, Any]] = json.loads(found.stdout)["items"]
         return items
+
+    def events(self) -> Sequence[dict[str, Any]]:
+        """The events of the namespace, without those that name no reason: any program may write events.
+        Raises as `__call__`."""
+        return [event for event in self.list("events") if {"reason", "message"} <= event.keys()]
 
 
 def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:

@@ -76,7 +76,7 @@ def _by_events(kubectl: Kubectl, pods: Sequence[Object]) -> bool:
     """Whether the node controller has reported the node of one of these pods."""
     names = {name_of(pod) for pod in pods}
     try:
-        events = kubectl.list("events")
+        events = kubectl.events()
     except Forbidden:
         return False
     return any(

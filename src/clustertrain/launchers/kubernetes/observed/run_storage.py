@@ -114,5 +114,5 @@ def _why_not(kubectl: Kubectl, pod: Object) -> str:
     """The problems that keep the pod from starting. Events count only if the account may list them."""
     events: list[Object] = []
     with suppress(ClusterError):
-        events += kubectl.list("events")
+        events += kubectl.events()
     return "; ".join(problem.text for problem in problems([pod], events, {}) if problem.blocks)

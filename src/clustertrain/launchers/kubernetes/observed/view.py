@@ -140,7 +140,7 @@ def _is_of(pod: Object, observed: Observed) -> bool:
 def _events(kubectl: Kubectl, names: set[str], since: float, notes: list[str]) -> tuple[Object, ...]:
     """Events of the run's objects since the RayJob was created, and all events of claims."""
     try:
-        events = kubectl.list("events")
+        events = kubectl.events()
     except Forbidden as error:
         notes.append(str(error).splitlines()[0])
         return ()
