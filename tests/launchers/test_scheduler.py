@@ -15,6 +15,7 @@ from clustertrain.launchers.scheduler.submit import Prepared, send_array
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.launchers.slurm.queue import QueueState
 from clustertrain.launchers.target import NotThere
+from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN
@@ -119,6 +120,9 @@ class Reach:
             raise status
         return status
 
+    def first_lines(self, target):
+        return ["submitted"]
+
     def lines(self, target, command):
         yield f"{command[0]} was requested"
 
@@ -144,6 +148,13 @@ def test_a_cluster_that_does_not_list_its_jobs_has_perhaps_one_to_stop():
     running = StoredStatus(state="running", cause="training")
     elsewhere(Queue(native=None), running).stop(TARGET, said.append, wait=True)
     assert said == ["stop was requested", "RayJob digits is deleted; its storage stays"]
+
+
+def test_the_log_of_a_run_whose_storage_cannot_be_read_says_why():
+    rows = ("run", "digits"), ("note", "the storage was not read: exec is denied")
+    ended = StoredStatus(state="done", cause="finished", over=True, rows=rows)
+    lines = [*elsewhere(Queue(), ended).logs(TARGET, LogSelection(), follow=False)]
+    assert lines == [ended.standing.line, "note: the storage was not read: exec is denied", "submitted"]
 
 
 def test_after_a_broken_connection_every_line_is_printed_once():

@@ -114,7 +114,8 @@ class LauncherElsewhere(Launcher):
         """The log lines, oldest first.
 
         With `follow` they continue until the run is over, through every attempt unless one was selected.
-        Before the first attempt they are the state of the run and what its job printed.
+        Before the first attempt, and if the storage cannot be read, they are the state of the run with its
+        notes, and what its job printed.
 
         Raises:
             JobError: there is no such attempt or log.
@@ -149,6 +150,7 @@ class LauncherElsewhere(Launcher):
                 printed = line
                 yield told(printed)
                 if attempt is None:
+                    yield from (told(f"note: {text}") for row, text in status.rows if row == "note")
                     yield from map(told, self.reach.first_lines(target))
             if status.over or (not follow and attempt in (None, shown.complete)):
                 return
