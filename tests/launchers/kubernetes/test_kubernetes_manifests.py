@@ -160,7 +160,19 @@ def test_code_that_is_too_large_is_refused(make_job, tmp_path):
         ({"image": None}, "image is missing"),
         (
             {"kubernetes": {"volumes": []}},
-            "is on no volume, and the other files of a pod are deleted with it",
+            "is on no writable volume, and other files of a pod are deleted with it",
+        ),
+        (
+            {
+                "storage": "/data/runs",
+                "kubernetes": {
+                    "volumes": [
+                        {"mount": "/data", "claim": "d", "read_only": True},
+                        {"mount": "/mnt", "claim": "r"},
+                    ]
+                },
+            },
+            "storage: /data/runs is on no writable volume",
         ),
         ({"data": {"d": {"uri": "/srv/set.csv"}}}, "is a path on this machine, which no pod can read"),
     ],
@@ -171,7 +183,8 @@ def test_what_no_pod_can_see_is_refused(make_job, changes, message):
 
 
 def test_storage_on_a_volume_and_on_s3_stay_as_they_are(make_job):
-    volume = {"volumes": [{"mount": "/data", "claim": "d"}, {"mount": "/data/runs", "claim": "r"}]}
+    read_only = {"mount": "/data", "claim": "d", "read_only": True}
+    volume = {"volumes": [read_only, {"mount": "/data/runs", "claim": "r"}]}
     assert PodJob.of(make_job(storage="/data/runs/x", kubernetes=volume)).job.storage.uri == "/data/runs/x"
     assert PodJob.of(make_job(storage="s3://b/p")).job.storage.uri == "s3://b/p"
 

@@ -81,15 +81,17 @@ def volumes(job: Job) -> tuple[Volume, ...]:
 
 def _storage(job: Job) -> str:
     uri = job.storage.uri
-    if job.storage.location.is_s3 or _is_on_volume(job, uri):
+    if job.storage.location.is_s3:
         return uri
-    first = next((volume for volume in volumes(job) if _can_hold(volume)), None)
+    own = _volume_of(job, uri)
+    first = next((each for each in ([own] if own else volumes(job)) if _can_hold(each)), None)
     if first is None:
         raise JobError(
-            f"storage: {shortened(uri)} is on no volume, and the other files of a pod are deleted with it.\n"
+            f"storage: {shortened(uri)} is on no writable volume, and other files of a pod are deleted with "
+            "it.\n"
             "Name a writable volume under kubernetes.volumes, or set storage to S3: s3://bucket/prefix."
         )
-    return f"{first.mount}/{PurePosixPath(uri).name or 'runs'}"
+    return uri if own else f"{first.mount}/{PurePosixPath(uri).name or 'runs'}"
 
 
 def _can_hold(volume: Volume) -> bool:
@@ -100,7 +102,7 @@ def _data(job: Job, name: str, uri: str) -> str:
     if "://" in uri and not uri.lower().startswith("file://"):
         return uri
     path = PurePosixPath(str(local_path(uri, what="data set")))
-    if _is_on_volume(job, str(path)):
+    if _volume_of(job, str(path)):
         return str(path)
     for folder, unpacked in zip(job.code, _unpacked(job), strict=True):
         if code_is_packed(job) and path.is_relative_to(folder):
@@ -112,5 +114,7 @@ def _data(job: Job, name: str, uri: str) -> str:
     )
 
 
-def _is_on_volume(job: Job, path: str) -> bool:
-    return any(PurePosixPath(path).is_relative_to(volume.mount) for volume in volumes(job))
+def _volume_of(job: Job, path: str) -> Volume | None:
+    """The volume of a path: of several, the one that is mounted inside the others."""
+    found = [volume for volume in volumes(job) if PurePosixPath(path).is_relative_to(volume.mount)]
+    return max(found, key=lambda volume: len(volume.mount), default=None)
