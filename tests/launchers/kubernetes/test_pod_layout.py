@@ -178,9 +178,19 @@ YES = node("4", taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
 CORDONED = node("4", taints=[{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}])
 
 
+def required(rule):
+    terms = f"{{nodeSelectorTerms: [{{matchExpressions: [{{key: zone, {rule}}}]}}]}}"
+    return f"affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {terms}}}}}"
+
+
 @pytest.mark.parametrize(
     ("kubernetes", "nodes", "held"),
     [
+        (required("operator: In, values: [a, b]"), [IN_ZONE, EIGHT], 2),
+        (required("operator: NotIn, values: [a, b]"), [IN_ZONE, EIGHT], 4),
+        (required("operator: Exists"), [IN_ZONE, EIGHT], 2),
+        (required("operator: DoesNotExist"), [IN_ZONE, EIGHT], 4),
+        (required("operator: Gt, values: ['3']"), [IN_ZONE, EIGHT], 6),  # the scheduler decides
         ("", [FOUR, node("4", cpu="7"), ONE], 2),  # a pod requests 8 CPUs and 2 GPUs
         ("", [node("8", cpu="20")], 2),
         (ZONE_A, [IN_ZONE, FOUR], 2),

@@ -15,6 +15,7 @@ from clustertrain.units import size_bytes
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _TEMPORARY_TAINTS = "node.kubernetes.io/"  # temporary taints, such as not-ready and unschedulable
 
 
@@ -42,13 +43,32 @@ def allocatable(node: Object, name: str) -> Decimal:
 
 
 def eligible_nodes(pod: Object, nodes: Sequence[Object]) -> list[Object]:
-    """The nodes with the labels that the pod requires, and only with taints that it tolerates."""
+    """The nodes with the labels that the pod requires, by its selector and its node affinity, and only with
+    taints that it tolerates."""
     return [node for node in nodes if _has_labels(node, pod) and not _is_tainted(node, pod)]
 
 
 def _has_labels(node: Object, pod: Object) -> bool:
-    wanted = mapping(pod, "nodeSelector")
-    return all(at(node, "metadata", "labels", key) == value for key, value in wanted.items())
+    labels = mapping(node, "metadata", "labels")
+    terms = items(pod, "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
+    is_selected = all(labels.get(key) == value for key, value in mapping(pod, "nodeSelector").items())
+    return is_selected and (not terms or any(_is_in(term, labels) for term in terms))
+
+
+def _is_in(term: Object, labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels is in a term of a node affinity. The rarer rules, such as Gt and
+    matchFields, are left to the scheduler."""
+
+    def fulfils(rule: Object) -> bool:
+        value = labels.get(str(at(rule, "key")))
+        return {
+            "In": value in items(rule, "values"),
+            "NotIn": value not in items(rule, "values"),
+            "Exists": value is not None,
+            "DoesNotExist": value is None,
+        }.get(str(at(rule, "operator")), True)
+
+    return all(map(fulfils, items(term, "matchExpressions")))
 
 
 def _is_tainted(node: Object, pod: Object) -> bool:
