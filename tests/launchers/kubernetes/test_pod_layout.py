@@ -134,6 +134,13 @@ def test_workers_that_no_layout_divides_are_refused(make):
         divided(make("workers: 7, gpus_per_worker: 1"), [FOUR, FOUR])
 
 
+def test_workers_that_fill_a_node_before_its_gpus_are_refused_with_that_as_a_reason(make):
+    with pytest.raises(
+        JobError, match=r"the largest node has 8 nvidia.com/gpu, and no .* and fits \(GPUs, CPUs"
+    ):
+        divided(make("workers: 4, gpus_per_worker: 1"), [node("8", cpu="7")] * 4)
+
+
 def test_nodes_that_cannot_hold_a_worker(make):
     job = make("workers: 8, gpus_per_worker: 1")
     with pytest.raises(JobError, match=r"\(the largest has 0 nvidia.com/gpu\), and no others are known"):

@@ -98,7 +98,8 @@ def divided(job: Job, nodes: Sequence[Object]) -> tuple[Job, list[str]]:
     workers = laid_out.resources.workers_per_node
     has = f"the largest node has {largest} {gpu}"
     if workers == 1 and largest >= 2 * each:
-        raise nodes_missing(job, f"{has}, and no larger number of workers per node divides them evenly")
+        why = "no larger number of workers per node divides them evenly and fits (GPUs, CPUs, memory, disk)"
+        raise nodes_missing(job, f"{has}, and {why}")
     given = laid_out.resources.nodes
     shown = [*given] if isinstance(given, tuple) else given
     product = f"{counted('worker', workers)} × {counted('GPU', each)} = {counted('GPU', workers * each)}"
