@@ -12,7 +12,9 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.drill import trial
+from clustertrain.drill.plan import FAULTS, DrillPlan
 from clustertrain.errors import EXIT_JOB, EXIT_STOPPED
+from clustertrain.job.file import load_job
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, ResumePoint
 from commands import ran
@@ -150,6 +152,14 @@ def test_a_drill_beyond_its_budget_does_nothing(tmp_path):
         drill = CliRunner().invoke(main, ["drill", str(tmp_path / "job.yaml"), "--budget", "2m", *options])
         assert drill.exit_code == EXIT_JOB and said in drill.stderr
         assert not (tmp_path / "runs").exists()
+
+
+def test_the_runs_of_a_drill_have_names_however_long_that_of_the_job_is(tmp_path):
+    (tmp_path / "job.yaml").write_text(f"{{name: {'a' * 47}, script: train.py}}")
+    plan = DrillPlan(str(tmp_path / "job.yaml"), (), "local", tuple(FAULTS), None, 0)
+    for trial_name in ("reference", "again", *FAULTS):
+        job = load_job(plan.job_file, plan.sets(trial_name))
+        assert job.name.endswith(f"-drill-{trial_name}")
 
 
 def test_a_measured_step_is_that_of_a_resumed_run(tmp_path):

@@ -89,7 +89,7 @@ class DrillPlan:
 
     def sets(self, trial: str, fault: str = "{kind: none}") -> tuple[str, ...]:
         """The `--set` options of a run. Epochs are cut, so that one ends between two saves."""
-        given = [f"name={self.job.name[:34]}-drill-{trial}", f"drill.fault={fault}", "failures.retries=3"]
+        given = [f"name={self.job.name[:31]}-drill-{trial}", f"drill.fault={fault}", "failures.retries=3"]
         if not self.job.is_script:
             given += [f"checkpoint.every={{steps: {self.save_every}}}", "checkpoint.keep_last=1000"]
         if self.job.train is not None:
