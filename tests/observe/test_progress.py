@@ -138,7 +138,9 @@ def test_the_bar_takes_every_kind(capsys):
         ]
     )
     bar.echo("[not markup]")
+    bar.echo("train.py:100: not an emoji")
     bar.close()
     out = capsys.readouterr().out
     assert "evaluated at step 10: loss 0.4, accuracy 0.9" in out
     assert "[not markup]" in out
+    assert "train.py:100: not an emoji" in out

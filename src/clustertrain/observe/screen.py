@@ -122,7 +122,7 @@ class Bar(Screen):
             BarColumn(bar_width=None),
             TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(),
-            console=Console(highlight=False),
+            console=Console(highlight=False, emoji=False),  # `train.py:100: …` stays as it is
             transient=True,
             expand=True,
         )
