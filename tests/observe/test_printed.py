@@ -49,6 +49,11 @@ def test_bytes_that_are_no_text_are_lines_of_printable_characters():
     assert all(line.replace("\t", "").isprintable() for line in [*finished, *unfinished])
 
 
+def test_every_space_is_a_space():
+    lines = ["perte\u00a0: 0,5", "\u640d\u5931\u3000 0.5", "1\u202f000\u2009it/s"]
+    assert shown("".join(f"{line}\n" for line in lines).encode()) == (lines, [])
+
+
 def test_a_very_long_line_is_cut_and_the_next_one_is_whole():
     finished, _ = shown(*[b"x" * 1_000_000] * 3, b"\nnext\n")
     assert (len(finished[0]), finished[0][-1], finished[1]) == (10_001, "…", "next")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import io
 import re
+import unicodedata
 from typing import TextIO
 
 _MOST_CHARACTERS = 10_000
@@ -68,6 +69,7 @@ def plain(text: str) -> str:
 
 
 def _printable(character: str) -> str:
-    if character.isprintable() or character in _SHOWN_AS_THEY_ARE:
+    is_space = unicodedata.category(character) == "Zs"  # such as the wide one of Chinese and Japanese
+    if character.isprintable() or is_space or character in _SHOWN_AS_THEY_ARE:
         return character
     return character.encode("unicode_escape").decode()
