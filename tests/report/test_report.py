@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.cli.report import facts
+from clustertrain.job.file import load_job
 from clustertrain.node.processes import this_process
 from clustertrain.observe.as_json import last_printed
 from clustertrain.observe.status_json import StoredStatus
@@ -123,6 +124,8 @@ def test_the_commands_to_run_it_again_apply_a_diff_where_it_fits():
     assert "aws s3 cp s3://runs/digits/g1/attempts/2/diff.patch - | git apply\n" in origin(on_s3)
     assert "aws s3 cp s3://runs/digits/g1/job.yaml digits-again.yaml\n" in origin(on_s3)
     assert " run digits-again.yaml --set name=digits-again<" in origin(on_s3)
+    (name,) = re.findall("name=([^<]+)<", origin(replace(here, name="a" * 47)))
+    assert load_job({"name": name, "script": "train.py"}).name == "a" * 41 + "-again"
     elsewhere = replace(on_s3, settings={"storage.endpoint": "http://store:9000"})
     assert "aws --endpoint-url http://store:9000 s3 cp s3://runs/digits/g1/job.yaml" in origin(elsewhere)
 

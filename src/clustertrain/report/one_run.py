@@ -160,10 +160,11 @@ def origin(run: RunFacts) -> str:
             if changed == [each] and run.diff:  # that of several is not applied in one of them
                 fetch = f"{aws} {shlex.quote(diff)} - | git apply"
                 commands.append(fetch if is_s3 else f"git apply {shlex.quote(diff)}")
+    again = f"{run.name[:41]}-again"  # a name has at most 47 characters
     if is_s3:
-        commands.append(f"{aws} {shlex.quote(job)} {run.name}-again.yaml")
-        job = f"{run.name}-again.yaml"
-    commands.append(str(typed("run", job, (f"name={run.name}-again",))))
+        commands.append(f"{aws} {shlex.quote(job)} {again}.yaml")
+        job = f"{again}.yaml"
+    commands.append(str(typed("run", job, (f"name={again}",))))
     parts = [code("\n".join(commands))]
     if known is not None:
         machine = (
