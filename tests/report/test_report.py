@@ -159,6 +159,17 @@ def test_values_that_no_chart_can_show_are_left_out_and_counted(write, runs):
     assert "4 values beyond 1e300, or no numbers" in Page(write("finished")).text
 
 
+def test_many_faults_leave_out_no_event_without_saying_so(write, runs):
+    with (attempt_of(runs, "finished") / "events.jsonl").open("a") as file:
+        for n in range(200):
+            line = {"kind": "worker_died", "time": 2e9 + n, "step": n, "text": f"fault {n}"}
+            file.write(json.dumps(line) + "\n")
+    page = Page(write("finished")).text
+    assert "fault 0" in page and "fault 199" in page
+    assert "older ones" not in page
+    assert "Timeline. 2 lanes of attempts and nodes" in write("finished")
+
+
 def test_what_users_write_is_text_on_the_page(write, runs):
     result = attempt_of(runs, "finished") / "result.json"
     told = json.loads(result.read_text()) | {"state": "failed", "cause": "error", "exit_code": 1}

@@ -130,10 +130,12 @@ def _line(event: Mapping[str, Any]) -> str | None:
 
 
 def _shown(happened: Sequence[Happened]) -> list[Happened]:
-    """All events if they are not too many; otherwise the faults, and the newest of the others."""
-    faults = [each for each in happened if each.kind in _FAULTS][-_MOST_EVENTS // 2 :]
-    others = [each for each in happened if each.kind not in _FAULTS][-(_MOST_EVENTS - len(faults)) :]
-    return sorted([*faults, *others], key=lambda each: each.time)
+    """All events if they are not too many; otherwise the newest faults, and the newest of the others."""
+    half = _MOST_EVENTS // 2
+    faults = [each for each in happened if each.kind in _FAULTS]
+    others = [each for each in happened if each.kind not in _FAULTS]
+    ranked = [*faults[-half:], *reversed(others), *reversed(faults[:-half])]
+    return sorted(ranked[:_MOST_EVENTS], key=lambda each: each.time)
 
 
 def _held(attempt: Attempt, events: Sequence[Mapping[str, Any]], *, alive: bool) -> list[Span]:

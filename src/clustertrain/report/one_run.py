@@ -108,7 +108,8 @@ def timeline_of(run: RunFacts) -> str:
     happened = _signs(run.events)
     signs = [Sign(each.time, _SYMBOLS[each.kind], each.text) for each in happened]
     more = f" {len(nodes) - _MOST_LANES} more nodes are not drawn." if len(nodes) > _MOST_LANES else ""
-    desc = f"{len(spans) - len(nodes)} lanes of attempts and starts, {len(signs)} marks; the events below."
+    lanes = len({each.lane for each in spans})
+    desc = f"{lanes} lanes of attempts and nodes, {len(signs)} marks; the events below."
     used = {_SYMBOLS[each.kind]: each.kind.replace("_", " ") for each in happened}
     legend = "".join(f"<li>{symbol} {escape(name)}</li>" for symbol, name in used.items())
     image = scrolled(timeline("Timeline", spans, signs, desc), "timeline")
