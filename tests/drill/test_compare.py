@@ -96,6 +96,18 @@ def test_files_are_compared_by_their_tensors(tmp_path):
     assert one["odd.pt"] == two["odd.pt"] and "the whole file odd.pt" in one["odd.pt"]
 
 
+def test_what_no_library_loads_is_compared_as_a_whole(tmp_path):
+    save_file({"w": torch.ones(100)}, tmp_path / "cut.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "cut.safetensors").read_bytes()[:-9])
+    (tmp_path / "tokens.bin").write_bytes(b"0.")  # an opcode of pickle that finds nothing
+    torch.save({"w": torch.eye(2).to_sparse()}, tmp_path / "sparse.pt")
+    (tmp_path / "step=9.ckpt").mkdir()
+    names = ("cut.safetensors", "sparse.pt", "tokens.bin")
+    assert {name: [*found] for name, found in of_files(tmp_path).items()} == {
+        name: [f"the whole file {name}"] for name in names
+    }
+
+
 def test_losses_are_read_from_tensorboard(tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from clustertrain.checkpoints.manifest import Shelf, names
+from clustertrain.checkpoints.manifest import MODEL_FILE, Shelf, names
 from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.training.ranks.rng import rng_by_name
 
@@ -42,7 +41,8 @@ def of_files(folder: Path) -> dict[str, Digests]:
     """The content of each checkpoint file of a script, by its path in the folder. Counters are left out: a
     framework counts its own starts."""
     found = {}
-    for file in sorted(path for path in folder.rglob("*") if path.suffix in {*_TORCH, ".safetensors"}):
+    files = (path for path in folder.rglob("*") if path.suffix in {*_TORCH, ".safetensors"})
+    for file in sorted(path for path in files if path.is_file()):  # Lightning's .ckpt may be a folder
         content = {k: v for k, v in _of_file(file).items() if not v.startswith("int ")}
         found[str(file.relative_to(folder))] = content
     return found
@@ -67,16 +67,20 @@ def of_tensorboard(folder: Path) -> Digests:
 def _of_file(file: Path) -> Digests:
     if file.suffix == ".json":
         return {}
-    if file.suffix == ".safetensors":
-        return dict(_leaves(load_file(file)))
     try:
-        with torch.serialization.safe_globals(_NUMPY):
-            state = torch.load(file, map_location="cpu", weights_only=True, mmap=False)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, TypeError):
+        return dict(_leaves(_loaded(file), "model" if file.name == MODEL_FILE else ""))
+    except Exception:  # noqa: BLE001  another program's file, perhaps cut by a kill, raises anything
         return {f"the whole file {file.name}": _digest(file.read_bytes())}
+
+
+def _loaded(file: Path) -> Any:
+    if file.suffix == ".safetensors":
+        return load_file(file)
+    with torch.serialization.safe_globals(_NUMPY):
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=False)
     if isinstance(state, dict) and "rng_of_ranks" in state:
         state["rng_of_ranks"] = [rng_by_name(of_rank) for of_rank in state["rng_of_ranks"]]
-    return dict(_leaves(state, "model" if file.stem == "model" else ""))
+    return state
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
