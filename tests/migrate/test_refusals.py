@@ -146,6 +146,9 @@ def only_job_errors(read):
 @example("torchrun ..")
 @example("exec " * 3000 + "torchrun train.py")
 @example("torchrun --nproc-per-node 9999999999999999999 train.py")
+@example("export A[=1\ntorchrun train.py")
+@example("cd ''\ntorchrun train.py")
+@example("#SBATCH --chdir=\nsrun python train.py")
 @example("#SBATCH --mem=999999999999999T\nsrun python train.py")
 def test_no_text_is_a_traceback(text):
     for name in ("a.sh", "a.yaml", "a.py"):

@@ -140,7 +140,7 @@ def _place(job: dict[str, Any], folder: Path, *, in_pods: bool) -> None:
             job[key] = os.path.relpath(path, folder)
         elif path:
             job[key] = path
-    if job["code"] == ".":
+    if job.get("code") == ".":
         del job["code"]
 
 

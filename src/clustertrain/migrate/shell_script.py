@@ -149,7 +149,7 @@ class ShellScript:
         """Whether the value is known, or nothing needs it; if not, the shell has to find it."""
         value = self._expanded(text)
         found = variable(line, name, value)
-        is_used = re.search(rf"\$\{{?{name}\b", self.text) is not None
+        is_used = re.search(rf"\$\{{?{re.escape(name)}\b", self.text) is not None
         is_command = _COMMAND.search(value) is not None
         is_of_launch = is_exported and is_used and " " in value and not _COMMAND.match(value)
         if is_of_launch:
