@@ -494,6 +494,23 @@ def test_a_script_elsewhere_is_the_folder_of_the_code(here, tmp_path_factory):
     assert (job["code"], job["script"]) == (str(folder), "train.py")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'cd "$(dirname "$0")"',
+        "cd `dirname $0`/",
+        'HERE=$(cd -- "$(dirname "${BASH_SOURCE[0]}")" > /dev/null 2>&1 && pwd -P)\ncd $HERE',
+        'cd "$(dirname "$(readlink -f "$0")")/../work"',
+        "cd $SLURM_SUBMIT_DIR/work",
+    ],
+)
+def test_the_folder_of_the_script_is_known(here, line):
+    (here / "work").mkdir()
+    (here / "work" / "train.py").touch()
+    (here / "work" / "a.sh").write_text(f"{line}\ntorchrun train.py\n")
+    assert imported("work/a.sh")[0]["code"] == "work"
+
+
 def test_a_missing_script_is_named(here):
     job, comments = imported("--", "torchrun", "other.py", check=False)
     assert job["script"] == "other.py"

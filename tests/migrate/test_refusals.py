@@ -55,6 +55,11 @@ REFUSALS = {
     ),
     "another file": ("a.sh", "srun bash inner.sh\n", ["line 1: inner.sh: the command is in another file"]),
     "a script in a variable": ("a.sh", "torchrun $SCRIPT\n", ["line 1: ${SCRIPT}: the name of the script"]),
+    "a folder in a command": (
+        "a.sh",
+        "cd $(git rev-parse --show-toplevel)\ntorchrun train.py\n",
+        ["line 1: cd $(git rev-parse --show-toplevel): the folder is known only where it runs"],
+    ),
     "an open quote": ("a.sh", "echo 'a\ntorchrun train.py\n", ["line 1:", "is not closed"]),
     "a here-document": ("a.sh", "cat <<EOF > hosts\nEOF\ntorchrun train.py\n", ["line 1: cat <<EOF"]),
     "several launches": (

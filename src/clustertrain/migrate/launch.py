@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ def _launch(path: Path, text: str) -> Launch:
         if found is None:
             raise JobError(f"{path}: is no PyTorchJob, TrainJob or RayJob\n{_READS}")
         return Launch(str(path), tuple(found), in_pods=True)
-    script = ShellScript(setup=True, cluster=re.search(r"(?m)^#SBATCH\s", text) is not None)
+    is_batch = re.search(r"(?m)^#SBATCH\s", text) is not None
+    script = ShellScript(setup=True, cluster=is_batch, folder=os.path.relpath(path.parent))
     script.read(text)
     return Launch(str(path), tuple(script.findings))
 

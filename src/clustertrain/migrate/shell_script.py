@@ -23,6 +23,7 @@ _OF_ADDRESS = re.compile(
     re.DOTALL,
 )
 _COMMAND = re.compile(r"\$\(|`")
+_AROUND_DIRNAME = {"cd", "pwd", "readlink", "realpath", "f", "P", "/dev/null", "1", "2"}
 _WHERE_USED = "its value stands where it is used"
 _MOST_LINES = 200  # of one command
 _OF_SLURM = {
@@ -40,10 +41,11 @@ class ShellScript:
     Args:
         setup: whether the job can have shell lines that run first; in a pod it has none.
         cluster: whether GPUs are there only if the file requests them.
+        folder: that of the script.
     """
 
-    def __init__(self, *, setup: bool, cluster: bool) -> None:
-        self.setup = setup
+    def __init__(self, *, setup: bool, cluster: bool, folder: str = ".") -> None:
+        self.setup, self.folder = setup, folder
         self.findings: list[Finding] = []
         self.variables: dict[str, str] = {}
         self.is_started = False
@@ -173,8 +175,11 @@ class ShellScript:
         return True
 
     def _change_folder(self, line: int, folder: str) -> None:
-        if folder in ("${SLURM_SUBMIT_DIR}", "."):
+        folder = re.sub(r"^\$\{(SLURM_SUBMIT_DIR|PWD)\}(/|$)", "", folder)
+        if folder in ("", "."):
             self._say(line, "cd", Kind.DONE, "the workers start in the first folder of `code`")
+        elif re.search(r"\$(?!\{[A-Za-z_]\w*\})|`", folder):
+            self._say(line, f"cd {folder}", Kind.UNKNOWN, "the folder is known only where it runs")
         else:
             self.findings.append(kept(line, f"cd {folder}", {"code": folder}))
 
@@ -233,6 +238,9 @@ class ShellScript:
         inner = self._expanded(command.removeprefix("$(").removesuffix(")"))
         if "nvidia-smi" in inner and "wc" in inner:
             return str(Shape.of(self.findings).node_gpus or "gpu")
+        words = (word for word in re.findall(r"[\w./]+", inner) if word not in _AROUND_DIRNAME)
+        if (own := re.fullmatch(r"dirname (?:0|BASH_SOURCE) ?(/\S*)?", " ".join(words))) is not None:
+            return self.folder + (own[1] or "")
         if inner.startswith("(") and inner.endswith(")"):
             text = re.sub(
                 r"\$?\{?\b([A-Za-z_]\w*)\b\}?", lambda name: self._expanded(f"${name[1]}"), inner[1:-1]
