@@ -502,12 +502,13 @@ def test_a_script_elsewhere_is_the_folder_of_the_code(here, tmp_path_factory):
         'HERE=$(cd -- "$(dirname "${BASH_SOURCE[0]}")" > /dev/null 2>&1 && pwd -P)\ncd $HERE',
         'cd "$(dirname "$(readlink -f "$0")")/../work"',
         "cd $SLURM_SUBMIT_DIR/work",
+        "cd elsewhere && cd $SLURM_SUBMIT_DIR\ncd work/other\ncd ..",
     ],
 )
 def test_the_folder_of_the_script_is_known(here, line):
     (here / "work").mkdir()
     (here / "work" / "train.py").touch()
-    (here / "work" / "a.sh").write_text(f"{line}\ntorchrun train.py\n")
+    (here / "work" / "a.sh").write_text(f"{line}\ntorchrun train.py\ncd results\n")
     assert imported("work/a.sh")[0]["code"] == "work"
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Iterator
 
-from clustertrain.migrate.finding import ADDRESS, SECRET, Finding, Kind, contains_secret, kept, variable
+from clustertrain.migrate.finding import (
+    ADDRESS,
+    SECRET,
+    Finding,
+    Kind,
+    contains_secret,
+    kept,
+    settings_of,
+    variable,
+)
 from clustertrain.migrate.launch_line import launch_in
 from clustertrain.migrate.options import split_options, table
 from clustertrain.migrate.shape import Shape
@@ -175,13 +185,19 @@ class ShellScript:
         return True
 
     def _change_folder(self, line: int, folder: str) -> None:
-        folder = re.sub(r"^\$\{(SLURM_SUBMIT_DIR|PWD)\}(/|$)", "", folder)
-        if folder in ("", "."):
+        code = str(dict(settings_of(self.findings)).get("code", "."))
+        below = re.sub(r"^\$\{(SLURM_SUBMIT_DIR|PWD)\}(/|$)", "", folder)
+        if not below.startswith("$"):
+            below = posixpath.join("." if folder.startswith("${SLURM_SUBMIT_DIR}") else code, below)
+        below = below if "$" in below else posixpath.normpath(below)
+        if self.is_started:
+            self._say(line, f"cd {folder}", Kind.DONE, "it is after the training")
+        elif below == code:
             self._say(line, "cd", Kind.DONE, "the workers start in the first folder of `code`")
         elif re.search(r"\$(?!\{[A-Za-z_]\w*\})|`", folder):
             self._say(line, f"cd {folder}", Kind.UNKNOWN, "the folder is known only where it runs")
         else:
-            self.findings.append(kept(line, f"cd {folder}", {"code": folder}))
+            self.findings.append(kept(line, f"cd {folder}", {"code": below}))
 
     def _set_up(self, line: int, text: str) -> None:
         if contains_secret(text):
