@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from clustertrain.checkpoints.manifest import CheckpointDamaged, UnknownFormat
+from clustertrain.checkpoints.manifest import CheckpointDamaged, UnknownFormat, names
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.transfer import send_model
 from clustertrain.errors import JobError, StorageError
@@ -61,12 +61,16 @@ def verify_checkpoints(run: RunDir) -> Iterator[str]:
             size_bytes = verify(shelf, name).size_bytes
             yield f"{name}  whole, {size_text(size_bytes)}"
         except (CheckpointDamaged, UnknownFormat) as error:
+            if name not in names(shelf):
+                yield f"{name}  removed meanwhile: the run keeps others"
+                continue
             damaged.append(str(name))
             yield f"{name}  {'damaged' if isinstance(error, CheckpointDamaged) else 'unknown'}: {error}"
     if damaged:
         raise StorageError(
             f"{len(damaged)} of the checkpoints in {shelf} do not verify: {', '.join(damaged)}.\n"
-            "A resume skips them. Restore them from a backup, or remove them."
+            "A resume skips damaged ones: restore them from a backup, or remove them. "
+            "For an unknown one install the version that its line names."
         )
 
 

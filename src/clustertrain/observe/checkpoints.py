@@ -57,7 +57,11 @@ def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
         best = best_checkpoint(run, job_at(run, run.job_key))
     except JobError as error:  # this version does not accept the recorded job: the list is complete without
         notes = [f"note: the best checkpoint is unknown: {str(error).splitlines()[0]}"]
-    return [_checkpoint(run.checkpoints, name, best) for name in names(run.checkpoints)], notes
+    found = [_checkpoint(run.checkpoints, name, best) for name in names(run.checkpoints)]
+    if any(each.error for each in found):  # or the run, which trains, has removed it meanwhile
+        there = {str(name) for name in names(run.checkpoints)}
+        found = [each for each in found if each.name in there]
+    return found, notes
 
 
 def _checkpoint(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None) -> Checkpoint:

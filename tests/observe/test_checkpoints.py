@@ -1,0 +1,29 @@
+"""`ckpt ls` and `ckpt verify` of a run that removes checkpoints while they are read."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clustertrain.checkpoints import read
+from clustertrain.checkpoints.manifest import read_manifest
+from clustertrain.cli.main import main
+from clustertrain.observe import checkpoints
+
+RELEASE = Path(__file__).parents[1] / "fixtures" / "release_0" / "storage"
+
+
+@pytest.mark.parametrize("command", ["ls", "verify"])
+def test_a_checkpoint_that_the_run_removes_meanwhile_is_not_damaged(tmp_path, monkeypatch, command):
+    run = shutil.copytree(RELEASE / "finished", tmp_path / "finished")
+    (only,) = (run / "g1" / "checkpoints").iterdir()
+
+    def removed_first(shelf, name):
+        shutil.rmtree(only, ignore_errors=True)
+        return read_manifest(shelf, name)
+
+    monkeypatch.setattr(checkpoints, "read_manifest", removed_first)
+    monkeypatch.setattr(read, "read_manifest", removed_first)
+    done = CliRunner().invoke(main, ["ckpt", command, str(run)])
+    assert (done.exit_code, "damaged" in done.output) == (0, False), done.output
