@@ -103,6 +103,15 @@ def test_the_restarts_of_a_run_are_shown_while_it_runs(run):
     ]
 
 
+def test_a_loss_that_a_function_logs_as_text_is_no_figure(run):
+    restart = claim_attempt(run).restart(0)
+    restart.claim.create(sample_restart_claim())
+    restart.plan.write(ResumePoint(None, 0, 1))
+    log = EventLog(run.local_path(restart.metrics_key))
+    log.write("train", step=10, epoch=0, loss=f"{0.5:.4f}", samples_per_s=12.5)
+    assert dict(status_rows(status_of(run)))["last figures"] == "step 10, epoch 0, samples_per_s 12.5"
+
+
 def test_a_dead_attempt_without_a_result_is_lost(run):
     attempt = claim_attempt(run)
     attempt.claim.write(replace(attempt.claim.read(), pid_started_ticks=0))

@@ -107,7 +107,8 @@ def status_rows(status: Status) -> list[Row]:
     rows += [*_gpu_rows(status), *_notes(status)]
     if result is None and (last := status.last) is not None:
         figures = {name: last.get(name) for name in ("step", "epoch", "loss", "samples_per_s")}
-        rows.append(("last figures", ", ".join(f"{k} {v:.6g}" for k, v in figures.items() if v is not None)))
+        numbers = (f"{k} {v:.6g}" for k, v in figures.items() if isinstance(v, int | float))
+        rows.append(("last figures", ", ".join(numbers)))
         rows.append(("", f"{time_text(time.time() - last['time'])} ago"))
     rows.append(("folder", status.run.uri))
     rows = _cause_first(rows, status.state, standing.text if result is None else result.text)
