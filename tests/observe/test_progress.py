@@ -37,6 +37,15 @@ def test_plain_lines_show_figures_and_the_time_left():
     assert out.getvalue().splitlines()[1] == "step 20/100  loss 0.25  0:40 left"
 
 
+def test_text_that_a_function_logs_is_no_figure():
+    out, bar = io.StringIO(), Bar()
+    texts = {"loss": "0.5", "samples_per_s": "12/s", "total_steps": "100"}
+    for screen in (Lines(out), bar):
+        screen.show([record("train", step=step, **texts) for step in (1, 2)])
+    bar.close()
+    assert out.getvalue() == "step 1\n"
+
+
 def test_plain_lines_are_not_one_per_record():
     out = io.StringIO()
     Lines(out).show([record("train", step=step, loss=1.0) for step in range(50)])

@@ -54,8 +54,8 @@ class Screen:
         for record in records:
             if record["kind"] == "group_started":
                 self._first = None
-            elif record["kind"] == "train":
-                self._figures(record)
+            elif record["kind"] == "train":  # a function may log text under any name
+                self._figures({k: v for k, v in record.items() if isinstance(v, int | float)})
             if (text := line_of(record)) is not None:
                 self.echo(text)
 
@@ -80,7 +80,7 @@ class Screen:
         first_s, first_step = self._first = self._first or (record["time"], record["step"])
         step, total = record["step"], record.get("total_steps")
         parts = []
-        if isinstance(record.get("loss"), int | float):
+        if "loss" in record:
             parts.append(f"loss {record['loss']:.4g}")
         if record.get("samples_per_s"):
             parts.append(f"{record['samples_per_s']:,.0f} samples/s")
