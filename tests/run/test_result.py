@@ -65,6 +65,11 @@ def test_a_finished_result_contains_the_report_of_rank_0(attempt):
     assert result.skipped_steps == 2
 
 
+def test_a_clock_that_was_set_back_leaves_a_result_that_is_read(attempt):
+    start(attempt, 0, outcome=Outcome(True, 40, train_started=4000.0, train_ended=400.0))
+    assert write_result(attempt, of_outcome(attempt)).train_s == 0.0
+
+
 def test_early_stopping_is_done_with_its_reason(attempt):
     start(attempt, 0, outcome=Outcome(True, 40, early_stop="Early stopping at step 40: …"))
     result = of_outcome(attempt)

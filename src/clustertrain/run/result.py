@@ -48,7 +48,8 @@ def ended(
         redone_steps=None if of_script else sum(int(e.get("redone_steps", 0)) for e in resumed),
         skipped_steps=outcome.skipped_steps if outcome else None,
         world_size=_world_size(attempt, restarts),
-        train_s=outcome.train_ended - outcome.train_started if outcome else None,
+        # A clock that was set back during the training must not make the record one that no reader accepts.
+        train_s=max(0.0, outcome.train_ended - outcome.train_started) if outcome else None,
     )
 
 
