@@ -1,5 +1,6 @@
 """A data set is staged once, complete and verified, with any number of callers and after kills."""
 
+import errno
 import hashlib
 import io
 import json
@@ -106,6 +107,19 @@ def test_a_file_keeps_its_name_and_comes_once(web, into):
     assert unfinished(into) == []
     marker = json.loads((path.parent.parent / "READY.json").read_text())
     assert (marker["sha256"], marker["bytes"], marker["uri"]) == (SHA256, len(BODY), f"{web.url}/f")
+
+
+def test_a_file_is_staged_where_links_are_within_one_folder_only(web, into, monkeypatch):
+    """As on BeeGFS before 7.4 and on AFS."""
+    real = os.link
+
+    def link(source, target):
+        if Path(source).parent != Path(target).parent:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source))
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    assert get(f"{web.url}/f", into).read_bytes() == BODY
 
 
 def test_an_archive_becomes_a_folder(web, into):

@@ -168,11 +168,13 @@ def _arrange(entry: Entry, fetched: Fetched, whole: Path, tick: Tick) -> None:
     else:
         entry.content(whole).parent.mkdir()
         path.chmod(0o644)
-        os.link(path, entry.content(whole))  # it also stays at its old path, for a resume after a kill
         marker = Marker(uri, fetched.sha256, fetched.size_bytes, False, time.time())
     _sync_file_system(whole)  # one call, because there may be a million files
     marker.write(whole / MARKER)
     forget(path.parent)
+    if not entry.extract:  # a rename, because BeeGFS and AFS have links within one folder only
+        path.rename(entry.content(whole))
+        fsync_folder(entry.content(whole).parent)
 
 
 def _publish(entry: Entry, whole: Path) -> None:
