@@ -121,6 +121,12 @@ def test_modes_are_ours(tmp_path):
     assert modes == {"d": 0o755, "run.sh": 0o644, "e": 0o755}
 
 
+def test_files_stay_in_the_group_of_a_folder_that_sets_it(tmp_path):
+    tmp_path.chmod(0o2755)
+    extract(make_tar(tmp_path / "a.tar", [("d/e/x", b"1")]), tmp_path / "out")
+    assert {p.name for p in (tmp_path / "out").rglob("*") if p.stat().st_mode & stat.S_ISGID} == {"d", "e"}
+
+
 def test_names_that_are_common_and_harmless(tmp_path):
     members = [(typed("./", tarfile.DIRTYPE), b""), ("./a//b", b"1"), (typed("a/", tarfile.DIRTYPE), b"")]
     extract(make_tar(tmp_path / "a.tar", members), tmp_path / "out")

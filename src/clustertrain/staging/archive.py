@@ -125,7 +125,7 @@ class _Unpacking:
             return
         self._make_folder(path.parent)
         path.mkdir()
-        path.chmod(0o755)
+        path.chmod(path.stat().st_mode & stat.S_ISGID | 0o755)  # a quota may count the files of a group
 
     def _copy(self, member: _Member, target: IO[bytes], tick: Callable[[], None]) -> str:
         copied_bytes, hashed = 0, hashlib.sha256()
