@@ -234,6 +234,12 @@ def test_a_completion_whose_answer_was_lost_is_found_done(store, proxy):
 # ------------------------------------------------------------------------- servers that lack something
 
 
+def test_a_server_that_does_not_find_what_is_to_be_removed(moto_store, moto_proxy):
+    moto_proxy.script(status(404, "NoSuchKey"), when=lambda r: r.method == "DELETE")
+    probe(moto_store)
+    moto_store.remove("a")
+
+
 @pytest.mark.parametrize("how", ["ignored", "501"])
 def test_without_conditional_writes_one_wins_a_contest(moto_s3, moto_proxy, how):
     if how == "ignored":

@@ -70,7 +70,7 @@ class S3Objects:
         return self.call("PUT", "put_object", key, none_if=(412, 501), IfNoneMatch="*", **body) is not None
 
     def remove(self, key: str) -> None:
-        self.call("DELETE", "delete_object", key)
+        self.call("DELETE", "delete_object", key, none_if=(404,))  # Google's answer if it is gone
 
     def size_or_none(self, key: str) -> int | None:
         found = self.call("HEAD", "head_object", key, none_if=(404,))
