@@ -122,6 +122,16 @@ def test_a_file_is_staged_where_links_are_within_one_folder_only(web, into, monk
     assert get(f"{web.url}/f", into).read_bytes() == BODY
 
 
+def test_the_file_of_another_user_of_the_group_is_continued(web, into, monkeypatch):
+    """Who stopped in the middle of it: only its owner may change the mode of a file."""
+
+    def chmod(path, mode, **options):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    assert get(f"{web.url}/f", into).read_bytes() == BODY
+
+
 def test_an_archive_becomes_a_folder(web, into):
     path = get(f"{web.url}/a.tar.gz", into, extract=True)
     assert files_under(path) == {"a/x": b"1" * 5000, "y": b"2"}

@@ -167,7 +167,6 @@ def _arrange(entry: Entry, fetched: Fetched, whole: Path, tick: Tick) -> None:
         marker = Marker.of_archive(uri, fetched.sha256, contents, time.time())
     else:
         entry.content(whole).parent.mkdir()
-        path.chmod(0o644)
         marker = Marker(uri, fetched.sha256, fetched.size_bytes, False, time.time())
     _sync_file_system(whole)  # one call, because there may be a million files
     marker.write(whole / MARKER)
