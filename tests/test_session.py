@@ -1,5 +1,8 @@
 """The session of one rank, with a stand-in for the run; whole runs of a function are in tests/whole."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 
@@ -104,6 +107,23 @@ def test_only_rank_0_logs_and_prints(begin, capsys):
         s.print("hello from", rank)
         assert len(run.logs) == (rank == 0)
     assert capsys.readouterr().out == "hello from 0\n"
+
+
+def test_numbers_of_torch_and_numpy_are_logged_as_numbers(begin):
+    run, s = begin()
+    loss = torch.tensor(0.5, requires_grad=True)
+    s.log(step=np.int64(3), loss=loss, lr=np.float32(0.25), hits=torch.tensor([3]), best=None)
+    assert json.dumps(run.logs[0]) == json.dumps(
+        {"kind": "train", "step": 3, "epoch": 0, "loss": 0.5, "lr": 0.25, "hits": 3, "best": None}
+    )
+
+
+@pytest.mark.parametrize("step", [np.int64(5), torch.tensor(5)])
+def test_a_step_of_numpy_or_torch_is_saved_as_a_number(begin, step):
+    run, s = begin()
+    s.save(step=step, state={})
+    state, progress = run.saves[0]
+    assert (type(state["step"]), type(progress.step), progress.step) == (int, int, 5)
 
 
 def test_outside_a_run_there_is_no_session(monkeypatch):

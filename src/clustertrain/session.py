@@ -22,6 +22,7 @@ def train(config):
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,6 +140,7 @@ class Session:
         from clustertrain.training.ranks.rng import gather_rng
         from clustertrain.training.saving import save_on_all_ranks
 
+        step = operator.index(step)  # of numpy or torch, too, which neither the manifest nor a restore takes
         progress = SaveProgress(
             step=step,
             epoch=0,
@@ -152,9 +154,11 @@ class Session:
         save_on_all_ranks(self._run, self.rank_info, whole, progress)
 
     def log(self, *, step: int, loss: float | None = None, **metrics: float) -> None:
-        """Write metrics of a step. Only rank 0 writes; the calls of the other ranks do nothing."""
+        """Write metrics of a step: numbers, or tensors and arrays of one element. Only rank 0 writes; the
+        calls of the other ranks do nothing."""
         if self.rank == 0:
-            self._run.log({"kind": "train", "step": step, "epoch": 0, "loss": loss, **metrics})
+            record: dict[str, Any] = {"kind": "train", "step": step, "epoch": 0, "loss": loss, **metrics}
+            self._run.log({k: v.item() if hasattr(v, "item") else v for k, v in record.items()})
 
     def print(self, *values: object) -> None:
         """Print on rank 0 only, into the log of that rank."""
