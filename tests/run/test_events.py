@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,13 @@ def test_what_is_written_is_read(run):
     first, second = read_events(run, KEY)
     assert (first["kind"], first["step"], second["text"]) == ("checkpoint", 3, "two\nlines")
     assert first["time"] <= second["time"]
+
+
+def test_a_full_disk_loses_lines_and_ends_nothing(run, path):
+    EventLog(Path("/dev/full")).write("train", step=3, loss=0.5)
+    path.write_bytes(b"")
+    with pytest.raises(FileExistsError):
+        EventLog(path / "events.jsonl").write("note", text="x")
 
 
 def test_no_stream_is_no_events(run):

@@ -6,6 +6,7 @@ without a newline later. Every line has `kind` and `time` (seconds since 1970).
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Iterator
@@ -86,16 +87,21 @@ KINDS = {
 
 
 class EventLog:
-    """Appends to a stream; each line is one write, so that lines of one file never mix."""
+    """Appends to a stream; each line is one write, so that lines of one file never mix. A full disk loses
+    lines, and ends no training: that saves again when there is space."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def write(self, kind: str, **fields: Any) -> None:
         line = json.dumps({"kind": kind, "time": time.time(), **fields}) + "\n"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab", buffering=0) as file:
-            file.write(line.encode())
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab", buffering=0) as file:
+                file.write(line.encode())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
 
 
 _kept: ContextVar[dict[str, tuple[Tail, list[dict[str, Any]]]] | None] = ContextVar("kept", default=None)
