@@ -1,5 +1,7 @@
 """Streams of a run whose storage is S3: written here, sent up in pieces, read by anyone."""
 
+import errno
+import fcntl
 import os
 import signal
 import socket
@@ -99,6 +101,16 @@ def test_two_that_send_at_once_send_each_byte_once(run):
     attempt.driver_log.unlink()
     sent = Tail(run, f"{attempt.key}/logs/driver.log").new_lines()
     assert sorted(line + b"\n" for line in sent) == sorted(line for lines in written for line in lines)
+
+
+def test_a_home_folder_without_locks_is_sent(run, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with StreamUpload(run.attempt(1), pytest.fail):
+        EventLog(run.attempt(1).events).write("note", number=0)
+    assert [e["number"] for e in events_of_attempt(run.attempt(1))] == [0]
 
 
 def test_a_large_stream_goes_up_in_pieces(run, monkeypatch):

@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,7 +133,8 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     """A lock: when a pod ends, its preStop hook sends while the process of postStart may still send."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".sending").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(OSError):  # a home folder on Lustre or NFS may have no locks; a pod's disk has them
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
