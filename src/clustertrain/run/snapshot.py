@@ -8,6 +8,7 @@ shutil.make_archive also packs times and owners; `git archive` packs only commit
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -174,9 +175,9 @@ def _entries(
     for path in _listed(folder):
         try:
             found = path.stat()
-        except FileNotFoundError:
-            continue  # a link to nothing, or a file that was just removed
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                continue  # a link to nothing or to itself, or a file that was just removed
             raise refused(path, "read", error) from error
         name = f"{prefix}{path.name}"
         if _id(found) in no_code:
