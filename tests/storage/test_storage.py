@@ -264,6 +264,16 @@ def test_a_folder_that_lost_its_marker_is_still_a_tree(posix_store):
     assert posix_store.collect_leftovers("trees", MARKER, any_tree) == []
 
 
+def test_of_a_tree_that_was_moved_and_linked_only_the_link_is_removed(posix_store, tmp_path):
+    make_tree(posix_store, "trees/one", a=b"1")
+    place = posix_store.local_folder("trees/one")
+    place.rename(tmp_path / "archive")
+    place.symlink_to(tmp_path / "archive")
+    posix_store.remove_tree("trees/one", MARKER)
+    assert list(place.parent.iterdir()) == []
+    assert (tmp_path / "archive" / "a").read_bytes() == b"1"
+
+
 def test_a_link_whose_answer_was_lost_counts_as_created(posix_store, monkeypatch):
     """NFS: the link is made, the answer is lost, and the repeated request finds the name taken."""
     real_link = os.link

@@ -131,6 +131,8 @@ def remove_tree(folder: Path) -> None:
     original name."""
     doomed = folder.parent / f"{HIDDEN}{folder.name}.{uuid.uuid4().hex[:8]}.gone"
     folder.rename(doomed)
+    if doomed.is_symlink():  # to a checkpoint that a person has moved to another disk
+        return doomed.unlink()
     try:
         shutil.rmtree(doomed)
     except OSError as error:
