@@ -65,6 +65,7 @@ class Progress:
 def read_progress(folder: Path) -> Progress | None:
     """What another process can resume from in a folder, or None if there is nothing."""
     try:
+        (folder / "download").stat()  # what cleans a disk of old files may have left only the other one
         return typed(Progress, json_object(read_file(folder / "progress")))
     except (OSError, ValueError):
         return None
