@@ -411,6 +411,10 @@ def test_probe_names_the_user_without_permission(tmp_path):
         (errno.EROFS, "read-only"),
         (errno.EPERM, "hard links"),
         (errno.ENOSYS, "hard links"),
+        (errno.EACCES, "Give that user access"),
+        (errno.ENAMETOOLONG, "shorter names"),
+        (errno.EIO, "fails on this machine"),
+        (errno.ESTALE, "fails on this machine"),
     ],
 )
 def test_the_remedy_fits_the_errno(posix_store, monkeypatch, number, remedy):
@@ -422,6 +426,17 @@ def test_the_remedy_fits_the_errno(posix_store, monkeypatch, number, remedy):
         posix_store.create_exclusive("a", b"")
     assert os.strerror(number) in str(refusal.value)
     assert list(Path(posix_store.uri("")).iterdir()) == []
+
+
+def test_a_removal_without_permission_is_not_about_links(posix_store, monkeypatch):
+    """As in a folder with the sticky bit, of another user's file."""
+
+    def refuse(path):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StorageError, match="Give that user access"):
+        posix_store.remove("a")
 
 
 def test_a_storage_that_is_a_file_is_named_as_such(tmp_path):

@@ -23,6 +23,8 @@ from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, fsync_
 _T = TypeVar("_T")
 _STALE_TRIES = 5
 _NO_LINKS = "The file system may lack hard links, which a run needs: use another path."
+_NO_ACCESS = "Give that user access, or use a path that every node can write."
+_BROKEN = "The file system, or the way to it, fails on this machine: mount it anew, or use another path."
 
 
 @dataclass(frozen=True)
@@ -228,8 +230,11 @@ def refused(path: Path, verb: str, error: OSError) -> StorageError:
         errno.EDQUOT: "Your quota there is used up: free space, or use another path.",
         errno.EROFS: "It is mounted read-only here: use a path that is writable on every node.",
         **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "A part of the path is a file: use another path."),
-        **dict.fromkeys((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS), _NO_LINKS),
-    }.get(error.errno or 0, "Give that user access, or use a path that every node can write.")
+        errno.ENAMETOOLONG: "Use shorter names.",
+        errno.EPERM: _NO_LINKS if verb == "created" else _NO_ACCESS,
+        **dict.fromkeys((errno.EOPNOTSUPP, errno.ENOSYS), _NO_LINKS),
+        **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN), _BROKEN),
+    }.get(error.errno or 0, _NO_ACCESS)
     if isinstance(error, NotAFile):
         return StorageError(f"{path} is {error.strerror}.\nRemove it, or restore the file that was there.")
     return StorageError(
