@@ -476,6 +476,15 @@ def test_a_command_becomes_a_job_file(command, here):
     assert imported("--", *shlex.split(command))[0] == name | entry | COMMANDS[command]
 
 
+def test_short_options_may_stand_together_or_before_their_value(here):
+    lines = ["#!/bin/bash", "#SBATCH -sv", "#SBATCH -xnode3", "srun -lu python -uBm package.train", ""]
+    (here / "a.sbatch").write_text("\n".join(lines))
+    job, comments = imported("a.sbatch")
+    assert job["module"] == "package.train"
+    assert job["slurm"] == {"options": ["--oversubscribe", "--exclude=node3"]}
+    assert "-B: an option of Python" in comments["no counterpart"]
+
+
 def test_paths_are_relative_to_the_job_file(here):
     (here / "jobs").mkdir()
     done = clustertrain("import", "-o", "jobs/a.yaml", "--", "torchrun", "train.py")

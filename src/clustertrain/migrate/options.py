@@ -75,8 +75,11 @@ def split_options(
         word = rest.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
         option = by_name.get(name.replace("_", "-"))
-        if option is None and word[1] in by_name:  # -N4
-            option, equals, value = by_name[word[1]], "=", word[2:].removeprefix("=")
+        if option is None and word[1] in by_name:  # -N4, or two options: -lu
+            name, equals, value = word[1], "=", word[2:].removeprefix("=")
+            option = by_name[name]
+            if not option.values and value.isalpha():
+                word, rest = word[:2], [f"-{value}", *rest]
         if option is None:
             findings.append(Finding(line, word, Kind.UNKNOWN, "clustertrain does not know this option"))
             continue
