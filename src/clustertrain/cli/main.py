@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from clustertrain.cli.options import (
+    CHECKED,
     DATA_NAME,
     GRID,
     JOB_FILE,
     JSON,
+    LISTED,
     NOW,
     ONE_TARGET,
     SETS,
@@ -115,7 +117,7 @@ def import_(source: tuple[str, ...], output: str) -> None:
 @main.command()
 @JOB_FILE
 @SETS
-@WHERE
+@CHECKED
 @click.option("--no-code", is_flag=True, help="Read the code as text only: import and run none of it.")
 @click.option("--defaults", is_flag=True, help="Print the job with every default filled in, as YAML.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if there is advice.")
@@ -133,9 +135,9 @@ def check(
     """Find mistakes in a job file and in its code; starts nothing.
 
     The code is imported, its args are bound, and a task is rehearsed on one batch, in a process of its own.
-    `run` and `submit` do the same first. With --to, the checks of that launcher run as well. For kubernetes
-    these are rules of the operator and, if a cluster answers, a check against that cluster. What it would
-    refuse, at once or later, is an error; what it accepts although it is a mistake or unsafe is advice.
+    `run` and `submit` do the same first. With --to, that launcher checks the job as well, against its cluster
+    if it answers: what the cluster would refuse, at once or later, is an error; what it accepts although it
+    is a mistake or unsafe is advice.
     """
     from clustertrain.errors import EXIT_FAILED
     from clustertrain.job.file import dump_job, load_job
@@ -385,7 +387,7 @@ def drilled(target: str) -> None:
 
 @main.command("ls")
 @STORAGE
-@WHERE
+@LISTED
 @click.option("--namespace", default=None, help="With --to kubernetes. Default: that of kubectl's context.")
 @click.option("--args", multiple=True, metavar="NAME[,…]", help="Add the values of these args: lr.")
 @click.option("--metric", multiple=True, metavar="NAME[,…]", help="Add the last and the best: accuracy:max.")
@@ -395,7 +397,7 @@ def drilled(target: str) -> None:
 def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> None:
     """List your runs on this machine, on SLURM and on Kubernetes: those of this folder, if it has any.
 
-    With STORAGE or JOBFILE: the runs of that storage. With --to: the runs of that launcher.
+    With STORAGE or JOBFILE: the runs of that storage.
     """
     from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.listing import list_runs

@@ -37,7 +37,7 @@ SETS = click.option(
 )
 JOB_FILE = _may_name_a_job("job_file", default="job.yaml", metavar="[JOBFILE]", shell_complete=job_files)
 STORAGE = _may_name_a_job("storage", required=False, metavar="[STORAGE|JOBFILE]", shell_complete=job_files)
-DATA_NAME = click.argument("name", required=False, shell_complete=data_names)
+DATA_NAME = click.argument("name", required=False, metavar="[DATASET]", shell_complete=data_names)
 TARGET = _may_name_a_job(
     "target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets
 )
@@ -49,15 +49,18 @@ GRID = click.option(
     metavar="KEY=V1,V2",
     help="A run for each combination: lr=0.1,0.01.",
 )
-TO = click.option("--to", "to", type=click.Choice(launcher_names()), required=True, help="The launcher.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 NOW = click.option("--now", is_flag=True, expose_value=False, help="At the next step: the only moment.")
-WHERE = click.option(
-    "--to",
-    "to",
-    type=click.Choice(launcher_names()),
-    help="The launcher that has the run, if it was started on several.",
-)
+
+
+def _to(help_text: str, *, required: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option("--to", type=click.Choice(launcher_names()), required=required, help=help_text)
+
+
+TO = _to("The launcher.", required=True)
+WHERE = _to("The launcher that has the run, if it was started on several.")
+CHECKED = _to("Check the job for this launcher as well.")
+LISTED = _to("The runs of this launcher.")
 
 
 def names_run(
