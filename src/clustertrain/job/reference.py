@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from clustertrain.job.file import job_schema
 from clustertrain.job.model import sections
 from clustertrain.job.sections import Section
-from clustertrain.units import duration_text
+from clustertrain.units import duration_text, size_value
 
 MARK = "## Reference\n"
 """The heading that the tables follow in docs/job-file.md, and in docs/json.md."""
@@ -84,8 +84,9 @@ def _default(value: dict[str, Any], info: FieldInfo) -> str:
     default = value.get("default")
     if info.is_required():
         return "**required**"
-    if value.get("x-kind") == "duration" and default is not None:
-        return f"`{duration_text(default)}`"
+    as_text = {"duration": duration_text, "size": size_value}.get(value.get("x-kind", ""))
+    if as_text is not None and default is not None:
+        return f"`{as_text(default)}`"
     if isinstance(info.default, Section):  # its own table lists its defaults, except for its required key
         given = info.default.model_dump(by_alias=True, exclude_defaults=True)
         return ", ".join(f"`{key}: {inner}`" for key, inner in given.items())

@@ -44,8 +44,8 @@ KIT_OPTIONS = {
 }
 # Options that would break the run, each with the reason.
 BREAKING_OPTIONS = {
-    "array": "its elements would be one run: submit each value as a run of its own, as in docs/sweeps.md,\n"
-    "such as: clustertrain submit --to slurm JOBFILE --set name=NAME-1 --set args.KEY=VALUE",
+    "array": "its elements would be one run: clustertrain submit --to slurm JOBFILE --grid KEY=V1,V2\n"
+    "makes an array in which each is a run of its own",
     "chdir": "relative paths start from the folder in which the job is submitted",
     "help": "sbatch would print its help instead of submitting",
     "no-kill": "after the loss of a node the job would continue and end as COMPLETED",
@@ -215,8 +215,8 @@ class Slurm(LauncherSection):
 
     environment: tuple[PassedOn, ...] = ()
     """Names of variables that are passed from the submitting environment to the job, such as `AWS_PROFILE`.
-    SLURM stores their values with the job. Of the others only HOME, USER, LOGNAME, SHELL, LANG and what
-    SLURM's commands need are passed on."""
+    SLURM stores their values with the job. Of the others only those that `env` and `notify` refer to, HOME,
+    USER, LOGNAME, SHELL, LANG and what SLURM's commands need are passed on."""
 
     container: Literal["none", "apptainer", "pyxis", "podman"] = "none"
     """The container runtime of the job's `image`."""
