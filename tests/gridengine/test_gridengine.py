@@ -240,8 +240,9 @@ def test_what_cannot_run_there_is_refused(user, section, resources, code, text):
 
 
 def test_what_is_sent_is_what_render_prints(user):
-    user.job("slow", {"queue": "all.q", "project": "physics", "time_limit": "1h"}, **SLOW)
+    user.job("slow", {"queue": "all.q", "project": "physics", "time_limit": "1h"}, **SLOW, notify="${HOOK}")
     script = user("render", "--to", "gridengine", "slow.yaml")
+    assert "#$ -v CLUSTERTRAIN_SUBMISSION,HOOK\n" in script
     assert "#$ -q all.q\n#$ -P physics\n#$ -l s_rt=3539,h_rt=3600\n" in script
     assert script == user("render", "--to", "gridengine", "slow.yaml")
 

@@ -99,7 +99,7 @@ def _options(job: Job, section: GridEngine, lead_s: float) -> Iterator[str]:
     yield f"o {section.output.rstrip('/')}/$JOB_NAME.o$JOB_ID"
     yield f"r {'y' if section.resubmit else 'n'}"
     yield "notify"  # qdel sends SIGUSR2 some time before it kills
-    yield f"v {','.join((variables.SUBMISSION, *names_of(job.env)))}"
+    yield f"v {','.join((variables.SUBMISSION, *names_of(job.start_texts)))}"
     if section.queue is not None:
         yield f"q {section.queue}"
     if section.project is not None:
