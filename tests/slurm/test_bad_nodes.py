@@ -142,7 +142,7 @@ def test_an_array_of_the_rendered_script_is_refused_with_the_way_to_do_it(make):
     run.job_id = sbatch(run, run.command("render", "--to", "slurm", str(run.job_file)).stdout, "--array=3")
     said = refused(run, 3)
     assert "element 3 of a job array" in said
-    assert f"submit --to slurm {run.job_file} --set name=swept-3 --set args.KEY=VALUE" in said
+    assert f"submit --to slurm {run.job_file} --grid KEY=V1,V2" in said
     assert run.run_dir.attempts() == []
 
 

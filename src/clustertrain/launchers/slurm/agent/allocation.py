@@ -55,8 +55,7 @@ def check_no_array(job: Job, command: CommandLine) -> None:
     if index := os.environ.get("SLURM_ARRAY_TASK_ID"):
         raise ClusterError(
             f"This job is element {index} of a job array, and all its elements would be the run {job.name}.\n"
-            f"Submit each value as a run of its own, as in docs/sweeps.md: {command} "
-            f"--set name={job.name}-{index} --set args.KEY=VALUE"
+            f"An array in which each element is a run of its own: {command} --grid KEY=V1,V2"
         )
 
 
