@@ -1,7 +1,7 @@
 # Everything is installed into .venv; nothing else on the machine is changed.
 #   make train                        install and train the example
 #   make train ARGS=--fresh           the same with an option of `clustertrain run`
-#   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: see README.md
+#   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: docs/own-environment.md
 .PHONY: help train unit test test-faults test-gpu check fmt docs docs-serve docs-test bench bench-quick bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
 
