@@ -125,7 +125,8 @@ class Run:
                 "--driver is the log of the driver, and --rank and --node are others.\nUse one of them."
             )
         launcher, run = self._found()
-        selection = LogSelection(rank, node, driver, attempt or run.attempt, as_json)
+        attempt = run.attempt if attempt is None else attempt
+        selection = LogSelection(rank, node, driver, attempt, as_json)
         return map(plain, launcher.logs(run, selection, follow=follow))  # a pod may have another version
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -196,6 +196,21 @@ def test_every_folder_that_a_run_prints_names_it(cli, runs, command, folder):
     assert_is_about(runs.run, command, cli(*command.split(), folder))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("logs runs/b --attempt 0", "has no attempt 0"),
+        ("explain runs/b --attempt 0", "has no attempt 0"),
+        ("ls --namespace team", "Add --to kubernetes"),
+        ("up --idle 0 job.yaml", "it would end at once"),
+    ],
+)
+def test_an_option_that_fits_nothing_is_refused(cli, runs, arguments, said):
+    result = cli(*arguments.split())
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+
+
 def test_logs_of_the_folder_of_an_attempt_are_those_of_the_attempt(cli, runs):
     EventLog(runs.events).write("note", text="the first")
     second = claim_attempt(runs.run)

@@ -319,6 +319,8 @@ def up(job_file: str, sets: tuple[str, ...], idle: str) -> None:
         idle_s = duration_s(idle)
     except ValueError as error:
         raise JobError(f"--idle={idle}: {error}") from None
+    if idle_s == 0:
+        raise JobError(f"--idle={idle}: it would end at once.\nGive a time, such as 30m.")
     start(load_job(Path(job_file), sets), idle_s, click.echo)
 
 
@@ -404,6 +406,8 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
     from clustertrain.observe.columns import Columns
 
     columns = Columns.parsed(options["args"], options["metric"])
+    if to is None and options["namespace"] is not None:
+        raise JobError("--namespace is of a cluster, which is not named.\nAdd --to kubernetes.")
     if to is not None and options["sweep"] is not None:
         raise JobError("--sweep reads the runs of a storage, not those of a launcher.\nOmit --to.")
     if to is not None:
@@ -463,7 +467,7 @@ def explain(named: Named, attempt: int | None, as_json: bool) -> None:
     """
     from clustertrain.cli.explain import explain_lines
 
-    options = [*(["--attempt", str(attempt)] if attempt else []), *(["--json"] if as_json else [])]
+    options = ["--json"] * as_json + ([] if attempt is None else [f"--attempt={attempt}"])
     about_run(named, "explain", lambda run: explain_lines(run, attempt, as_json=as_json), *options)
 
 
