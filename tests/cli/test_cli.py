@@ -35,6 +35,8 @@ def cli(tmp_path, monkeypatch):
 def test_help_lists_every_command(cli):
     shown = re.findall(r"^  (\w+)  ", cli("--help").output, re.MULTILINE)
     assert {*shown} == {name for name, command in main.commands.items() if not command.hidden}
+    cut = re.findall(r"^  \w.*\.\.\.$", cli("--help").output, re.MULTILINE)
+    assert cut == [], "a first sentence does not fit on its line"
 
 
 def test_exec_says_that_it_needs_a_run(cli):

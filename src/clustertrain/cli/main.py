@@ -174,7 +174,7 @@ def check(
 @SETS
 @TO
 def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
-    """Print what `submit` would send, and send nothing: `submit --dry-run` does the same."""
+    """Print what `submit` would send, and send nothing. `submit --dry-run` does the same."""
     from clustertrain.cli.grid import rendered
 
     click.echo(rendered(job_file, [sets], to), nl=False)
@@ -198,7 +198,7 @@ def submit(
     dry_run: bool,
     **options: Unpack[StartOptions],
 ) -> None:
-    """Check a job and submit it to a scheduler; `--to local` starts it in the background of this machine.
+    """Check a job and submit it to a scheduler. `--to local` starts it in the background of this machine.
 
     It runs a snapshot of job and code: later changes have no effect on it. With --grid it is a job for each
     point of a sweep; on SLURM, an array of them; here, one starts when the one before has ended.
@@ -306,10 +306,11 @@ def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: U
 @SETS
 @click.option("--idle", default="30m", show_default=True, help="End it after this time without a run.")
 def up(job_file: str, sets: tuple[str, ...], idle: str) -> None:
-    """Keep a Ray ready on this machine, so that the next `run` of JOBFILE imports neither torch nor Ray.
+    """Keep a Ray ready on this machine for the next `run`. It then imports neither torch nor Ray.
 
-    It serves every job with the same code folder, env and resources; a run with another environment starts
-    its own. Each run gets a new Ray, and none of your code is imported before. `up` again shows the state.
+    It serves JOBFILE and every job with the same code folder, env and resources; a run with another
+    environment starts its own. Each run gets a new Ray, and none of your code is imported before. `up` again
+    shows the state.
     """
     from clustertrain.job.file import load_job
     from clustertrain.launchers.local.warm.commands import up as start
@@ -356,7 +357,7 @@ def drill(
     keep: bool,
     as_json: bool,
 ) -> None:
-    """Prove that this training resumes: train it shortly, again with faults, and compare every bit.
+    """Prove that this training resumes. It is trained shortly, again with faults, and every bit is compared.
 
     The losses of each step, the samples of each epoch, the random states and every tensor of the checkpoints
     are compared with those of a run without a fault. Exit code 1 if something differs; then the report names
@@ -397,7 +398,7 @@ def drilled(target: str) -> None:
 @click.option("--all", "everywhere", is_flag=True, help="Also your runs of other folders.")
 @JSON
 def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> None:
-    """List your runs on this machine, on SLURM and on Kubernetes: those of this folder, if it has any.
+    """List your runs on this machine, on SLURM and on Kubernetes. Those of this folder, if it has any.
 
     With STORAGE or JOBFILE: the runs of that storage.
     """
@@ -461,7 +462,7 @@ def logs(named: Named, **wanted: Any) -> None:
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
 @JSON
 def explain(named: Named, attempt: int | None, as_json: bool) -> None:
-    """Show the first cause of a failure over all ranks, what proves it, and what to change.
+    """Show the first cause of a failure over all ranks. With what proves it, and what to change.
 
     Of a running run: where each rank is now.
     """
@@ -497,7 +498,7 @@ def stop(named: Named, no_wait: bool) -> None:
 @names_run
 @NOW
 def checkpoint(named: Named) -> None:
-    """Save now, wait until the checkpoint is complete, and print its name; the run continues."""
+    """Save now, and print the name of the complete checkpoint. The run continues."""
     from clustertrain.cli.now import checkpoint_now
 
     about_run(named, "checkpoint --now", checkpoint_now)
@@ -508,7 +509,7 @@ def checkpoint(named: Named) -> None:
 @NOW
 @click.option("--steps", type=click.IntRange(1, 100), default=5, show_default=True, help="How many.")
 def profile(named: Named, steps: int) -> None:
-    """Record the next steps of a task as traces for Perfetto, and print where they are."""
+    """Record the next steps of a task as traces for Perfetto. It prints where they are."""
     from clustertrain.cli.now import profile_now
 
     about_run(named, "profile --now", lambda run: profile_now(run, steps), f"--steps={steps}")
@@ -519,10 +520,10 @@ def profile(named: Named, steps: int) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @click.option("--rank", type=click.IntRange(0), required=True, help="On the node of this rank.")
 def exec_(named: Named, command: tuple[str, ...], rank: int) -> None:
-    """Run a command on the node of a rank, such as `-- nvidia-smi`; exit with its code.
+    """Run a command on the node of a rank, and exit with its code.
 
-    RANK and CLUSTERTRAIN_PID, the pid of the rank, are set. On SLURM it is a step of the job, on Kubernetes a
-    process in the rank's pod.
+    Such as `-- nvidia-smi`. RANK and CLUSTERTRAIN_PID, the pid of the rank, are set. On SLURM it is a step of
+    the job, on Kubernetes a process in the rank's pod.
     """
     from clustertrain.launchers.resolve_run import find
 
@@ -539,7 +540,7 @@ def exec_(named: Named, command: tuple[str, ...], rank: int) -> None:
 @click.option("--follow", is_flag=True, help="Write it again until the runs have ended.")
 @click.option("--send", type=int, default=None, hidden=True)
 def report(targets: tuple[str, ...], to: str | None, output: str, follow: bool, send: int | None) -> None:
-    """Write curves, ledger, timeline and configuration of runs as one HTML file.
+    """Write curves, ledger and timeline of runs as one HTML file.
 
     With several runs it compares them first.
     """
