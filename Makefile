@@ -85,8 +85,8 @@ compose-up:  ## start a Ray head, two workers, an S3 server and TensorBoard on t
 compose-down:  ## stop what compose-up started and delete its volumes
 	ENGINE="$(ENGINE)" IMAGE="$(IMAGE)" docker/compose.sh down
 
-submit-k8s: $(VENV)/.installed  ## install, then submit a job to Kubernetes: JOB=k8s/digits.yaml IMAGE=clustertrain:dev
-	$(BIN)/clustertrain submit --to kubernetes $(JOB) --set image=$(IMAGE)
+submit-k8s: $(VENV)/.installed  ## install, then submit a job to Kubernetes: JOB=k8s/digits.yaml IMAGE=that of the job
+	$(BIN)/clustertrain submit --to kubernetes $(JOB)$(if $(filter file,$(origin IMAGE)),, --set image=$(IMAGE))
 
 kube-tools: $(VENV)/kube/.built  ## build the Kubernetes for the tests; needs Go, takes 10 minutes once
 

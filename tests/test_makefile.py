@@ -38,6 +38,8 @@ def test_a_job_for_kubernetes_names_its_image_once():
     assert submitting == (
         ".elsewhere/bin/clustertrain submit --to kubernetes k8s/digits.yaml --set image=there/train:1"
     )
+    done = make("--dry-run", "submit-k8s", "JOB=k8s/digits.yaml", "VENV=.elsewhere")
+    assert done.stdout.splitlines()[-1].endswith("submit --to kubernetes k8s/digits.yaml")
 
 
 def test_the_gpu_tests_are_found_and_skipped_only_for_want_of_a_gpu():
