@@ -357,11 +357,12 @@ def drill(
     keep: bool,
     as_json: bool,
 ) -> None:
-    """Prove that this training resumes. It is trained shortly, again with faults, and every bit is compared.
+    """Prove that this training resumes.
 
-    The losses of each step, the samples of each epoch, the random states and every tensor of the checkpoints
-    are compared with those of a run without a fault. Exit code 1 if something differs; then the report names
-    the first step and tensor, and the likely cause. The runs are named NAME-drill-… in the job's storage.
+    It is trained shortly, again with faults, and every bit is compared with the run without a fault: the
+    losses of each step, the samples of each epoch, the random states and every tensor of the checkpoints. The
+    exit code is 1 if something differs; then the report names the first step and tensor, and the likely
+    cause. The runs are named NAME-drill-… in the job's storage.
     """
     from clustertrain.drill import report
     from clustertrain.drill.plan import DrillPlan, faults_of
@@ -398,9 +399,9 @@ def drilled(target: str) -> None:
 @click.option("--all", "everywhere", is_flag=True, help="Also your runs of other folders.")
 @JSON
 def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> None:
-    """List your runs on this machine, on SLURM and on Kubernetes. Those of this folder, if it has any.
+    """List your runs on this machine, on SLURM and on Kubernetes.
 
-    With STORAGE or JOBFILE: the runs of that storage.
+    They are the runs of this folder, if it has any. With STORAGE or JOBFILE: the runs of that storage.
     """
     from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.listing import list_runs
@@ -462,9 +463,9 @@ def logs(named: Named, **wanted: Any) -> None:
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
 @JSON
 def explain(named: Named, attempt: int | None, as_json: bool) -> None:
-    """Show the first cause of a failure over all ranks. With what proves it, and what to change.
+    """Show the first cause of a failure over all ranks.
 
-    Of a running run: where each rank is now.
+    It comes with the lines that prove it, and what to change. Of a running run it is where each rank is now.
     """
     from clustertrain.cli.explain import explain_lines
 
@@ -509,7 +510,7 @@ def checkpoint(named: Named) -> None:
 @NOW
 @click.option("--steps", type=click.IntRange(1, 100), default=5, show_default=True, help="How many.")
 def profile(named: Named, steps: int) -> None:
-    """Record the next steps of a task as traces for Perfetto. It prints where they are."""
+    """Record the next steps of a task as traces for Perfetto. The command prints their paths."""
     from clustertrain.cli.now import profile_now
 
     about_run(named, "profile --now", lambda run: profile_now(run, steps), f"--steps={steps}")
@@ -522,8 +523,8 @@ def profile(named: Named, steps: int) -> None:
 def exec_(named: Named, command: tuple[str, ...], rank: int) -> None:
     """Run a command on the node of a rank, and exit with its code.
 
-    Such as `-- nvidia-smi`. RANK and CLUSTERTRAIN_PID, the pid of the rank, are set. On SLURM it is a step of
-    the job, on Kubernetes a process in the rank's pod.
+    For example `-- nvidia-smi`. RANK and CLUSTERTRAIN_PID, the pid of the rank, are set. On SLURM it is a
+    step of the job, on Kubernetes a process in the rank's pod.
     """
     from clustertrain.launchers.resolve_run import find
 
