@@ -21,7 +21,7 @@ def shown(tmp_path):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         lines = [prefix + line for line in done.stdout.decode().split("\n") if line]
         if prefix:
-            lines += ["[W1122 process_group.cpp:1] Warning: it was not destroyed"]
+            lines += ["[rank1]:[W1122 ProcessGroupNCCL.cpp:1] Warning: it was not destroyed"]
         report = last_exception(lines, str(tmp_path), lines_after=3)
         return report.text("rank 1") if report is not None else None
 

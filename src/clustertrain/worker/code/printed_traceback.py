@@ -15,8 +15,9 @@ from clustertrain.worker.code.error_report import ErrorReport, user_frames
 _CAUGHT = re.compile(r"^Caught \w+ in [^\n]*\.\n(?=Original )")
 # A progress bar ends without a newline, so that the traceback begins on its line.
 _PROGRESS_BAR = re.compile(r"^.*\r.*?(?=Traceback \(most recent call last\):$)")
-# torch.distributed prefixes each line of an uncaught exception: "[rank1]: ValueError: …".
-_RANK = re.compile(r"^\[rank\d+\]: ?")
+# torch.distributed prefixes each line of an uncaught exception: "[rank1]: ValueError: …". The lines of its
+# log that follow have the prefix without the blank: "[rank1]:[W1204 …".
+_RANK = re.compile(r"^\[rank\d+\]:(?: |$)")
 # What follows on the header of an ExceptionGroup is not read: the last lines of the output are shown instead.
 _HEADER = re.compile(r"^(?:Original )?(?:  \+ Exception Group )?Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
