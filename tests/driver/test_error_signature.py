@@ -143,6 +143,8 @@ def test_a_printed_name_is_known_by_pythons_own_classes():
     [
         (2, "python: can't open file '/code/train.py': [Errno 2] No such file or directory", True),
         (2, "train.py: error: unrecognized arguments: --lrr", True),
+        (2, "train.py fit: error: unrecognized arguments: --lrr", True),
+        (2, "python -m pkg.train: error: unrecognized arguments: --lrr", True),
         (2, "the error: is elsewhere", False),
         (1, "train.py: error: no", False),
         (1, "/usr/bin/python3: No module named package.trian", True),

@@ -24,7 +24,7 @@ _NO_NETWORK = re.compile(
     r"Network is unreachable|on the Hub,? and we cannot find the|Couldn't reach .* on the Hub \(LocalEntry"
 )
 # python found no script, and argparse, click or fire refused the arguments: all end with code 2.
-_CERTAIN_OUTPUT = re.compile(r"^\S+: (?:can't open file|error:) ")
+_CERTAIN_OUTPUT = re.compile(r"^\S[^:]*: (?:can't open file|error:) ")
 _USAGE = re.compile(r"^\W*usage: ", re.IGNORECASE | re.MULTILINE)
 _NO_MODULE = re.compile(r"^\S+: (?:No module named [\w.]|Error while finding module specification for )")
 _COMMAND_CANNOT_RUN = (126, 127)
