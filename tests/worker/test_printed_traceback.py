@@ -70,6 +70,18 @@ def test_a_traceback_begins_on_the_line_of_a_progress_bar(shown):
     assert shown(bar + "1 / 0\n") == "rank 1, train.py:4: ZeroDivisionError: division by zero"
 
 
+def test_a_traceback_may_have_colors():
+    """As Python 3.13 prints it with FORCE_COLOR."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File \x1b[35m"/code/train.py"\x1b[0m, line \x1b[35m4\x1b[0m, in \x1b[35m<module>\x1b[0m',
+        "    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m",
+        "\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by zero\x1b[0m",
+    ]
+    report = last_exception(lines, "/code", lines_after=3)
+    assert report.text("rank 1") == "rank 1, train.py:4: ZeroDivisionError: division by zero"
+
+
 def test_causes_are_read_and_groups_are_not(shown):
     assert shown(FAILS + "try:\n    main()\nexcept ValueError as e:\n    raise OSError('no') from e\n") == (
         "rank 1, train.py:11: OSError: no\n  raised from train.py:6 in check: ValueError: 5 is wrong: …"

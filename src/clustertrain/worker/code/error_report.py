@@ -16,7 +16,7 @@ MEMBERS = 3  # of an ExceptionGroup, as many as a report has
 _CALLERS = 4
 _MESSAGE_LINES, _MESSAGE_CHARACTERS = 5, 600
 _CAUSE_CHARACTERS = 200
-_COLORS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+COLORS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def first_lines(text: str, lines: int, characters: int) -> str:
 
 def printable(text: str) -> str:
     """The text without colors. Characters that a terminal would interpret are escaped, except newlines."""
-    text = _COLORS.sub("", text).replace("\r\n", "\n").expandtabs(4)
+    text = COLORS.sub("", text).replace("\r\n", "\n").expandtabs(4)
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 

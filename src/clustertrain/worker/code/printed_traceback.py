@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clustertrain.training.user_frames import SourceLine
-from clustertrain.worker.code.error_report import ErrorReport, user_frames
+from clustertrain.worker.code.error_report import COLORS, ErrorReport, user_frames
 
 # torch._utils.ExceptionWrapper: an exception of a loader process, or of a thread that pins memory.
 _CAUGHT = re.compile(r"^Caught \w+ in [^\n]*\.\n(?=Original )")
@@ -39,7 +39,8 @@ def last_exception(output: Sequence[str], code: str, *, lines_after: int) -> Err
         code: the folder of the user's code.
         lines_after: how many lines of other output may follow.
     """
-    lines = [_PROGRESS_BAR.sub("", line.rstrip()) for line in output if line.strip()]
+    plain = (COLORS.sub("", line).rstrip() for line in output)  # Python 3.13 has some with FORCE_COLOR
+    lines = [_PROGRESS_BAR.sub("", line) for line in plain if line]
     return _last_exception(lines, code, lines_after)
 
 
