@@ -158,7 +158,9 @@ def test_one_that_does_not_wait_for_the_answer_costs_no_second_import(server):
 
 
 def test_what_a_process_reads_only_at_its_start_needs_a_process_of_its_own(server):
-    assert not server.worker(context='{"env_vars": {"OMP_NUM_THREADS": "3"}}')["is_fork"]
+    of_torch = {"TORCH_DISTRIBUTED_DEBUG": "INFO"}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}
+    for given in ({"OMP_NUM_THREADS": "3"}, *of_torch):
+        assert not server.worker(context=json.dumps({"env_vars": given}))["is_fork"], given
     assert not server.worker(LD_LIBRARY_PATH="/nowhere")["is_fork"]
     assert server.worker()["is_fork"]
 

@@ -97,6 +97,7 @@ def test_what_torch_reads_once_and_a_module_of_the_same_name_need_a_process_of_i
         "clustertrain: the script imports torch itself: the fork server has another OMP_NUM_THREADS\n"
         "False\n2\n"
     )
+    assert run("from tqdm import tqdm; print(tqdm([]).disable)", TQDM_DISABLE="1").endswith("True\n")
     (tmp_path / "yaml.py").write_text("x = 5")
     told, number = run("import yaml; print(yaml.x)").splitlines()
     assert told.endswith("a module with the name of one that is imported: yaml")

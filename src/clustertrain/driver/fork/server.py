@@ -35,7 +35,7 @@ from clustertrain.driver import ray_internals
 from clustertrain.supervise.check_process import CheckFolder, command_of_check
 from clustertrain.supervise.guardian import guard
 from clustertrain.waiting import wait_until
-from clustertrain.worker.scripts.forked_script import keep
+from clustertrain.worker.scripts.forked_script import READ_ONCE, keep
 
 _TORCH = (
     *("torch", "torch._dynamo", "torch.distributed", "clustertrain.worker.forked_rank"),
@@ -44,7 +44,7 @@ _TORCH = (
 _RAY = ("ray.train.torch", "clustertrain.driver.backend")
 _OF_JOB = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 # What a process reads when it starts, or when it loads a library: a fork has the values of the server.
-_READ_ONCE = re.compile(r"(LD|MALLOC|OMP|KMP|GOMP|MKL|OPENBLAS|GLIBC)_.*|PYTHONHASHSEED")
+_READ_ONCE = re.compile(rf"{READ_ONCE}|PYTORCH_.*|PYTHONHASHSEED")
 _OF_RANK = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _MOST_BYTES = 2**18  # of a request: a socket takes less
 _MOST_FILES = 5  # with it: the connection, three streams, and the second channel of a rank without Ray

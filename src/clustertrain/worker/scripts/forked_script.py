@@ -30,10 +30,13 @@ from clustertrain.worker.machine.heap import keep_freed_memory
 from clustertrain.worker.scripts.main_program import exit_after, run_as_main
 from clustertrain.worker.scripts.process_group_end import let_gloo_finish_first
 
-# What Python, its modules, the C library, torch and numpy read once, and cannot be told later.
+READ_ONCE = (
+    r"TORCH(?!ELASTIC_|INDUCTOR_CACHE_DIR$).*|LANG|TZ|"
+    r"(LD|LC|MALLOC|GLIBC|OMP|KMP|GOMP|MKL|OPENBLAS|ATEN|KINETO|NPY|TQDM)_.*"
+)
+"""What the C library, torch, numpy and tqdm, which torch imports, read once, and cannot be told later."""
 _READ_ONCE = re.compile(
-    r"PYTHON(?!(PATH|UNBUFFERED|BREAKPOINT)$).*|TORCH(?!ELASTIC_|INDUCTOR_CACHE_DIR$).*|LANG|TZ|TMPDIR|"
-    r"PYTORCH_(?!ALLOC_CONF$).*|(LD|LC|MALLOC|GLIBC|OMP|KMP|GOMP|MKL|OPENBLAS|ATEN|KINETO|NPY)_.*"
+    rf"{READ_ONCE}|TMPDIR|PYTORCH_(?!ALLOC_CONF$).*|PYTHON(?!(PATH|UNBUFFERED|BREAKPOINT)$).*"
 )
 _CHANNEL = 3  # the descriptor of the keeper's socket
 _MOST_BYTES = 4096  # of an answer
