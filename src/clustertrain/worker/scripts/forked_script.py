@@ -126,7 +126,10 @@ def keep(script: Mapping[str, Any], files: list[int]) -> None:
     channel, output = files
     for target, file in enumerate((os.open(os.devnull, os.O_RDONLY), output, output, channel)):
         os.dup2(file, target)
-    os.closerange(_CHANNEL + 1, os.sysconf("SC_OPEN_MAX"))
+    for file in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        if file > _CHANNEL:
+            with suppress(OSError):  # of the listing
+                os.close(file)
     rank = socket.socket(fileno=_CHANNEL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     start = ScriptStart(**script)
