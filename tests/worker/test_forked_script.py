@@ -137,6 +137,22 @@ def test_its_end_is_that_of_python(run, tmp_path):
     assert (tmp_path / "left-open").read_text() == "all of it"
 
 
+def test_an_interrupt_ends_it_as_it_ends_python(run, capfd):
+    """A common handler of SIGTERM raises a KeyboardInterrupt, and what is registered saves."""
+    text = (
+        "import atexit, os, signal, threading, time\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "atexit.register(print, 'at exit')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(ScriptFailed) as failed:
+        run(text)
+    assert failed.value.returncode == -signal.SIGINT
+    assert capfd.readouterr().out.endswith("KeyboardInterrupt\nthread\nat exit\n")
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [("import os; os._exit(5)", 5), ("raise KeyboardInterrupt", -2), ("import sys; sys.exit(-1)", 255)],

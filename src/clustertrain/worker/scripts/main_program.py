@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import ctypes
 import os
 import runpy
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
@@ -59,6 +61,8 @@ def exit_after(run: Callable[[], object]) -> NoReturn:
                 frames = frames and frames.tb_next
             sys.excepthook(type(error), error.with_traceback(frames), frames)
             if isinstance(error, KeyboardInterrupt):
+                threading._shutdown()  # type: ignore[attr-defined]  # what Py_Exit calls below
+                atexit._run_exitfuncs()
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 os.kill(os.getpid(), signal.SIGINT)
     except SystemExit as ended:  # of the program, or of its excepthook
