@@ -151,6 +151,17 @@ def _leaves_no_trace(rank_info):
     )
 
 
+class WithLossAsNumber(Eleven):
+    def eval_step(self, model, batch):
+        loss, outputs, targets = super().eval_step(model, batch)
+        return loss.item(), outputs, targets
+
+
+def test_the_loss_of_an_evaluation_may_be_a_number(ranks):
+    expected = ranks(1).results(_frozen_evaluation, Eleven())
+    assert ranks(1).results(_frozen_evaluation, WithLossAsNumber()) == expected
+
+
 def test_evaluation_leaves_modes_and_random_numbers_as_they_were(ranks):
     assert ranks(2).results(_leaves_no_trace) == [(True, True, True, False)] * 2
 

@@ -162,7 +162,7 @@ class Evaluation:
             with self._precision.autocast():
                 loss, outputs, targets = self._task.eval_step(self._model, batch)
             self._metrics.update(outputs, targets, key.ids)
-            sums[0] += loss.detach().reshape(()).double() * len(key.ids)
+            sums[0] += torch.as_tensor(loss, dtype=torch.float64).detach().reshape(()) * len(key.ids)
             sums[1] += len(key.ids)
         for _ in range(self._passes_of_others):
             with self._precision.autocast():
