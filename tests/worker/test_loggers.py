@@ -85,6 +85,14 @@ def test_all_starts_of_a_generation_are_one_run_of_mlflow_with_each_step_once(ru
     assert (tags["clustertrain.run"], tags["clustertrain.generation"]) == (run.uri, "1")
 
 
+def test_names_that_mlflow_does_not_allow_are_changed(run, mlflow):
+    values = {"eval/acc@1": {1: 0.5}, "eval/iou (mean)": {1: 0.4}}
+    assert write_curve(run.attempt(1), values, "mlflow", **{"args.top-1%": 3})[0] == []
+    (found,) = mlflow.search_runs(["0"])
+    assert found.data.metrics == {"eval/acc_1": 0.5, "eval/iou _mean_": 0.4}
+    assert found.data.params == {"args.top-1_": "3"}
+
+
 def test_another_run_is_another_run_of_mlflow(run, mlflow):
     """A new generation, a start from the beginning with a changed job, a new run in a deleted place."""
     point = {"train/loss": {10: 1.0}}

@@ -7,6 +7,7 @@ that the runs of the storage share.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 # No telemetry, as with Ray, unless the user sets it. MLflow reads the variable when it is imported.
@@ -26,6 +27,7 @@ _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"  # MLflow 3.17 refuses a file store with
 _EXPERIMENT, _EXPERIMENT_ID, _DEFAULT_EXPERIMENT = "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "0"
 _MOST_METRICS, _MOST_PARAMS = 1000, 100  # of one request
 _MOST_CHARACTERS = 500  # of a parameter; newer servers take 6000
+_NOT_IN_NAMES = re.compile(r"[^\w/.\- :]")  # "acc@1": with one such name MLflow refuses the whole request
 CURVE_TAG, RUN_TAG, GENERATION_TAG = "clustertrain.curve", "clustertrain.run", "clustertrain.generation"
 
 
@@ -68,7 +70,8 @@ class MlflowRun:
         """Those that the run does not have. MLflow refuses another value for one that it has: a run that
         continues with a changed job keeps the first, and has the new one as a tag."""
         known = self._run.data.params
-        texts = {key: str(value)[:_MOST_CHARACTERS] for key, value in subject.hyperparameters.items()}
+        given = subject.hyperparameters.items()
+        texts = {_NOT_IN_NAMES.sub("_", key): str(value)[:_MOST_CHARACTERS] for key, value in given}
         params = [Param(key, text) for key, text in texts.items() if key not in known]
         for start in range(0, len(params), _MOST_PARAMS):
             self._client.log_batch(self._id, params=params[start : start + _MOST_PARAMS])
@@ -80,8 +83,8 @@ class MlflowRun:
         metrics = [
             Metric(name, value, int(point.time_s * 1000), point.step)
             for point in points
-            for name, value in point.values.items()
-            if point.step > self._last_step(name)
+            for given, value in point.values.items()
+            if point.step > self._last_step(name := _NOT_IN_NAMES.sub("_", given))
         ]
         for start in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(self._id, metrics=metrics[start : start + _MOST_METRICS])
