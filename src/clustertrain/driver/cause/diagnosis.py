@@ -16,7 +16,7 @@ from clustertrain.units import size_text
 
 OUT_OF_MEMORY, LIMIT = "out_of_memory", "limit"
 
-_ON_GPU = "use train.precision: bf16, or GPUs with more memory"
+ON_GPU = "use train.precision: bf16, or GPUs with more memory"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
 _CUDA = re.compile(
     r"(?:CUDA|HIP) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)"
@@ -105,7 +105,7 @@ def _of_rays_kill(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
 
 def _of_cuda(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
     if match.re is _CUDA_BARE:
-        return _out_of_memory(f"{who}: {match[0]}. The memory of the GPU is unknown.", _ON_GPU)
+        return _out_of_memory(f"{who}: {match[0]}. The memory of the GPU is unknown.", ON_GPU)
     has = (
         f"GPU {match['gpu']} has {match['total']} in all, of which {match['free']} were free."
         if match["gpu"] is not None
@@ -113,7 +113,7 @@ def _of_cuda(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
     )
     return _out_of_memory(
         f"{who}: out of GPU memory, {match['wanted']} were requested. {has}",
-        _ON_GPU,
+        ON_GPU,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from clustertrain.driver.cause.diagnosis import LIMIT, OUT_OF_MEMORY, Diagnosis
+from clustertrain.driver.cause.diagnosis import LIMIT, ON_GPU, OUT_OF_MEMORY, Diagnosis
 from clustertrain.node.gpus import FABRIC, GpuState
 from clustertrain.node.memory_kill import out_of_memory_text
 from clustertrain.units import size_bytes, size_text
@@ -149,7 +149,7 @@ def _of_library(who: str, library: str, match: re.Match[str]) -> str:
     return out_of_memory_text(
         f"{who}: {library} could not allocate memory on the GPU ({match[0]}).\n"
         f"{library} allocates its buffers beside torch, which keeps the memory that it has taken.",
-        "set env: {PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'}, or use GPUs with more memory",
+        ON_GPU,
     )
 
 
