@@ -85,6 +85,11 @@ CUDA = (
             LIMIT,
             ["/torch_10374_42_6", "64.0 MiB"],
         ),
+        (
+            "RuntimeError: unable to write to file </torch_8289_6066_0>: No space left on device (28)",
+            LIMIT,
+            ["/torch_8289_6066_0", "64.0 MiB"],
+        ),
         ("OSError: [Errno 24] Too many open files: 'a'", LIMIT, ["RLIMIT_NOFILE is 1024", "raised to 4096"]),
         (
             "RuntimeError: received 0 items of ancdata",

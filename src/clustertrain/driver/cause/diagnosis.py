@@ -26,7 +26,8 @@ _CUDA = re.compile(
 )
 _CUDA_BARE = re.compile(r"CUDA error: out of memory|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED")
 _SHM = re.compile(
-    r"unable to (?:allocate|open|resize|write)[^\n]*shared memory[^\n]*|"
+    r"unable to (?:allocate|open|resize)[^\n]*shared memory[^\n]*|"
+    r"unable to write to file </torch_[^\n]*|"  # of a script with an older torch
     r"insufficient shared memory \(shm\)|out of shared memory\. Please|"
     r"[^\n]*/dev/shm[^\n]*No space left on device|No space left on device[^\n]*/dev/shm[^\n]*"
 )
