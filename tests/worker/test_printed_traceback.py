@@ -70,6 +70,23 @@ def test_a_traceback_begins_on_the_line_of_a_progress_bar(shown):
     assert shown(bar + "1 / 0\n") == "rank 1, train.py:4: ZeroDivisionError: division by zero"
 
 
+IGNORED = """
+import atexit
+
+class Loader:
+    def __del__(self):
+        assert False, "can only test a child process"
+
+loader = Loader()
+atexit.register(lambda: [][0])
+"""
+
+
+def test_exceptions_that_python_ignores_at_its_end_are_not_its_cause(shown):
+    assert shown(IGNORED + "1 / 0\n") == "rank 1, train.py:10: ZeroDivisionError: division by zero"
+    assert shown(IGNORED + "raise SystemExit(1)\n") is None
+
+
 def test_a_traceback_may_have_colors():
     """As Python 3.13 prints it with FORCE_COLOR."""
     lines = [

@@ -22,6 +22,8 @@ _RANK = re.compile(r"^\[rank\d+\]:(?: |$)")
 _HEADER = re.compile(r"^(?:Original )?(?:  \+ Exception Group )?Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _ERROR = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
+# What Python prints of an exception that does not end it: of a destructor, of a function of atexit.
+_IGNORED = re.compile(r"^(?:Exception ignored |Error in atexit\.)")
 _RAISED_FROM = "The above exception was the direct cause of the following exception:"
 _WHILE_HANDLING = "During handling of the above exception, another exception occurred:"
 
@@ -41,7 +43,15 @@ def last_exception(output: Sequence[str], code: str, *, lines_after: int) -> Err
     """
     plain = (COLORS.sub("", line).rstrip() for line in output)  # Python 3.13 has some with FORCE_COLOR
     lines = [_PROGRESS_BAR.sub("", line) for line in plain if line]
-    return _last_exception(lines, code, lines_after)
+    return _last_exception(_without_ignored(lines), code, lines_after)
+
+
+def _without_ignored(lines: Sequence[str]) -> Sequence[str]:
+    """The lines up to the exceptions that Python has ignored after the last other one."""
+    headers = [n for n, line in enumerate(lines) if _HEADER.match(_RANK.sub("", line))]
+    last = next((n for n in reversed(headers) if n == 0 or not _IGNORED.match(lines[n - 1])), 0)
+    end = next((n for n in range(last, len(lines)) if _IGNORED.match(lines[n])), len(lines))
+    return lines[:end]
 
 
 def base_names(name: str) -> tuple[str, ...]:
