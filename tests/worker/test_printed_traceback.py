@@ -87,6 +87,11 @@ def test_exceptions_that_python_ignores_at_its_end_are_not_its_cause(shown):
     assert shown(IGNORED + "raise SystemExit(1)\n") is None
 
 
+def test_the_summary_of_wandb_is_not_output_of_the_script(shown):
+    text = "import atexit\natexit.register(print, *['wandb: loss 0.5'] * 20, sep='\\n')\n1 / 0\n"
+    assert shown(text) == "rank 1, train.py:3: ZeroDivisionError: division by zero"
+
+
 def test_a_traceback_may_have_colors():
     """As Python 3.13 prints it with FORCE_COLOR."""
     lines = [

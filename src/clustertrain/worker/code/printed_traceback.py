@@ -42,7 +42,8 @@ def last_exception(output: Sequence[str], code: str, *, lines_after: int) -> Err
         lines_after: how many lines of other output may follow.
     """
     plain = (COLORS.sub("", line).rstrip() for line in output)  # Python 3.13 has some with FORCE_COLOR
-    lines = [_PROGRESS_BAR.sub("", line) for line in plain if line]
+    # W&B prints a summary of many lines at the end of the process.
+    lines = [_PROGRESS_BAR.sub("", line) for line in plain if line and not line.startswith("wandb:")]
     return _last_exception(_without_ignored(lines), code, lines_after)
 
 
