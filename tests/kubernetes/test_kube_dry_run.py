@@ -49,9 +49,9 @@ def kubectl(kube: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch) -
     return Kubectl(namespace)
 
 
-def _wait_for_schema(kube: Kubernetes, version: str) -> None:
+def _wait_for_schema(kube: Kubernetes, version: str, resource: str = "rayjobs") -> None:
     """Where CRDs were applied just now the server accepts objects before it serves their schemas."""
-    explained = ("explain", "RayJob.spec", f"--api-version={version}")
+    explained = ("explain", f"{resource}.spec", f"--api-version={version}")
     kube.wait_for(lambda: kube.kubectl(*explained, check=False).returncode == 0, 240, "no schema is served")
 
 
@@ -210,7 +210,7 @@ def older_crds(kube: Kubernetes) -> Iterator[str]:
     for large in ("rayClusterSpec", "submitterPodTemplate"):  # the server needs a minute to learn these
         fields[large] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     with _served(kube, [crd]):
-        _wait_for_schema(kube, f"{group}/v1")
+        _wait_for_schema(kube, f"{group}/v1", crd["spec"]["names"]["plural"])
         yield f"{group}/v1"
 
 
