@@ -17,7 +17,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
-from clustertrain.storage import posix_tree
+from clustertrain.storage import posix, posix_tree
 from clustertrain.training.ranks.host import SaveProgress
 from commands import ran
 from shelves import shelf_at
@@ -150,6 +150,20 @@ def test_a_fenced_save_ends_the_training(tmp_path):
         made.finish()
     assert told.saved == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_older_checkpoints_that_cannot_be_removed_are_reported_and_fail_no_save(tmp_path, monkeypatch):
+    def refuse(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(posix, "remove_tree", refuse)
+    made, told = saver(tmp_path)
+    for step in range(1, 8):
+        made.save(state(), progress(step))
+    made.finish()
+    assert len(told.saved) == 7
+    assert len(told.failed) == 4
+    assert all("cannot be removed" in text for text in told.failed)
 
 
 @pytest.mark.parametrize("background", [True, False])

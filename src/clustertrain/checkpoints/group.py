@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from clustertrain.checkpoints.manifest import CheckpointName, Shelf
+from clustertrain.checkpoints.write import Committed
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import WrittenFile
 from clustertrain.training.ranks.host import SaveProgress
@@ -61,14 +62,12 @@ class PartWriter:
     restart: int
     group: SaveGroup
 
-    def commit(
-        self, files: dict[str, Callable[[Any], None]], progress: SaveProgress
-    ) -> tuple[CheckpointName, int]:
+    def commit(self, files: dict[str, Callable[[Any], None]], progress: SaveProgress) -> Committed:
         """Write the files; as Writer.commit, but an error is raised on rank 0."""
         name = CheckpointName(progress.step, self.attempt, self.restart)
         handle = self.group.begin(None)
         if handle is None:
-            return name, 0
+            return Committed(name, 0)
         written: dict[str, WrittenFile] | str
         try:
             tree = self.shelf.store.join_tree(f"{self.shelf.key}/{name}", handle)
@@ -79,4 +78,4 @@ class PartWriter:
         except Exception as error:  # noqa: BLE001  rank 0 raises it
             written = f"{type(error).__name__}: {error}"
         self.group.end(written)
-        return name, 0
+        return Committed(name, 0)

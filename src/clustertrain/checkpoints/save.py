@@ -127,7 +127,7 @@ class Saver:
         self, state: dict[str, Any], progress: SaveProgress, started: float, blocking_s: float | None
     ) -> None:
         try:
-            name, size_bytes = self._writer.commit(self._files(state), progress)
+            name, size_bytes, left = self._writer.commit(self._files(state), progress)
         except Exception as error:  # noqa: BLE001  nothing catches it in a thread: `check` raises it in the loop
             self._error = error
             self._failures += 1
@@ -143,6 +143,8 @@ class Saver:
             write_s=write_s,
             reason=progress.reason,
         )
+        if left is not None:
+            self._on_failed(left)
 
     def _held(self, state: dict[str, Any]) -> dict[str, Any]:
         """The part of the state that this rank copies and writes.

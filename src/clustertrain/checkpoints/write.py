@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustertrain.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, Shelf
 from clustertrain.checkpoints.retention import Retention
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 class Fenced(StorageError):
     """This writer's attempt or restart is no longer the newest; it may not commit."""
+
+
+class Committed(NamedTuple):
+    """A checkpoint that counts. `left`: why an older one could not be removed; None if all were."""
+
+    name: CheckpointName
+    size_bytes: int
+    left: str | None = None
 
 
 @dataclass
@@ -49,11 +57,8 @@ class Writer:
         name = CheckpointName.parse(tree)
         return name is not None and (name.attempt, name.restart) <= (self.attempt, self.restart)
 
-    def commit(
-        self, files: dict[str, Callable[[Any], None]], progress: SaveProgress
-    ) -> tuple[CheckpointName, int]:
-        """Write the files, then the manifest, make them visible, then prune. Returns the name and size in
-        bytes.
+    def commit(self, files: dict[str, Callable[[Any], None]], progress: SaveProgress) -> Committed:
+        """Write the files, then the manifest, make them visible, then prune.
 
         Args:
             files: for each file name a function that writes the content to an open file.
@@ -68,7 +73,7 @@ class Writer:
         handle = None
         try:
             if store.size_or_none(self.shelf.file_key(name)) is not None:
-                return name, 0  # a stop right after a periodic save: the same state
+                return Committed(name, 0)  # a stop right after a periodic save: the same state
             tree = store.new_tree(f"{self.shelf.key}/{name}")
             handle = tree.handle
         except OSError as error:
@@ -87,8 +92,7 @@ class Writer:
             tree.abort()
             raise
         self._check_fence(name)
-        self._prune(name)
-        return name, sum(file.size_bytes for file in tree.files.values())
+        return Committed(name, sum(file.size_bytes for file in tree.files.values()), self._prune(name))
 
     def _write(self, tree: Tree, files: dict[str, Callable[[Any], None]]) -> None:
         """Write own files, and add those of the other ranks."""
@@ -106,17 +110,19 @@ class Writer:
             "Earlier checkpoints were not changed. Free space or make it writable, then run again."
         )
 
-    def _prune(self, just_committed: CheckpointName) -> None:
+    def _prune(self, just_committed: CheckpointName) -> str | None:
+        """Remove what is no longer kept. Returns what could not be removed, and why; None if all was."""
         for old in self.retention.doomed(self.shelf, just_committed):
             try:
                 self.shelf.store.remove_tree(f"{self.shelf.key}/{old}", MANIFEST)
             except FileNotFoundError:
                 continue  # another process removed it
             except OSError as error:
-                raise StorageError(
+                return (
                     f"Checkpoint {just_committed} is committed, but {self.shelf.uri(old)} "
                     f"cannot be removed: {error}\nRemove it by hand, or the disk fills up."
-                ) from error
+                )
+        return None
 
     def _check_fence(self, name: CheckpointName) -> None:
         if not self.still_newest():
