@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import resource
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,19 @@ def test_a_full_disk_loses_lines_and_ends_nothing(run, path):
     path.write_bytes(b"")
     with pytest.raises(FileExistsError):
         EventLog(path / "events.jsonl").write("note", text="x")
+
+
+def test_a_line_that_a_full_disk_cuts_does_not_take_the_next_one_with_it(run, path):
+    log = EventLog(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        log.write("note", text="cut")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    for text in ("next", "last"):
+        log.write("note", text=text)
+    assert [record["text"] for record in read_events(run, KEY)] == ["next", "last"]
 
 
 def test_no_stream_is_no_events(run):

@@ -92,13 +92,14 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._cut = False  # a full disk has cut the last line: it would take the next one with it
 
     def write(self, kind: str, **fields: Any) -> None:
-        line = json.dumps({"kind": kind, "time": time.time(), **fields}) + "\n"
+        line = ("\n" * self._cut + json.dumps({"kind": kind, "time": time.time(), **fields}) + "\n").encode()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab", buffering=0) as file:
-                file.write(line.encode())
+                self._cut = file.write(line) < len(line)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
