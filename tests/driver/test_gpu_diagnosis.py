@@ -121,7 +121,7 @@ def test_memory_that_a_library_did_not_get(text, library):
     diagnosis = found(text)
     assert (diagnosis.cause, diagnosis.retry_after_s) == (OUT_OF_MEMORY, None)
     assert f"{WHO}: {library} could not allocate memory on the GPU" in diagnosis.text
-    assert "Lower train.batch_size" in diagnosis.text
+    assert "Use smaller batches (train.batch_size" in diagnosis.text
 
 
 SHM = (

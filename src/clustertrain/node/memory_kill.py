@@ -9,7 +9,10 @@ from clustertrain.node.limits import Cgroup, Limits
 from clustertrain.units import size_text
 
 _CLOSE = 0.95  # of a limit
-_SMALLER = "Lower train.batch_size (train.accumulate keeps the global batch) or train.loader_workers"
+_SMALLER = (
+    "Use smaller batches (train.batch_size with train.accumulate; a script has its own option) or fewer "
+    "loader workers"
+)
 _CONTINUE = "To continue with a changed job, start it again with --accept-changes."
 
 

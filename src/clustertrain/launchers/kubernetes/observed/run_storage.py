@@ -23,7 +23,7 @@ from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.target import NotThere
 from clustertrain.waiting import wait_until
 
-READ_S = 600  # `ckpt verify` and `ckpt export` read every byte
+READ_S = 3600  # `ckpt export` may send 100 GB, and `ckpt verify` reads every byte
 _START_LIMIT_S = 90.0
 _BLOCKED_AFTER_S = 15.0  # a volume or a node may take some seconds: earlier problems are ignored
 _POLL_S = 0.7
