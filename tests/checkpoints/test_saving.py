@@ -5,7 +5,9 @@ import sys
 import threading
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
 from clustertrain.checkpoints.write import Fenced, Writer
-from clustertrain.errors import StorageError
+from clustertrain.errors import JobError, StorageError
 from clustertrain.storage import posix, posix_tree
 from clustertrain.training.ranks.host import SaveProgress
 from commands import ran
@@ -52,6 +54,7 @@ def state(value=1.0):
         "optimizer": {"state": {0: {"exp_avg": torch.full((4, 3), value)}}, "lr": [value, (value, "text")]},
         "rng": torch.arange(5, dtype=torch.uint8),
         "step": int(value),
+        "best": {np.int64(7): np.float64(value)},  # numbers of numpy are read as Python's
     }
 
 
@@ -92,11 +95,9 @@ def test_a_state_without_a_model(tmp_path):
 
 
 def test_loading_runs_no_code(tmp_path):
-    made, _ = saver(tmp_path)
-    made.save({"evil": Told}, progress(1))
-    made.finish()
+    torch.save({"evil": Told}, tmp_path / TRAINING_FILE)
     with pytest.raises(Exception, match="Weights only load failed"):
-        load(tmp_path / "00000001-1.0")
+        load(tmp_path)
 
 
 def test_training_continues_during_the_write_and_does_not_change_it(tmp_path):
@@ -312,11 +313,21 @@ def test_pinned_memory_is_released_on_its_own_gpu_by_whichever_thread_frees_it(m
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_a_state_that_cannot_be_saved_is_not_passed_over(tmp_path, background):
+@pytest.mark.parametrize(
+    ("rest", "named"),
+    [
+        ({"lock": threading.Lock()}, r"state\.lock is of the type _thread\.lock"),
+        (
+            {"model": {"b": torch.ones(2)}, "log": [1, np.ones(2)]},
+            r"state\.log\.1 is of the type numpy\.ndarray",
+        ),
+        ({"best": {Path("a"): 0.5}}, r"state\.best\.key a is of the type pathlib\."),
+    ],
+)
+def test_a_state_that_no_resume_could_read_is_not_passed_over(tmp_path, background, rest, named):
     made, told = saver(tmp_path, background=background)
-    lock = threading.Lock()
-    with pytest.raises(TypeError, match="pickle"):
-        made.save({"lock": lock}, progress(1))
+    with pytest.raises(JobError, match=named):
+        made.save(rest, progress(1))
         made._join()
         made.check()
     assert len(told.failed) == 1

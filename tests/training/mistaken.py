@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -136,6 +137,21 @@ class NoOptimizer(Fine):
 class BrokenScheduler(Fine):
     def scheduler(self, optimizer, total_steps):
         return torch.optim.lr_scheduler.StepLR(optimizer)  # here: BrokenScheduler
+
+
+class Table:
+    """A schedule with an array."""
+
+    def __init__(self):
+        self.factors = np.linspace(1, 0, 9)
+
+    def __call__(self, step):
+        return self.factors[step]
+
+
+class UnreadableScheduler(Fine):
+    def scheduler(self, optimizer, total_steps):  # here: UnreadableScheduler
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, Table())
 
 
 class TwoValues(Fine):

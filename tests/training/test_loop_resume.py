@@ -7,8 +7,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
-from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR, LinearLR, MultiStepLR, SequentialLR
 
 from clustertrain.training.loop import train
 from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
@@ -53,9 +55,21 @@ class WarmedUp(Classify):
         return SequentialLR(optimizer, [warm_up, rest], milestones=[8])
 
 
-def test_a_resume_in_a_warm_up_goes_on_to_the_next_scheduler():
-    whole = run_task(ALONE, WarmedUp(), SETTINGS)
-    resumed = run_task(ALONE, WarmedUp(), SETTINGS, whole.saves[5])
+class OfNumpy(Classify):
+    """Its learning rates are numbers of numpy, of 32 bits."""
+
+    def optimizer(self, model):
+        return SGD(model.parameters(), lr=np.float32(0.1), momentum=0.9)
+
+    def scheduler(self, optimizer, total_steps):
+        return LambdaLR(optimizer, lambda step: np.cos(step / total_steps, dtype=np.float32))
+
+
+@pytest.mark.parametrize("task", [WarmedUp, OfNumpy])
+def test_a_resume_in_a_warm_up_continues_the_schedule(task):
+    settings = replace(SETTINGS, lr=LearningRate(warmup_steps=7))
+    whole = run_task(ALONE, task(), settings)
+    resumed = run_task(ALONE, task(), settings, whole.saves[5])
     end = whole.result.step
     assert end > 8 + 9 and same(resumed.state(end), whole.state(end))
 

@@ -51,6 +51,9 @@ MISTAKES = {
     mistaken.OtherOptimizer: ["has 6 parameters; 6 of them are not parameters of the model"],
     mistaken.NoOptimizer: ["returned NoneType, not a torch.optim.Optimizer"],
     mistaken.BrokenScheduler: [r"BrokenScheduler.scheduler\(\) raised TypeError: .*step_size"],
+    mistaken.UnreadableScheduler: [
+        r"state.scheduler.lr_lambdas.0.factors is of the type numpy.ndarray: no resume could read it"
+    ],
     mistaken.TwoValues: [
         r"eval_step\(\) raised ValueError: not enough values",
         r"Return \(mean loss, outputs",

@@ -25,6 +25,7 @@ from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import JobError, StorageError
 from clustertrain.training.ranks.dtensors import is_divided, local, map_state
 from clustertrain.training.ranks.host import SaveProgress
+from clustertrain.training.saving import check_readable
 
 if TYPE_CHECKING:
     from clustertrain.checkpoints.group import PartWriter
@@ -127,6 +128,7 @@ class Saver:
         self, state: dict[str, Any], progress: SaveProgress, started: float, blocking_s: float | None
     ) -> None:
         try:
+            check_readable(state)
             name, size_bytes, left = self._writer.commit(self._files(state), progress)
         except Exception as error:  # noqa: BLE001  nothing catches it in a thread: `check` raises it in the loop
             self._error = error

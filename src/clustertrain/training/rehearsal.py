@@ -22,6 +22,7 @@ from clustertrain.training.model.building import make_model
 from clustertrain.training.model.unused_parameters import check_gradients
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import restoring_rng, seed_all
+from clustertrain.training.saving import check_readable
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
@@ -65,6 +66,7 @@ def _rehearse(
         remedy="Correct the model; `args` of the job are the arguments of the task.",
     ):
         model = make_model(task, settings, rank_info)
+        check_readable({"model": model.state_dict()})
         if settings.strategy == "fsdp" and world_size > 1:
             find_blocks(task, model, settings)
     remedy = f"Its argument has the paths of the job's `data`: {', '.join(data) or 'none'}."
@@ -76,7 +78,9 @@ def _rehearse(
     order = order_of(training_data, size, settings, sizes, rank=0, start=Position())
     check_profile(order)
     with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
-        Optimization(task, model, order, precision.scaler)
+        optimization = Optimization(task, model, order, precision.scaler)
+    with refusing(task, "scheduler", remedy=""):
+        check_readable(optimization.state())
     if settings.processes:
         sent_copy(batch_fetch(training_data, collate_of(task), ""), settings.processes)
     key = next(iter(order))

@@ -1,5 +1,5 @@
-"""A save on all ranks: a rank that waits for the write of a checkpoint is in the phase "save". Also what a
-function keeps of a restored state.
+"""A save on all ranks: a rank that waits for the write of a checkpoint is in the phase "save". Also which
+states a resume can read, and what a function keeps of a restored one.
 
 A watchdog ends a rank whose phase shows no progress. The progress of a write are its bytes: while they
 increase on any rank, every rank that waits begins the phase again. A disk that stands still ends the wait.
@@ -7,13 +7,17 @@ increase on any rank, every rank that waits begins the phase again. A disk that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import pickle
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
+from clustertrain.errors import JobError
 from clustertrain.training.nested_tensors import map_tensors
 from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.ranks.dtensors import map_state
 from clustertrain.training.ranks.host import Host, SaveProgress
 
 _SMALL_BYTES = 4096
@@ -68,3 +72,35 @@ def owned(state: Any, device: torch.device) -> Any:
         return tensor.clone() if device.type == "cpu" or tensor.nbytes <= _SMALL_BYTES else tensor
 
     return map_tensors(state, kept)
+
+
+def check_readable(state: Mapping[str, Any]) -> None:
+    """Check that a resume can read a state: torch.save writes more than torch.load takes with weights_only.
+
+    Raises:
+        JobError: it cannot; names the first such value.
+    """
+    if found := _unreadable("state", map_state(dict(state), lambda path, tensor: None)):
+        path, value = found
+        kind = type(value)
+        raise JobError(
+            f"{path} is of the type {kind.__module__}.{kind.__qualname__}: no resume could read it from a "
+            "checkpoint.\n"
+            "Save only tensors, numbers, strings, and dicts, lists and tuples of them: for example "
+            "torch.from_numpy(array), vars(namespace), str(path)."
+        )
+
+
+def _unreadable(path: str, value: Any) -> tuple[str, Any] | None:
+    """The first value in nested ones that is not read again, with its path, or None."""
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except (AttributeError, TypeError, pickle.PickleError):
+        parts: Iterable[tuple[Any, Any]] = enumerate(value) if isinstance(value, list | tuple) else ()
+        if isinstance(value, dict):
+            parts = [*value.items(), *((f"key {key}", key) for key in value)]
+        return next(filter(None, (_unreadable(f"{path}.{k}", part) for k, part in parts)), (path, value))
+    return None

@@ -34,6 +34,7 @@ from clustertrain.node.limits import Limits, read_limits
 from clustertrain.storage import Location, open_store
 from clustertrain.training.copied_step import fill, is_whole, whole_state
 from clustertrain.training.last_step import parts_in, with_own_part
+from clustertrain.training.ranks.dtensors import map_state
 from clustertrain.training.ranks.host import KeptStep
 from clustertrain.worker.restart_plan import RestartPlan
 
@@ -184,7 +185,8 @@ def save() -> None:
         rest = {key: value for key, value in state.items() if key != "model"}
         parts = {MODEL_FILE: state["model"], TRAINING_FILE: rest}
         with suppress(Fenced):  # it went on to the next step
-            writer.commit({file: partial(torch.save, part) for file, part in parts.items()}, progress)
+            plain = map_state(parts, lambda path, tensor: tensor)
+            writer.commit({file: partial(torch.save, part) for file, part in plain.items()}, progress)
             return
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -37,13 +38,19 @@ def whole(tensor: Any) -> torch.Tensor:
 
 def map_state(state: Any, change: Callable[[str, torch.Tensor], Any], path: str = "") -> Any:
     """Nested dicts, lists and tuples with `change(path, tensor)` in place of each tensor; a path has the keys
-    with dots between them."""
+    with dots between them. A number of numpy becomes Python's, which torch.load reads with weights_only."""
     if isinstance(state, torch.Tensor):
         return change(path, state)
     if isinstance(state, dict):
         kind = Counter if isinstance(state, Counter) else dict  # MultiStepLR counts its milestones in one
-        return kind({k: map_state(v, change, f"{path}.{k}" if path else str(k)) for k, v in state.items()})
+        paths = {k: f"{path}.{k}" if path else str(k) for k in state}
+        return kind({of_python(k): map_state(v, change, paths[k]) for k, v in state.items()})
     if isinstance(state, list | tuple):
         items = [map_state(v, change, f"{path}.{i}") for i, v in enumerate(state)]
         return items if isinstance(state, list) else tuple(items)
-    return state
+    return of_python(state)
+
+
+def of_python(value: Any) -> Any:
+    """A number of numpy as Python's; another value as it is."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from clustertrain.errors import JobError
 from clustertrain.training.data.sampling import TrainOrder
-from clustertrain.training.ranks.dtensors import whole
+from clustertrain.training.ranks.dtensors import map_state, of_python, whole
 from clustertrain.training.saving import owned
 from clustertrain.training.step.precision import LossScaler
 from clustertrain.training.task import Task
@@ -44,6 +44,9 @@ class Optimization:
         _check_parameters(task, self.optimizer, model)
         optimized = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
         self._optimized = [parameter for parameter in self._parameters if id(parameter) in optimized]
+        for group in self.optimizer.param_groups:  # as a resume reads them: numpy's of fewer bits round more
+            options = {key: value for key, value in group.items() if key != "params"}
+            group.update(map_state(options, lambda path, tensor: tensor))
         base = settings.lr.base_batch_size or order.sizes.batch_size
         self._unscaled_lr = float(self.optimizer.param_groups[0]["lr"])
         for group in self.optimizer.param_groups:
@@ -120,7 +123,7 @@ class Optimization:
         """Step with the scheduler's learning rates × `warmup`; then restore the scheduler's learning
         rates."""
         groups = self.optimizer.param_groups
-        lrs = [group["lr"] for group in groups]
+        lrs = [of_python(group["lr"]) for group in groups]  # a scheduler may have computed with numpy
         for group, lr in zip(groups, lrs, strict=True):
             group["lr"] = lr * warmup
         self.lr = float(groups[0]["lr"])
