@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR, LinearLR, MultiStepLR, Sequential
 from clustertrain.training.loop import train
 from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
 from training.ranks import ALONE
-from training.tasks import Classify, MemoryRun, run_task, same
+from training.tasks import Classify, MemoryRun, Net, run_task, same
 
 SETTINGS = TrainSettings(
     epochs=2,
@@ -72,6 +72,27 @@ def test_a_resume_in_a_warm_up_continues_the_schedule(task):
     resumed = run_task(ALONE, task(), settings, whole.saves[5])
     end = whole.result.step
     assert end > 8 + 9 and same(resumed.state(end), whole.state(end))
+
+
+class Renaming(Net):
+    """As heads of Mask2Former: a state without a version has old names."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        if local_metadata.get("version", 1) < 2:
+            state_dict["old.weight"] = state_dict.pop("head.weight")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
+class Versioned(Classify):
+    def model(self):
+        return Renaming()
+
+
+def test_a_resume_knows_the_versions_of_the_modules():
+    whole = run_task(ALONE, Versioned(), SETTINGS)
+    assert run_task(ALONE, Versioned(), SETTINGS, whole.saves[5]).result == whole.result
 
 
 def test_settling_the_buckets_is_what_makes_it_so(ranks, monkeypatch):

@@ -73,6 +73,7 @@ def test_the_state_counts_only_while_nothing_has_changed_it(tmp_path):
     do_step(model, kept, meter, 1)
     mark, _, state = kept.state()
     assert (mark, state["mark"], state["model"].keys()) == (2, 2, {"weight", "bias"})
+    assert state["model"]._metadata == model.state_dict()._metadata
     model(torch.randn(4, 3))
     assert kept.is_still(2), "the forward pass has changed buffers only"
     with torch.no_grad():

@@ -27,6 +27,7 @@ from torch.serialization import set_default_mmap_options
 from torch.utils._pytree import tree_leaves
 
 from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.dtensors import with_versions
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.ranks.rng import cpu_states, pack_rng
 from clustertrain.training.step.running_loss import Meter
@@ -53,7 +54,7 @@ def parts_in(file: Path) -> dict[int, dict[str, Any]]:
 def with_own_part(state: dict[str, Any], own: dict[str, Any], world_size: int) -> dict[str, Any]:
     """The state as a checkpoint has it, with the own part of the same mark. The random states of the other
     ranks are not known; each rank uses its own."""
-    model = {**state["model"], **own["buffers"]}
+    model = with_versions({**state["model"], **own["buffers"]}, state["model"])
     return {**state, "model": model, **of_rank(own, state["flushed_step"], world_size)}
 
 
@@ -225,6 +226,7 @@ class LastStep:
         if state["model"].keys() != self._names:  # it has a new buffer
             return None
         model = {name: value for name, value in state["model"].items() if name not in self._places}
+        model = with_versions(model, state["model"])
         return mark, progress, {**state, "model": model, "mark": mark}
 
     def is_still(self, mark: int) -> bool:
