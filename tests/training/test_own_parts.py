@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from clustertrain.training.last_step import LastStep, parts_in, with_own_part
+from clustertrain.training.model.recomputing import recomputing
 from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.step.running_loss import Meter
 from training.ranks import ALONE
@@ -114,6 +115,17 @@ def test_a_model_that_cannot_be_kept_exactly_or_cheaply_is_trained_as_before(tmp
     kept.open(tmp_path / "own", ROOM_BYTES)
     do_step(model, kept, meter, 1)
     assert kept.state() is None and not (tmp_path / "own").exists()
+
+
+def test_a_model_with_activation_checkpointing_is_kept(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.BatchNorm1d(3)))
+    recomputing(model, model[1], "blocks")
+    kept, meter = last_step(model)
+    kept.open(file := tmp_path / "own", ROOM_BYTES)
+    do_step(model, kept, meter, 1)
+    buffers = {name: buffer for name, buffer in model.state_dict().items() if name.startswith("1.0.running")}
+    found = read_own_part(file, 2).buffers
+    assert len(buffers) == 2 and all(torch.equal(found[name], buffers[name]) for name in buffers)
 
 
 def test_a_buffer_that_the_model_replaces_is_copied_and_one_of_another_shape_ends_it(tmp_path):

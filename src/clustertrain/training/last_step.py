@@ -26,6 +26,7 @@ from torch import nn
 from torch.serialization import set_default_mmap_options
 from torch.utils._pytree import tree_leaves
 
+from clustertrain.training.model.recomputing import WRAPPER
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.dtensors import with_versions
 from clustertrain.training.ranks.host import SaveProgress
@@ -239,7 +240,7 @@ def _buffers_of(model: nn.Module) -> dict[str, tuple[nn.Module, str]] | None:
     """The module of each buffer in the model's state_dict, and its name there. None if the state_dict has
     something else that a forward pass could change, or a buffer that is not plain memory."""
     places = {
-        f"{prefix}.{name}" if prefix else name: (module, name)
+        f"{prefix}.{name}".removeprefix(".").replace(WRAPPER, ""): (module, name)
         for prefix, module in model.named_modules(remove_duplicate=False)
         for name, buffer in module._buffers.items()
         if _is_plain(buffer) and name not in module._non_persistent_buffers_set
