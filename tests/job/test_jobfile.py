@@ -133,6 +133,11 @@ def refusal(load, tmp_path):
             "job.yaml:4:7: data: a list is not accepted\nmust be a mapping of names to values",
         ),
         (
+            TASK + "slurm: {setup: module load cuda}",
+            "job.yaml:4:16: slurm.setup: 'module load cuda' is not accepted\nmust be a list\n"
+            'write it in brackets: ["module load cuda"]',
+        ),
+        (
             TASK + "data: {A: {uri: x}}",
             "job.yaml:4:8: data: 'A' is not a valid name\nmust match ^[a-z][a-z0-9_]*$",
         ),

@@ -85,6 +85,8 @@ def _rule(error: ErrorDetails, path: Keys) -> str:
         rule += ", and YAML reads on, yes, off and no as true and false\nwrite it in quotes"
     elif kind == "string_type" and isinstance(value, int | float):
         rule += f'\nwrite it in quotes: "{value}"'
+    elif kind == "tuple_type" and isinstance(value, str | int | float):
+        rule += f"\nwrite it in brackets: [{shortened(as_json(value))}]"
     elif kind == "literal_error":
         near = get_close_matches(str(value), re.findall(r"'([^']*)'", context["expected"]), n=1)
         rule += f"\ndid you mean '{near[0]}'?" if near else ""
@@ -107,6 +109,7 @@ _RULES = {
     "string_too_short": "must not be empty",
     "string_type": "must be text",
     "too_short": "must not be empty",
+    "tuple_type": "must be a list",
     "value_error": "{error}",
 }
 
