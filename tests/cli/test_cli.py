@@ -54,6 +54,14 @@ def test_a_character_that_the_locale_lacks_is_no_traceback(tmp_path):
     assert r"COMMAND\u2026" in ran(command, code=0, env=latin1, timeout=60).stdout
 
 
+def test_a_full_or_closed_output_is_no_traceback():
+    program = "import sys; from clustertrain.cli.main import main; main(['--version'], standalone_mode=False)"
+    command = shlex.join([sys.executable, "-c", f"{program}; sys.stdout.isatty()"])
+    full = ran(["bash", "-c", f"{command} >/dev/full"], code=EXIT_STORAGE, timeout=60).stderr
+    assert full == "error: The output cannot be written: No space left on device.\nFree space there.\n"
+    ran(["bash", "-c", f"{command} >&-"], code=0, timeout=60)
+
+
 def test_a_current_folder_that_was_removed_is_no_traceback(cli, tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from contextlib import closing
 from functools import partial
@@ -33,6 +35,7 @@ from clustertrain.cli.where import Named, about_run, echo_lines, job_here, note
 from clustertrain.errors import (
     EXIT_INTERRUPTED,
     EXIT_STOPPED,
+    EXIT_STORAGE,
     ClusterTrainError,
     JobError,
     RunStopped,
@@ -51,6 +54,17 @@ class _Commands(click.Group):
     """An error of clustertrain ends the command with its text and exit code, without a traceback, and output
     that the locale cannot encode is no error."""
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        _open_streams()
+        try:
+            return super().main(*args, **options)
+        except OSError as error:  # of a file it has a name, or is a StorageError
+            if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes its buffer once more at the end
+            click.echo(f"error: The output cannot be written: {error.strerror}.\nFree space there.", err=True)
+            sys.exit(EXIT_STORAGE)
+
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         from clustertrain.observe.terminal_text import escape_unencodable
 
@@ -66,6 +80,14 @@ class _Commands(click.Group):
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:  # before a run handles signals itself
             ctx.exit(EXIT_INTERRUPTED)
+
+
+def _open_streams() -> None:
+    """Open the standard streams that the parent has closed (`>&-`), on /dev/null."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
 
 
 def _check_current_folder() -> None:
