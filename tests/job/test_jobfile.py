@@ -222,11 +222,16 @@ def test_a_folder_is_no_job_file(tmp_path):
         load_job(tmp_path / ("n" * 300))
 
 
-def test_a_folder_that_no_job_could_name_is_refused(tmp_path):
-    (tmp_path / "a\nb").mkdir()
-    (tmp_path / "a\nb" / "job.yaml").write_text(TASK)
-    with pytest.raises(JobError, match="control characters") as caught:
-        load_job(tmp_path / "a\nb" / "job.yaml")
+@pytest.mark.parametrize(
+    ("name", "shown"), [("a\nb", r"a\n"), ("a\xa0b", r"a\xa0"), ("a\udcfcb", r"a\udcfc")]
+)
+def test_a_folder_that_no_job_could_name_is_refused(tmp_path, monkeypatch, name, shown):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "job.yaml").write_text(TASK)
+    monkeypatch.chdir(tmp_path / name)
+    with pytest.raises(JobError, match="not printable") as caught:
+        load_job("job.yaml")
+    assert f"/{shown}b/job.yaml'" in str(caught.value).splitlines()[0]
     assert len(str(caught.value).splitlines()) == 2
 
 

@@ -71,8 +71,11 @@ def _document(job: JobSource, sets: Sequence[str]) -> Document:
     """The text of a job with the `--set` overrides."""
     if isinstance(job, Mapping):
         document = _read_job(_as_yaml(job), lambda line, column: TextPosition((line, column), "the job"))
-    elif not str(Path(job).absolute()).isprintable():
-        raise JobError(f"{str(job)!r}: a path with control characters\nrename the file or its folder")
+    elif not (path := str(Path(job).absolute())).isprintable():
+        raise JobError(
+            f"{path!r}: a path with characters that are not printable, shown with \\\n"
+            "rename the file or its folder"
+        )
     else:
         document = _read_job(text_of(Path(job)), positions_in(str(job)))
     for number, override in enumerate(sets):
