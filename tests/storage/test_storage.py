@@ -439,6 +439,18 @@ def test_a_removal_without_permission_is_not_about_links(posix_store, monkeypatc
         posix_store.remove("a")
 
 
+def test_trees_in_a_folder_that_may_only_be_listed(posix_store, monkeypatch):
+    """As after `chmod -R 644`."""
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    posix_store.write_atomic("shelf/a/M", b"")
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(StorageError, match=r"shelf/a cannot be read by uid \d+: Permission denied"):
+        posix_store.trees("shelf", "M")
+
+
 def test_a_storage_that_is_a_file_is_named_as_such(tmp_path):
     (tmp_path / "train.py").touch()
     with pytest.raises(StorageError, match="A part of the path is a file"):

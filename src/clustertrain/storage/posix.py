@@ -121,7 +121,7 @@ class PosixStore:
         folder = self._path(prefix)
         while True:
             found = self.list(prefix)
-            trees = [name for name in found if (folder / name).is_dir()]
+            trees = [name for name in found if _unless_absent(folder / name, "read", (folder / name).is_dir)]
             if all(os.path.lexists(folder / name) for name in set(found) - set(trees)):
                 return trees
             # One was removed meanwhile, so the listing may lack the one for which it was.
