@@ -69,6 +69,7 @@ def test_a_failure_that_takes_no_time_is_caused_again(name):
         ("Epoch 3: loss 0.1\nsaved a checkpoint\n", None),
         ("Traceback (most recent call last):\n  File 'a.py'\nValueError: upside down\n", "unknown"),
         ("ValueError: upside down\n", None),  # printed, without a traceback
+        ("train.py ended by signal 15 (SIGTERM) on rank 1.\n", "killed"),
     ],
 )
 def test_an_unknown_failure_is_known_to_be_unknown(text, name):

@@ -88,6 +88,27 @@ def test_what_a_rank_raised_by_itself_comes_before_what_others_printed(attempt):
     assert summary(attempt) == []
 
 
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/job/a.py", line 9, in main
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/job/a.py", line 3, in f
+    | OutOfData: no more
+    +------------------------------------
+"""
+
+
+@pytest.mark.parametrize("traceback", [RAISED.format("a.f.<locals>.OutOfData: no more"), GROUP, ""])
+def test_an_exception_of_an_own_class_is_named_with_its_line(attempt, traceback):
+    """Without a traceback: it is too long for the end of the log that is read."""
+    fail(attempt, "rank 2, a.py:3 in f: OutOfData: no more\n  called from b.py:1", rank=2, error="OutOfData")
+    log(attempt, 2, f"{RAISED.format('OSError: No space left on device')}it was handled\n{traceback}")
+    found = explain(attempt.run)
+    assert (found.failure, found.rank) == ("own_exception", 2)
+    assert found.cause.endswith("OutOfData: no more at a.py:3 (your own code)")
+
+
 INSTALLED = "/usr/lib/python3.11/json/decoder.py", "/env/lib/python3.12/site-packages/pandas/io.py"
 
 

@@ -112,6 +112,11 @@ def test_causes_are_read_and_groups_are_not(shown):
     assert shown(FAILS + f"try:\n    main()\nexcept ValueError as error:\n    raise {group}\n") is None
 
 
+def test_the_class_of_an_exception_may_be_defined_in_a_function(shown):
+    text = "def main():\n    class NoData(Exception): ...\n    raise NoData('at 3')\n\nmain()\n"
+    assert shown(text) == "rank 1, train.py:3 in main: NoData: at 3\n  called from train.py:5"
+
+
 def test_code_that_does_not_compile(shown):
     assert shown("x = 1\nclass A(:\n") == "rank 1, train.py:2: SyntaxError: invalid syntax"
 

@@ -98,6 +98,12 @@ def test_its_exception_is_named_with_its_line_as_that_of_a_task_is(run):
     assert caught.value.report.name == "ValueError"
 
 
+def test_an_exception_with_a_message_of_megabytes_on_one_line_is_named(run):
+    with pytest.raises(ScriptFailed, match=r"^rank 1, train.py:1: ValueError: no x+") as caught:
+        run("raise ValueError('no ' + 'x' * 2_000_000)")
+    assert len(str(caught.value)) < 1000
+
+
 def test_a_traceback_is_no_cause_of_another_exit_code(run):
     logged = "import traceback, sys\ntry:\n    1 / 0\nexcept ArithmeticError:\n    traceback.print_exc()\n"
     with pytest.raises(ScriptFailed, match=r"exit code 7 on rank 1\.\nIts last lines:") as caught:

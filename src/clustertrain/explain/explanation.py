@@ -125,7 +125,7 @@ def summary(attempt: Attempt) -> list[str]:
     hit = _decisive(start, hits)
     if hit is None or hit.entry.told:
         return []
-    if hit.entry is UNKNOWN and (hit.source.order == 0 or hit.message in result.text):
+    if hit.entry is UNKNOWN and (hit.source.order == 0 or hit.is_told_in(result.text)):
         return []
     return _explained(start, hit, hits).first_lines()
 
@@ -152,8 +152,11 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
     if said is not None and said.entry.kind == "consequence":
         return first_cause(hits)
     unknown = [hit for hit in own if hit.entry is UNKNOWN] if said is None else []
-    raised = next((hit for hit in unknown if hit.message in failure.text), None)
-    return raised or first_cause(unknown or own) or ended or Hit(UNKNOWN, next(start.records()), 0)
+    raised = next((hit for hit in unknown if hit.is_told_in(failure.text)), None)
+    recorded = Hit(UNKNOWN, next(start.records()), 0)
+    if said is None and raised is None and recorded.is_recorded:  # its traceback is too long for what is read
+        return recorded
+    return raised or first_cause(unknown or own) or ended or recorded
 
 
 def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:

@@ -10,23 +10,30 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.explain.catalogue import UNKNOWN, Entry, catalogue
 
 _BEFORE, _AFTER = 3, 2  # lines of evidence around the one that decides
+_LONGEST_LINE = 500  # of evidence, in characters
 _TRACEBACK = "Traceback (most recent call last):"
-_RAISED = re.compile(
-    r"^(?:\[rank\d+\]:\s?)?(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failed|Exit)\b(?::.*)?$", re.M
-)
+# Before each line of a traceback: "[rank1]: ", and "  | " of an exception group.
+_OF_RANK = re.compile(r"^(?:\[rank\d+\]:\s?)?")
+_PREFIX = re.compile(rf"{_OF_RANK.pattern}(?: *\| ?)?")
+_RAISED = re.compile(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failed|Exit)\b(?::.*)?$")
+# The first line after the frames; a group is in the words of its members.
+_AFTER_FRAMES = re.compile(r"^(?!(?:Base)?ExceptionGroup:|clustertrain: )[A-Za-z_][\w.<>]*(?:: .*)?$")
+# Of a failure whose traceback is not in the end of the log: "rank 1, train.py:12 in f: ValueError: no".
+_RECORDED = re.compile(r"^rank \d+, (?P<at>[^:]+:\d+)(?: in [^:]+)?: (?P<message>.*)")
 _WRAPPER = re.compile(  # what another process reports of an exception that its own log has
     r"Process(?:Raised|Exited)Exception|ChildFailedError|Ray\w*Error|ActorDiedError|WorkerGroupError|"
     r"UserCodeFailed|ScriptFailed"
 )
-_FRAME = re.compile(r'^(?:\[rank\d+\]: ?)? *File "(?P<path>.+)", line (?P<line>\d+)')
+_FRAME = re.compile(r'^ *File "(?P<path>.+)", line (?P<line>\d+)')
 _NOT_OWN = re.compile(r"^<|/(?:site|dist)-packages/|/lib/python3|/clustertrain/(?:training|worker)/")
+_COMPARED = 200  # characters of a message: a record has its beginning
 _TIME = re.compile(r"(?:\d{4}-\d\d-\d\d[ T]|\b[IWEF]\d{4} )(?P<at>\d\d:\d\d:\d\d)")
 
 
@@ -70,17 +77,30 @@ class Hit:
 
     @property
     def message(self) -> str:
-        """The line without torch's `[rank1]: ` before it."""
-        return self.line.partition("]: ")[2] if self.line.startswith("[rank") else self.line
+        """The line without what is before each line of a traceback, or before the exception in a record."""
+        recorded = _RECORDED.match(self.line)
+        return _PREFIX.sub("", self.line) if recorded is None else recorded["message"]
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is the record of an exception that a line of the user's own code raised."""
+        return _RECORDED.match(self.line) is not None
+
+    def is_told_in(self, text: str) -> bool:
+        """Whether a record, which leaves out the module of a class, is about this exception."""
+        return re.sub(r"^(?:[\w<>]+\.)+", "", self.message)[:_COMPARED] in text
 
     @property
     def own_line(self) -> str:
         """The innermost line of the user's own code in the traceback that it ends: `train.py:12`; empty
         if there is none."""
+        if (recorded := _RECORDED.match(self.line)) is not None:
+            return recorded["at"]
         for line in reversed(self.lines[: self.index]):
             if _TRACEBACK in line:
                 break
-            if (frame := _FRAME.match(line)) is not None and not _NOT_OWN.search(frame["path"]):
+            frame = _FRAME.match(_PREFIX.sub("", line))
+            if frame is not None and not _NOT_OWN.search(frame["path"]):
                 return f"{Path(frame['path']).name}:{frame['line']}"
         return ""
 
@@ -117,7 +137,9 @@ class Hit:
         source = self.source
         rank = "" if source.rank is None else f"rank {source.rank}"
         at = self.at if n == self.index else ""
-        parts = (f"{source.name}:{source.first_line + n}", rank, at, self.lines[n].strip())
+        text = self.lines[n].strip()
+        text = text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"
+        parts = (f"{source.name}:{source.first_line + n}", rank, at, text)
         return "  ".join(part for part in parts if part)
 
 
@@ -130,12 +152,25 @@ def hits_of(source: Source) -> list[Hit]:
         matches = [match for pattern in entry.lines if (match := pattern.search(text)) is not None]
         if matches:
             found.setdefault(_index(text, min(match.end() for match in matches)), entry)
-    begins = text.find(_TRACEBACK)
-    for match in _RAISED.finditer(text, begins) if begins >= 0 else ():
-        index = _index(text, match.start())
-        if index not in found and not _WRAPPER.search(match[0]) and _knows(match[0]) is None:
+    for index, line in _raised(source):
+        if index not in found and not _WRAPPER.search(line) and _knows(line) is None:
             found[index] = UNKNOWN
     return [Hit(entry, source, index) for index, entry in sorted(found.items())]
+
+
+def _raised(source: Source) -> Iterator[tuple[int, str]]:
+    """The lines that end a traceback, whatever the name of the class, and later ones that look like it."""
+    text, has_frames = source.text, False
+    if (begins := text.find(_TRACEBACK)) < 0:
+        return
+    prefix = _PREFIX if source.name.endswith(".log") else _OF_RANK  # a record has "  | " before any output
+    for index, printed in enumerate(text[begins:].split("\n"), _index(text, begins)):
+        line = prefix.sub("", printed)
+        if _TRACEBACK in line:
+            has_frames = True
+        elif (has_frames and _AFTER_FRAMES.match(line)) or _RAISED.match(line):
+            has_frames = False
+            yield index, line
 
 
 def first_cause(hits: Iterable[Hit]) -> Hit | None:

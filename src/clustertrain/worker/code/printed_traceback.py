@@ -21,7 +21,7 @@ _RANK = re.compile(r"^\[rank\d+\]:(?: |$)")
 # What follows on the header of an ExceptionGroup is not read: the last lines of the output are shown instead.
 _HEADER = re.compile(r"^(?:Original )?(?:  \+ Exception Group )?Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
-_ERROR = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
+_ERROR = re.compile(r"^(?P<name>[A-Za-z_][\w.<>]*)(?:: ?(?P<message>.*))?$")  # in f.<locals>.NoData
 # What Python prints of an exception that does not end it: of a destructor, of a function of atexit.
 _IGNORED = re.compile(r"^(?:Exception ignored |Error in atexit\.)")
 _RAISED_FROM = "The above exception was the direct cause of the following exception:"

@@ -45,6 +45,7 @@ if os.getppid() == int(sys.argv[1]):  # else it had ended before
 _LAST_LINES = 8  # in a message
 _LINE_CHARACTERS = 500
 _KEPT_LINES, _KEPT_CHARACTERS = 400, 10_000  # to find the traceback in; characters of each line
+_MOST_BYTES = 4 * _KEPT_CHARACTERS  # of the beginning and of the end of a line
 _BLOCK_BYTES = 1 << 16
 _LOOK_S = 0.25  # how often the end of a script and a stop request are looked for
 _OTHERS_END_S = 10.0  # for its other processes, after it: those of a data loader look every 5 s
@@ -205,7 +206,8 @@ def _passed_on(output: Iterator[bytes], printed: Callable[[str], None]) -> list[
     for block in output:
         *finished, unfinished = (unfinished + block).split(b"\n")
         lines.extend(map(_kept, finished))
-        unfinished = unfinished[-4 * _KEPT_CHARACTERS :]  # of a bar that has drawn itself for hours
+        if len(unfinished) > 2 * _MOST_BYTES:  # of a bar that has drawn itself for hours
+            unfinished = unfinished[:_MOST_BYTES] + unfinished[-_MOST_BYTES:]
         rest = block
         while rest:
             rest = rest[os.write(_STDOUT, rest) :]
@@ -215,7 +217,9 @@ def _passed_on(output: Iterator[bytes], printed: Callable[[str], None]) -> list[
 
 
 def _kept(line: bytes) -> str:
-    return line.decode(errors="replace").rstrip()[-_KEPT_CHARACTERS:]
+    """The last state of a progress bar; of another line its beginning, which names an exception's class."""
+    text = line.decode(errors="replace").rstrip()
+    return text[-_KEPT_CHARACTERS:] if "\r" in text else text[:_KEPT_CHARACTERS]
 
 
 def _failure(
