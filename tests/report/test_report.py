@@ -23,6 +23,7 @@ from clustertrain.observe.as_json import last_printed
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.report.facts import RunFacts
 from clustertrain.report.one_run import origin
+from clustertrain.report.svg import chart
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Provenance, Repository, Source
 from commands import ran
@@ -109,6 +110,17 @@ def test_the_page_of_a_run_has_its_sections_and_loads_nothing(write):
     assert "done (finished)" in found.text
     assert "provenance: " in found.text, "that release did not record it"
     assert len(page) < MOST_BYTES
+
+
+@pytest.mark.parametrize("values", [(1e9, 1e9 + 10), (-0.0005, -0.0001), (-3e-13, -3e-13), (0.9998, 1.0)])
+def test_the_numbers_of_a_chart_differ_and_are_within_it(values):
+    drawn = chart("loss", [("train", [(10, values[0]), (1000, values[1])])])
+    found = re.findall(r'<text class="(end|mid)" x="([\d.]+)" y="[\d.]+">(-?[\d.]+[^<]*)</text>', drawn)
+    for css in ("end", "mid"):
+        texts = [text for of, _, text in found if of == css]
+        assert len({*texts}) == len(texts) >= 2
+    for css, x, text in found:
+        assert float(x) >= 7 * len(text) if css == "end" else float(x) + 3.5 * len(text) <= 360
 
 
 def test_the_commands_to_run_it_again_apply_a_diff_where_it_fits():

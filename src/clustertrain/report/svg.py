@@ -50,12 +50,22 @@ class Scale:
         return [n * step for n in range(first, first + most + 2) if n * step <= self.high + step * 1e-9]
 
 
-def number_text(value: float) -> str:
+def number_text(value: float, digits: int = 4) -> str:
     """A number for a tick or a table: 0.0012, 1.2e-06, 34k, 1.5M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size and abs(value) < 1e12:
-            return f"{value / (1e3 if unit == 'k' else size):.4g}{unit}"
-    return f"{value:.4g}"
+            return f"{value / (1e3 if unit == 'k' else size):.{digits}g}{unit}"
+    return f"{value:.{digits}g}"
+
+
+def _tick_texts(values: Sequence[float]) -> list[str]:
+    """With as many digits as tell the ticks apart: those of a nearly constant curve differ late."""
+    texts = [number_text(value) for value in values]
+    digits = 5
+    while len({*texts}) < len(texts) and digits <= 16:
+        texts = [number_text(value, digits) for value in values]
+        digits += 1
+    return texts
 
 
 def svg(told: tuple[str, str], size: tuple[int, int], body: str, css: str) -> str:
@@ -69,12 +79,16 @@ def svg(told: tuple[str, str], size: tuple[int, int], body: str, css: str) -> st
 def chart(title: str, lines: Sequence[Line], *, dots: bool = False) -> str:
     """Lines over steps, with a legend if there are several; dots for whole numbers."""
     points = [point for _, line in lines for point in line]
-    x = Scale.around((p[0] for p in points), _LEFT, _RIGHT)
     values = sorted(p[1] for p in points)
     y = Scale.around(shown := _without_outliers(values), _BOTTOM, _TOP)
     cut = f" (cut off at {number_text(shown[-1])})" if len(shown) < len(values) else ""
-    marks = [_y_tick(y(v), number_text(v)) for v in y.ticks(5) if not dots or v == int(v)]
-    marks += [_x_tick(x(value), number_text(value)) for value in x.ticks(5)]
+    ticks = [v for v in y.ticks(5) if not dots or v == int(v)]
+    texts = _tick_texts(ticks)
+    left = max([_LEFT, *(_width(text) + 6 for text in texts)])
+    marks = [_y_tick(y(v), text, left) for v, text in zip(ticks, texts, strict=True)]
+    x = Scale.around((p[0] for p in points), left, _RIGHT)
+    steps = x.ticks(5)
+    marks += [_x_tick(x(step), text) for step, text in zip(steps, _tick_texts(steps), strict=True)]
     marks.append(f'<text class="end" x="{_RIGHT}" y="{_HEIGHT - 2}">step</text>')
     draw = _dots if dots else _path
     drawn = [draw(line, x, y, f"s{n % COLOURS}") for n, (_, line) in enumerate(lines)]
@@ -158,7 +172,7 @@ def timeline(title: str, spans: Sequence[Span], signs: Sequence[Sign], desc: str
         at = x((sign.at - first) / unit_s)
         body.append(f'<path class="sign" d="M{at} 20V{bottom}"/>')
         body.append(f'<text class="mid" x="{at}" y="16">{sign.symbol}{_tip(sign.text)}</text>')
-    body += [_x_tick(x(value), f"{value:g}", bottom) for value in x.ticks(8)]
+    body += [_x_tick(x(value), f"{value:g}", bottom, 800) for value in x.ticks(8)]
     body.append(f'<text class="end" x="796" y="{bottom + 30}">{name}</text>')
     return svg((title, desc), (800, bottom + 36), "".join(body), "timeline")
 
@@ -173,15 +187,21 @@ def _dots(points: Points, x: Scale, y: Scale, css: str) -> str:
     return f'<path class="{css} dots" d="{"".join(f"M{x(a):g} {y(b):g}h0" for a, b in points)}"/>'
 
 
-def _y_tick(at: float, text: str) -> str:
-    line = f'<path class="grid" d="M{_LEFT} {at}H{_RIGHT}"/>'
-    return f'{line}<text class="end" x="{_LEFT - 5}" y="{at + 4}">{text}</text>'
+def _width(text: str) -> int:
+    """Of a number in a chart, at most, whatever font the reader has."""
+    return 7 * len(text)
 
 
-def _x_tick(at: float, text: str, bottom: float = _BOTTOM) -> str:
-    return (
-        f'<path class="grid" d="M{at} {bottom}v4"/><text class="mid" x="{at}" y="{bottom + 15}">{text}</text>'
-    )
+def _y_tick(at: float, text: str, left: float) -> str:
+    line = f'<path class="grid" d="M{left} {at}H{_RIGHT}"/>'
+    return f'{line}<text class="end" x="{left - 5}" y="{at + 4}">{text}</text>'
+
+
+def _x_tick(at: float, text: str, bottom: float = _BOTTOM, width: float = _WIDTH) -> str:
+    """The text is below the tick, but within the image."""
+    middle = min(at, width - _width(text) / 2)
+    line = f'<path class="grid" d="M{at} {bottom}v4"/>'
+    return f'{line}<text class="mid" x="{middle:g}" y="{bottom + 15}">{text}</text>'
 
 
 def _told(name: str, points: Points) -> str:
