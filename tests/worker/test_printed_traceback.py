@@ -65,6 +65,14 @@ def test_an_exception_of_a_spawned_rank_names_its_line(shown):
     assert shown(SPAWNS) == "rank 1, train.py:6 in train: ValueError: rank 1 is wrong"
 
 
+@pytest.mark.parametrize("before", ["\r99%|##  | 9/10", "....", ""])
+def test_torchs_prefix_may_follow_a_progress_bar_or_dots(before):
+    frames = ["Traceback (most recent call last):", '  File "/code/train.py", line 4, in <module>']
+    lines = [f"[rank0]: {line}" for line in (*frames, "    1 / 0", "ZeroDivisionError: division by zero")]
+    report = last_exception(["step 1", before + lines[0], *lines[1:]], "/code", lines_after=3)
+    assert report.text("rank 0") == "rank 0, train.py:4: ZeroDivisionError: division by zero"
+
+
 def test_a_traceback_begins_on_the_line_of_a_progress_bar(shown):
     bar = "import sys\nfor n in range(3):\n    print(f'\\r{n}0%|##  | {n}/10', end='', file=sys.stderr)\n"
     assert shown(bar + "1 / 0\n") == "rank 1, train.py:4: ZeroDivisionError: division by zero"

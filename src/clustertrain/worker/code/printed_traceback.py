@@ -13,8 +13,10 @@ from clustertrain.worker.code.error_report import COLORS, ErrorReport, user_fram
 
 # torch._utils.ExceptionWrapper: an exception of a loader process, or of a thread that pins memory.
 _CAUGHT = re.compile(r"^Caught \w+ in [^\n]*\.\n(?=Original )")
-# A progress bar ends without a newline, so that the traceback begins on its line.
-_PROGRESS_BAR = re.compile(r"^.*\r.*?(?=Traceback \(most recent call last\):$)")
+# A progress bar, or a row of dots, ends without a newline, so that the traceback begins on its line.
+_PROGRESS_BAR = re.compile(
+    r"^(?:.+?(?=\[rank\d+\]: .*Traceback \(most recent)|.*\r.*?(?=Traceback \(most recent call last\):$))"
+)
 # torch.distributed prefixes each line of an uncaught exception: "[rank1]: ValueError: …". The lines of its
 # log that follow have the prefix without the blank: "[rank1]:[W1204 …".
 _RANK = re.compile(r"^\[rank\d+\]:(?: |$)")
