@@ -139,6 +139,8 @@ def test_the_times_of_nodes_with_different_clocks_are_compared_on_one(attempt):
     found = explain(attempt.run)
     assert (found.rank, found.host) == (3, "node2")
     assert "  rank 3  00:02:01  IndexError" in found.proof
+    log(attempt, 1, f"I1120 23:59:59.10 a.cc:3]\n{RAISED.format('IndexError: Target 10 is out of bounds.')}")
+    assert explain(attempt.run).rank == 1, "midnight is between the two"
 
 
 def script_ended(attempt, code, *printed):

@@ -8,6 +8,7 @@ of the sources, then of the time where lines have one, then of the lines.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +35,7 @@ _WRAPPER = re.compile(  # what another process reports of an exception that its 
 _FRAME = re.compile(r'^ *File "(?P<path>.+)", line (?P<line>\d+)')
 _NOT_OWN = re.compile(r"^<|/(?:site|dist)-packages/|/lib/python3|/clustertrain/(?:training|worker)/")
 _COMPARED = 200  # characters of a message: a record has its beginning
-_TIME = re.compile(r"(?:\d{4}-\d\d-\d\d[ T]|\b[IWEF]\d{4} )(?P<at>\d\d:\d\d:\d\d)")
+_TIME = re.compile(r"(?:\d{4}-(\d\d)-(\d\d)[ T]|\b[IWEF](\d\d)(\d\d) )(\d\d):(\d\d):(\d\d)")
 
 
 @dataclass(frozen=True)
@@ -105,21 +106,27 @@ class Hit:
         return ""
 
     @property
-    def at(self) -> str:
-        """Its time of day on the driver's clock, or empty if unknown."""
+    def _time_s(self) -> float | None:
+        """When it was on the driver's clock, for an order and a time of day: glog has no year."""
         for line in reversed(self.lines[: self.index + 1]):
             if (found := _TIME.search(line)) is not None:
-                hours, minutes, seconds = map(int, found["at"].split(":"))
-                of_day_s = hours * 3600 + minutes * 60 + seconds - round(self.source.ahead_s)
-                return time.strftime("%H:%M:%S", time.gmtime(of_day_s % 86400))
-        time_s = self.source.time
-        return "" if time_s is None else time.strftime("%H:%M:%S", time.localtime(time_s))
+                return _seconds(*map(int, filter(None, found.groups()))) - round(self.source.ahead_s)
+        if self.source.time is None:
+            return None
+        _, month, day, hours, minutes, seconds, *_ = time.localtime(self.source.time)
+        return _seconds(month, day, hours, minutes, seconds)
 
     @property
-    def key(self) -> tuple[int, int, str, int, int]:
-        source = self.source
+    def at(self) -> str:
+        """Its time of day on the driver's clock, or empty if unknown."""
+        time_s = self._time_s
+        return "" if time_s is None else time.strftime("%H:%M:%S", time.gmtime(time_s % 86400))
+
+    @property
+    def key(self) -> tuple[int, int, float, int, int]:
+        source, time_s = self.source, self._time_s
         rank = -1 if source.rank is None else source.rank
-        return self.entry.level, source.order, self.at or "~", rank, self.index
+        return self.entry.level, source.order, math.inf if time_s is None else time_s, rank, self.index
 
     @property
     def shown(self) -> str:
@@ -180,6 +187,11 @@ def first_cause(hits: Iterable[Hit]) -> Hit | None:
 
 def _knows(line: str) -> Entry | None:
     return next((e for e in catalogue() if any(p.search(line) for p in e.lines)), None)
+
+
+def _seconds(month: int, day: int, hours: int, minutes: int, seconds: int) -> int:
+    """Ascending within a year, as if each month had 31 days."""
+    return (((month * 31 + day) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _index(text: str, position: int) -> int:
