@@ -16,6 +16,7 @@ sleep 1
 
 PROFILE = """\
 module() { test "$2" != cuda/99 || { echo "cuda/99: no such module"; return 7; }; export LOADED=$2; }
+cd /
 """
 
 
@@ -43,7 +44,7 @@ def test_what_setup_exports_reaches_all_nodes_and_its_options_not_the_batch_shel
     would end with code 142 at the shell's first poll."""
     (tmp_path / "sourced").write_text('false\nexport SOURCED="it\'s"\n')
     setup = (
-        f"source {tmp_path}/sourced",
+        "source ./sourced",
         "set -euo pipefail; IFS=,; launch=overwritten; mail=/; set -- a b",
         "module load cuda/12",
         "if true; then",

@@ -48,14 +48,15 @@ if [ -n "$setup" ]; then
   printf '%s\n' "$setup" ": > '$mail/set-up'" > "$mail/setup"
   # shellcheck disable=SC2016  # the login shell expands these
   launch=("$BASH" -l -c "$(declare -f setup_ended)"'
-    readonly clustertrain_folder=$PWD clustertrain_launch=("$@")
+    readonly clustertrain_folder=$1 clustertrain_launch=("${@:2}")
+    cd "$clustertrain_folder" # the profile may have left it
     trap '\''setup_ended "$?" "$LINENO" "${BASH_SOURCE[0]:-}"'\'' ERR
     trap '\''setup_ended "$?" "" ""'\'' EXIT
     source "$CLUSTERTRAIN_MAIL/setup"
     if [ ! -e "$CLUSTERTRAIN_MAIL/set-up" ]; then setup_ended "$?" "" ""; fi
     trap - ERR EXIT
     cd "$clustertrain_folder"
-    exec "${clustertrain_launch[@]}"' setup "${launch[@]}")
+    exec "${clustertrain_launch[@]}"' setup "$PWD" "${launch[@]}")
 fi
 
 # What srun and the agents print as errors also goes to a file: there the agent of this node reads that another
