@@ -54,6 +54,12 @@ def test_another_error_names_the_cause_of_a_general_reason():
     assert remedy.startswith("See resources.memory_per_worker")
 
 
+def test_a_sweep_with_too_many_points_names_the_limit():
+    """As SLURM 22.05 prints it with MaxArraySize=5."""
+    _, remedy = text_of("sbatch: error: Batch job submission failed: Invalid job array specification")
+    assert "MaxArraySize" in remedy and "--grid" in remedy
+
+
 @pytest.mark.parametrize(
     ("lines", "errors"),
     [

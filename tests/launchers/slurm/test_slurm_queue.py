@@ -55,6 +55,7 @@ def test_the_reason_is_shown_with_what_it_means():
     assert reason_text("AssocGrpCpuLimit") == "AssocGrpCpuLimit: a limit of its account"
     drained = "ReqNodeNotAvail, UnavailableNodes:node1"
     assert reason_text(drained) == f"{drained}: nodes that it needs are down, drained or reserved"
+    assert reason_text("job requeued in held state").endswith("scontrol release JOBID")
     assert reason_text("SomethingNew") == "SomethingNew"
 
 

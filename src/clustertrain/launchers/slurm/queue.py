@@ -69,6 +69,7 @@ REASONS = {
     "JobHeldUser": "held by its user: scontrol release JOBID",
     "JobHeldAdmin": "held by an administrator",
     "JobHoldMaxRequeue": "held, because it was requeued too often: scontrol release JOBID",
+    "job requeued in held state": "held by a requeuehold: scontrol release JOBID",
     "launch failed requeued held": "its launch failed; held: scontrol release JOBID",
     "InvalidAccount": "its account is not valid: it will never start",
     "InvalidQOS": "its qos is not valid: it will never start",

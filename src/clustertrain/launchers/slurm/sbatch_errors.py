@@ -49,6 +49,8 @@ REMEDIES: dict[str, str] = {
     "Access denied to requested reservation": "Name a reservation that you may use, or none: "
     "slurm.reservation; `scontrol show reservation` lists who may use which.",
     "Requested reservation is invalid": "See slurm.reservation; `scontrol show reservation` lists them.",
+    "Invalid job array specification": "The sweep has more points than an array of this cluster may have: "
+    "`scontrol show config | grep MaxArraySize`. Submit it in parts: fewer values in each --grid.",
     "Invalid generic resource (gres) specification": _GRES,
     "Invalid GRES specification (with and without type identification)": _GRES,
     "Requested GRES option unsupported by configured SelectType plugin": "Set slurm.gpus_as: gres.",
