@@ -191,6 +191,7 @@ class Launcher:
 
 def known_run(scheduler: Scheduler, job: SiteJob, job_file: str, handle: Handle) -> KnownRun:
     """The run of a job that the scheduler has accepted."""
+    job = scheduler.pinned(job, handle)
     known = KnownRun.of(job, job_file, scheduler.name, scheduler.cluster_text(handle), handle.job_id)
     return replace(known, storage_there=handle.storage)
 

@@ -14,6 +14,7 @@ from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageErr
 from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound, Unanswered
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage, error_from_pod
 from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of
+from clustertrain.launchers.launcher import known_run
 from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
 from clustertrain.launchers.target import NotThere
@@ -250,6 +251,16 @@ def test_whoever_stops_reading_ends_it(fake, tmp_path):
     lines.close()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(("current", "context"), [("there\n", "there"), ("", None)])
+def test_later_commands_ask_where_kubectl_pointed_at_the_submission(fake, job, current, context):
+    """Not where its current context points by then; in a pod it has none."""
+    fake(0 if current else 1, stdout=current)
+    made = {"metadata": {"name": "digits", "namespace": "ml"}, "spec": {}}
+    digits = job(name="digits", image="a:1")
+    known = known_run(SCHEDULER, digits, "job.yaml", handle_of(digits, made))
+    assert Kubectl.of(known.submitted_job) == Kubectl("ml", context)
 
 
 def test_an_error_in_a_pod_is_not_mistaken_for_the_clusters(fake):

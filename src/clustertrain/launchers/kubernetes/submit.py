@@ -104,6 +104,12 @@ class KubernetesScheduler(Scheduler):
         handle = handle_of(job, made)
         return replace(handle, printed=(*printed, f"the run is in {handle.storage}/{job.name}"))
 
+    def pinned(self, job: SiteJob, handle: Handle) -> SiteJob:
+        """With the context and the namespace that kubectl's configuration had at the submission."""
+        there = {"namespace": handle.namespace or None, "context": handle.context or None}
+        section = job.section(Kubernetes).model_copy(update=there)
+        return SiteJob(job.model_copy(update={"kubernetes": section}))
+
     def first_word(self, job: SiteJob) -> str:
         return first_word(job)
 
@@ -144,7 +150,7 @@ def _kubectl_of(job: Handle) -> Kubectl:
 
 def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
     """The RayJob of a job, whoever applied it."""
-    namespace, context = str(rayjob["metadata"]["namespace"]), job.section(Kubernetes).context
+    namespace, context = str(rayjob["metadata"]["namespace"]), Kubectl.of(job).current_context()
     kubectl, has_submitter = Kubectl(namespace, context), "submitterPodTemplate" in rayjob["spec"]
     log = f"{kubectl.typed} logs -f job/{job.name}" if has_submitter else ""
     return replace(named(job.name, kubectl), output=log, storage=PodJob.of(job).job.storage.uri)

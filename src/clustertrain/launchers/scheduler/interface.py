@@ -312,6 +312,11 @@ class Scheduler(ABC):
     def states(self, jobs: Sequence[Handle]) -> Answer:
         """The states of jobs, with one query for all. Raises no error: `Answer.no_answer` contains it."""
 
+    def pinned(self, job: SiteJob, handle: Handle) -> SiteJob:
+        """The job with the place of what was submitted, if the user's own settings chose it: later commands
+        ask there, whatever these settings are by then."""
+        return job
+
     def located(self, job: JobState) -> JobState:
         """The state of a job that waits, with its position in the queue, if the scheduler can tell."""
         return job

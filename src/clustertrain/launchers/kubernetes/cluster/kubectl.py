@@ -141,6 +141,14 @@ class Kubectl:
         where += [f"--namespace={self.namespace}"] if self.namespace else []
         return ["kubectl", *where, *arguments]
 
+    def current_context(self) -> str | None:
+        """The context that kubectl uses for this; None if it has none, as in a pod."""
+        if self.context is not None:
+            return self.context
+        with suppress(ClusterError):
+            return run(["kubectl", "config", "current-context"], timeout_s=ANSWER_S).stdout.strip() or None
+        return None
+
     @property
     def typed(self) -> str:
         """How a user types kubectl for this cluster and namespace."""
