@@ -5,6 +5,7 @@ real one.
 """
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -100,6 +101,19 @@ def test_a_claim_is_for_all_pods(fake, make_job, *, modes, nodes, read_only, is_
         return
     with pytest.raises(ClusterError, match=f"Claim shared .* is {modes[0]}, and the head and each worker"):
         check_cluster(job, kubectl)
+
+
+@pytest.mark.parametrize(("labels", "is_enough"), [({"zone": "a"}, True), ({}, False)])
+def test_a_claim_for_one_node_is_enough_if_the_pods_may_use_one_node(fake, make_job, labels, is_enough):
+    nodes = [
+        {"spec": {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}},
+        {"metadata": {"labels": {"zone": "a"}}},
+        {"metadata": {"labels": {"zone": "b"}}},
+    ]
+    claim = {"spec": {"accessModes": ["ReadWriteOnce"]}}
+    kubectl = fake({**SEEN, "get persistentvolumeclaim clustertrain ": claim, "get nodes": {"items": nodes}})
+    with nullcontext() if is_enough else pytest.raises(ClusterError, match=r"kubernetes\.node_selector"):
+        check_cluster(make_job(kubernetes={"node_selector": labels}), kubectl)
 
 
 def test_a_claim_that_exists_stays_as_it_is_and_another_is_made(fake, make_job, tmp_path):

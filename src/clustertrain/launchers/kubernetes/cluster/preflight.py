@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.cluster.node_room import eligible_nodes
 from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
-from clustertrain.launchers.kubernetes.render.paths import volumes
+from clustertrain.launchers.kubernetes.render.paths import PodJob, volumes
+from clustertrain.launchers.kubernetes.render.pods import common_fields
 from clustertrain.launchers.kubernetes.section import Kubernetes
 
 
@@ -41,7 +43,7 @@ def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
     for volume in volumes(job):
         if volume.claim is not None:
             with _unless_forbidden(left_out):
-                _check_claim(volume, kubectl, left_out)
+                _check_claim(volume, job, kubectl, left_out)
     return [f"not all was checked: this account may not {', may not '.join(left_out)}"] if left_out else []
 
 
@@ -91,7 +93,7 @@ def _named(job: Job, kubectl: Kubectl) -> Iterator[tuple[str, str, str]]:
 # -------------------------------------------------------------------------------------------------- storage
 
 
-def _check_claim(volume: Volume, kubectl: Kubectl, left_out: dict[str, None]) -> None:
+def _check_claim(volume: Volume, job: Job, kubectl: Kubectl, left_out: dict[str, None]) -> None:
     """Check that a claim exists and serves the pods of all nodes, or is to be created."""
     claim = kubectl.find("persistentvolumeclaim", volume.claim or "")
     if claim is None:
@@ -103,7 +105,7 @@ def _check_claim(volume: Volume, kubectl: Kubectl, left_out: dict[str, None]) ->
         return
     modes, nodes = {*claim["spec"].get("accessModes", [])}, 0
     with _unless_forbidden(left_out):
-        nodes = len(kubectl.list("nodes"))
+        nodes = len(eligible_nodes(common_fields(PodJob.of(job)), kubectl.list("nodes")))
     enough = {"ReadWriteMany", *(["ReadOnlyMany"] if volume.read_only else [])}
     if nodes <= 1:  # ReadWriteOnce restricts a claim to one node, not to one pod
         enough.add("ReadWriteOnce")
@@ -111,5 +113,5 @@ def _check_claim(volume: Volume, kubectl: Kubectl, left_out: dict[str, None]) ->
         raise ClusterError(
             f"Claim {volume.claim} (kubernetes.volumes) is {', '.join(sorted(modes))}, and the head and each "
             "worker mount it, on any node.\nCreate a claim with ReadWriteMany, from a storage class that "
-            "supports it, such as NFS or CephFS."
+            "supports it, such as NFS or CephFS; or name one node by its label: kubernetes.node_selector."
         )

@@ -113,7 +113,12 @@ def submitter_template(run: PodJob, entrypoint: str) -> dict[str, Any]:
         "resources": small_amounts(run),
         "volumeMounts": [_TMP_MOUNT],
     }
-    spec = {**_pod(run), "restartPolicy": "Never", "containers": [container], "volumes": [_small_tmp(run)]}
+    spec = {
+        **common_fields(run),
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [_small_tmp(run)],
+    }
     return {"metadata": _metadata(run, "submitter"), "spec": spec}
 
 
@@ -134,7 +139,7 @@ def reader_pod(job: Job, name: str, limit_s: int) -> dict[str, Any]:
     path = f"metadata.annotations['{_JOB_ANNOTATION}']"
     job_file = {"path": PurePosixPath(JOB_FILE).name, "fieldRef": {"fieldPath": path}}
     spec = {
-        **_pod(run),
+        **common_fields(run),
         "restartPolicy": "Never",
         "activeDeadlineSeconds": limit_s,
         "containers": [container],
@@ -180,7 +185,7 @@ def _template(
     mounts = [_TMP_MOUNT, _JOB_MOUNT, *([_CODE_MOUNT] if is_packed else []), *_mounts(run)]
     memory = container["resources"]["limits"]["memory"]
     spec = {
-        **_pod(run),
+        **common_fields(run),
         "terminationGracePeriodSeconds": grace_s(run.job),
         "containers": [{**container, "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]}],
         "volumes": [
@@ -216,7 +221,7 @@ def of_the_site(section: Kubernetes, metadata: Mapping[str, Any]) -> dict[str, d
     return {key: each for key, each in both.items() if each}
 
 
-def _pod(run: PodJob) -> dict[str, Any]:
+def common_fields(run: PodJob) -> dict[str, Any]:
     """The fields that all pods of the run have in common."""
     section = run.section
     optional = {
