@@ -452,6 +452,7 @@ class SchedulerEnd:
         native: the scheduler's own state, such as NODE_FAIL.
         restarts: how often the scheduler had started the job again.
         exit_code: the nonzero exit code of the job, or None.
+        reason: the scheduler's reason and what it means, or empty.
     """
 
     native: str
@@ -459,6 +460,7 @@ class SchedulerEnd:
     nodes: str = ""
     cluster: str = ""
     exit_code: int | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,15 @@ def test_the_reason_is_shown_with_what_it_means():
     assert reason_text("SomethingNew") == "SomethingNew"
 
 
+def test_the_end_of_a_job_has_its_reason_if_that_means_something():
+    """Without it nothing tells why a job left no output: seen with a folder that only the login node has."""
+    failed = QueueState("1", "FAILED", reason_text("JobLaunchFailure"))
+    assert "SLURM job 1 failed before it could write a result: its node could" in failed.end_of("SLURM job 1")
+    assert "slurm.output" in failed.end_of("")
+    assert QueueState("1", "FAILED", reason_text("NonZeroExitCode")).end_of("it").endswith(" a result")
+    assert QueueState("1", "CANCELLED", reason_text("Priority")).end_of("it").endswith(" through SLURM")
+
+
 def test_columns_are_told_apart_whatever_the_reason_says(commands):
     commands(squeue="echo '7|PENDING|2|INVALID|sim|2026-11-21T16:09:55|N/A|0||May | be: held, (soon)|'")
     assert query_squeue(["7"])["7"] == QueueState(

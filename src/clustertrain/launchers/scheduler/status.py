@@ -212,7 +212,9 @@ def _kept(named: SchedulerJob | SchedulerStart, read: _Files, queue: JobState | 
             return None
         return read.scheduler.state(named.job_id, **asdict(kept))
     if queue.is_over:
-        end = SchedulerEnd(queue.native, queue.restarts, queue.nodes, queue.cluster, queue.exit_code)
+        end = SchedulerEnd(
+            queue.native, queue.restarts, queue.nodes, queue.cluster, queue.exit_code, queue.reason
+        )
         with suppress(StorageError):  # who may only read the storage sees the state as well
             if file.read() != end:
                 file.write(end)

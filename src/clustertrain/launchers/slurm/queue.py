@@ -71,6 +71,8 @@ REASONS = {
     "JobHoldMaxRequeue": "held, because it was requeued too often: scontrol release JOBID",
     "job requeued in held state": "held by a requeuehold: scontrol release JOBID",
     "launch failed requeued held": "its launch failed; held: scontrol release JOBID",
+    "JobLaunchFailure": "its node could not start its script, and left no output: a cause is that the node "
+    "does not see the folder of that output (slurm.output)",
     "InvalidAccount": "its account is not valid: it will never start",
     "InvalidQOS": "its qos is not valid: it will never start",
     "AccountNotAllowed": "its account may not use the partition",
@@ -87,6 +89,10 @@ class QueueState(JobState):
     """
 
     meanings = NATIVE_STATES
+
+    def end_of(self, job_text: str) -> str:
+        why = "" if self.is_cancelled else self.reason.partition(": ")[2]
+        return f"{super().end_of(job_text)}: {why}" if why else super().end_of(job_text)
 
 
 def reason_text(reason: str) -> str:
