@@ -9,7 +9,7 @@ import pytest
 from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.launchers.scheduler.status import QueuedJob, QueuedStatus, statuses
 from clustertrain.launchers.shell import CommandFailed
-from clustertrain.launchers.slurm.launcher import LAUNCHER
+from clustertrain.launchers.slurm.launcher import LAUNCHER, SlurmScheduler
 from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
     QueueState,
@@ -21,6 +21,7 @@ from clustertrain.launchers.slurm.queue import (
     reason_text,
 )
 from clustertrain.launchers.slurm.times import slurm_time_s
+from clustertrain.run.records import SchedulerStart
 from clustertrain.run.states import STATES
 
 
@@ -195,3 +196,16 @@ def test_a_cluster_whose_name_cannot_be_asked_has_none(commands):
     assert cluster_name() == "dawn"
     commands(scontrol="exit 1")
     assert cluster_name() is None
+
+
+def test_a_step_beside_a_run_has_nothing_of_the_allocation_around_it(monkeypatch):
+    """In a shell of `salloc --mem=8G` srun wanted 8 GB of the run's job: "Memory required by task is not
+    available"."""
+    start = SchedulerStart("slurm", "sim", "7", 0, ("n1.site",))
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SRUN_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_CONF", "kept")
+    argv = SlurmScheduler().argv_on(start, "n1", ["hostname"])
+    assert argv[0] == "srun" and "--nodelist=n1.site" in argv
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "8192")
+    assert SlurmScheduler().argv_on(start, "n1", ["hostname"]) == ["env", "-u", "SLURM_MEM_PER_NODE", *argv]

@@ -102,14 +102,17 @@ class SlurmScheduler(Scheduler):
         return replace(job, position=queue.position(job.job_id))
 
     def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
-        """A step beside the run's own, which shares its CPUs and GPUs."""
+        """A step beside the run's own, which shares its CPUs and GPUs. In the shell of an salloc srun would
+        take that allocation's memory and GPUs for the request of this step."""
         if start is None:
             return super().argv_on(start, host, command)
         names = {node.partition(".")[0]: node for node in start.nodes}
         node = names.get(host.partition(".")[0], host)
         job = f"--jobid={queue.number_of(start.job_id)}"
         step = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", job)
-        return ["srun", *step, *command]
+        own = [name for name in os.environ if name.startswith(("SLURM_", "SRUN_"))]
+        removed = [word for name in own if name not in _COMMAND_VARIABLES for word in ("-u", name)]
+        return [*(["env", *removed] if removed else []), "srun", *step, *command]
 
     def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
         queue.cancel(job.job_id, only_waiting=only_waiting)
