@@ -521,6 +521,26 @@ def test_the_folder_of_the_script_is_known(here, line):
     assert imported("work/a.sh")[0]["code"] == "work"
 
 
+@pytest.mark.parametrize(
+    ("line", "setup"),
+    [
+        ("clear; module load cuda; srun python train.py; rm -rf out", ["module load cuda"]),
+        (
+            ". ~/.bashrc && export A=1 && conda activate x && torchrun train.py",
+            [". ~/.bashrc", "conda activate x"],
+        ),
+        ('cd . && curl -L "http://a?b=1&c=2" 2>/dev/null | tar xz # data', None),
+        ("echo 'lr: 1' > conf.yaml", None),
+        ("echo lr: 1 | tee conf.yaml", None),
+        ("./monitor & echo started >&2", ["./monitor &"]),
+    ],
+)
+def test_what_only_a_shell_can_run_before_the_training_is_setup(here, line, setup):
+    (here / "a.sh").write_text(f"{line}\n" + ("" if "train.py" in line else "torchrun train.py\n"))
+    expected = [line.removeprefix("cd . && ").removesuffix(" # data")] if setup is None else setup
+    assert imported("a.sh")[0]["slurm"]["setup"] == expected
+
+
 def test_a_missing_script_is_named(here):
     job, comments = imported("--", "torchrun", "other.py", check=False)
     assert job["script"] == "other.py"

@@ -33,6 +33,9 @@ _OF_ADDRESS = re.compile(
     re.DOTALL,
 )
 _COMMAND = re.compile(r"\$\(|`")
+_PIECE = re.compile(  # an operator, and a command with the & behind it
+    r"""(&&|\|\||\|&|[;|])?((?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[<>]&|&>|[^;|&\\'"])*(?:&(?!&))?)""", re.DOTALL
+)
 _AROUND_DIRNAME = {"cd", "pwd", "readlink", "realpath", "f", "P", "/dev/null", "1", "2"}
 _WHERE_USED = "its value stands where it is used"
 _MOST_LINES = 200  # of one command
@@ -93,19 +96,30 @@ class ShellScript:
         array = _ARRAY.fullmatch(masked)
         if array and self._assign(line, array[1], array[2], " ".join(array[3].split())):
             return
-        words = _words(masked)
-        if words is None or _CONTROL.match(masked.strip()):
+        if _words(masked) is None or _CONTROL.match(masked.strip()):
             self._say(line, text, Kind.UNKNOWN, "not a plain command: write out what it runs")
             return
-        segments = _segments(words)
-        plain = [segment for segment in segments if not self._is_known(line, segment)]
-        whole = [" ".join(text.split())] if len(plain) == len(segments) else None
-        for each in whole if whole and plain else [" ".join(map(_quoted, segment)) for segment in plain]:
+        parts: list[tuple[str, bool]] = []  # what only a shell can run, and whether the training is before
+        is_open = False
+        for operator, piece, is_read in _pieces(masked):
+            if self._is_known(line, *_without_redirections(piece), is_read=is_read):
+                is_open = False
+            elif is_open:
+                parts[-1] = f"{parts[-1][0]}{operator} {piece}", parts[-1][1]
+            else:
+                parts.append((piece, self.is_started))
+                is_open = True
+        for each, is_after in parts:
             own = _REFERENCE.sub(lambda match: self.variables.get(match[1] or match[2], match[0]), each)
-            self._set_up(line, own)
+            self._set_up(line, own, is_after=is_after)
 
-    def _is_known(self, line: int, words: list[str]) -> bool:
-        """Whether a command is more than a line of shell; then its findings are added."""
+    def _is_known(self, line: int, words: list[str], is_written: bool, *, is_read: bool) -> bool:
+        """Whether a command is more than a line of shell; then its findings are added.
+
+        Args:
+            is_written: whether its output is a file.
+            is_read: whether its output is the input of the next command.
+        """
         assigned: list[tuple[str, str, str]] = []
         while words and (match := _ASSIGNMENT.fullmatch(words[0])):
             assigned.append((match[1], match[2], match[3]))
@@ -116,6 +130,9 @@ class ShellScript:
             known_values = [self._assign(line, *each) for each in assigned]
             return all(known_values)
         known = next((row for row in table("shell") if name in row.names.split()), None)
+        is_needed = name in ("echo", "printf") and (is_written or is_read)
+        if is_needed or (name == "tee" and not self.is_started):
+            return False
         if known is not None:
             self._say(line, " ".join(words[:3]), known.kind, known.done)
         elif name in ("export", "declare", "typeset"):
@@ -199,15 +216,17 @@ class ShellScript:
         else:
             self.findings.append(kept(line, f"cd {folder}", {"code": below}))
 
-    def _set_up(self, line: int, text: str) -> None:
+    def _set_up(self, line: int, text: str, *, is_after: bool) -> None:
         if contains_secret(text):
             self._say(line, f"{text.split(maxsplit=1)[0]} …", Kind.LOST, SECRET)
-        elif self.is_started:
+        elif is_after:
             self._say(
                 line, text, Kind.LOST, "it runs after the training: submit with --wait, and start it then"
             )
         elif re.search(r"\$[\d@*]", text):
             self._say(line, text, Kind.LOST, "an argument of the script: write its value under slurm.setup")
+        elif "\n" in text:
+            self._say(line, text, Kind.LOST, "it has several lines: write it as one line of slurm.setup")
         elif not self.setup:
             self._say(line, text, Kind.LOST, "a pod has no setup: it belongs into the image")
         else:
@@ -354,19 +373,22 @@ def _words(text: str) -> list[str] | None:
     return None if any(re.fullmatch(r"[();<>|&]*([()]|<<)[();<>|&]*", word) for word in words) else words
 
 
-def _segments(words: list[str]) -> list[list[str]]:
-    """The commands that `&&`, `|` and the like join, without redirections."""
-    segments: list[list[str]] = [[]]
-    rest = iter(words)
+def _pieces(text: str) -> Iterator[tuple[str, str, bool]]:
+    """The commands that `&&`, `|` and the like join: the operator before each, the command, and whether the
+    next one reads its output."""
+    found = [(match[1] or "", match[2]) for match in _PIECE.finditer(text) if match[2].strip()]
+    following = [operator for operator, _ in found[1:]]
+    for (operator, piece), after in zip(found, [*following, ""], strict=False):
+        yield f" {operator}".rstrip(), piece.strip(), after in ("|", "|&")
+
+
+def _without_redirections(text: str) -> tuple[list[str], bool]:
+    """The words of a command, and whether its output is a file."""
+    rest, found, is_written = iter(_words(text) or ()), [], False
     for word in rest:
-        if word in ("&&", "||", ";", "|", "&", "|&"):
-            segments.append([])
-        elif word and not {*word} - {*"<>&"}:
-            next(rest, None)
+        if word and not {*word} - {*"<>&"}:
+            target = next(rest, "")
+            is_written |= ">" in word and not target.startswith("/dev/") and not target.isdigit()
         else:
-            segments[-1].append(word)
-    return [segment for segment in segments if segment]
-
-
-def _quoted(word: str) -> str:
-    return f'"{word}"' if re.search(r"[\s;|&<>()'*]", word) or not word else word
+            found.append(word)
+    return found, is_written
