@@ -20,6 +20,7 @@ def here(tmp_path, monkeypatch):
     """A folder with the files, which is the current one."""
     shutil.copytree(FILES, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     return tmp_path
 
 
@@ -474,6 +475,17 @@ def test_a_command_becomes_a_job_file(command, here):
     entry = {"module": "package.train"} if "-m package" in command else {"script": "train.py"}
     name = {"name": "train"} if "script" in entry else {"name": "package-train"}
     assert imported("--", *shlex.split(command))[0] == name | entry | COMMANDS[command]
+
+
+def test_the_file_of_accelerate_config_counts(here):
+    (here / "hf" / "accelerate").mkdir(parents=True)
+    lines = ["distributed_type: FSDP", "num_processes: 8", "mixed_precision: bf16", "gpu_ids: all"]
+    (here / "hf/accelerate/default_config.yaml").write_text("\n".join([*lines, "tpu_use_sudo: false"]))
+    job, comments = imported("--", "accelerate", "launch", "--num_processes", "4", "train.py")
+    assert job["resources"] == {"workers": 4, "gpus_per_worker": 1}
+    assert job["env"] == {"ACCELERATE_MIXED_PRECISION": "bf16"}
+    assert comments["no counterpart"].count("\n") == 0
+    assert "distributed_type: FSDP: a plug-in of Accelerate" in comments["no counterpart"]
 
 
 def test_short_options_may_stand_together_or_before_their_value(here):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Callable, Sequence
@@ -29,6 +30,8 @@ _MODULES = {
 _STARTS = {"torchrun": 1, "torch.distributed.launch": 1, "accelerate launch": "gpu", "deepspeed": "gpu"}
 """The processes of a node that a launcher starts if no option says it."""
 _ALSO = {"torch.distributed.launch": ["torchrun"]}
+_PLUG_INS = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA", "TPU")
+"""Of Accelerate: values of `distributed_type`."""
 _LOCAL_RANK = "the script gets no --local_rank: give the argument the default int(os.environ['LOCAL_RANK'])"
 _OF_MPI = (
     "a program for Horovod needs a Task (docs/migrate.md#horovod); others read RANK, LOCAL_RANK and "
@@ -138,6 +141,8 @@ def _launched(launcher: str, words: list[str], line: int) -> list[Finding]:
     findings = [Finding(line, launcher, Kind.DONE, start, settings)]
     options, rest = split_options(words, table(launcher, *_ALSO.get(launcher, [])), line)
     is_module = any(("@module", True) in option.settings for option in options)
+    if launcher == "accelerate launch" and not any("@config_file" in dict(each.settings) for each in options):
+        options = [*_default_config(line), *options]
     findings += _files_of(option for option in options if ("@module", True) not in option.settings)
     has_own = any(option.text.replace("_", "-") in ("--use-env", "--no-local-rank") for option in options)
     if launcher in ("torch.distributed.launch", "deepspeed") and not has_own:
@@ -174,6 +179,16 @@ def _program(words: list[str], line: int, *, is_module: bool) -> list[Finding]:
     return [kept(line, " ".join([words[0], *args]), settings, f"{what} and args"), *findings]
 
 
+def _default_config(line: int) -> list[Finding]:
+    """The file of `accelerate config`, which accelerate launch reads if no option names one."""
+    cache = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    file = Path(cache).expanduser() / "accelerate" / "default_config.yaml"
+    found = kept(
+        line, str(file), {"@config_file": file}, "accelerate launch reads it: its values count as options"
+    )
+    return [found] if file.is_file() else []
+
+
 def _files_of(options: Any) -> list[Finding]:
     """The options, and before them those of the files that they name: the command line counts more."""
     of_files, others = [], []
@@ -198,6 +213,11 @@ def _read_file(option: Finding, key: str, path: str) -> list[Finding]:
     found = []
     for name, value in values.items() if isinstance(values, dict) else ():
         row = by_name.get(str(name).replace("_", "-"))
-        unknown = lost(option.line, str(name), "clustertrain does not know this key of the file")
-        found.append(row.found(option.line, f"{name}: {value}", str(name), str(value)) if row else unknown)
+        each = lost(option.line, str(name), "clustertrain does not know this key of the file")
+        if row is not None:
+            each = row.found(option.line, f"{name}: {value}", str(name), str(value))
+        if name == "distributed_type" and str(value) in _PLUG_INS:
+            each = lost(option.line, each.text, "a plug-in of Accelerate: write it into the code")
+        if each.kind is not Kind.LOST or value not in (None, False, "no", "all", [], {}):
+            found.append(each)
     return found
