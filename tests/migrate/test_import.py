@@ -553,6 +553,17 @@ def test_what_only_a_shell_can_run_before_the_training_is_setup(here, line, setu
     assert imported("a.sh")[0]["slurm"]["setup"] == expected
 
 
+def test_options_in_a_variable_may_have_a_command_and_ranks_are_no_values_to_write(here):
+    lines = [
+        'ARGS="--nproc-per-node 4 --rdzv-endpoint=$(hostname):29400"',
+        "torchrun $ARGS train.py $SLURM_PROCID",
+    ]
+    (here / "a.sh").write_text("\n".join(lines))
+    job, comments = imported("a.sh")
+    assert job["resources"] == {"workers": 4, "gpus_per_worker": 1}
+    assert "${SLURM_PROCID}: each start or process has another" in comments["no counterpart"]
+
+
 def test_a_missing_script_is_named(here):
     job, comments = imported("--", "torchrun", "other.py", check=False)
     assert job["script"] == "other.py"

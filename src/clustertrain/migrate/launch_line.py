@@ -50,6 +50,10 @@ _WRAPPERS = {  # with their tables
     ),
 }
 _VARIABLE = re.compile(r"\$[\w{@*#?(]|`")
+_OF_EACH = re.compile(r"(?i)\$\{\w*(rank|procid|localid|nodeid|master|port|addr)")
+_OF_RANKS = (
+    "each start or process has another: let the script read RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT"
+)
 
 
 def launch_in(words: Sequence[str], line: int, shell: Shell) -> list[Finding] | None:
@@ -171,7 +175,7 @@ def _program(words: list[str], line: int, *, is_module: bool) -> list[Finding]:
             args.append(word)
             if _VARIABLE.search(word):
                 why = "nothing replaces it in args: write its value there"
-                findings.append(lost(line, word, why))
+                findings.append(lost(line, word, _OF_RANKS if _OF_EACH.search(word) else why))
     what = "module" if is_module else "script"
     settings = {what: words[0], "args": args}
     if {"gloo", "--cpu", "--use_cpu", "--no-cuda", "--no_cuda", "--device=cpu"} & {*args}:

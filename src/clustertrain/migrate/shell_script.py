@@ -180,7 +180,8 @@ class ShellScript:
         found = variable(line, name, value)
         is_used = re.search(rf"\$\{{?{re.escape(name)}\b", self.text) is not None
         is_command = _COMMAND.search(value) is not None
-        is_of_launch = is_exported and is_used and " " in value and not _COMMAND.match(value)
+        is_of_launch = (is_exported or value.startswith("-")) and is_used and " " in value
+        is_of_launch = is_of_launch and not _COMMAND.match(value)
         if is_of_launch:
             self._say(line, f"{name}={value}", Kind.KEPT, _WHERE_USED)
         elif found.meaning in (SECRET, ADDRESS):
