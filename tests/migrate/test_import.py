@@ -68,7 +68,11 @@ JOBS = {
             "env": {"NCCL_DEBUG": "INFO", "PYTHONFAULTHANDLER": "1"},
             "slurm": {"time_limit": "2h", "lead_time": "1m30s"},
         },
-        ["line 6: --mem=0", "line 10: source activate $1: an argument of the script"],
+        [
+            "line 6: --mem=0",
+            "line 10: source activate $1: an argument of the script",
+            "16 tasks of srun: a script that reads SLURM_PROCID",
+        ],
         [],
     ),
     "accelerate_multi_node.sbatch": (

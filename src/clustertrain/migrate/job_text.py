@@ -31,6 +31,10 @@ _HEADINGS = {
     Kind.KEPT: "Kept",
     Kind.DONE: "Done by clustertrain",
 }
+_NO_TASKS = (
+    "a script that reads SLURM_PROCID, SLURM_LOCALID or SLURM_NTASKS has to read RANK, LOCAL_RANK or "
+    "WORLD_SIZE; Lightning and Accelerate do"
+)
 _CHECKPOINTS = f"""\
 # Checkpoints: the script writes them to ${{{variables.CHECKPOINT_DIR}}}, which its args may contain;
 # resume_args are added at a start that finds some there."""
@@ -82,6 +86,9 @@ def job_of(launch: Launch, folder: Path = Path()) -> tuple[dict[str, Any], list[
             "the number of GPUs of a node is not in the file: write it as resources.workers or gpus_per_node"
         )
         added.append(lost(0, "one process for each GPU", why))
+    sets_rank = any(finding.text.startswith("RANK=") for finding in launch.findings)
+    if not shape.launcher and shape.all_tasks > 1 and not sets_rank and not launch.in_pods:
+        added.append(lost(0, f"{shape.all_tasks} tasks of srun", _NO_TASKS))
     if shape.memory_per_cpu:
         _put(job, "slurm.memory_as", "mem-per-cpu")
     start = job.get("script") or job.get("module") or job["function"].partition(":")[0]
