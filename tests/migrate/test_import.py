@@ -566,6 +566,7 @@ def test_options_in_a_variable_may_have_a_command_and_ranks_are_no_values_to_wri
     job, comments = imported("a.sh")
     assert job["resources"] == {"workers": 4, "gpus_per_worker": 1}
     assert "${SLURM_PROCID}: each start or process has another" in comments["no counterpart"]
+    assert "CHECKPOINT_DIR" not in comments["no counterpart"]
 
 
 def test_a_missing_script_is_named(here):

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.values import is_secret_text
 from clustertrain.job.yaml_reader import JobLoader, text_of
@@ -173,7 +174,7 @@ def _program(words: list[str], line: int, *, is_module: bool) -> list[Finding]:
             findings.append(lost(line, word, 'more arguments for one start: --set "args=[…]"'))
         else:
             args.append(word)
-            if _VARIABLE.search(word):
+            if _VARIABLE.search(re.sub(rf"\$\{{{variables.PREFIX}\w+\}}", "", word)):
                 why = "nothing replaces it in args: write its value there"
                 findings.append(lost(line, word, _OF_RANKS if _OF_EACH.search(word) else why))
     what = "module" if is_module else "script"

@@ -49,7 +49,12 @@ class Option:
         try:
             result = READS[self.read](value) if self.read else value
         except ValueError:
-            return Finding(line, text, Kind.UNKNOWN, "its value is not one that clustertrain can read")
+            why = (
+                "known only when it runs: write it there"
+                if "$" in value
+                else "not one that clustertrain can read"
+            )
+            return Finding(line, text, Kind.UNKNOWN, f"its value is {why}")
         if result is None:
             return lost(line, text, "no limit, or all that there is: no key means that")
         found = result if isinstance(result, Mapping) else {"": result}
