@@ -120,7 +120,8 @@ def _put(job: dict[str, Any], key: str, value: object) -> None:
     if name.endswith("[]"):
         items = value if isinstance(value, list) else [value]
         known = job.setdefault(name.removesuffix("[]"), [])
-        known.extend(item for item in items if item not in known)
+        is_order = name == "setup[]"  # set -a, source a.env, set +a, set -a …
+        known.extend(item for item in items if is_order or item not in known)
     else:
         job[name] = value
 

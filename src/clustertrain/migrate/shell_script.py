@@ -33,6 +33,7 @@ _OF_ADDRESS = re.compile(
     re.DOTALL,
 )
 _COMMAND = re.compile(r"\$\(|`")
+_EXPORTS_ALL = re.compile(r"[-+][b-z]*a[a-z]*|allexport")  # of `set`
 _PIECE = re.compile(  # an operator, and a command with the & behind it
     r"""(&&|\|\||\|&|[;|])?((?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[<>]&|&>|[^;|&\\'"])*(?:&(?!&))?)""", re.DOTALL
 )
@@ -131,6 +132,7 @@ class ShellScript:
             return all(known_values)
         known = next((row for row in table("shell") if name in row.names.split()), None)
         is_needed = name in ("echo", "printf") and (is_written or is_read)
+        is_needed |= name == "set" and any(map(_EXPORTS_ALL.fullmatch, words))
         if is_needed or (name == "tee" and not self.is_started):
             return False
         if known is not None:
