@@ -549,6 +549,7 @@ def test_the_folder_of_the_script_is_known(here, line):
         ("echo 'lr: 1' > conf.yaml", None),
         ("echo lr: 1 | tee conf.yaml", None),
         ("./monitor & echo started >&2", ["./monitor &"]),
+        ("mkdir a\\ ; torchrun train.py \\ ", ["mkdir a\\ "]),
         ("set -eu; set -a\n. a.env\nset +a\nset -a", ["set -a", ". a.env", "set +a", "set -a"]),
     ],
 )

@@ -382,7 +382,9 @@ def _pieces(text: str) -> Iterator[tuple[str, str, bool]]:
     found = [(match[1] or "", match[2]) for match in _PIECE.finditer(text) if match[2].strip()]
     following = [operator for operator, _ in found[1:]]
     for (operator, piece), after in zip(found, [*following, ""], strict=False):
-        yield f" {operator}".rstrip(), piece.strip(), after in ("|", "|&")
+        command = piece.strip()
+        command += " " * command.endswith("\\")  # which escapes it
+        yield f" {operator}".rstrip(), command, after in ("|", "|&")
 
 
 def _without_redirections(text: str) -> tuple[list[str], bool]:
