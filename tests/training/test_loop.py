@@ -341,6 +341,16 @@ def test_ranks_with_different_data_are_refused_on_all(ranks):
     assert all(isinstance(e, JobError) and "[[40, 0], [41, 0]]" in str(e) for e in errors)
 
 
+class InDDP(Plain):
+    def model(self):
+        return nn.parallel.DistributedDataParallel(super().model())
+
+
+def test_a_model_that_is_in_ddp_already_is_refused(ranks):
+    errors = ranks(2).call(run_task, InDDP(), SETTINGS)
+    assert all(isinstance(e, JobError) and "a model in DistributedDataParallel" in str(e) for e in errors)
+
+
 class Wider(Plain):
     def model(self):
         return nn.Linear(4, 2)

@@ -66,6 +66,11 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     name = f"{type(task).__name__}.model()"
     if not isinstance(model, nn.Module):
         raise JobError(f"{name} returned {type(model).__name__}, not an nn.Module.\nReturn the model itself.")
+    if isinstance(model, DistributedDataParallel):  # in a second one the ranks' weights drift apart
+        raise JobError(
+            f"{name} returned a model in DistributedDataParallel, in which clustertrain wraps it itself.\n"
+            "Return the model without it."
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         count = sum(1 for _ in model.parameters())
         what = "parameters that need a gradient" if count else "parameters"
