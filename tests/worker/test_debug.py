@@ -198,8 +198,11 @@ def test_a_module_is_the_main_program_and_another_interpreter_is_refused(debug, 
 
 def test_a_function_has_its_session_and_saves_nothing(debug, tmp_path):
     function = """
+    import argparse
     import torch
     from clustertrain import session
+
+    argparse.ArgumentParser().parse_args()
 
     def train(config):
         s = session.current()

@@ -81,6 +81,7 @@ def test_an_error_without_a_line_of_the_code_names_its_folder(code):
 
 def test_the_code_comes_first_on_the_path_also_if_the_path_has_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", ["/other", str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.delenv(variables.CODE, raising=False)
     monkeypatch.chdir("/")
     enter_code(job(function="mine:train", code=str(tmp_path)))

@@ -40,8 +40,9 @@ def code_folders(job: Job) -> tuple[Path, ...]:
 
 def enter_code(job: Job) -> None:
     """Make the folders of the code the first on the import path, and the first of them the working
-    directory."""
+    directory. `parse_args()` in the code sees no arguments, as those of this process are not the job's."""
     folders = code_folders(job)
+    sys.argv = sys.argv[:1]
     sys.path[:0] = map(str, folders)
     os.chdir(folders[0])
 
