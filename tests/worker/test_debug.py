@@ -199,6 +199,7 @@ def test_a_module_is_the_main_program_and_another_interpreter_is_refused(debug, 
 def test_a_function_has_its_session_and_saves_nothing(debug, tmp_path):
     function = """
     import argparse
+    import sys
     import torch
     from clustertrain import session
 
@@ -212,6 +213,7 @@ def test_a_function_has_its_session_and_saves_nothing(debug, tmp_path):
             assert not s.step_done(step).stop
             s.save(step=step, state={"w": torch.zeros(1)})
         print("trained", s.rank, s.world_size)
+        sys.exit()
     """
     done = debug(function, by_terminal=False, function="mine:train")
     assert done.returncode == 0, done.stderr

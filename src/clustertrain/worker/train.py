@@ -133,7 +133,11 @@ def call_function(job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, 
     )
     session.start_session(rank_session)
     host.phase("first_step", 0)
-    function(args)
+    try:
+        function(args)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
     return rank_session
 
 
