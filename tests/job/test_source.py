@@ -75,6 +75,17 @@ def test_a_module_that_is_not_there(check):
     assert "CODE has no mine/inner.py" in check(task="mine.inner:Digits")[1]
 
 
+def test_a_module_in_the_folder_src_of_a_package(check, tmp_path):
+    package = tmp_path / "src" / "package"
+    package.mkdir(parents=True)
+    (package / "learn.py").write_text(TASK)
+    hint = "It is in CODE/src: set `code` to this folder, or add it to the list."
+    assert check(task="package.learn:Digits")[2] == hint
+    assert check(task="package.learn:Digits", code=str(tmp_path / "src")) == []
+    (package / "__init__.py").touch()
+    assert check(task="learn:Digits")[2].startswith("A module is named by its path")
+
+
 @pytest.mark.parametrize(
     "sections", [{"task": "pydantic:BaseModel"}, {"task": "far.away:T", "image": "registry.io/a:1"}]
 )

@@ -177,19 +177,24 @@ def _check_installed(folders: Sequence[Path], job: Job, what: str, module: str) 
     has_own_packages = any(section.has_own_packages for section in job.launcher_sections.values())
     if not is_below and (_is_installed(top) or job.image or has_own_packages or job.interpreter):
         return
-    modules = [
-        ".".join(Path(parent, file).relative_to(folder).with_suffix("").parts)
+    modules = {
+        ".".join(Path(parent, file).relative_to(folder).with_suffix("").parts): Path(parent, file)
         for folder in folders
         for parent, _, files in islice(os.walk(folder), _MOST_FOLDERS)
         for file in files
         if file.endswith(".py")
-    ]
+    }
+    hint = _near(module, list(modules)) + "A module is named by its path below `code`, with dots, without .py."
+    below = min((each for each in modules if each.endswith(f".{module}")), key=len, default=None)
+    if below is not None:  # such as src/package/train.py, whose imports begin at src
+        folder = modules[below].parents[module.count(".")]
+        if not (folder / "__init__.py").exists():
+            hint = f"It is in {folder}: set `code` to this folder, or add it to the list."
     have = "has" if len(folders) == 1 else "have"
     where = f"{' and '.join(map(str, folders))} {have} no {module.replace('.', '/')}.py"
     raise JobError(
         f"{what}: there is no module {module}.\n"
-        f"{where}, and no installed package has this name.\n"
-        f"{_near(module, modules)}A module is named by its path below `code`, with dots, without .py."
+        f"{where}, and no installed package has this name.\n{hint}"
     )
 
 
