@@ -138,6 +138,11 @@ def refusal(load, tmp_path):
             'write it in brackets: ["module load cuda"]',
         ),
         (
+            SCRIPT + "args: --lr 0.1",
+            "job.yaml:3:7: args: '--lr 0.1' is not accepted\n"
+            "must be a mapping of names to values, or for script and module a list: [--lr, 0.1]",
+        ),
+        (
             TASK + "data: {A: {uri: x}}",
             "job.yaml:4:8: data: 'A' is not a valid name\nmust match ^[a-z][a-z0-9_]*$",
         ),

@@ -93,6 +93,7 @@ def _rule(error: ErrorDetails, path: Keys) -> str:
     elif kind in ("model_type", "dict_type"):
         keys = _keys_of(path)
         rule += f" with keys such as {', '.join(keys)}" if keys else " of names to values"
+        rule += ", or for script and module a list: [--lr, 0.1]" if path == ("args",) else ""
     return rule
 
 
