@@ -132,6 +132,15 @@ def no_process_group():
     dist.all_reduce(torch.ones(1))
 
 
+def second_process_group():
+    for _ in range(2):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def nccl_without_gpu():
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+
+
 def no_rank_variables():
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
