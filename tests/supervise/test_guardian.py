@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clustertrain.supervise.private_folder import memory_folder, private_folder
 from clustertrain.supervise.process import Guarded
 from commands import ran
 from leftovers import children, kill_together, left_after, living_descendants
@@ -113,22 +114,23 @@ def test_everything_ends_whoever_is_killed_together(tmp_path, victims):
 
 
 def test_the_second_guardian_ends_everything_before_the_end_of_the_first_is_reported(tmp_path):
-    (tmp_path / "private").mkdir()
+    private = private_folder()
     before = set(living_descendants())
     command = ["sh", "-c", DAEMON + f"touch {tmp_path}/up; sleep 600"]
-    guarded = Guarded(command, tmp_path / "log", tmp_path / "private", os.environ)
+    guarded = Guarded(command, tmp_path / "log", private, os.environ)
     wait_for(tmp_path / "up")
     (first,) = (pid for pid in children(os.getpid()) if pid in left_after(0, before))
     os.kill(first, signal.SIGKILL)
     assert guarded.end() == -signal.SIGKILL
     assert left_after(10, before) == {}
-    assert not (tmp_path / "private").exists()
+    assert not private.exists()
+    assert not memory_folder(private).exists()
 
 
 def test_signals_of_the_terminal_do_not_end_the_guardian(start, tmp_path):
     guardian = start(f"touch {tmp_path}/up; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 3")
     wait_for(tmp_path / "up")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         os.kill(guardian.pid, number)
     (tmp_path / "go").touch()
     assert guardian.wait(10) == 3

@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -26,9 +25,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from clustertrain.supervise.private_folder import remove
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILLED_WITHIN_S = 30.0
+# A terminal sends them to all processes in front of it; `clustertrain run` alone handles them, or ends.
+_OF_TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
 
 def become_subreaper() -> None:
@@ -102,8 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 def guard(temp_dir: Path, log: Path, run: Callable[[], None]) -> int:
     """Call `run` in a process below this one, as `main`. The standard input of this process is the pipe from
     the launcher; to the standard output it writes the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A terminal sends them to all processes in front of it; only `clustertrain run` handles them.
+    for number in _OF_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
     first, launcher = os.pidfd_open(os.getpid()), 0
@@ -138,7 +140,7 @@ def _start(log: Path, run: Callable[[], None]) -> int:
 
 def _end_with_guardian() -> None:
     """Have the kernel kill the driver with the second guardian; the first one then kills the rest."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _OF_TERMINAL:
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -149,7 +151,7 @@ def _guard(pid: int, temp_dir: Path, parents: Sequence[int]) -> int:
     select.select([os.pidfd_open(pid), *parents], [], [])
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
     kill_descendants()
-    shutil.rmtree(temp_dir, ignore_errors=True)
+    remove(temp_dir)
     if ended is None:
         return 128 + signal.SIGKILL
     return ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status

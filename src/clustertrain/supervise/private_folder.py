@@ -119,8 +119,11 @@ def write_token(folder: Path, token: str | None = None) -> Path:
 
 
 def remove(folder: Path) -> None:
+    """Remove the folder and, of a private one, its counterpart and its semaphores in shared memory."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.name.startswith(_PREFIX):
+        return
     for semaphore in _SHARED_MEMORY.glob(f"sem.{folder.name}-*"):  # worker/setup.py names them
         with suppress(OSError):
             semaphore.unlink()
     shutil.rmtree(memory_folder(folder), ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
