@@ -60,6 +60,16 @@ def test_ctrl_c_before_training_ends_it_at_once(make_run):
     assert "stopped (interrupt)" in run.end(130, within_s=20)
 
 
+def test_ctrl_c_right_after_the_claim_leaves_a_result(make_run, tmp_path):
+    """While git tells the state of the code, which takes seconds in a large repository."""
+    git = tmp_path / "git"
+    git.write_text("#!/bin/sh\nkill -INT $PPID\n")
+    git.chmod(0o700)
+    run = make_run("claimed", **SECTIONS, **ONE_WORKER)
+    run.start("--no-ray", "--no-check", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert "stopped (interrupt)" in run.end(130, within_s=60)
+
+
 def test_no_rank_outlives_all_that_supervise_it(make_run):
     """`clustertrain run` and both guardians are killed together. The next start ends what Ray then leaves."""
     run = make_run("orphaned", args={"step_s": 0.2}, **SECTIONS, **ONE_WORKER)

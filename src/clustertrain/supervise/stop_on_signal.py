@@ -34,6 +34,7 @@ def run_driver(
     once: bool = False,
     owns_process: bool = True,
     early: EarlyDriver | None = None,
+    before: Sequence[int] = (),
 ) -> Result:
     """Run the attempt's driver to its end.
 
@@ -46,8 +47,10 @@ def run_driver(
         once: only the first signal counts: a scheduler may send several, and kills the job itself.
         owns_process: as for `supervise`.
         early: the driver, if its first start was before the claim of the attempt.
+        before: the signals that this process has received before.
     """
     with handled_signals(meanings) as signals, ExitStack() as at_end:
+        signals[:0] = before
         first = [early] if early is not None else []
 
         def start() -> Guarded:

@@ -16,6 +16,7 @@ from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_ru
 from clustertrain.launchers.local.warm.commands import take
 from clustertrain.launchers.one_host import driver_environment, ray_address, world_sizes_here
 from clustertrain.launchers.source_state import read_source
+from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
@@ -58,6 +59,7 @@ def run_local(
         screen.echo(f"note: {note}")
     environment = partial(driver_environment, job, no_ray=options.no_ray)
     early: list[EarlyDriver] = []
+    signals: list[list[int]] = []
     with ExitStack() as at_end:
 
         def check(world_size: int) -> None:
@@ -70,6 +72,8 @@ def run_local(
                 elsewhere, command = bool(ray_address()), options.command
                 fork = None if elsewhere else partial(start_check, driver)
                 check_code(job, screen.echo, command, world_size, elsewhere=elsewhere, fork=fork)
+            # From before the claim on: an attempt that a signal ends has a result.
+            signals.append(at_end.enter_context(handled_signals(_STATES_OF_SIGNALS)))
 
         with placing(options.command):
             run, begun = claim_next_attempt(
@@ -100,6 +104,7 @@ def run_local(
                     command=by_name(options.command, known),
                     owns_process=owns_process,
                     early=early[0],
+                    before=signals[0],
                 )
         except BaseException as error:
             if not owns_process:
