@@ -1,7 +1,9 @@
 """When a run may use what `clustertrain up` keeps, and who may answer it."""
 
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
 from contextlib import ExitStack
@@ -178,3 +180,21 @@ def test_the_job_of_the_keeper_may_have_any_characters_in_any_locale(folder, tmp
     ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     ran([sys.executable, "-c", UP_TO_THE_START_OF_THE_KEEPER, job_file], code=0, env=ascii_only, timeout=60)
     assert load_job(folder / JOB_FILE).args == {"x": "é→"}
+
+
+def test_ctrl_c_of_up_ends_the_keeper(folder, job, monkeypatch):
+    started = []
+
+    def start(*arguments, **options):
+        started.append(subprocess.Popen(["sleep", "600"]))
+        return started[0].pid
+
+    def state(start):
+        if started:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "start_in_background", start)
+    monkeypatch.setattr(commands, "_state", state)
+    with pytest.raises(KeyboardInterrupt):
+        commands.up(job(), 60, print)
+    assert started[0].wait(10) == -signal.SIGTERM

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -69,7 +70,8 @@ def _other_start(answer: Answer) -> str:
 
 
 def up(job: Job, idle_s: float, echo: Echo) -> None:
-    """Start the keeper, and wait until Ray is ready; or say what the one keeps that is there.
+    """Start the keeper, and wait until Ray is ready; or say what the one keeps that is there. Ctrl-C ends the
+    keeper that is starting.
 
     Raises:
         ClusterTrainError: it cannot start here, or the spare driver has ended.
@@ -90,11 +92,16 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     log.write_bytes(b"")
     command = [sys.executable, "-m", "clustertrain.launchers.local.warm.keeper", str(folder), str(idle_s)]
     pid = start_in_background(command, log, environ=os.environ)
-    while (answer := _state(start)) is None or not answer.is_up:
-        if answer is None and process_of(pid) is None:
-            printed = log.read_text(errors="replace").strip().removeprefix("error: ")
-            raise ClusterError(printed or f"Process {pid} was killed.")
-        time.sleep(_POLL_S)
+    try:
+        while (answer := _state(start)) is None or not answer.is_up:
+            if answer is None and process_of(pid) is None:
+                printed = log.read_text(errors="replace").strip().removeprefix("error: ")
+                raise ClusterError(printed or f"Process {pid} was killed.")
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        raise
     echo(f"Ready after {time.monotonic() - started_s:.1f} s. {answer.text}")
 
 
