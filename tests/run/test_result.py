@@ -14,6 +14,7 @@ from clustertrain.errors import (
     DataError,
     JobError,
     RunStopped,
+    StorageError,
 )
 from clustertrain.run.records import Outcome, Result, ResumePoint, StopRequest
 from clustertrain.run.result import ended, write_result
@@ -82,6 +83,11 @@ def test_a_stop_without_a_checkpoint_is_130(attempt):
     attempt.stop.write(StopRequest("terminated"))
     result = of_outcome(attempt)
     assert (result.state, result.cause, result.exit_code) == ("stopped", "terminated", EXIT_INTERRUPTED)
+
+
+def test_a_run_whose_folder_was_removed_is_not_said_to_be_stopped(run):
+    with pytest.raises(StorageError, match="was removed while the run was active"):
+        of_outcome(run.attempt(1))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clustertrain.errors import ClusterTrainError, RunStopped
+from clustertrain.run.claims import claim_of
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Failure, Result
 from clustertrain.run.result import ended, failed, stopped
@@ -18,7 +19,12 @@ class NothingStarted(ClusterTrainError):
 
 
 def of_outcome(attempt: Attempt) -> Result:
-    """The result if the trainer returned: finished, or stopped on request."""
+    """The result if the trainer returned: finished, or stopped on request.
+
+    Raises:
+        StorageError: the claim of the attempt is missing, and with it what tells how the training ended.
+    """
+    claim_of(attempt)
     restart = attempt.newest_restart()
     outcome = restart.outcome.read() if restart is not None else None
     if outcome is not None and outcome.finished:
