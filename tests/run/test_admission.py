@@ -47,6 +47,14 @@ def test_a_finished_run_is_left_as_it_is(job):
     assert f"{START} --fresh`" in said[0]
 
 
+def test_what_a_removed_folder_left_is_no_result_of_the_next_start(job):
+    """The claim was removed while the run was active, and its result was written afterwards."""
+    run = RunDir.newest(job().storage.uri, job().name)
+    write_result(run.attempt(1), Result("failed", "data", 4))
+    _, attempt = begun(job())
+    assert (attempt.n, attempt.result.read()) == (2, None)
+
+
 def test_only_more_epochs_continue_a_finished_run(job):
     finished(job())
     _, result = begun(job(train={"epochs": 1, "batch_size": 8}))

@@ -98,6 +98,8 @@ def claim_next_attempt(
             if isinstance(found, Result):
                 return run, found
             changes = found
+    while _lost_its_claim(run.attempt(number)):
+        number += 1
     world_size = world_sizes()[-1]
     check_world_size(run, job, world_size, options)
     if before_claim is not None:
@@ -121,6 +123,11 @@ def claim_next_attempt(
         source = read_source(job.code) if read_source is not None else None
     record_provenance(attempt, source or Source())
     return run, attempt
+
+
+def _lost_its_claim(attempt: Attempt) -> bool:
+    """Whether the folder of an attempt was removed while it ran: it has a result, and no claim."""
+    return attempt.result.exists() and not attempt.claim.exists()
 
 
 def check_storage(location: Location) -> None:
