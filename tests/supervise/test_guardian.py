@@ -55,6 +55,14 @@ def test_passes_on_the_exit_code_and_removes_the_temporary_folder(start, tmp_pat
     assert not (tmp_path / "temp").exists()
 
 
+def test_the_exit_code_is_known_where_children_are_ignored(start):
+    """As some daemons do for all that they start."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    guardian = start("sleep 0.5; exit 7")
+    signal.signal(signal.SIGCHLD, before)
+    assert guardian.wait(10) == 7
+
+
 def test_a_signal_becomes_128_and_its_number(start):
     assert start("kill -9 $$").wait(10) == 128 + signal.SIGKILL
 

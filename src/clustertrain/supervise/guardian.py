@@ -107,6 +107,7 @@ def guard(temp_dir: Path, log: Path, run: Callable[[], None]) -> int:
     the launcher; to the standard output it writes the exit code."""
     for number in _OF_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by some daemons: how a child ended is lost then
     become_subreaper()
     first, launcher = os.pidfd_open(os.getpid()), 0
     if second := os.fork():
