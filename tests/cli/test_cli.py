@@ -251,6 +251,14 @@ def test_the_commands_at_the_end_of_a_run_repeat_its_command_line(cli, runs, sta
             assert cli(command, *words[:3]).exit_code == 0
 
 
+def test_a_run_that_was_taken_over_does_not_explain_the_other_start(cli, runs, capsys):
+    claim_attempt(runs.run)
+    finish(
+        runs.run, Result("failed", "data", 4, "Another start has taken over."), typed("run", "job.yaml", [])
+    )
+    assert "cause:" not in capsys.readouterr().out
+
+
 def test_the_commands_at_the_end_of_a_run_with_options_have_them_once(cli, runs, capsys):
     """Five options of a run that is known, and a command by its name that works."""
     sets = ["name=b", *(f"env.A{n}={'x' * 30}" for n in range(4))]

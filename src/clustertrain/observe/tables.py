@@ -188,8 +188,10 @@ def finish(run: RunDir, result: Result, command: CommandLine) -> int:
     to the message of a failure; returns the exit code of the run."""
     print_ending(run, result)
     print(next_step(run, result, command))
-    for line in _explained(run.newest_attempt()):
-        print(line)
+    newest = run.newest_attempt()
+    if newest is not None and newest.result.read() == result:  # else another start has taken over
+        for line in _explained(newest):
+            print(line)
     return result.exit_code
 
 
