@@ -67,6 +67,10 @@ def test_transient_errors_are_retried(error):
         refusal(507, "507"),
         botocore.NoCredentialsError(),
         botocore.SSLError(endpoint_url="x", error="CERTIFICATE_VERIFY_FAILED"),
+        botocore.SSLError(endpoint_url="x", error="[SSL: WRONG_VERSION_NUMBER] wrong version number"),
+        botocore.SSLError(endpoint_url="x", error="[Errno 2] No such file or directory"),  # AWS_CA_BUNDLE
+        botocore.TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed"),
+        PermissionError(13, "Permission denied", "/var/run/secrets/token"),  # AWS_WEB_IDENTITY_TOKEN_FILE
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:60],
 )
@@ -142,6 +146,26 @@ def test_the_client_has_the_options_of_the_location(aws_environment):
     assert client.meta.config.s3["addressing_style"] == "virtual"
     assert client.meta.config.connect_timeout > 0
     assert client.meta.config.read_timeout > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"endpoint": "minio:9000"}, "Correct the endpoint"),
+        ({"region": "eu west"}, "Correct the endpoint"),
+        ({"profile": "missing"}, "never in the job file"),
+        ({"profile": "talks"}, "never in the job file"),
+    ],
+)
+def test_a_client_that_cannot_be_made_has_a_remedy(aws_environment, tmp_path, monkeypatch, options, remedy):
+    processes = {"missing": "/not/there", "talks": "echo no"}
+    profiles = [f"[profile {name}]\ncredential_process = {line}\n" for name, line in processes.items()]
+    (tmp_path / "config").write_text("".join(profiles))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(StorageError, match=f"cannot be reached: .*\n.*{remedy}"):
+        connect(Location("s3://b", **options))
 
 
 def test_a_profile_that_is_not_there_is_named_with_the_chain(aws_environment):

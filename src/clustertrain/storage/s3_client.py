@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Collection
 from functools import cache
+from json import JSONDecodeError
 from typing import Any, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError, SSLError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    ParamValidationError,
+    SSLError,
+    SSOError,
+    TokenRetrievalError,
+)
 from botocore.exceptions import ConnectionError as NotConnected
 
 from clustertrain.errors import StorageError
@@ -29,7 +40,11 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
 
 _LOOKED_IN = f"boto3 looks for credentials in {CREDENTIAL_CHAIN}; never in the job file."
-_UNTRUSTED = "Its certificate is not trusted; correct the endpoint, or set AWS_CA_BUNDLE to your CA's file."
+_UNTRUSTED = (
+    "Correct the endpoint (does it speak TLS?), or set AWS_CA_BUNDLE to the file with your CA's certificate."
+)
+# An untrusted certificate; a server without TLS; a file of AWS_CA_BUNDLE that is missing, or is none.
+_TLS_REFUSED = re.compile(r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|\[X509|\[Errno (2|13|21)\]")
 
 # Transient 4xx.
 _PASSING_STATUS = {408, 425, 429}
@@ -91,9 +106,10 @@ def _client(endpoint: str | None, region: str | None, profile: str | None, addre
     try:
         session = boto3.session.Session(profile_name=profile, region_name=region)
         return session.client("s3", endpoint_url=endpoint, config=config)
-    except (BotoCoreError, ValueError) as error:
+    except (BotoCoreError, ValueError, OSError) as error:
         where = endpoint or "S3"
-        raise StorageError(f"{where} cannot be reached: {str(error).rstrip('.')}.\n{_LOOKED_IN}") from error
+        reason = str(error).rstrip(".")
+        raise StorageError(f"{where} cannot be reached: {reason}.\n{_remedy(error)}") from error
 
 
 def persistently(
@@ -159,7 +175,7 @@ def is_transient(error: BaseException) -> bool:
         server_fault = status >= 500 and status not in (501, 507)  # not implemented; a full storage
         return server_fault or status in _PASSING_STATUS or code_of(error) in _PASSING_CODES
     if isinstance(error, SSLError):
-        return "CERTIFICATE_VERIFY_FAILED" not in str(error)
+        return _TLS_REFUSED.search(str(error)) is None
     # A cut answer fails in the parser; the last two are Python's errors of reading a body.
     broken = (NotConnected, HTTPClientError, HTTPError, IncompleteReadError, ResponseParserError)
     return isinstance(error, (*broken, ConnectionError, TimeoutError))
@@ -183,8 +199,22 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
         other = _CAUSES["AccessDenied"] if denied else "the server does not accept such a request"
         cause = _CAUSES.get(code, other)
         return StorageError(f"{what} was refused: {value_text(error)}{details}.\nLikely cause: {cause}.")
-    if isinstance(error, BotoCoreError):  # no credentials, an incomplete profile, an unknown certificate
+    # No credentials, an incomplete profile, an unknown certificate; a token's file that cannot be read.
+    if isinstance(error, BotoCoreError | OSError):
         reason = shortened(str(error), 200).rstrip(".")
-        remedy = _UNTRUSTED if isinstance(error, SSLError) else _LOOKED_IN
-        return StorageError(f"{what} was not sent: {reason}.\n{remedy}")
+        return StorageError(f"{what} was not sent: {reason}.\n{_remedy(error)}")
     raise error  # not an error of the storage: a bug
+
+
+def _remedy(error: Exception) -> str:
+    """For a request that was not sent."""
+    if isinstance(error, SSLError):
+        return _UNTRUSTED
+    if isinstance(error, ParamValidationError):
+        return f"Correct the bucket: {_CAUSES['InvalidBucketName']}."
+    if isinstance(error, SSOError | TokenRetrievalError):
+        return "Run `aws sso login` for the profile on this machine, then run again."
+    # Of boto3's client; a credential_process that prints no JSON raises one as well.
+    if isinstance(error, ValueError) and not isinstance(error, JSONDecodeError):
+        return "Correct the endpoint (AWS_ENDPOINT_URL), such as https://minio.example.org:9000, or region."
+    return _LOOKED_IN
