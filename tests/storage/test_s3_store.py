@@ -340,14 +340,16 @@ def test_a_head_has_no_reason_for_a_400(moto_store, moto_proxy):
     assert "credentials have expired" in refusal(lambda: moto_store.size_or_none("a"))
 
 
-def test_the_probe_names_action_key_status_and_cause(moto_store, moto_proxy):
+def test_the_probe_names_action_key_status_and_cause(moto_store, moto_proxy, moto_s3):
     probe(moto_store)
-    moto_proxy.script(status(403), when=put)
-    text = refusal(lambda: probe(moto_store))
-    assert "PUT s3://" in text
-    assert ".probe-" in text
-    assert "HTTP 403 AccessDenied" in text
-    assert "lack the permission" in text
+    first_contact = open_store(moto_s3.location("other", endpoint=moto_proxy.endpoint))
+    moto_proxy.script(status(403))
+    for store, key in [(moto_store, ".probe-"), (first_contact, ".condition-")]:
+        text = refusal(lambda store=store: probe(store))
+        assert "PUT s3://" in text
+        assert key in text
+        assert "HTTP 403 AccessDenied" in text
+        assert "lack the permission" in text
 
 
 def test_a_bucket_that_is_not_there_is_named(s3):

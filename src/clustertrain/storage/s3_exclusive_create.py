@@ -18,8 +18,10 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from contextlib import suppress
 from functools import cache
 
+from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import HIDDEN
 from clustertrain.storage.s3_objects import S3Objects
 
@@ -44,9 +46,13 @@ def _supports_conditions(objects: S3Objects) -> bool:
     scratch = f"{HIDDEN}condition-{writer}"
     try:
         objects.put_if_absent(scratch, b"1", writer)  # False if its answer was lost and it was repeated
-        return not objects.put_if_absent(scratch, b"2", writer) and objects.exists(scratch)
-    finally:
-        objects.remove(scratch)
+        is_supported = not objects.put_if_absent(scratch, b"2", writer) and objects.exists(scratch)
+    except StorageError:
+        with suppress(StorageError):  # the first error is the one to report, at once
+            objects.within(0.0).remove(scratch)
+        raise
+    objects.remove(scratch)
+    return is_supported
 
 
 def _create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -> bool:
