@@ -59,7 +59,6 @@ def test_transient_errors_are_retried(error):
     "error",
     [
         refusal(403, "AccessDenied"),
-        refusal(400, "ExpiredToken"),
         refusal(404, "NoSuchBucket"),
         refusal(409, "ObjectParentIsFile"),
         refusal(501, "NotImplemented"),

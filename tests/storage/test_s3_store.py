@@ -321,7 +321,26 @@ def test_a_refusal_is_reported_at_once(moto_store, moto_proxy, moto_s3, case):
         assert f"{method} s3://{moto_s3.bucket}/runs/a" in text
         assert f"HTTP {number} {code}" in text
         assert cause in text
-        assert moto_proxy.count() == before + 1
+        assert moto_proxy.count() == before + (2 if code == "ExpiredToken" else 1)
+
+
+def test_credentials_that_were_renewed_in_the_file_are_read_again(moto_s3, moto_proxy, monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+    def log_in(key: str) -> None:
+        (tmp_path / "credentials").write_text(f"[p]\naws_access_key_id = {key}\naws_secret_access_key = s\n")
+
+    log_in("OLD")
+    store = open_store(moto_s3.location("runs", endpoint=moto_proxy.endpoint, profile="p"))
+    store.write_atomic("a", b"1")
+    moto_proxy.script(status(400, "ExpiredToken"), when=lambda r: "=OLD/" in r.headers["authorization"])
+    assert "have expired" in refusal(lambda: store.write_atomic("a", b"2"))
+    log_in("NEW")
+    assert store.list("") == ["a"]
+    store.write_atomic("a", b"3")
+    assert store.read_or_none("a") == b"3"
 
 
 def test_the_files_of_a_script_beside_the_trees_cost_no_request_each(moto_store, moto_proxy):

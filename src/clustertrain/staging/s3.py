@@ -8,7 +8,14 @@ from typing import Any
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream
 from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import connect, explained, http_status_of, is_transient, value_text
+from clustertrain.storage.s3_client import (
+    connect,
+    explained,
+    http_status_of,
+    is_transient,
+    value_text,
+    with_new_credentials,
+)
 from clustertrain.units import shortened
 
 
@@ -39,7 +46,9 @@ class S3Source(Source):
     def _get(self, request: dict[str, str]) -> Any:
         bucket, key = self._location.bucket_and_key
         try:
-            return connect(self._location).get_object(Bucket=bucket, Key=key, **request)
+            return with_new_credentials(
+                lambda: connect(self._location).get_object(Bucket=bucket, Key=key, **request)
+            )
         except StorageError as error:
             raise DataError(str(error)) from error
         except Exception as error:

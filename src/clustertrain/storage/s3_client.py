@@ -54,6 +54,10 @@ _PASSING_CODES = {
     *("SlowDown", "Throttling", "IDPCommunicationError"),  # the last two: of STS, for the role of a pod
 }
 
+# Of credentials that are no longer valid; a HEAD gets no reason.
+_EXPIRED = {"400", "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+_EXPIRED |= {"InvalidAccessKeyId", "InvalidToken"}
+
 _CAUSES = {
     "400": "the credentials have expired, or the bucket is in another region (a HEAD gets no reason)",
     "AccessDenied": "these credentials lack the permission; grant it to their user on the bucket",
@@ -112,6 +116,20 @@ def _client(endpoint: str | None, region: str | None, profile: str | None, addre
         raise StorageError(f"{where} cannot be reached: {reason}.\n{_remedy(error)}") from error
 
 
+def with_new_credentials(request: Callable[[], _T]) -> _T:
+    """The answer of a request; if its credentials have expired, that of a second one with those of now.
+
+    boto3 renews those of roles. It reads ~/.aws/credentials once, and a run may last longer than what it has.
+    """
+    try:
+        return request()
+    except ClientError as error:
+        if code_of(error) not in _EXPIRED:
+            raise
+    _client.cache_clear()
+    return request()
+
+
 def persistently(
     location: Location,
     action: str,
@@ -136,7 +154,7 @@ def persistently(
     ends, pause_s = time.monotonic() + location.retry_s, _FIRST_PAUSE_S
     while True:
         try:
-            return request()
+            return with_new_credentials(request)
         except Exception as error:
             if http_status_of(error) in answers and code_of(error) != "NoSuchBucket":
                 raise

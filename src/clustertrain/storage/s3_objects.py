@@ -151,8 +151,11 @@ class S3Objects:
     def _pages(self, method: str, folder: str, *, none_if: Collection[int] = (), **more: str) -> list[Any]:
         """The pages of a listing; after a transient error it begins again."""
         where = {"Bucket": self._address("")["Bucket"], "Prefix": self._prefix(folder), **more}
-        paginator = connect(self.location).get_paginator(method)
-        return self._ask("LIST", folder, lambda: list(paginator.paginate(**where)), none_if) or []
+
+        def pages() -> list[Any]:
+            return list(connect(self.location).get_paginator(method).paginate(**where))
+
+        return self._ask("LIST", folder, pages, none_if) or []
 
     def _ask(self, action: str, key: str, request: Callable[[], _T], none_if: Collection[int]) -> _T | None:
         full = self._address(key)["Key"]
