@@ -264,6 +264,21 @@ def test_a_folder_that_lost_its_marker_is_still_a_tree(posix_store):
     assert posix_store.collect_leftovers("trees", MARKER, any_tree) == []
 
 
+@pytest.mark.parametrize("method", ["stat", "iterdir"])
+def test_trees_that_the_file_system_does_not_show_are_an_error(posix_store, monkeypatch, method):
+    make_tree(posix_store, "trees/one", a=b"1")
+
+    def fail(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(Path, method, fail)
+    with pytest.raises(StorageError, match="Input/output error"):
+        posix_store.trees("trees", MARKER)
+    if method == "iterdir":
+        with pytest.raises(StorageError, match="Input/output error"):
+            posix_store.collect_leftovers("trees", MARKER, any_tree)
+
+
 def test_of_a_tree_that_was_moved_and_linked_only_the_link_is_removed(posix_store, tmp_path):
     make_tree(posix_store, "trees/one", a=b"1")
     place = posix_store.local_folder("trees/one")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -121,8 +122,8 @@ class PosixStore:
         folder = self._path(prefix)
         while True:
             found = self.list(prefix)
-            trees = [name for name in found if _unless_absent(folder / name, "read", (folder / name).is_dir)]
-            if all(os.path.lexists(folder / name) for name in set(found) - set(trees)):
+            trees = [name for name in found if _is_folder(folder / name)]
+            if all(_is_there(folder / name) for name in set(found) - set(trees)):
                 return trees
             # One was removed meanwhile, so the listing may lack the one for which it was.
 
@@ -142,7 +143,8 @@ class PosixStore:
         It also removes what another process is still writing, except of trees for whose name `is_over` is
         False. Such a process then fails to commit, or on S3 commits a tree without files.
         """
-        return collect_leftovers(self._path(prefix), is_over)
+        path = self._path(prefix)
+        return _unless_absent(path, "listed", lambda: collect_leftovers(path, is_over)) or []
 
     def _path(self, key: str) -> Path:
         return self.root / key
@@ -221,6 +223,16 @@ def _unless_absent(path: Path, verb: str, operation: Callable[[], _T]) -> _T | N
         return None
     except OSError as error:
         raise refused(path, verb, error) from error
+
+
+def _is_folder(path: Path) -> bool:
+    found = _unless_absent(path, "read", path.stat)
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether the name exists, also as a link to nothing."""
+    return _unless_absent(path, "read", path.lstat) is not None
 
 
 def refused(path: Path, verb: str, error: OSError) -> StorageError:

@@ -143,9 +143,11 @@ def remove_tree(folder: Path) -> None:
 
 
 def collect_leftovers(parent: Path, is_over: Callable[[str], bool]) -> list[str]:
-    """Remove what killed writers and removers left behind in `parent`; returns the names."""
-    if not parent.is_dir():
-        return []
+    """Remove what killed writers and removers left behind in `parent`; returns the names.
+
+    Raises:
+        OSError: it cannot be listed; FileNotFoundError if it does not exist.
+    """
     leftovers = [p for p in parent.iterdir() if p.name.startswith(HIDDEN) and _is_leftover(p, is_over)]
     for path in leftovers:
         if path.suffix == ".gone":
