@@ -374,18 +374,36 @@ def test_a_checkpoint_that_another_process_removed_is_no_failure(tmp_path, monke
     assert steps_in(tmp_path) == [2]
 
 
-def test_a_checkpoint_that_cannot_be_removed_is_reported_and_the_new_one_is_kept(tmp_path, monkeypatch):
-    one = writer(tmp_path, keep_last=1)
-    commit(one, 1)
+def test_a_checkpoint_that_cannot_be_removed_is_reported_and_the_others_are_removed(tmp_path, monkeypatch):
+    for step in (1, 2):
+        commit(writer(tmp_path), step)
 
     def refuse(folder):
-        raise PermissionError(13, "Permission denied", str(folder))
+        if folder.name == "00000001-1.0":
+            raise PermissionError(13, "Permission denied", str(folder))
+        remove_tree(folder)
 
     monkeypatch.setattr(posix, "remove_tree", refuse)
-    left = commit(one, 2).left
+    left = commit(writer(tmp_path, keep_last=1), 3).left
     assert left is not None
-    assert re.search(r"00000002-1.0 is committed, but .*00000001-1.0 cannot be removed", left)
-    assert newest_verified(tmp_path, never).manifest.step == 2
+    assert re.search(r"00000003-1.0 is committed, but .*00000001-1.0 cannot be removed", left)
+    assert newest_verified(tmp_path, never).manifest.step == 3
+    assert steps_in(tmp_path) == [1, 3]
+
+
+def test_the_best_is_kept_while_nfs_does_not_read_it(tmp_path, monkeypatch):
+    retention = {"best_metric": "m", "best_mode": "max", "keep_last": 1}
+    for step, value in [(1, 0.9), (2, 0.5)]:
+        commit(writer(tmp_path, **retention), step, metrics={"m": value})
+
+    def fail(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(posix, "read_file", fail)
+        commit(writer(tmp_path, **retention), 3, metrics={"m": 0.5})
+    commit(writer(tmp_path, **retention), 4, metrics={"m": 0.5})
+    assert steps_in(tmp_path) == [1, 4]
 
 
 def test_a_checkpoint_that_a_process_has_open_on_nfs_is_removed_as_far_as_possible(tmp_path, monkeypatch):

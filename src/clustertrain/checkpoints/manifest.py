@@ -31,6 +31,10 @@ class CheckpointDamaged(StorageError):
     """A checkpoint whose manifest or files do not verify; the message names the file and both values."""
 
 
+class CheckpointUnreadable(CheckpointDamaged):
+    """The file system did not give its bytes. A later try may succeed."""
+
+
 class UnknownFormat(StorageError):
     """An undamaged checkpoint in the format of another version of clustertrain."""
 
@@ -123,7 +127,7 @@ class Shelf:
         except StorageError as error:
             if self.store.local_folder(self.key) is None:
                 raise
-            raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
+            raise CheckpointUnreadable(f"{where} cannot be read: {error}") from error
 
 
 def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from clustertrain.checkpoints.manifest import (
     CheckpointDamaged,
     CheckpointName,
+    CheckpointUnreadable,
     Shelf,
     UnknownFormat,
     names,
@@ -31,12 +32,16 @@ class Retention:
         """The names to remove. The checkpoint that was just committed is always kept."""
         everything = names(shelf)
         kept = set(everything[-self.keep_last :]) | {just_committed}
-        if (best := self.best(shelf, everything)) is not None:
+        # One that NFS does not show now may be the best.
+        if (best := self.best(shelf, everything, on_unreadable=kept.add)) is not None:
             kept.add(best[1])
         return [name for name in everything if name not in kept]
 
     def best(
-        self, shelf: Shelf, everything: Iterable[CheckpointName] | None = None
+        self,
+        shelf: Shelf,
+        everything: Iterable[CheckpointName] | None = None,
+        on_unreadable: Callable[[CheckpointName], None] = lambda name: None,
     ) -> tuple[float, CheckpointName] | None:
         """The best checkpoint and its value of the metric.
 
@@ -44,6 +49,7 @@ class Retention:
 
         Args:
             everything: the names to choose from, or None for all.
+            on_unreadable: called with each that the file system does not read.
 
         Raises:
             StorageError: an S3 server does not answer, or refuses.
@@ -54,6 +60,9 @@ class Retention:
         for name in names(shelf) if everything is None else everything:
             try:
                 value = read_manifest(shelf, name).metrics.get(self.best_metric)
+            except CheckpointUnreadable:
+                on_unreadable(name)
+                continue
             except (CheckpointDamaged, UnknownFormat):
                 continue  # it cannot be the best; only its age decides whether it is kept
             if value is not None:

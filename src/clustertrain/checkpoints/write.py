@@ -111,18 +111,27 @@ class Writer:
         )
 
     def _prune(self, just_committed: CheckpointName) -> str | None:
-        """Remove what is no longer kept. Returns what could not be removed, and why; None if all was."""
-        for old in self.retention.doomed(self.shelf, just_committed):
-            try:
-                self.shelf.store.remove_tree(f"{self.shelf.key}/{old}", MANIFEST)
-            except FileNotFoundError:
-                continue  # another process removed it
-            except OSError as error:
-                return (
-                    f"Checkpoint {just_committed} is committed, but {self.shelf.uri(old)} "
-                    f"cannot be removed: {error}\nRemove it by hand, or the disk fills up."
-                )
-        return None
+        """Remove what is no longer kept. Returns why something of it is left; None if nothing is."""
+        left: list[str] = []
+        try:
+            for old in self.retention.doomed(self.shelf, just_committed):
+                left += self._removal_problem(old)
+        except StorageError as error:  # S3 does not answer any more
+            left.append(f"older ones could not be removed: {error}")
+        return f"Checkpoint {just_committed} is committed, but {left[0]}" if left else None
+
+    def _removal_problem(self, name: CheckpointName) -> list[str]:
+        """Remove a checkpoint; empty, or why it is still there."""
+        try:
+            self.shelf.store.remove_tree(f"{self.shelf.key}/{name}", MANIFEST)
+        except FileNotFoundError:
+            pass  # another process removed it
+        except OSError as error:
+            return [
+                f"{self.shelf.uri(name)} cannot be removed: {error}\n"
+                "Remove it by hand, or the disk fills up."
+            ]
+        return []
 
     def _check_fence(self, name: CheckpointName) -> None:
         if not self.still_newest():
