@@ -5,6 +5,7 @@ import hashlib
 import os
 import pickle
 import random
+import stat
 import subprocess
 import sys
 import threading
@@ -312,6 +313,20 @@ def test_a_rename_whose_answer_was_lost_counts_as_committed(posix_store, monkeyp
         real_rename(source, target)
 
     monkeypatch.setattr(Path, "rename", rename_twice)
+    make_tree(posix_store, "trees/one", a=b"1")
+    assert posix_store.trees("trees", MARKER) == ["one"]
+
+
+def test_a_file_system_that_syncs_no_folders_will_do(posix_store, monkeypatch):
+    sync = os.fsync
+
+    def files_only(fd):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", files_only)
+    probe(posix_store)
     make_tree(posix_store, "trees/one", a=b"1")
     assert posix_store.trees("trees", MARKER) == ["one"]
 

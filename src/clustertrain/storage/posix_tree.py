@@ -118,10 +118,13 @@ class PosixTree:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Sync the entries of a folder, so that they survive a crash of the machine."""
+    """Sync the entries of a folder where that is possible, so that they survive a crash of the machine."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # AFS and some FUSE have no sync of folders
+            raise
     finally:
         os.close(fd)
 
