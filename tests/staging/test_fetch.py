@@ -126,7 +126,7 @@ def test_progress_renews_the_time_of_the_retries(web, folder, monkeypatch):
     assert len(web.ranges) == 11
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 522])
 def test_transient_errors_are_retried(web, folder, status):
     web.answers = [Answer(status=status)] * 2
     assert get(f"{web.url}/f", folder, SHA256) == BODY

@@ -25,7 +25,7 @@ from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Sou
 from clustertrain.units import shortened
 
 ANSWER_S = 20.0  # for a connection, and then for each byte
-_RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
+_PASSING_STATUSES = {408, 425, 429, *range(500, 600)} - {501, 505}  # Cloudflare has 520 to 530
 _MOST_REDIRECTS = 10
 _COMPRESSED_NAME = re.compile(r"\.(gz|tgz|z|svgz)$", re.IGNORECASE)
 _UNTRUSTED = re.compile(r"certificate verify failed: ([^(]*[^(\s.])")
@@ -104,7 +104,7 @@ class HttpSource(Source):
     def _failure(self, answer: Any) -> Exception:
         """The error for an answer with neither the file nor the requested range."""
         message = f"HTTP {answer.status} {shortened(answer.reason or '')}".rstrip()
-        if answer.status not in _RETRYABLE_STATUSES:
+        if answer.status not in _PASSING_STATUSES:
             remedy = _YOURSELF if answer.status in (401, 403) else "Correct the address."
             return self._refusal(answer, message, remedy)
         answer.close()
