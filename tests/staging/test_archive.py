@@ -129,8 +129,10 @@ def test_files_stay_in_the_group_of_a_folder_that_sets_it(tmp_path):
 
 def test_names_that_are_common_and_harmless(tmp_path):
     members = [(typed("./", tarfile.DIRTYPE), b""), ("./a//b", b"1"), (typed("a/", tarfile.DIRTYPE), b"")]
+    of_macos, of_japan = "Screenshot 9.41.00\u202fAM.png", "画像\u3000一.png"  # their spaces
+    members += [(of_macos, b"2"), (of_japan, b"3")]
     extract(make_tar(tmp_path / "a.tar", members), tmp_path / "out")
-    assert files_under(tmp_path / "out") == {"a/b": b"1"}
+    assert files_under(tmp_path / "out") == {"a/b": b"1", of_macos: b"2", of_japan: b"3"}
 
 
 @pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

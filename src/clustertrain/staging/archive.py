@@ -16,6 +16,7 @@ import shutil
 import stat
 import struct
 import tarfile
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -43,6 +44,9 @@ _HEADER_BYTES = 1 << 20  # all headers of one member of a tar, which are kept in
 _NAME_BYTES = 255
 _PATH_BYTES = 3000
 _DEPTH = 100
+# Control characters, bytes that are not UTF-8 (lone surrogates), separators of lines. Names of files have the
+# spaces and joiners of other scripts and of macOS.
+_UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
 _UNPACK = "If the archive is as intended, unpack it yourself"
 _RATIO_FROM_BYTES = 256 << 20  # below this size a high ratio does no harm
 
@@ -98,7 +102,7 @@ class _Unpacking:
         if self._members > MOST_MEMBERS:
             raise self._refusal(member, f"it has more than {MOST_MEMBERS} members", _UNPACK)
         if member.refusal is not None:
-            remedy = "Pack it again with only files and folders, or unpack it yourself"
+            remedy = "Pack it again with plain files and folders only, or unpack it yourself"
             raise self._refusal(member, member.refusal, remedy)
         if (wrong := wrong_name(member.name)) is not None:
             remedy = "Pack it again with plain relative names, or unpack it yourself"
@@ -201,7 +205,7 @@ def wrong_name(name: str) -> str | None:
         return "its path contains '..'"
     if "\\" in name or (parts and len(parts[0]) == 2 and parts[0][1] == ":"):
         return "its path is a Windows path"
-    if not name.isprintable():  # control characters, and bytes that are not UTF-8 (lone surrogates)
+    if not name.isprintable() and _UNPRINTABLE.intersection(map(unicodedata.category, name)):
         return "its name has unprintable characters, or is not UTF-8"
     encoded = [len(part.encode()) for part in parts]
     if (
