@@ -112,26 +112,25 @@ class Writer:
 
     def _prune(self, just_committed: CheckpointName) -> str | None:
         """Remove what is no longer kept. Returns why something of it is left; None if nothing is."""
-        left: list[str] = []
+        left: str | None = None
         try:
             for old in self.retention.doomed(self.shelf, just_committed):
-                left += self._removal_problem(old)
+                left = self._why_left(old) or left
         except StorageError as error:  # S3 does not answer any more
-            left.append(f"older ones could not be removed: {error}")
-        return f"Checkpoint {just_committed} is committed, but {left[0]}" if left else None
+            left = f"older ones could not be removed: {error}"
+        return None if left is None else f"Checkpoint {just_committed} is committed, but {left}"
 
-    def _removal_problem(self, name: CheckpointName) -> list[str]:
-        """Remove a checkpoint; empty, or why it is still there."""
+    def _why_left(self, name: CheckpointName) -> str | None:
+        """Remove a checkpoint. Returns why it is still there; None if it is gone."""
         try:
             self.shelf.store.remove_tree(f"{self.shelf.key}/{name}", MANIFEST)
         except FileNotFoundError:
-            pass  # another process removed it
+            return None  # another process removed it
         except OSError as error:
-            return [
-                f"{self.shelf.uri(name)} cannot be removed: {error}\n"
-                "Remove it by hand, or the disk fills up."
-            ]
-        return []
+            return (
+                f"{self.shelf.uri(name)} cannot be removed: {error}\nRemove it by hand, or the disk fills up."
+            )
+        return None
 
     def _check_fence(self, name: CheckpointName) -> None:
         if not self.still_newest():

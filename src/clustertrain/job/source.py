@@ -184,7 +184,9 @@ def _check_installed(folders: Sequence[Path], job: Job, what: str, module: str) 
         for file in files
         if file.endswith(".py")
     }
-    hint = _near(module, list(modules)) + "A module is named by its path below `code`, with dots, without .py."
+    hint = (
+        _near(module, list(modules)) + "A module is named by its path below `code`, with dots, without .py."
+    )
     below = min((each for each in modules if each.endswith(f".{module}")), key=len, default=None)
     if below is not None:  # such as src/package/train.py, whose imports begin at src
         folder = modules[below].parents[module.count(".")]
@@ -193,8 +195,7 @@ def _check_installed(folders: Sequence[Path], job: Job, what: str, module: str) 
     have = "has" if len(folders) == 1 else "have"
     where = f"{' and '.join(map(str, folders))} {have} no {module.replace('.', '/')}.py"
     raise JobError(
-        f"{what}: there is no module {module}.\n"
-        f"{where}, and no installed package has this name.\n{hint}"
+        f"{what}: there is no module {module}.\n{where}, and no installed package has this name.\n{hint}"
     )
 
 
