@@ -472,11 +472,11 @@ def test_a_removal_without_permission_is_not_about_links(posix_store, monkeypatc
 def test_trees_in_a_folder_that_may_only_be_listed(posix_store, monkeypatch):
     """As after `chmod -R 644`."""
 
-    def refuse(path):
+    def refuse(path, **options):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     posix_store.write_atomic("shelf/a/M", b"")
-    monkeypatch.setattr(Path, "is_dir", refuse)
+    monkeypatch.setattr(Path, "stat", refuse)
     with pytest.raises(StorageError, match=r"shelf/a cannot be read by uid \d+: Permission denied"):
         posix_store.trees("shelf", "M")
 

@@ -189,7 +189,7 @@ def finish(run: RunDir, result: Result, command: CommandLine) -> int:
     print_ending(run, result)
     print(next_step(run, result, command))
     newest = run.newest_attempt()
-    if newest is not None and newest.result.read() == result:  # else another start has taken over
+    if newest is not None and newest.result.exists():  # else another start has taken over
         for line in _explained(newest):
             print(line)
     return result.exit_code

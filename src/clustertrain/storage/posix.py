@@ -226,8 +226,13 @@ def _unless_absent(path: Path, verb: str, operation: Callable[[], _T]) -> _T | N
 
 
 def _is_folder(path: Path) -> bool:
-    found = _unless_absent(path, "read", path.stat)
-    return found is not None and stat.S_ISDIR(found.st_mode)
+    """Whether it is a folder; a link to nothing or to itself is none."""
+    try:
+        return stat.S_ISDIR(again_when_stale(path.stat).st_mode)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise refused(path, "read", error) from error
 
 
 def _is_there(path: Path) -> bool:
