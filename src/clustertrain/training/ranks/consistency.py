@@ -79,7 +79,8 @@ def check_same_weights(
             f"After step {step} the weights of rank {rank} differ from those of rank 0, first in {name}; "
             "they were not saved.\n"
             "Every rank must take the same optimizer step: look for random numbers or a condition on the "
-            "rank in the optimizer or a callback, and for weights that are changed elsewhere.\n"
+            "rank in the optimizer or a callback, and for weights that are changed elsewhere. DDP does not "
+            "average layers that were unfrozen after the start: give them a learning rate of 0 until then.\n"
             "Nodes with different processors may round differently: then set train.compare_weights_every: 0."
         )
 
