@@ -134,6 +134,11 @@ class NoOptimizer(Fine):
         torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+class ClosureOptimizer(Fine):
+    def optimizer(self, model):  # here: ClosureOptimizer
+        return torch.optim.LBFGS(model.parameters())
+
+
 class BrokenScheduler(Fine):
     def scheduler(self, optimizer, total_steps):
         return torch.optim.lr_scheduler.StepLR(optimizer)  # here: BrokenScheduler

@@ -50,6 +50,7 @@ MISTAKES = {
     mistaken.BrokenModel: [r"BrokenModel.model\(\) raised AttributeError: .*'classes'"],
     mistaken.OtherOptimizer: ["has 6 parameters; 6 of them are not parameters of the model"],
     mistaken.NoOptimizer: ["returned NoneType, not a torch.optim.Optimizer"],
+    mistaken.ClosureOptimizer: [r"returned LBFGS, whose step\(\) needs a function", "Use another optimizer"],
     mistaken.BrokenScheduler: [r"BrokenScheduler.scheduler\(\) raised TypeError: .*step_size"],
     mistaken.UnreadableScheduler: [
         r"state.scheduler.lr_lambdas.0.factors is of the type numpy.ndarray: no resume could read it"

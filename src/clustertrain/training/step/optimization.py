@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from inspect import signature
 from typing import Any
 
 import torch
@@ -201,6 +202,13 @@ def _check_parameters(task: Task, optimizer: Any, model: nn.Module) -> None:
             "Return the optimizer itself."
         )
     of_model = {id(parameter) for parameter in model.parameters()}
+    _, *arguments = signature(type(optimizer).step).parameters.values()
+    if any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in arguments):
+        raise JobError(
+            f"{name} returned {type(optimizer).__name__}, whose step() needs a function that computes the "
+            "loss again: a step here has one pass over its samples.\n"
+            "Use another optimizer, or a `function` with a loop of its own."
+        )
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     others = sum(id(parameter) not in of_model for parameter in parameters)
     if others:
