@@ -9,6 +9,7 @@ import torch
 from clustertrain.errors import JobError
 from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
 from clustertrain.training.step.optimization import lr_factor
+from training.ranks import ALONE
 from training.tasks import Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=6, batch_size=4, log_every=1)
@@ -17,6 +18,35 @@ SETTINGS = TrainSettings(steps=6, batch_size=4, log_every=1)
 class Halving(Plain):
     def scheduler(self, optimizer, total_steps):
         return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+
+class Counting(torch.optim.SGD):
+    """Keeps its count in the groups, as schedule-free optimizers and Prodigy do."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.param_groups[0] |= {"count": 0, "power": 1}
+
+    def step(self, closure=None):
+        (group,) = self.param_groups
+        group["count"] += 1
+        group["weight_decay"] = 0.1 / group["count"] ** group["power"]
+        return super().step(closure)
+
+
+class Counted(Plain):
+    def optimizer(self, model):
+        return Counting(model.parameters(), self.lr)
+
+
+def test_more_steps_continue_what_an_optimizer_keeps_in_its_groups():
+    settings = replace(SETTINGS, save_every=SaveEvery(steps=1))
+    whole = run_task(ALONE, Counted(), settings)
+    short = run_task(ALONE, Counted(), replace(settings, steps=3))
+    assert same(run_task(ALONE, Counted(), settings, short.saves[3]).weights(), whole.weights())
+    slower = run_task(ALONE, Counted(lr=0.01), replace(settings, job_sha256="other"), short.saves[3])
+    (group,) = slower.state(6)["optimizer"]["param_groups"]
+    assert (group["lr"], group["count"]) == (0.01, 6), "a setting that the job has changed is the job's"
 
 
 def lrs(outcome):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from copy import deepcopy
 from inspect import signature
 from typing import Any
 
@@ -17,6 +18,8 @@ from clustertrain.training.ranks.dtensors import map_state, of_python, whole
 from clustertrain.training.saving import owned
 from clustertrain.training.step.precision import LossScaler
 from clustertrain.training.task import Task
+
+_SCHEDULED = {"lr", "momentum", "betas"}  # what schedulers change in the groups of an optimizer
 
 
 def lr_factor(scaling: str, batch: int, base: int) -> float:
@@ -58,6 +61,7 @@ class Optimization:
                 f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which needs a metric; "
                 "schedulers are stepped after each optimizer step.\nUse one that counts steps."
             )
+        self._options = deepcopy(self._options_now())  # before an optimizer changes those that are its state
         self.lr = 0.0  # of the first group, in the last step
         self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
         self._is_behind = False  # the scheduler, by one step
@@ -132,10 +136,15 @@ class Optimization:
         for group, lr in zip(groups, lrs, strict=True):
             group["lr"] = lr
 
+    def _options_now(self) -> list[dict[str, Any]]:
+        groups = self.optimizer.param_groups
+        return [{key: value for key, value in group.items() if key != "params"} for group in groups]
+
     def state(self) -> dict[str, Any]:
         self._follow()
         return {
             "optimizer": self.optimizer.state_dict(),
+            "optimizer_options": self._options,
             "optimizer_class": type(self.optimizer).__name__,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "scaler": self._scaler.state(),
@@ -147,15 +156,13 @@ class Optimization:
 
         If they differ (more epochs, another number of ranks, another learning rate), the saved schedule would
         end at the wrong step or learning rate: then the optimizer keeps the settings of this run, and its
-        schedule is stepped to the saved position.
+        schedule is stepped to the saved position. A setting that is the same in both runs, and that the
+        optimizer has changed, is a part of its state (the counter of a schedule-free one) and is loaded.
 
         Raises:
             JobError: the state is that of another optimizer, or of other groups of parameters.
         """
-        own = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in self.optimizer.param_groups
-        ]
+        own = self._options_now()
         self._load_optimizer(state)
         self._scaler.load(state["scaler"])
         schedule = state["scheduler"]
@@ -163,8 +170,10 @@ class Optimization:
             if self._scheduler is not None:
                 self._scheduler.load_state_dict(schedule)
             return
-        for group, options in zip(self.optimizer.param_groups, own, strict=True):
-            group.update(options)
+        before = state.get("optimizer_options") or [{} for _ in own]
+        for group, options, old in zip(self.optimizer.param_groups, own, before, strict=True):
+            is_kept = {key for key in old.keys() - _SCHEDULED if repr(old[key]) == repr(options.get(key))}
+            group.update({key: value for key, value in options.items() if key not in is_kept})
         if self._scheduler is not None:
             # A ChainedScheduler has no last_epoch.
             _step(self._scheduler, (schedule or {}).get("last_epoch", state["position"]["step"]))
