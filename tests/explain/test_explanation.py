@@ -17,7 +17,7 @@ from clustertrain.observe.tables import finish
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.records import Beat, RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
 from clustertrain.run.streams.events import EventLog
-from clustertrain.run.streams.rank_log import start_line
+from clustertrain.run.streams.rank_log import OUTPUT_ENDS, start_line
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.5]:41713"
@@ -72,6 +72,18 @@ def test_a_rank_that_raised_comes_before_those_that_lost_it(attempt):
     assert len(found.evidence) <= 10
     assert [line[:8] for line in summary(attempt)] == ["cause:  ", "proof:  ", "change: "]
     assert "after:  only followed from it: the errors of ranks 0-2" in found.lines()
+
+
+def test_a_rank_that_ended_early_is_the_cause_of_those_that_lost_it(attempt):
+    fail(attempt, f"rank 1, a.py:3: {PEER}", rank=1, error="ScriptFailed", exit_code=1)
+    for rank in (0, 1, 3):
+        log(attempt, rank, f"epoch 1\n{RAISED.format(PEER)}{OUTPUT_ENDS}")
+    log(attempt, 2, "epoch 1")
+    assert (explain(attempt.run).failure, explain(attempt.run).rank) == ("gloo_peer", 1), "rank 2 runs on"
+    log(attempt, 2, f"epoch 1\n{OUTPUT_ENDS}")
+    found = explain(attempt.run)
+    assert (found.failure, found.rank, found.followed) == ("ended_early", 2, (0, 1, 3))
+    assert found.evidence[0].endswith("  rank 2  epoch 1")
 
 
 def test_what_a_rank_raised_by_itself_comes_before_what_others_printed(attempt):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from clustertrain.errors import JobError
-from clustertrain.explain.catalogue import UNKNOWN, Entry
+from clustertrain.explain.catalogue import UNKNOWN, Entry, catalogue
 from clustertrain.explain.evidence import Start
 from clustertrain.explain.first_cause import Hit, Source, first_cause, hits_of
 from clustertrain.explain.stacks import Group, ranks_text, stacks_now, waits_for, where_all_are
@@ -16,6 +16,7 @@ from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import standing_attempt
+from clustertrain.run.streams.rank_log import OUTPUT_ENDS
 
 _ADVICE = "If it makes no step, look at the first group: the others wait for it. Ask again to compare."
 _EVIDENCE, _OF_CAUSE = 10, 7  # lines in all, and of the cause itself
@@ -150,13 +151,27 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
         own = [hit for hit in own if not _WARNING.match(hit.line)]
     said = first_cause(hit for hit in own if hit.source.order == 0)
     if said is not None and said.entry.kind == "consequence":
-        return first_cause(hits)
+        first = first_cause(hits)
+        return (
+            first if first is not None and first.entry.kind != "consequence" else _left(start, hits) or first
+        )
     unknown = [hit for hit in own if hit.entry is UNKNOWN] if said is None else []
     raised = next((hit for hit in unknown if hit.is_told_in(failure.text)), None)
     recorded = Hit(UNKNOWN, next(start.records()), 0)
     if said is None and raised is None and recorded.is_recorded:  # its traceback is too long for what is read
         return recorded
     return raised or first_cause(unknown or own) or ended or recorded
+
+
+def _left(start: Start, hits: list[Hit]) -> Hit | None:
+    """The end of the first rank that ended without an error, if the others only report that it is gone."""
+    entry = next(entry for entry in catalogue() if entry.name == "ended_early")
+    for rank in sorted(start.hosts.keys() - {hit.source.rank for hit in hits})[:_SUMMARY_RANKS]:
+        log = start.rank_log(rank)
+        ends = [n for n, line in enumerate(log.text.split("\n")) if line.endswith(OUTPUT_ENDS)]
+        if ends:
+            return Hit(entry, log, ends[-1])
+    return None
 
 
 def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:
