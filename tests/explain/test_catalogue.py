@@ -11,6 +11,7 @@ from clustertrain.explain.first_cause import Source, first_cause, hits_of
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "job-file.md").read_text()
+GLOO = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  4100 vs 4."
 NAMES = [entry.name for entry in catalogue()]
 
 
@@ -70,6 +71,7 @@ def test_a_failure_that_takes_no_time_is_caused_again(name):
         ("Traceback (most recent call last):\n  File 'a.py'\nValueError: upside down\n", "unknown"),
         ("ValueError: upside down\n", None),  # printed, without a traceback
         ("train.py ended by signal 15 (SIGTERM) on rank 1.\n", "killed"),
+        (f"{GLOO} Received data size doesn't match expected size. Is there a …", "collective_mismatch"),
     ],
 )
 def test_an_unknown_failure_is_known_to_be_unknown(text, name):
