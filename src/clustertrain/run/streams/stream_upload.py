@@ -24,7 +24,7 @@ from clustertrain.run.streams.streams import part_key
 from clustertrain.storage import Store
 
 SEND_EVERY_S = 5.0
-_WHOLE_EVERY_S = 30.0
+_WHOLE_EVERY_S, _WHOLE_SHARE = 30.0, 20  # at most 1/20 of the time: TensorBoard's files grow all the time
 _PIECE_BYTES = 8 << 20
 _SHORT_RETRY_S = 5.0  # the next round is the retry
 _LAST_RETRY_S = 60.0  # the last round has no next one
@@ -49,7 +49,7 @@ class StreamUpload:
         self._echo = echo
         self._ended = threading.Event()
         self._whole_sent: dict[Path, int] = {}
-        self._whole_at = 0.0
+        self._whole_due: dict[Path, float] = {}
         self._warned = False
         self._thread = threading.Thread(target=self._send_often, name="stream-upload", daemon=True)
 
@@ -78,17 +78,16 @@ class StreamUpload:
 
     def _send_often(self) -> None:
         while not self._ended.wait(SEND_EVERY_S):
-            due = time.monotonic() - self._whole_at >= _WHOLE_EVERY_S
             try:
-                self.send(_SHORT_RETRY_S, whole=due)
+                self.send(_SHORT_RETRY_S, at_end=False)
                 self._warned = False
             except (StorageError, OSError) as error:
                 if not self._warned:
                     self._echo(f"warning: logs stay on this node until S3 answers: {error}")
                 self._warned = True
 
-    def send(self, retry_s: float, *, whole: bool = True) -> None:
-        """Send what is new. `whole`: also the files that are sent as a whole.
+    def send(self, retry_s: float, *, at_end: bool = True) -> None:
+        """Send what is new. `at_end`: also the files that are sent as a whole and are not due yet.
 
         Raises:
             StorageError: S3 did not accept it within `retry_s` seconds.
@@ -101,16 +100,21 @@ class StreamUpload:
                     impatient.write_atomic(part_key(key, sent.parts + 1), piece)
                     sent = Sent(sent.bytes + len(piece), sent.parts + 1)
                     _note(path, sent)
-            if whole:
-                self._send_whole(impatient)
+            for path in _whole_files(self._attempt.path):
+                began = time.monotonic()
+                if not at_end and began < self._whole_due.get(path, 0.0):
+                    continue
+                try:
+                    self._send_whole(impatient, path)
+                finally:
+                    took_s = time.monotonic() - began
+                    self._whole_due[path] = began + max(_WHOLE_EVERY_S, _WHOLE_SHARE * took_s)
 
-    def _send_whole(self, store: Store) -> None:
-        self._whole_at = time.monotonic()
-        for path in _whole_files(self._attempt.path):
-            data = path.read_bytes()
-            if self._whole_sent.get(path) != hash(data):
-                store.write_atomic(self._attempt.key_of(path), data)
-                self._whole_sent[path] = hash(data)
+    def _send_whole(self, store: Store, path: Path) -> None:
+        data = path.read_bytes()
+        if self._whole_sent.get(path) != hash(data):
+            store.write_atomic(self._attempt.key_of(path), data)
+            self._whole_sent[path] = hash(data)
 
 
 def attempts_here(run: RunDir) -> list[Attempt]:

@@ -10,12 +10,14 @@ host.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from clustertrain.regular_file import open_file
 from clustertrain.run.folder import RunDir
 from clustertrain.storage.posix import refused
 
 _BLOCK_BYTES = 1 << 20
+_AT_ONCE = 16  # objects of a stream: as many as the client has connections
 PARTS = ".d"  # suffix of the folder of a stream's numbered objects
 
 
@@ -58,15 +60,19 @@ class Tail:
     def _new_parts(self) -> Iterator[bytes]:
         """The new bytes of the objects, without those already read from the local file, which is deleted
         after its upload."""
-        names = self._run.store.list(self._key + PARTS)
-        for name in sorted(names, key=len)[self._parts_read :]:  # 1000000 follows 999999
-            part = self._run.store.read_or_none(f"{self._key}{PARTS}/{name}") or b""
-            self._parts_read += 1
-            self._parts_bytes += len(part)
-            if self._parts_bytes > self._read_bytes:
-                fresh = part[self._read_bytes - self._parts_bytes :]
-                self._read_bytes = self._parts_bytes
-                yield fresh
+        names = sorted(self._run.store.list(self._key + PARTS), key=len)  # 1000000 follows 999999
+        with ThreadPoolExecutor(_AT_ONCE) as threads:  # a run of a week has a hundred thousand
+            for first in range(self._parts_read, len(names), _AT_ONCE):
+                for part in threads.map(self._part, names[first : first + _AT_ONCE]):
+                    self._parts_read += 1
+                    self._parts_bytes += len(part)
+                    if self._parts_bytes > self._read_bytes:
+                        fresh = part[self._read_bytes - self._parts_bytes :]
+                        self._read_bytes = self._parts_bytes
+                        yield fresh
+
+    def _part(self, name: str) -> bytes:
+        return self._run.store.read_or_none(f"{self._key}{PARTS}/{name}") or b""
 
 
 def stream_names(run: RunDir, folder: str) -> list[str]:
