@@ -156,9 +156,14 @@ def test_a_log_file_gets_finished_lines_and_a_bar_from_time_to_time(attempt, mon
     prints(attempt, "\r50%")
     display.update()
     assert stream.getvalue().splitlines()[2:] == ["one", "49%"]
+    for periods in (2, 3):  # a state that stays is not repeated
+        later = now + periods * (screens.UNFINISHED_PERIOD_S + 1)
+        monkeypatch.setattr(screens.time, "monotonic", lambda later=later: later)
+        display.update()
+    assert stream.getvalue().splitlines()[4:] == ["50%"]
     prints(attempt, "\r100%\ntwo\nthe rest")
     display.update(is_last=True)
-    assert stream.getvalue().splitlines()[4:] == ["100%", "two", "the rest"]
+    assert stream.getvalue().splitlines()[5:] == ["100%", "two", "the rest"]
 
 
 def test_where_the_other_ranks_print_is_said_once_and_only_if_there_are_any(attempt):

@@ -201,13 +201,16 @@ def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
     """What a rank or the driver printed: a progress bar is one line, in its last state. While the process
     runs, the state of a bar is a line from time to time."""
     tail, printed, found, shown_at = Tail(attempt.run, key), Printed(_WHOLE_LINES), False, time.monotonic()
+    shown: list[str] = []
     for is_last in _looks(attempt, lives):
         for data in tail.new():
             found = True
             yield from separated(printed.feed(data))
         if not is_last and time.monotonic() - shown_at >= UNFINISHED_PERIOD_S:
             shown_at = time.monotonic()
-            yield from printed.open
+            if shown != printed.open:
+                shown = printed.open
+                yield from shown
     yield from separated(printed.open)
     if not found:
         uri = attempt.run.store.uri(key)

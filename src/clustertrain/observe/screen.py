@@ -48,6 +48,7 @@ class Screen:
         self.echo = echo
         self._last_figures = 0.0
         self._last_output = 0.0  # or since when no line is unfinished
+        self._last_unfinished: Sequence[str] = ()
         self._first: tuple[float, int] | None = None  # the time and step of this start of the workers
 
     def show(self, records: Iterable[Record]) -> None:
@@ -64,7 +65,8 @@ class Screen:
         if lines:
             self.echo("\n".join(lines))
         is_due = time.monotonic() - self._last_output >= UNFINISHED_PERIOD_S
-        if unfinished and not lines and is_due:
+        if unfinished and not lines and is_due and unfinished != self._last_unfinished:
+            self._last_unfinished = unfinished
             self.echo("\n".join(unfinished))
         if lines or is_due or not unfinished:
             self._last_output = time.monotonic()
