@@ -102,6 +102,7 @@ def test_the_least_script():
         "export": "HOME,USER,LOGNAME,SHELL,LANG,CLUSTERTRAIN_SUBMISSION",
         "output": "./%x-%j.out",
         "open-mode": "append",
+        "propagate": "NONE",
     }
     assert render(job(), job_path="j", python="p", lead_s=1).argv == ("sbatch", "--parsable", "--export=ALL")
 

@@ -159,6 +159,9 @@ def _options(job: Job, lead_s: float) -> Iterator[str]:
     yield f"export={','.join(passed_variables(job))}"
     yield f"output={slurm.output.rstrip('/')}/%x-%j.out"
     yield "open-mode=append"
+    # By default SLURM gives a job the limits of the shell that submits it. Those of a login node on CPU time,
+    # memory and processes would end the training.
+    yield "propagate=NONE"
     yield from (option.removeprefix("--") for option in slurm.options)
 
 
