@@ -98,6 +98,16 @@ def test_gpus(variables, gpus):
         ({"SLURM_MEM_PER_NODE": "800"}, 800),
         ({"SLURM_MEM_PER_NODE": "0"}, None),  # SLURM's word for all of the node
         ({"SLURM_MEM_PER_CPU": "500", "SLURM_CPUS_ON_NODE": "4"}, 2000),
+        # As SLURM 22.05 spreads --mem-per-cpu=3072M of a job over more CPUs with MaxMemPerCPU=1000.
+        (
+            {
+                "SLURM_MEM_PER_CPU": "768",
+                "SLURM_CPUS_ON_NODE": "1",
+                "SLURM_JOB_CPUS_PER_NODE": "2,4(x3)",
+                "SLURM_NODEID": "3",
+            },
+            3072,
+        ),
     ],
     ids=str,
 )

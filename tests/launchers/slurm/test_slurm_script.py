@@ -207,7 +207,7 @@ def test_the_lead_time(slurm, grace, measured_save_s, lead_s):
 
 def srun(cpus=1):
     step = ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
-    return [*step, "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--export=ALL"]
+    return [*step, "--mem=0", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--export=ALL"]
 
 
 AGENT = ["-m", "clustertrain.launchers.slurm.agent"]

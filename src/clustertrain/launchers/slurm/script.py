@@ -220,7 +220,10 @@ def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
     # site's KillOnBadExit or WaitTime the end of one agent would kill that of the head before it writes the
     # result, and with its MpiDefault each rank would be rank 0 for MPI.
     yield '    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
-    yield f"    --cpus-per-task={cpus_per_node(job)} --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL"
+    # With --mem=0 the step gets all memory of the job. Where SLURM gives that for each CPU and more CPUs than
+    # requested (MaxMemPerCPU, whole nodes), the step would get that of its own CPUs only.
+    yield f"    --cpus-per-task={cpus_per_node(job)} --mem=0"
+    yield "    --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL"
     if container in prefixes:
         yield from (f"    {line}" for line in prefixes[container](job))
     yield f"    {quote(python)} -m clustertrain.launchers.slurm.agent"

@@ -8,6 +8,7 @@ value applies.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 from clustertrain import variables
@@ -107,5 +108,14 @@ def _memory_bytes(environ: Mapping[str, str]) -> int | None:
     if per_node := int(environ.get("SLURM_MEM_PER_NODE") or 0):  # 0 means all of the node
         limits.append(per_node * _MIB)
     elif per_cpu := int(environ.get("SLURM_MEM_PER_CPU") or 0):
-        limits.append(per_cpu * int(environ.get("SLURM_CPUS_ON_NODE") or 1) * _MIB)
+        limits.append(per_cpu * _cpus_of_job(environ) * _MIB)
     return min(limits) if limits else None
+
+
+def _cpus_of_job(environ: Mapping[str, str]) -> int:
+    """The CPUs of the job on this node, from a list for all nodes such as `4(x2),2`; those of a step may be
+    fewer."""
+    listed = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    cpus = [int(each) for each, times in listed for _ in range(int(times or 1))]
+    index = int(environ.get("SLURM_NODEID") or 0)
+    return cpus[index] if index < len(cpus) else int(environ.get("SLURM_CPUS_ON_NODE") or 1)
