@@ -445,6 +445,10 @@ COMMANDS = {
         "args": ["--backend", "gloo"],
         "resources": {"workers": 2},
     },
+    "torchrun --nproc-per-node 2 train.py --device cpu --dist-backend=gloo": {
+        "args": ["--device", "cpu", "--dist-backend=gloo"],
+        "resources": {"workers": 2},
+    },
     "OMP_NUM_THREADS=4 /envs/a/bin/torchrun --nproc-per-node 2 train.py": {
         "resources": {"workers": 2, "gpus_per_worker": 1},
         "env": {"OMP_NUM_THREADS": "4"},

@@ -51,6 +51,9 @@ _WRAPPERS = {  # with their tables
     ),
 }
 _VARIABLE = re.compile(r"\$[\w{@*#?(]|`")
+_ON_CPUS = re.compile(
+    r" (--(use[-_])?cpu|--no[-_](cuda|accel)|(--)?([\w.]+\.)?(device|accelerator)[ =]cpu|(\S*backend=)?gloo) "
+)
 _OF_EACH = re.compile(r"(?i)\$\{\w*(rank|procid|localid|nodeid|master|port|addr)")
 _OF_RANKS = (
     "each start or process has another: let the script read RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT"
@@ -179,7 +182,7 @@ def _program(words: list[str], line: int, *, is_module: bool) -> list[Finding]:
                 findings.append(lost(line, word, _OF_RANKS if _OF_EACH.search(word) else why))
     what = "module" if is_module else "script"
     settings = {what: words[0], "args": args}
-    if {"gloo", "--cpu", "--use_cpu", "--no-cuda", "--no_cuda", "--device=cpu"} & {*args}:
+    if _ON_CPUS.search(" ".join(["", *args, ""])):
         settings["@cpu"] = True  # type: ignore[assignment]
     return [kept(line, " ".join([words[0], *args]), settings, f"{what} and args"), *findings]
 
