@@ -2,7 +2,7 @@
 
 import ctypes
 import faulthandler
-import importlib
+import importlib.util
 import os
 import resource
 import signal
@@ -179,6 +179,12 @@ def import_fails():
 
 def no_library():
     ctypes.CDLL("libcudart.so.12")
+
+
+def address_space():
+    library = Path(importlib.util.find_spec("torch").origin).with_name("lib") / "libtorch_cpu.so"
+    resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
+    ctypes.CDLL(library)
 
 
 def glibc():
