@@ -16,6 +16,7 @@ from clustertrain.node.processes import this_process
 from clustertrain.observe.tables import finish
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.records import Beat, RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
+from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.rank_log import OUTPUT_ENDS, start_line
 from sample_records import sample_claim, sample_failure, sample_restart_claim
@@ -218,7 +219,7 @@ def test_a_failed_run_and_status_end_with_the_first_three_lines(attempt, capsys,
     text = "rank 3, a.py:3: IndexError: Target 10 is out of bounds."
     fail(attempt, text, rank=3, error="IndexError")
     log(attempt, 3, RAISED.format("IndexError: Target 10 is out of bounds."))
-    assert finish(attempt.run, replace(FAILED, text=text), UNKNOWN) == 1
+    assert finish(attempt.run, write_result(attempt, replace(FAILED, text=text)), UNKNOWN) == 1
     last = capsys.readouterr().out.splitlines()[-3:]
     assert last == summary(attempt)
     rows = CliRunner().invoke(main, ["status", str(tmp_path / "digits")]).output.splitlines()
@@ -317,6 +318,9 @@ def test_ranks_that_do_not_answer_come_first_then_the_smallest_group(running, mo
     assert where_all_are(groups).startswith("the run is running; rank 3 did not answer")
     monkeypatch.setattr("clustertrain.explain.stacks._WAIT_S", 0.1)
     assert len(stacks_now(start)) == 4
+    running.claim.write(sample_claim(replace(this_process(), pid_started_ticks=1)))  # it was killed
+    with pytest.raises(JobError, match=r"No workers of .* are running, so there are no stacks"):
+        stacks_now(start)
 
 
 def test_a_run_that_has_no_workers_yet_is_explained_by_what_it_waits_for(run):

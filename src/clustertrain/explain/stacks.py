@@ -61,10 +61,7 @@ def stacks_now(start: Start) -> tuple[Group, ...]:
             raise JobError(
                 f"No workers of {uri} are running yet: it {waits_for(start)}.\n`{state}` shows more."
             )
-        raise JobError(
-            f"No workers of {uri} are running, so there are no stacks.\n"
-            f"`{command_on(uri, 'status')}` shows its state, `{command_on(uri, 'explain')}` why it ended."
-        )
+        raise _none_run(uri)
     restart, request = start.restart, StacksRequest(secrets.token_hex(4))
     restart.stacks_request.write(request)
     store, key = restart.attempt.run.store, restart.stacks_answers_key(request.id)
@@ -72,7 +69,17 @@ def stacks_now(start: Start) -> tuple[Group, ...]:
     wait_s = _WAIT_S_ON_S3 if restart.attempt.run.is_spooled else waits_s
     wait_until(lambda: len(store.list(key)) >= len(start.pids), wait_s, poll_s=0.2)
     read = (restart.stacks_answer(request.id, rank).read() for rank in sorted(start.pids))
-    return grouped(start, [answer for answer in read if answer is not None])
+    answers = [answer for answer in read if answer is not None]
+    if not answers and who_runs(start.attempt) is None:  # last: of a run elsewhere it is seen in some seconds
+        raise _none_run(start.attempt.run.uri)
+    return grouped(start, answers)
+
+
+def _none_run(uri: str) -> JobError:
+    return JobError(
+        f"No workers of {uri} are running, so there are no stacks.\n"
+        f"`{command_on(uri, 'status')}` shows its state, `{command_on(uri, 'explain')}` why it ended."
+    )
 
 
 def waits_for(start: Start) -> str:
