@@ -185,7 +185,7 @@ def _check_installed(folders: Sequence[Path], job: Job, what: str, module: str) 
         if file.endswith(".py")
     }
     hint = (
-        _near(module, list(modules)) + "A module is named by its path below `code`, with dots, without .py."
+        f"{_near(module, list(modules))}A module is named by its path below `code`, with dots, without .py."
     )
     below = min((each for each in modules if each.endswith(f".{module}")), key=len, default=None)
     if below is not None:  # such as src/package/train.py, whose imports begin at src
