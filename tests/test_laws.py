@@ -108,6 +108,11 @@ def test_nothing_stops_a_ray_that_is_not_ours():
     assert not [path for path in SRC.rglob("*.py") if "ray stop" in path.read_text()]
 
 
+def test_a_process_of_the_kit_imports_nothing_from_the_folder_of_the_call():
+    """`python -m` does, and a random.py there would end it. The code of a job is put on the path later."""
+    assert not [path for path in SRC.rglob("*.py") if 'sys.executable, "-m"' in path.read_text()]
+
+
 def test_weights_are_never_unpickled():
     calls = [
         (f"{path}:{node.lineno}", {k.arg: ast.unparse(k.value) for k in node.keywords})

@@ -243,7 +243,8 @@ def test_the_command_reports_a_mistake_with_its_exit_code(tmp_path):
     assert "\nAt mine.py:1." in done.stderr
     assert "Traceback" not in done.stderr
     (tmp_path / "mine.py").write_text("def train(config): pass\n")
-    done = ran(command)
+    (tmp_path / "random.py").touch()  # in the folder of the call and of the code
+    done = ran([sys.executable, "-P", *command[1:]], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("checked in ")
 

@@ -86,7 +86,7 @@ def _read_left(start: Start, to: str) -> Left:
     if launcher.reach is not None:
         printed = "\n".join(launcher.reach.lines(target, [HIDDEN_COMMAND]))
     else:
-        argv = [sys.executable, "-m", "clustertrain.cli", HIDDEN_COMMAND, start.run.target]
+        argv = [sys.executable, "-P", "-m", "clustertrain.cli", HIDDEN_COMMAND, start.run.target]
         printed = shell.run(argv, timeout_s=_READ_TIMEOUT_S).stdout
     if (left := last_printed(Left, printed)) is not None:
         return left

@@ -74,7 +74,7 @@ Start = Callable[["CheckFolder", Mapping[str, str], Callable[[], bool]], Guarded
 
 def command_of_check(folder: Path) -> list[str]:
     """The command that runs the check of this folder."""
-    return [sys.executable, "-m", "clustertrain.worker.check", str(folder)]
+    return [sys.executable, "-P", "-m", "clustertrain.worker.check", str(folder)]
 
 
 def start_process(folder: CheckFolder, environment: Mapping[str, str], _: Callable[[], bool]) -> Guarded:

@@ -39,7 +39,7 @@ def start_driver(
     job = job_of(attempt)
     if job is not None:
         environment = environment_of_start(job, environment)
-    command = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
+    command = [sys.executable, "-P", "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
     return Guarded(command, attempt.driver_log, folder, environment, shielded=shielded)
 
 

@@ -77,7 +77,7 @@ class EarlyDriver:
         folder = private_folder()
         start = StartFolder(folder)
         start.to_come.write(AttemptToCome(record_of(job), launcher, world_size, is_spare))
-        command = [sys.executable, "-m", "clustertrain.driver", str(folder)]
+        command = [sys.executable, "-P", "-m", "clustertrain.driver", str(folder)]
         environment = environment_of_start(job, environment_in(folder))
         return cls(folder, Guarded(command, start.log, folder, environment))
 

@@ -39,7 +39,7 @@ class Guarded:
         reads, self._holds = os.pipe()  # the guardian ends when the other end of its input is closed
         self._alive, writes = os.pipe()  # it is at its end when no guardian is left
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "clustertrain.supervise.guardian", str(folder), str(log), *command],
+            [sys.executable, "-P", "-m", "clustertrain.supervise.guardian", str(folder), str(log), *command],
             stdin=reads,
             stdout=writes,
             env=dict(environment),

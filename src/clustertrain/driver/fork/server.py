@@ -372,7 +372,7 @@ def _become_worker(request: Request, files: list[int], before: RandomStates, aft
         context.exec_worker(remaining, ray_internals.Language.Value(arguments.language))
     after.renew_since(before)
     sys.argv = remaining
-    sys.path[:] = [str(Path(remaining[0]).parent), *sys.path[1:]]
+    sys.path[:] = [str(Path(remaining[0]).parent), *sys.path]
     run_path(remaining[0], run_name="__main__")
 
 

@@ -31,7 +31,7 @@ def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
     """
     with _listening(folder) as listens:
         server = subprocess.Popen(
-            [sys.executable, "-m", "clustertrain.driver.fork.server", str(listens.fileno())],
+            [sys.executable, "-P", "-m", "clustertrain.driver.fork.server", str(listens.fileno())],
             stdin=subprocess.PIPE,  # its end is the end of this process
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

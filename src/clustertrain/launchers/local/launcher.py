@@ -77,7 +77,7 @@ class LocalScheduler(Scheduler):
 
     def plan(self, job: SiteJob, options: Options) -> Plan:
         program = (TURN, *options.after) if options.after else (START,)
-        return Plan(dump_job(job, defaults=True).encode(), (sys.executable, "-m", *program))
+        return Plan(dump_job(job, defaults=True).encode(), (sys.executable, "-P", "-m", *program))
 
     def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Sequence[str]:
         check_training_installed("submit --to local")

@@ -39,4 +39,4 @@ def waits(pid: int) -> bool:
 if __name__ == "__main__":
     while any(pid_of(job_id) is not None for job_id in sys.argv[1:]):
         time.sleep(_POLL_S)
-    os.execv(sys.executable, [sys.executable, "-m", START])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", START])

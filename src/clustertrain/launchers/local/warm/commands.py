@@ -90,7 +90,8 @@ def up(job: Job, idle_s: float, echo: Echo) -> None:
     (folder / JOB_FILE).write_bytes(dump_job(job, defaults=True).encode())
     log = folder / LOG
     log.write_bytes(b"")
-    command = [sys.executable, "-m", "clustertrain.launchers.local.warm.keeper", str(folder), str(idle_s)]
+    keeper = "clustertrain.launchers.local.warm.keeper"
+    command = [sys.executable, "-P", "-m", keeper, str(folder), str(idle_s)]
     pid = start_in_background(command, log, environ=os.environ)
     try:
         while (answer := _state(start)) is None or not answer.is_up:

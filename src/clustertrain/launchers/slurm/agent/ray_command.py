@@ -68,7 +68,7 @@ def ray_command(
         "min_worker_port": servers.stop,
         "max_worker_port": ports.last - each,  # the ports above are for the process groups of scripts
     }
-    program = [sys.executable, "-m", "clustertrain.launchers.slurm.agent.ray_process"]
+    program = [sys.executable, "-P", "-m", "clustertrain.launchers.slurm.agent.ray_process"]
     program += [str(resources.cpus_per_worker), str(job.section(Slurm).nodes_wait_s)]
     return [*program, str(events), json.dumps(parameters)]
 
