@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 
 from clustertrain.errors import JobError, StorageError
-from clustertrain.storage import PosixStore, open_store, posix, probe
+from clustertrain.storage import PosixStore, open_store, posix, posix_tree, probe
 from commands import ran
 from kills import killed_at_every_point
 from s3_servers import ENVIRONMENT, SERVERS
@@ -288,6 +288,19 @@ def test_of_a_tree_that_was_moved_and_linked_only_the_link_is_removed(posix_stor
     posix_store.remove_tree("trees/one", MARKER)
     assert list(place.parent.iterdir()) == []
     assert (tmp_path / "archive" / "a").read_bytes() == b"1"
+
+
+def test_what_cannot_be_removed_is_named_by_where_it_is(posix_store, monkeypatch):
+    """As of a checkpoint that another user of the group has written with umask 022."""
+    make_tree(posix_store, "trees/one", a=b"1")
+
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a")  # as shutil names it
+
+    monkeypatch.setattr(posix_tree.shutil, "rmtree", refuse)
+    with pytest.raises(PermissionError) as caught:
+        posix_store.remove_tree("trees/one", MARKER)
+    assert (Path(caught.value.filename) / "a").read_bytes() == b"1"
 
 
 def test_a_link_whose_answer_was_lost_counts_as_created(posix_store, monkeypatch):

@@ -142,7 +142,7 @@ def remove_tree(folder: Path) -> None:
         # NFS keeps a file that a process of this node has open, under another name, until it is closed: then
         # `collect_leftovers` removes the rest.
         if error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
-            raise
+            raise OSError(error.errno, error.strerror, str(doomed)) from error  # where the rest of it is now
 
 
 def collect_leftovers(parent: Path, is_over: Callable[[str], bool]) -> list[str]:
