@@ -1,8 +1,10 @@
+import errno
 import json
 import os
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -60,6 +62,17 @@ def test_a_full_or_closed_output_is_no_traceback():
     full = ran(["bash", "-c", f"{command} >/dev/full"], code=EXIT_STORAGE, timeout=60).stderr
     assert full == "error: The output cannot be written: No space left on device.\nFree space there.\n"
     ran(["bash", "-c", f"{command} >&-"], code=0, timeout=60)
+
+
+def test_code_in_a_folder_that_the_user_may_not_enter_is_no_traceback(cli, tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    (tmp_path / "job.yaml").write_text("name: a\nscript: train.py\ncode: /theirs/code\n")
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    result = cli("check", "--no-code", "job.yaml")
+    assert result.exit_code == EXIT_STORAGE
+    assert result.stderr.startswith("error: /theirs/code cannot be used by uid ")
 
 
 def test_a_current_folder_that_was_removed_is_no_traceback(cli, tmp_path, monkeypatch):

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from clustertrain.launchers.target import Target
 
 
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, errno.ESTALE)
+
+
 class _Commands(click.Group):
     """An error of clustertrain ends the command with its text and exit code, without a traceback, and output
     that the locale cannot encode is no error."""
@@ -58,11 +61,11 @@ class _Commands(click.Group):
         _open_streams()
         try:
             return super().main(*args, **options)
-        except OSError as error:  # of a file it has a name, or is a StorageError
-            if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        except OSError as error:
+            is_debugged = "clustertrain.worker.debug" in sys.modules  # the user's code keeps its traceback
+            if is_debugged or (text := _refusal(error)) is None:
                 raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes its buffer once more at the end
-            click.echo(f"error: The output cannot be written: {error.strerror}.\nFree space there.", err=True)
+            click.echo(f"error: {text}", err=True)
             sys.exit(EXIT_STORAGE)
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
@@ -80,6 +83,19 @@ class _Commands(click.Group):
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:  # before a run handles signals itself
             ctx.exit(EXIT_INTERRUPTED)
+
+
+def _refusal(error: OSError) -> str | None:
+    """The error for a file or an output that this user may not use; None for a mistake of clustertrain."""
+    from clustertrain.storage.posix import refused
+
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if error.filename is None and is_full:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes its buffer once more at the end
+        return f"The output cannot be written: {error.strerror}.\nFree space there."
+    if error.filename is not None and (is_full or error.errno in _REFUSALS):
+        return str(refused(Path(str(error.filename)), "used", error))
+    return None
 
 
 def _open_streams() -> None:
