@@ -5,10 +5,12 @@ import signal
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clustertrain.worker.scripts.forked_script import ScriptStart
 from clustertrain.worker.scripts.script import ScriptFailed
 from clustertrain.worker.scripts.script_command import Program
 from commands import ran
@@ -102,6 +104,17 @@ def test_what_torch_reads_once_and_a_module_of_the_same_name_need_a_process_of_i
     told, number = run("import yaml; print(yaml.x)").splitlines()
     assert told.endswith("a module with the name of one that is imported: yaml")
     assert number == "5"
+
+
+def test_what_is_read_when_a_process_starts_is_compared_with_the_start_of_the_server(tmp_path, monkeypatch):
+    """The driver, whose forks they are, sets the variables of `env` later."""
+    start = ScriptStart([str(tmp_path / "train.py")], dict(os.environ), str(tmp_path), [])
+    assert start.differs() == ""
+    for name, value in (("PYTHONHASHSEED", "7"), ("TZ", "Asia/Tokyo")):
+        monkeypatch.setenv(name, value)
+    assert replace(start, environment=dict(os.environ)).differs() == (
+        "the fork server has another PYTHONHASHSEED, TZ"
+    )
 
 
 def test_it_is_the_main_program(run, tmp_path):

@@ -38,6 +38,8 @@ READ_ONCE = (
 _READ_ONCE = re.compile(
     rf"{READ_ONCE}|TMPDIR|PYTORCH_(?!ALLOC_CONF$).*|PYTHON(?!(PATH|UNBUFFERED|BREAKPOINT)$).*"
 )
+# What Python and the C library read when a process starts. The driver, whose forks these are, sets it later.
+_READ_AT_START = re.compile(r"TZ|(MALLOC|GLIBC)_.*|PYTHON(?!(PATH|UNBUFFERED|BREAKPOINT)$).*")
 _CHANNEL = 3  # the descriptor of the keeper's socket
 _MOST_BYTES = 4096  # of an answer
 
@@ -55,8 +57,10 @@ class ScriptStart:
         """Why the script would not run in a fork of this process as in a process of its own, or empty."""
         import torch
 
-        now, own = os.environ, self.environment
-        if names := {name for name, _ in now.items() ^ own.items() if _READ_ONCE.fullmatch(name)}:
+        now, own, began = os.environ, self.environment, _environment_at_start()
+        names = {name for name, _ in now.items() ^ own.items() if _READ_ONCE.fullmatch(name)}
+        names |= {name for name, _ in began.items() ^ own.items() if _READ_AT_START.fullmatch(name)}
+        if names:
             return f"the fork server has another {', '.join(sorted(names))}"
         folder = self.folder if self.arguments[0] == "-m" else Path(self.arguments[0]).resolve().parent
         added = {str(folder), *_paths(own)} - {*_paths(now)}
@@ -65,6 +69,12 @@ class ScriptStart:
         if names := files & (imported | {"sitecustomize", "usercustomize"}):
             return f"the code has a module with the name of one that is imported: {', '.join(sorted(names))}"
         return "it has asked CUDA for its devices" if torch.cuda._is_in_bad_fork() else ""
+
+
+def _environment_at_start() -> dict[str, str]:
+    """The variables with which this process, or the one that it is a fork of, was executed."""
+    lines = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
 def _paths(environment: Mapping[str, str]) -> list[str]:
