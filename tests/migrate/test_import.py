@@ -588,6 +588,12 @@ def test_a_rayjob_without_its_program_guesses_the_function(here):
     assert "its name is a guess" in comments["no counterpart"]
 
 
+def test_torchrun_in_a_trainjob_starts_a_process_for_each_gpu(here):
+    text = Path("trainjob.yaml").read_text().replace("    numProcPerNode: auto\n", "")
+    Path("auto.yaml").write_text(text)
+    assert imported("auto.yaml")[0]["resources"]["gpus_per_node"] == 2
+
+
 def test_it_prints_what_has_no_counterpart_and_the_next_command(here):
     done = clustertrain("import", "-o", "a b.yaml", "horovod.sbatch")
     assert "no counterpart: line 8: horovodrun" in done.output

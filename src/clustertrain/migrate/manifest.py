@@ -193,7 +193,9 @@ def _command(document: Document, kind: _Kind, name: str, findings: Sequence[Find
     if command is None:
         why = "the program is in the image: write command: [python, train.py] into the manifest"
         return [Finding(line, " ".join(words) or "no command", Kind.UNKNOWN, why)]
-    return command
+    # Kubeflow sets PET_NPROC_PER_NODE to auto if no field says it: torchrun starts one process per GPU.
+    is_default = any(("@default", 1) in finding.settings for finding in command)
+    return [*command, *([kept(0, "", {"@default": "gpu"})] if is_default else [])]
 
 
 def _at(data: Any, path: Keys) -> Any:
