@@ -583,9 +583,12 @@ def test_a_missing_script_is_named(here):
 
 def test_a_rayjob_without_its_program_guesses_the_function(here):
     Path("ray_train.py").unlink()
-    job, comments = imported("rayjob.yaml", check=False)
+    text = Path("rayjob.yaml").read_text().replace("ray_train.py", "ray_train.py --lr 0.1")
+    Path("ray.yaml").write_text(text)
+    job, comments = imported("ray.yaml", check=False)
     assert job["function"] == "ray_train:train_func"
     assert "its name is a guess" in comments["no counterpart"]
+    assert "--lr 0.1: the program reads these" in comments["no counterpart"]
 
 
 def test_torchrun_in_a_trainjob_starts_a_process_for_each_gpu(here):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path, PurePath
+from typing import cast
 
 from clustertrain.migrate.finding import Finding, Kind, kept, lost
 from clustertrain.regular_file import read_file
@@ -120,6 +121,9 @@ def with_trainer(findings: list[Finding]) -> list[Finding]:
             what = "the function that TorchTrainer runs; its name is a guess, because the program is not here"
             settings = {"function": function, "args": {}}
             inner = [kept(finding.line, script, settings), lost(finding.line, function, what)]
+        if own := dict(finding.settings).get("args"):
+            what = "the program reads these; its function reads the job's args: write them there"
+            inner = [*inner, lost(finding.line, " ".join(map(str, cast(list[object], own))), what)]
         found += inner
     return found
 
