@@ -11,7 +11,7 @@ from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.records import Beat, Result, SchedulerStart
 from clustertrain.run.result import write_result
 from shelves import commit, shelf_at
 from small_job import job
@@ -47,12 +47,14 @@ def test_a_finished_run_is_left_as_it_is(job):
     assert f"{START} --fresh`" in said[0]
 
 
-def test_what_a_removed_folder_left_is_no_result_of_the_next_start(job):
-    """The claim was removed while the run was active, and its result was written afterwards."""
+@pytest.mark.parametrize("left", ["result", "heartbeat"])
+def test_what_a_removed_folder_left_is_not_of_the_next_start(job, left):
+    """The claim was removed while the run was active, and it has written since."""
     run = RunDir.newest(job().storage.uri, job().name)
-    write_result(run.attempt(1), Result("failed", "data", 4))
+    records = {"result": Result("failed", "data", 4), "heartbeat": Beat("node1", 1, 1, time=1.0, counter=9)}
+    getattr(run.attempt(1), left).write(records[left])
     _, attempt = begun(job())
-    assert (attempt.n, attempt.result.read()) == (2, None)
+    assert (attempt.n, attempt.result.read(), attempt.heartbeat.read()) == (2, None, None)
 
 
 def test_only_more_epochs_continue_a_finished_run(job):

@@ -126,8 +126,9 @@ def claim_next_attempt(
 
 
 def _lost_its_claim(attempt: Attempt) -> bool:
-    """Whether the folder of an attempt was removed while it ran: it has a result, and no claim."""
-    return attempt.result.exists() and not attempt.claim.exists()
+    """Whether the folder of an attempt was removed while it ran: it has written since, and has no claim. If
+    it still runs, the claim of the next number ends it."""
+    return (attempt.result.exists() or attempt.heartbeat.exists()) and not attempt.claim.exists()
 
 
 def check_storage(location: Location) -> None:
