@@ -61,6 +61,7 @@ def run_local(
     early: list[EarlyDriver] = []
     signals: list[list[int]] = []
     with ExitStack() as at_end:
+        held = at_end.enter_context(ExitStack())
 
         def check(world_size: int) -> None:
             """Check the code while the driver prepares itself and starts Ray."""
@@ -73,7 +74,7 @@ def run_local(
                 fork = None if elsewhere else partial(start_check, driver)
                 check_code(job, screen.echo, command, world_size, elsewhere=elsewhere, fork=fork)
             # From before the claim on: an attempt that a signal ends has a result.
-            signals.append(at_end.enter_context(handled_signals(_STATES_OF_SIGNALS)))
+            signals.append(held.enter_context(handled_signals(_STATES_OF_SIGNALS)))
 
         with placing(options.command):
             run, begun = claim_next_attempt(
@@ -96,7 +97,7 @@ def run_local(
                     f"{run.name}: attempt {begun.n} in {run.uri}; "
                     f"the driver's output goes to {begun.driver_log}"
                 )
-                return run, run_driver(
+                result = run_driver(
                     begun,
                     environment,
                     _STATES_OF_SIGNALS,
@@ -106,6 +107,8 @@ def run_local(
                     early=early[0],
                     before=signals[0],
                 )
+                held.close()  # Ctrl-C ends the last upload of the streams
+                return run, result
         except BaseException as error:
             if not owns_process:
                 write_result(begun, failed(begun, f"{type(error).__name__}: {error}", EXIT_FAILED))
