@@ -240,12 +240,12 @@ def test_a_server_that_does_not_find_what_is_to_be_removed(moto_store, moto_prox
     moto_store.remove("a")
 
 
-@pytest.mark.parametrize("how", ["ignored", "501"])
+@pytest.mark.parametrize("how", ["ignored", "501", "400"])
 def test_without_conditional_writes_one_wins_a_contest(moto_s3, moto_proxy, how):
     if how == "ignored":
         moto_proxy.script(without_conditions(), when=conditional)
     else:
-        moto_proxy.script(status(501, "NotImplemented"), when=conditional)
+        moto_proxy.script(status(int(how), "NotImplemented"), when=conditional)
     store = open_store(moto_s3.location("runs", endpoint=moto_proxy.endpoint))
     won = contenders(store, "claims/1")
     assert len(won) == 1

@@ -23,6 +23,7 @@ from functools import cache
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import HIDDEN
+from clustertrain.storage.s3_client import code_of, http_status_of
 from clustertrain.storage.s3_objects import S3Objects
 
 _DEAD_AFTER_S = 120.0
@@ -47,12 +48,20 @@ def _supports_conditions(objects: S3Objects) -> bool:
     try:
         objects.put_if_absent(scratch, b"1", writer)  # False if its answer was lost and it was repeated
         is_supported = not objects.put_if_absent(scratch, b"2", writer) and objects.exists(scratch)
-    except StorageError:
+    except StorageError as error:
         with suppress(StorageError):  # the first error is the one to report, at once
             objects.within(0.0).remove(scratch)
-        raise
+        if error.__cause__ is None or not _is_about_the_header(error.__cause__):
+            raise
+        return False
     objects.remove(scratch)
     return is_supported
+
+
+def _is_about_the_header(error: BaseException) -> bool:
+    """Whether a server refuses `If-None-Match` with 400, the status of other faults, in place of 501."""
+    is_named = code_of(error) == "NotImplemented" or "if-none-match" in str(error).lower()
+    return http_status_of(error) == 400 and is_named
 
 
 def _create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -> bool:
