@@ -303,6 +303,7 @@ def test_a_late_listing_hides_nothing_that_was_committed(store, proxy):
         (403, "SignatureDoesNotMatch", "secret key is wrong"),
         (403, "RequestTimeTooSkewed", "clock"),
         (507, "InsufficientStorage", "free space"),
+        (403, "InvalidObjectState", "in an archive"),
     ],
     ids=lambda case: case[1],
 )

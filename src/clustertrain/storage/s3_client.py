@@ -76,6 +76,7 @@ _CAUSES = {
     "AuthorizationHeaderMalformed": "the bucket is in another region; set `region`",
     "InvalidBucketName": "S3 allows 3 to 63 of a-z, 0-9, '.' and '-' in a bucket's name",
     "ObjectParentIsFile": "a part of the key is itself an object there; name another prefix",
+    "InvalidObjectState": "the object is in an archive (Glacier); restore it, or copy it to another class",
     "QuotaExceeded": "the storage is full or its quota used up; free space",
     **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "507"), "the storage is full; free space"),
 }
