@@ -38,13 +38,13 @@ def test_the_end_that_was_seen_is_the_state_after_slurm_has_purged_the_job(slurm
     slurm.answers("RUNNING", nodes="n1")
     status_of(slurm.run)
     assert not slurm.run.scheduler_end("slurm", "12").exists()
-    slurm.answers("OUT_OF_MEMORY", nodes="n1", reason="Why: what it means")
+    slurm.answers("FAILED", nodes="n1", reason="Why: what it means")
     seen = status_of(slurm.run)
     assert seen.standing.text.endswith(": what it means")
     slurm.answer = PURGED
     status = status_of(slurm.run)
     assert (status.state, status.standing) == ("lost", seen.standing)
-    assert (status.standing.cause, status.job.queue.nodes) == ("out_of_memory", "n1")
+    assert (status.standing.cause, status.job.queue.nodes) == ("vanished", "n1")
     assert [job.job_id for job in slurm.run.submissions()] == ["12"]
 
 

@@ -91,7 +91,7 @@ class QueueState(JobState):
     meanings = NATIVE_STATES
 
     def end_of(self, job_text: str) -> str:
-        why = "" if self.is_cancelled else self.reason.partition(": ")[2]
+        why = self.reason.partition(": ")[2] if self.native == "FAILED" else ""  # other states are a reason
         return f"{super().end_of(job_text)}: {why}" if why else super().end_of(job_text)
 
 
