@@ -16,8 +16,10 @@ import torch
 import torch.distributed as dist
 from gpu_decoder import DEVICE, GPU_BOUND, IS_GPU, ROOT, Language, seconds_of
 
+from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.checkpoints.save import Saver, copy_to_host
 from clustertrain.checkpoints.shards import ShardSaver, fill
+from clustertrain.checkpoints.write import Committed
 from clustertrain.training.data.loader_kinds import order_of
 from clustertrain.training.data.sampling import BatchSizes, Position
 from clustertrain.training.model.building import exchange_if, wrap
@@ -106,11 +108,11 @@ class _Folder:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def commit(self, files: Any, progress: Any) -> tuple[str, int]:
+    def commit(self, files: Any, progress: Any) -> Committed:
         for name, write in files.items() if self._folder is not None else ():
             with (self._folder / name).open("wb") as file:
                 write(file)
-        return "written", 0
+        return Committed(CheckpointName(0, 1, 0), 0)
 
 
 def saves() -> dict[str, Any]:

@@ -227,9 +227,10 @@ class ControlPath:
         progress = SaveProgress(10, 0, samples_seen=0, world_size=self.ranks, metrics={}, reason="steps")
 
         def commit() -> None:
-            name, size_bytes = self.writer.commit({"model.pt": lambda file: file.write(b"0" * 100)}, progress)
+            made = self.writer.commit({"model.pt": lambda file: file.write(b"0" * 100)}, progress)
+            saved = {"step": 10, "name": str(made.name), "bytes": made.size_bytes}
             events = EventLog(self.attempt.node_events(self.hosts[0]))
-            events.write("checkpoint", step=10, name=str(name), bytes=size_bytes, blocking_s=0.1, write_s=0.1)
+            events.write("checkpoint", **saved, blocking_s=0.1, write_s=0.1)
             EventLog(self.attempt.restart(0).metrics).write("train", step=10, loss=1.0)
 
         self._one("save", "rank 0", commit)

@@ -8,7 +8,9 @@ import time
 import pytest
 import torch
 
+from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.checkpoints.save import Saver, copy_to_host
+from clustertrain.checkpoints.write import Committed
 from clustertrain.training.ranks.host import SaveProgress
 from gpu.suite import DEVICE, IS_GPU, needs_a_gpu, needs_cuda, synchronize
 from training.tasks import same
@@ -30,7 +32,8 @@ class FileWriter:
         for name, write in files.items():
             with (folder / name).open("wb") as file:
                 write(file)
-        return folder.name, sum(path.stat().st_size for path in folder.iterdir())
+        size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+        return Committed(CheckpointName(progress.step, 1, 0), size_bytes)
 
 
 def saver(folder, *, background):
