@@ -16,10 +16,9 @@ import torch
 import torch.distributed as dist
 from gpu_decoder import DEVICE, GPU_BOUND, IS_GPU, ROOT, Language, seconds_of
 
-from clustertrain.checkpoints.manifest import CheckpointName
+from clustertrain.checkpoints.manifest import CheckpointName, Committed
 from clustertrain.checkpoints.save import Saver, copy_to_host
 from clustertrain.checkpoints.shards import ShardSaver, fill
-from clustertrain.checkpoints.write import Committed
 from clustertrain.training.data.loader_kinds import order_of
 from clustertrain.training.data.sampling import BatchSizes, Position
 from clustertrain.training.model.building import exchange_if, wrap

@@ -8,9 +8,8 @@ import time
 import pytest
 import torch
 
-from clustertrain.checkpoints.manifest import CheckpointName
+from clustertrain.checkpoints.manifest import CheckpointName, Committed
 from clustertrain.checkpoints.save import Saver, copy_to_host
-from clustertrain.checkpoints.write import Committed
 from clustertrain.training.ranks.host import SaveProgress
 from gpu.suite import DEVICE, IS_GPU, needs_a_gpu, needs_cuda, synchronize
 from training.tasks import same

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from clustertrain.checkpoints.manifest import CheckpointName, Shelf
-from clustertrain.checkpoints.write import Committed
+from clustertrain.checkpoints.manifest import CheckpointName, Committed, Shelf
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import WrittenFile
 from clustertrain.training.ranks.host import SaveProgress

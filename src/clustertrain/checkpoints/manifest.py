@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clustertrain.errors import StorageError
 from clustertrain.record_file import json_object, typed
@@ -57,6 +57,14 @@ class CheckpointName:
             return None
         name = cls(*(int(group) for group in match.groups()))
         return name if str(name) == text else None  # only one spelling, so that a name matches its folder
+
+
+class Committed(NamedTuple):
+    """A checkpoint that counts. `left`: why an older one could not be removed; None if all were."""
+
+    name: CheckpointName
+    size_bytes: int
+    left: str | None = None
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from clustertrain.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, Shelf
+from clustertrain.checkpoints.manifest import MANIFEST, CheckpointName, Committed, Manifest, Shelf
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.errors import StorageError
 from clustertrain.storage import Tree
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 
 class Fenced(StorageError):
     """This writer's attempt or restart is no longer the newest; it may not commit."""
-
-
-class Committed(NamedTuple):
-    """A checkpoint that counts. `left`: why an older one could not be removed; None if all were."""
-
-    name: CheckpointName
-    size_bytes: int
-    left: str | None = None
 
 
 @dataclass
