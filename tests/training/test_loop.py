@@ -195,6 +195,14 @@ def test_a_copy_of_the_state_is_no_part_of_a_usual_step(tmp_path):
     ]
 
 
+def test_a_log_that_is_hardly_written_takes_no_memory(tmp_path):
+    """`log_every: 1000000000` is a way to write none: a node lost 24 GB for each rank."""
+    run = KeepingRun(tmp_path / "own")
+    settings = replace(SETTINGS, save_every=SaveEvery(), memory_every=3, log_every=10**7)
+    train(Plain(), settings, ALONE, run, {})
+    assert run.file.stat().st_size < 8 << 20
+
+
 class Cached(nn.Linear):
     """As a rotary embedding: the first pass makes a buffer, and a longer sequence enlarges it."""
 

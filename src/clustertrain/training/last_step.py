@@ -118,7 +118,7 @@ class LastStep:
     ) -> None:
         """
         Args:
-            most_losses: of a rank between two flushes of the meter.
+            most_losses: of a rank between two flushes of the meter. After more of them nothing is kept.
             state: how far the training is, and the state that all ranks share, live tensors.
         """
         self._model, self._meter, self._rank_info = model, meter, rank_info

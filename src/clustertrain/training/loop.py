@@ -49,6 +49,8 @@ from clustertrain.training.step.running_loss import Meter, check_weights
 from clustertrain.training.task import Task
 from clustertrain.training.task_errors import check_loss
 
+_MOST_LOSSES = 50_000  # in the own part of a rank: 1.2 MB
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -162,7 +164,8 @@ class _Loop:
             self.settings.compile or self.settings.profile or has_callback or reads_streams
         )
         self.saved_step, self.mark, self.step_phase = 0, 0, "step"
-        losses = (self.settings.log_every + 1) * self.settings.accumulate  # the most between two flushes
+        between_flushes = (self.settings.log_every + 1) * self.settings.accumulate
+        losses = min(between_flushes, _MOST_LOSSES)
         kept = self.model, self.meter, self.rank_info, losses, self._last_state
         self.last_step, every = LastStep(*kept), self.settings.memory_every
         on_cpus = self.rank_info.device.type == "cpu" and self.rank_info.world_size > 1
