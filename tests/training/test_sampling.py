@@ -183,3 +183,5 @@ def test_a_batch_larger_than_the_data_is_refused_with_the_largest_that_fits():
         "batch_size 16 × workers 4 × accumulate 1 = 64; the largest batch_size that fits is 12.\n"
         "Use a smaller batch, fewer workers or more data."
     )
+    with pytest.raises(JobError, match="= 960; even 1 does not fit"):
+        BatchSizes.of(TrainSettings(epochs=1, batch_size=16, accumulate=15), 4, 50)

@@ -85,11 +85,14 @@ class BatchSizes:
             )
         sizes = cls(settings.batch_size or (total or 0) // share, world_size, settings.accumulate)
         if sizes.global_batch_size > samples:
+            largest = samples // share
+            fits = f"the largest batch_size that fits is {largest}" if largest else "even 1 does not fit"
+            smaller = "batch" if largest else "accumulate"
             raise JobError(
                 f"train: a step takes {sizes.global_batch_size} samples; the training data has {samples}.\n"
                 f"batch_size {sizes.batch_size} × workers {world_size} × accumulate {settings.accumulate} "
-                f"= {sizes.global_batch_size}; the largest batch_size that fits is {samples // share}.\n"
-                "Use a smaller batch, fewer workers or more data."
+                f"= {sizes.global_batch_size}; {fits}.\n"
+                f"Use a smaller {smaller}, fewer workers or more data."
             )
         return sizes
 
