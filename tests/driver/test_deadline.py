@@ -14,7 +14,8 @@ import sys, time
 from clustertrain.driver.trainer import StartDeadline
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
-deadline = StartDeadline(AttemptRef.of(RunDir.newest(sys.argv[1], "a").attempt(1)), 1.0)
+attempt = RunDir.newest(sys.argv[1], "a").attempt(1)
+deadline = StartDeadline(AttemptRef.of(attempt), 1.0, outlives_run=True)
 with deadline.on_worker_group_start():
     deadline.after_worker_group_start(None)
     time.sleep(2)  # data is staged

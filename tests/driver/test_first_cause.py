@@ -57,7 +57,7 @@ def test_a_worker_that_ray_killed_for_memory_before_its_training_is_found():
     group, recorded = Ranks({1: ""}), []
     group._workers = {rank: SimpleNamespace(metadata=SimpleNamespace(pid=10 + rank)) for rank in (0, 1)}
     group._record = recorded.append
-    group.report_dead_worker(RankDied("1 worker(s) were killed due to the node running low on memory"))
+    group.report_lost_worker(RankDied("1 worker(s) were killed due to the node running low on memory"))
     assert [(failure.rank, failure.error) for failure in recorded] == [(1, "died")]
 
 

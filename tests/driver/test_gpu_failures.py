@@ -39,13 +39,19 @@ class HereGroup(Group):
         return function(*args)
 
 
+def started(worker_group, attempt):
+    group = HereGroup(worker_group, attempt.restart(0))
+    group.note_limits(answer_s=5.0)
+    return group
+
+
 @pytest.fixture
 def group(attempt, monkeypatch):
     gpu = FakeGpu("GPU-a", processes={99: 40 << 30, 11: 34 << 30})
     fake_nvml.install(monkeypatch, gpu, names={99: "python3"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     attempt.restart(0).claim.create(sample_restart_claim())
-    return HereGroup(Workers(), attempt.restart(0))
+    return started(Workers(), attempt)
 
 
 def test_the_event_of_a_start_has_the_gpus(group):
@@ -77,7 +83,7 @@ def test_the_event_of_a_start_has_the_clock_of_each_rank(group, attempt):
     workers = Workers().get_workers()
     workers[1].execute_async = lambda function: done(later if function is time.time else function)
     worker_group = SimpleNamespace(get_workers=lambda: workers)
-    event = HereGroup(worker_group, attempt.restart(0)).as_event()
+    event = started(worker_group, attempt).as_event()
     found = [event["clock_ahead_s"], *(rank["clock_ahead_s"] for rank in event["ranks"])]
     assert found == pytest.approx([0, 0, 300], abs=2)
 

@@ -12,7 +12,7 @@ import pytest
 
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.read import verify
-from whole_run import books_add_up, of_one_process, same_weights
+from whole_run import FAULTY, books_add_up, of_one_process, same_weights
 
 FAULTS = Path(__file__).parent / "faults"
 EVERY_STEPS, STEPS_PER_EPOCH, EPOCHS = 2, 7, 3
@@ -104,3 +104,35 @@ def lines_of_ranks(run, ids):
         for rank in started["ranks"]:
             lines = (ids / str(rank["pid"])).read_text().splitlines()
             yield rank["rank"], started["restart"], [list(map(int, line.split())) for line in lines]
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["without Ray", pytest.param("with Ray", marks=pytest.mark.nightly)])
+def test_a_rank_stopped_at_a_step_of_a_start_is_named_and_started_again(
+    make_run, uninterrupted, tmp_path, way
+):
+    """No other rank waits for it yet, and a stopped process has no watchdog."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    (tmp_path / "data.txt").write_text("data")
+    faults = {"PYTHONPATH": str(FAULTS), "FAULTS_FOLDER": str(marks)}
+    has_ray = way == "with Ray"
+    limits = {"first_step": "40s", "process_group": "10s" if has_ray else "3s"}
+    run = make_run(
+        "stopped",
+        **FAULTY,
+        data={"text": {"uri": str(tmp_path / "data.txt")}},
+        failures={"retries": 9, "watchdog": limits},
+        env=faults if has_ray else {},
+    )
+    if has_ray:
+        output = run.start().end(0, within_s=500)
+        assert "Ray did not start the processes of the workers within 40 s" in output
+    else:
+        for of_ray_or_driver in ("process", "limits"):
+            (marks / of_ray_or_driver).touch()
+        output = run.start("--no-ray", **faults).end(0)
+    assert len([*marks.iterdir()]) == 4, output
+    assert output.count("does not answer; its process is in state T (stopped)") == 2, output
+    assert same_weights(run.weights(), uninterrupted(2))

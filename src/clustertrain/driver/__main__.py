@@ -47,7 +47,6 @@ from clustertrain.supervise.early_driver import AttemptToCome
 from clustertrain.worker.code.user_code import check_code, enter_code
 from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
-from clustertrain.worker.step_limit import UPPER_S
 
 _MARGIN_S = 10.0
 _SHUTDOWN_WITHIN_S = 60.0
@@ -255,17 +254,13 @@ def _group_start(run: _Run, policy: Any) -> Any:
     """What the starts have in common. `policy`: the class of the RetryPolicy."""
     from clustertrain.driver.group.start import GroupStart
 
-    watch_s = run.job.failures.watchdog
-    longest_s = max(watch_s.first_step_s, watch_s.step_s or UPPER_S, watch_s.evaluation_s, watch_s.save_s)
     return GroupStart(
         watch=policy(run.ref, run.job.failures.retries, run.cluster, run.world_sizes),
         job_yaml=run.job_yaml,
         env=run.job.env,
         is_script=run.job.is_script,
         most_workers=run.world_sizes[-1],
-        # The watchdog ends a hanging rank first, and names the phase. This timeout is for the case that it
-        # fails.
-        timeout_s=int(longest_s + 60),
+        limits=run.job.failures.watchdog,
     )
 
 
@@ -305,7 +300,9 @@ def _trainer(run: _Run) -> Any:
         start, trainer = _group_start(run, FailureWatch), KitTrainer
         options = {
             "outlives_run": run.cluster.outlives_run,
-            "start_deadline": StartDeadline(run.ref, job.failures.watchdog.first_step_s),
+            "start_deadline": StartDeadline(
+                run.ref, job.failures.watchdog.first_step_s, outlives_run=run.cluster.outlives_run
+            ),
             "scaling_policy": _scaling_policy(run, scaling),
         }
         variables_of_worker = {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **variables_of_worker}

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from clustertrain.errors import EXIT_CLUSTER
 
@@ -18,7 +19,14 @@ from clustertrain.errors import EXIT_CLUSTER
 @contextmanager
 def ending_after(seconds: float, write_end: Callable[[], object]) -> Iterator[None]:
     """End this process if the block takes longer; `write_end` is called first, and writes the result."""
-    timer = threading.Timer(seconds, _end, (write_end,))
+    with calling_after(seconds, partial(_end, write_end)):
+        yield
+
+
+@contextmanager
+def calling_after(seconds: float, function: Callable[[], object]) -> Iterator[None]:
+    """Call the function in a thread if the block takes longer."""
+    timer = threading.Timer(seconds, function)
     timer.daemon = True
     timer.start()
     try:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clustertrain.driver.calls import RankDied
+from clustertrain.driver.calls import NoAnswer
 from clustertrain.driver.cause.failures import Group
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.driver.result_of_fit import NothingStarted
@@ -57,10 +57,18 @@ class RetryPolicy:
         self._last_handled = -1  # the newest restart whose failure was handled
         self._seen: set[tuple[str, int, str | None]] = set()
 
-    def group_exists(self, worker_group: Any, restart: int) -> None:
-        """Note the limits of the workers, whose training has not begun."""
-        self._group = None
+    def group_exists(self, worker_group: Any, restart: int, answer_s: float) -> None:
+        """Note the limits of the workers, whose training has not begun.
+
+        Raises:
+            NoAnswer: a worker has died, or has not answered within `answer_s`.
+        """
         self._group = Group(worker_group, self.ref.open().restart(restart))
+        self._group.note_limits(answer_s)
+
+    def has_stopped_rank(self) -> bool:
+        """Whether a signal has stopped a rank that is on the node of the driver."""
+        return self._group is not None and self._group.has_stopped_rank()
 
     def has_started(self) -> None:
         """Record that the training of the workers begins."""
@@ -76,11 +84,11 @@ class RetryPolicy:
             if not failure.fatal and failure.error != "watchdog":  # after it nobody answers
                 group.save_last_step()
 
-    def has_lost_worker(self, error: RankDied) -> None:
-        """Record the death of a worker before its training began."""
+    def has_lost_worker(self, error: NoAnswer) -> None:
+        """Record that a worker has died, or does not answer, before its training began."""
         if self._group is not None:
             group, self._group = self._group, None
-            group.report_dead_worker(error)
+            group.report_lost_worker(error)
 
     def before_restart(self) -> None:
         """Decide whether the workers start again, and wait until they can.

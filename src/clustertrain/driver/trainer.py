@@ -13,12 +13,15 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
+from ray import PlacementGroupID
 from ray.train.torch import TorchTrainer
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
 from clustertrain import variables
-from clustertrain.driver.deadline import ending_after
+from clustertrain.driver.deadline import calling_after, ending_after
 from clustertrain.driver.excluded_nodes import excluded_nodes, node_selector
 from clustertrain.driver.ray_internals import (
     ControllerCallback,
@@ -36,17 +39,22 @@ from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.errors import EXIT_CLUSTER, ClusterTrainError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.command_line import command_on
+from clustertrain.run.folder import Attempt
 from clustertrain.run.result import failed, write_result
+from clustertrain.run.streams.events import EventLog
+
+_ENDS_WITHIN_S = 30.0  # of the workers' processes, after which the call of Ray fails
 
 
 class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no types
-    """A deadline for the start of the workers' processes, for which Ray has none: it ends the run.
+    """A deadline for the start of the workers' processes, for which Ray has none. It ends the processes, and
+    the start is repeated; if that does not help, or Ray outlives the run, it ends the run.
 
-    It is the first callback: those after it stage the data, for which the watchdog has a limit.
+    It is the first callback: those after it are the calls of GroupStart, which have limits.
     """
 
-    def __init__(self, ref: AttemptRef, seconds: float) -> None:
-        self._ref, self._seconds = ref, seconds
+    def __init__(self, ref: AttemptRef, seconds: float, *, outlives_run: bool) -> None:
+        self._ref, self._seconds, self._outlives_run = ref, seconds, outlives_run
 
     @contextmanager
     def on_worker_group_start(self) -> Iterator[None]:
@@ -61,11 +69,24 @@ class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no 
             write_result(attempt, failed(attempt, text, EXIT_CLUSTER))
 
         with ExitStack() as self._waiting:
-            self._waiting.enter_context(ending_after(self._seconds, write_end))
+            ends_s = self._seconds
+            if not self._outlives_run:
+                ends_s += _ENDS_WITHIN_S
+                self._waiting.enter_context(
+                    calling_after(self._seconds, partial(_end_workers, attempt, text))
+                )
+            self._waiting.enter_context(ending_after(ends_s, write_end))
             yield
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         self._waiting.close()
+
+
+def _end_workers(attempt: Attempt, text: str) -> None:
+    """End the workers' processes, one of which may be stopped by a signal: what waits for them then fails."""
+    EventLog(attempt.events).write("warning", text=text)
+    for name in placement_group_table():
+        remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(name)))
 
 
 class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]

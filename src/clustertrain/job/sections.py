@@ -269,7 +269,8 @@ class Watchdog(Section):
     """Staging the data."""
 
     process_group_s: Seconds = Field(default=300.0, alias="process_group")
-    """Making the process group of a task or function: until all ranks are connected to each other."""
+    """Making the process group of a task or function: until all ranks are connected to each other. Before
+    that, each answer of a rank while it is set up."""
 
     first_step_s: Seconds = Field(default=1200.0, alias="first_step")
     """The first step, including compilation."""

@@ -266,6 +266,20 @@ def vanished():
     subprocess.run([*program, "explain", "job.yaml"], check=False)
 
 
+def rank_stopped():
+    """A run in which a signal stops a rank, for which the other waits."""
+    stops = "signal.raise_signal(signal.SIGSTOP) if dist.get_rank() else dist.barrier()"
+    Path("stops.py").write_text(
+        f"import signal, torch.distributed as dist\ndef train(config):\n    {stops}\n"
+    )
+    limits = "failures: {retries: 0, watchdog: {first_step: 3s}}"
+    resources = "resources: {workers: 2, cpus_per_worker: 0.5}"
+    Path("job.yaml").write_text(f"name: digits\nfunction: stops:train\n{resources}\n{limits}\n")
+    program = [sys.executable, "-m", "clustertrain.cli"]
+    subprocess.run([*program, "run", "job.yaml", "--no-ray", "--no-check"], capture_output=True, check=False)
+    subprocess.run([*program, "explain", "job.yaml"], check=False)
+
+
 def killed():
     Path("dies.sh").write_text("sleep 9 & kill -KILL $!; wait $!; kill -l $? | sed 's/^/ended by SIG/'\n")
     sys.exit(subprocess.call(["bash", "dies.sh"]))

@@ -1,8 +1,10 @@
-"""Kills one rank of a run once in each phase, from inside its worker processes.
+"""Kills one rank of a run once in each phase, or stops one at each step of a start, from inside its worker
+processes.
 
 Python imports a module of this name when it starts, if PYTHONPATH leads here. A job asks for the kills with
-`env: {PYTHONPATH: <this folder>, FAULTS_FOLDER: <folder of the marks>, FAULTS_RANK: "1"}`; without them
-nothing happens. A phase that has had its kill leaves a mark, created with O_EXCL: once over all starts.
+`env: {PYTHONPATH: <this folder>, FAULTS_FOLDER: <folder of the marks>, FAULTS_RANK: "1"}`, and for the stops
+without a rank; without them nothing happens. A phase that has had its fault leaves a mark, created with
+O_EXCL: once over all starts.
 
 Where only rank 0 comes by (it alone stages and saves), rank 0 kills the rank that is meant.
 """
@@ -13,12 +15,13 @@ import importlib.util
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # In this order, and by which passing of the point in one process: from "step" on late enough for the resumed
 # run to have committed a checkpoint of its own first. The first snapshot only makes the buffers.
 PHASES = {"stage": 1, "rendezvous": 1, "step": 4, "snapshot": 3, "write": 3, "commit": 2, "prune": 2}
+STOPS = ["process", "limits", "set_up", "stage"]
 
 
 class Killer:
@@ -111,6 +114,29 @@ def hooks(killer):
     }
 
 
+def stop_at(folder, point):
+    """Stop this process, if it is the first to come to this point. The stops of a run follow each other."""
+    turn = next((each for each in STOPS if not (folder / each).exists()), None)
+    if turn == point:
+        with suppress(FileExistsError):
+            (folder / point).touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stops(folder):
+    """As hooks."""
+    return {
+        "ray.train.v2._internal.execution.worker_group.worker": lambda m: before(
+            m.RayTrainWorker, "get_metadata", lambda *_: stop_at(folder, "process")
+        ),
+        "clustertrain.node.limits": lambda m: before(m, "read_limits", lambda *_: stop_at(folder, "limits")),
+        "clustertrain.worker.setup": lambda m: before(
+            m, "set_up_process", lambda *_: stop_at(folder, "set_up")
+        ),
+        "clustertrain.staging.stage": lambda m: before(m, "fetch", lambda *_: stop_at(folder, "stage")),
+    }
+
+
 class Finder(importlib.abc.MetaPathFinder):
     """Finds what the finders after it find, and has a hook called once the module is loaded."""
 
@@ -133,5 +159,6 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 if "FAULTS_FOLDER" in os.environ:
-    its_killer = Killer(Path(os.environ["FAULTS_FOLDER"]), int(os.environ["FAULTS_RANK"]))
-    sys.meta_path.insert(0, Finder(hooks(its_killer)))
+    marks = Path(os.environ["FAULTS_FOLDER"])
+    victim = os.environ.get("FAULTS_RANK")
+    sys.meta_path.insert(0, Finder(stops(marks) if victim is None else hooks(Killer(marks, int(victim)))))

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
-from clustertrain.driver.calls import RankDied, answer, answers, answers_by_rank
+from clustertrain.driver.calls import NoAnswer, RankDied, answer, answers, answers_by_rank
 from clustertrain.driver.cause import error_signature as recurrence
 from clustertrain.driver.cause.diagnosis import Diagnosis, diagnose
 from clustertrain.driver.cause.gpu_diagnosis import SNAPSHOT, diagnose_gpu
@@ -55,26 +55,34 @@ _FATAL_SIGNALS = {
 
 
 class Group:
-    """The workers of one restart, and the limits of their nodes at its start.
-
-    Raises:
-        RankDied: a worker has already died.
-    """
+    """The workers of one restart, and the limits of their nodes at its start."""
 
     def __init__(self, worker_group: Any, restart: Restart) -> None:
         self._workers = {w.distributed_context.world_rank: w for w in worker_group.get_workers()}
         self._restart, self._attempt = restart, restart.attempt
         self.began_s = time.monotonic()
-        self._limits: dict[int, Limits] = self._of_all(read_limits)
-        self._gpus: dict[int, RankGpus] = self._of_all(gpus_of_rank)
+        self._limits: dict[int, Limits] = {}
+        self._gpus: dict[int, RankGpus] = {}
+        self._clocks_ahead_s: dict[int, float] = {}
+        self._answer_s = 0.0
+
+    def note_limits(self, answer_s: float) -> None:
+        """Ask the workers for them.
+
+        Raises:
+            NoAnswer: a worker has died, or has not answered within this time.
+        """
+        self._answer_s = answer_s
+
+        def of_all(function: Callable[[], Any]) -> dict[int, Any]:
+            found = answers([w.execute_async(function) for w in self._workers.values()], answer_s)
+            return dict(zip(self._workers, found, strict=True))
+
+        self._limits, self._gpus = of_all(read_limits), of_all(gpus_of_rank)
         asked = time.time()
-        clocks = self._of_all(time.time)
+        clocks = of_all(time.time)
         here = (asked + time.time()) / 2
         self._clocks_ahead_s = {rank: clock - here for rank, clock in clocks.items()}
-
-    def _of_all(self, function: Callable[[], Any]) -> dict[int, Any]:
-        found = answers([worker.execute_async(function) for worker in self._workers.values()])
-        return dict(zip(self._workers, found, strict=True))
 
     def as_event(self) -> dict[str, Any]:
         """The fields of the event `group_started`."""
@@ -112,11 +120,23 @@ class Group:
         saves = {rank: self._workers[rank].execute_async(last_step.save) for rank in writers.values()}
         answers_by_rank(saves, max((found[rank][1] for rank in saves), default=0.0))
 
-    def report_dead_worker(self, error: RankDied) -> None:
-        """The same for a worker that died before training began, while the others may wait for it."""
-        dead = [rank for rank, worker in self._workers.items() if error.is_of(worker)]
-        rank = min(dead or self._dead_ranks(), default=0)  # Ray's kill for memory names no worker
-        self._record(self._of_dead_rank(rank, error))
+    def report_lost_worker(self, error: NoAnswer) -> None:
+        """The same for a worker that died or was silent before training began, while the others may wait for
+        it."""
+        if isinstance(error, RankDied):
+            dead = [rank for rank, worker in self._workers.items() if error.is_of(worker)]
+            rank = min(dead or self._dead_ranks(), default=0)  # Ray's kill for memory names no worker
+            self._record(self._of_dead_rank(rank, error))
+            return
+        rank = min(self._workers.keys() - self._answers().keys(), default=0)
+        limit = f"It had {self._answer_s:g} s to answer (failures.watchdog.process_group)."
+        text = f"{self._silence(rank)}.\n{limit}"
+        self._record(self._failure(rank, "watchdog", text, "watchdog", transient=True))
+
+    def has_stopped_rank(self) -> bool:
+        """Whether a signal has stopped a rank on this node."""
+        here = [rank for rank, limits in self._limits.items() if limits.host == this_host()]
+        return any((process_state(self._workers[rank].metadata.pid) or "").startswith("T") for rank in here)
 
     def _record(self, failure: Failure) -> Failure:
         failure = replace(failure, restart=self._restart.number, step=reached_step(self._restart))
@@ -144,29 +164,34 @@ class Group:
 
     def _dead_ranks(self) -> dict[int, RankDied]:
         """The error for each dead rank. A poll can return a survivor's exception before the death that
-        caused it, so every rank is asked, all of them at once."""
-        calls = {rank: w.execute_async(os.getpid) for rank, w in self._workers.items()}
-        answered = answers_by_rank(calls, _ALIVE_S + _ALIVE_EACH_S * len(calls))
-        for rank in calls.keys() - answered.keys():
-            self._note_state(rank)  # it cannot write its stacks; the other ranks did
+        caused it, so every rank is asked."""
+        answered = self._answers()
+        for rank in self._workers.keys() - answered.keys():  # it cannot write its stacks; the other ranks did
+            EventLog(self._attempt.events).write("warning", text=self._silence(rank))
         return {rank: error for rank, error in answered.items() if isinstance(error, RankDied)}
 
-    def _note_state(self, rank: int) -> None:
+    def _answers(self) -> dict[int, Any]:
+        """What the ranks answer, or their errors, without those that are silent. All are asked at once."""
+        calls = {rank: w.execute_async(os.getpid) for rank, w in self._workers.items()}
+        return answers_by_rank(calls, _ALIVE_S + _ALIVE_EACH_S * len(calls))
+
+    def _silence(self, rank: int) -> str:
         pid = self._workers[rank].metadata.pid
         state = self._call_on_node(rank, process_state, pid, is_silent=True)
         known = f"its process is in state {state}" if state else "the state of its process is unknown"
-        text = f"{self._who(rank)} does not answer; {known}"
-        EventLog(self._attempt.events).write("warning", text=text)
+        return f"{self._who(rank)} does not answer; {known}"
 
     def _call_on_node(
         self, rank: int, function: Callable[..., _T], *args: Any, is_silent: bool = False
     ) -> _T | None:
         """The result of a function on the node of a rank: in this process if it is on that node; otherwise in
-        the rank, in another rank there, or in a new Ray task. None if none answers.
+        the rank, in another rank there, or in a new Ray task. None if none answers, or the node is unknown.
 
         Args:
             is_silent: the rank was asked already, and does not answer.
         """
+        if rank not in self._limits:
+            return None
         host = self._limits[rank].host
         if host == this_host():
             return function(*args)
@@ -280,7 +305,9 @@ class Group:
     def _diagnosed(self, failure: Failure, *, message: str, tail: str = "") -> Failure:
         """The same failure; if a limit was reached, with its value, and marked as fatal."""
         rank = failure.rank
-        before = self._limits[rank]
+        before = self._limits.get(rank)
+        if before is None:
+            return failure
         found = self._on_gpu(rank, message, tail) or diagnose(
             self._who(rank),
             message,

@@ -41,13 +41,15 @@ class ForkedRank:
         metadata, distributed_context: what is known of the process and of its place, named as in Ray Train.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, starts_within_s: float) -> None:
         pairs = [socket.socketpair() for _ in range(2)]
         (_, calls), (_, aside) = pairs
         with calls, aside:
             _ask_for(place, (calls.fileno(), 1, 2, aside.fileno()))
         self._channels = [Connection(ours.detach()) for ours, _ in pairs]
         self._callers = [ThreadPoolExecutor(1) for _ in pairs]
+        if not self._channels[0].poll(starts_within_s):
+            raise TimeoutError(f"its process has not answered within {starts_within_s:g} s")
         pid, host = self._channels[0].recv(), socket.gethostname()
         self.metadata = SimpleNamespace(pid=pid, hostname=host, node_ip=place.address, node_id="")
         self.distributed_context = SimpleNamespace(
@@ -108,7 +110,7 @@ class ForkedGroup:
     def __init__(self) -> None:
         self._ranks: list[ForkedRank] = []
 
-    def start(self, world_size: int, gpus_per_worker: int) -> None:
+    def start(self, world_size: int, gpus_per_worker: int, starts_within_s: float) -> None:
         """
         Raises:
             GroupNotStarted: a rank did not start.
@@ -124,7 +126,7 @@ class ForkedGroup:
                     address=LOOPBACK,
                     gpus=tuple(range(rank * gpus_per_worker, (rank + 1) * gpus_per_worker)),
                 )
-                self._ranks.append(ForkedRank(place))
+                self._ranks.append(ForkedRank(place, starts_within_s))
         except (OSError, EOFError) as error:
             raise GroupNotStarted(f"Rank {len(self._ranks)} did not start.") from error
 
@@ -139,9 +141,11 @@ class ForkedGroup:
         return {rank: error for rank, error in errors.items() if error is not None}
 
     def end(self) -> None:
-        for rank in self._ranks:
+        """End the ranks that there still are."""
+        ranks, self._ranks = self._ranks, []
+        for rank in ranks:
             rank.kill()
-        for rank in self._ranks:
+        for rank in ranks:
             rank.close()
 
 
@@ -161,7 +165,7 @@ class ForkedTrainer:
     def _has_trained(self) -> bool:
         watch, group = self.group_start.watch, ForkedGroup()
         try:
-            group.start(self.world_size, self.gpus_per_worker)
+            group.start(self.world_size, self.gpus_per_worker, self.group_start.limits.first_step_s)
             self.group_start.run(group, set_up, ForkedGroup.end)
             watch.has_started()
             errors = group.train()

@@ -17,13 +17,14 @@ from typing import Any
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName, Manifest
 from clustertrain.checkpoints.read import newest_verified
-from clustertrain.driver.calls import RankDied, answer, answers, answers_by_rank
+from clustertrain.driver.calls import NoAnswer, RankDied, answer, answers, answers_by_rank
 from clustertrain.driver.elastic_cluster import alive_nodes
 from clustertrain.driver.memory_of_nodes import newest_in_memory
 from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
+from clustertrain.job.sections import Watchdog
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint, overtaken_by
@@ -37,20 +38,38 @@ from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remo
 from clustertrain.worker.process_group import GroupSpec, join_process_group
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.setup import worker_state
+from clustertrain.worker.step_limit import UPPER_S
 
+_MARGIN_S = 60.0  # for the watchdog of a rank, which ends the rank first, and names what it waits for
 _OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupStart:
-    """What every start of the worker group of a run has in common. `watch` is told of each."""
+    """What every start of the worker group of a run has in common. `watch` is told of each.
+
+    A rank that was stopped has no watchdog that could end it, and before there is a process group no other
+    rank notices it: each call of a start has a limit of its own.
+    """
 
     watch: RetryPolicy
     job_yaml: str
     env: dict[str, str] = field(default_factory=dict, repr=False)
     is_script: bool = False
     most_workers: int = 1
-    timeout_s: float
+    limits: Watchdog
+
+    @property
+    def answer_s(self) -> float:
+        """How long a rank may take for a call that stages nothing."""
+        return self.limits.process_group_s
+
+    @property
+    def collective_s(self) -> float:
+        """The timeout of torch's process group."""
+        limits = self.limits
+        longest_s = max(limits.first_step_s, limits.step_s or UPPER_S, limits.evaluation_s, limits.save_s)
+        return int(longest_s + _MARGIN_S)
 
     def run(
         self, group: Any, set_up: Callable[[RestartPlan], None], end_group: Callable[[Any], None]
@@ -65,73 +84,88 @@ class GroupStart:
         watch, workers = self.watch, group.get_workers()
         plan = _claim(watch.ref, self, workers)
         try:
-            watch.group_exists(group, plan.restart)
-            _on_all(workers, set_up, plan)
-            _probe(workers, plan)
-            _stage(workers, plan)
+            watch.group_exists(group, plan.restart, self.answer_s)
+            self._on_all(workers, set_up, plan)
+            self._probe(workers, plan)
+            self._stage(workers, plan)
             if self.is_script:
-                _on_all(workers, _set_rendezvous, *answer(workers[0].execute_async(_rendezvous_here)))
+                self._on_all(workers, _set_rendezvous, *self._of_first(workers, _rendezvous_here))
             else:
                 errors = self._make_process_group(workers, plan)
                 if errors:
                     watch.has_failed(errors)
                     end_group(group)
                     raise watch.failed_start("The process group could not be made.")
-        except RankDied as error:
+        except NoAnswer as error:
             watch.has_lost_worker(error)
             end_group(group)
-            raise watch.failed_start("A worker died before training began.") from error
+            what = "died" if isinstance(error, RankDied) else "did not answer"
+            raise watch.failed_start(f"A worker {what} before training began.") from error
 
     def _make_process_group(self, workers: Sequence[Any], plan: RestartPlan) -> dict[int, BaseException]:
         """As Ray Train, which has no deadline for it and cannot name the ranks that are missing. Returns the
         errors of the ranks that raised one; Ray Train would end the run.
 
         Raises:
-            RankDied: a worker has died.
+            NoAnswer: a worker has died, or does not answer.
             ClusterTrainError: a rank refuses.
         """
-        address, port = answer(workers[0].execute_async(_address_and_port))
-        _on_all(workers, _set_rendezvous, address, port)
-        _on_all(workers, _set_ranks)
+        address, port = self._of_first(workers, _address_and_port)
+        self._on_all(workers, _set_rendezvous, address, port)
+        self._on_all(workers, _set_ranks)
         hosts = tuple(w.metadata.hostname for w in workers)
         backend = "nccl" if plan.job.resources.gpus_per_worker else "gloo"
-        spec = GroupSpec(backend, address, port, hosts, self.timeout_s)
+        spec = GroupSpec(backend, address, port, hosts, self.collective_s)
         joining = {rank: w.execute_async(join_process_group, spec) for rank, w in enumerate(workers)}
         try:
-            answers([*joining.values()])
-        except (RankDied, ClusterTrainError):
+            answers([*joining.values()], self.answer_s + _MARGIN_S)
+        except (NoAnswer, ClusterTrainError):
             raise
         except Exception:  # noqa: BLE001  the errors of all ranks show the cause
             found = answers_by_rank(joining, _OTHERS_S)
             return {rank: error for rank, error in found.items() if isinstance(error, BaseException)}
         return {}
 
+    def _probe(self, workers: Sequence[Any], plan: RestartPlan) -> None:
+        """Every node writes a file, then each reads those of some others, then each removes its own."""
+        firsts = {w.distributed_context.node_rank: w for w in _first_of_each_node(workers)}
+        nonces = {node: secrets.token_hex(8) for node in firsts}
 
-def _on_all(workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> None:
-    answers([w.execute_async(function, *args) for w in workers])
+        def of(node: int) -> dict[int, str]:
+            """The text of a node, and those that it reads."""
+            return {each: nonces[each] for each in (node, *read_by(node, len(firsts)))}
 
+        for step in (write_nonce, read_nonces, remove_nonce):
+            calls = [w.execute_async(step, plan.ref, plan.restart, n, of(n)) for n, w in firsts.items()]
+            answers(calls, self.answer_s)
 
-def _probe(workers: Sequence[Any], plan: RestartPlan) -> None:
-    """Every node writes a file, then each reads those of some others, then each removes its own."""
-    firsts = {w.distributed_context.node_rank: w for w in _first_of_each_node(workers)}
-    nonces = {node: secrets.token_hex(8) for node in firsts}
+    def _stage(self, workers: Sequence[Any], plan: RestartPlan) -> None:
+        firsts = _first_of_each_node(workers)
+        self._fetch(firsts, setup.copy_checkpoint)
+        if not plan.job.data:
+            return
+        self._fetch(workers[:1], setup.stage_data, "cluster")
+        self._fetch(firsts, setup.stage_data, "node")
+        self._on_all(workers, setup.find_data)
 
-    def of(node: int) -> dict[int, str]:
-        """The text of a node, and those that it reads."""
-        return {each: nonces[each] for each in (node, *read_by(node, len(firsts)))}
+    def _fetch(self, workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> None:
+        """Call what may take hours, and has limits of its own where a process runs."""
+        calls = [w.execute_async(function, *args) for w in workers]
+        while True:
+            try:
+                answers(calls, self.answer_s)
+                return
+            except RankDied:
+                raise
+            except NoAnswer:
+                if self.watch.has_stopped_rank():
+                    raise
 
-    for step in (write_nonce, read_nonces, remove_nonce):
-        answers([w.execute_async(step, plan.ref, plan.restart, n, of(n)) for n, w in firsts.items()])
+    def _of_first(self, workers: Sequence[Any], function: Callable[[], Any]) -> Any:
+        return answer(workers[0].execute_async(function), self.answer_s)
 
-
-def _stage(workers: Sequence[Any], plan: RestartPlan) -> None:
-    firsts = _first_of_each_node(workers)
-    _on_all(firsts, setup.copy_checkpoint)
-    if not plan.job.data:
-        return
-    _on_all(workers[:1], setup.stage_data, "cluster")
-    _on_all(firsts, setup.stage_data, "node")
-    _on_all(workers, setup.find_data)
+    def _on_all(self, workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> None:
+        answers([w.execute_async(function, *args) for w in workers], self.answer_s)
 
 
 def _first_of_each_node(workers: Sequence[Any]) -> list[Any]:
