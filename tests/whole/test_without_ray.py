@@ -108,3 +108,19 @@ def test_a_ray_cluster_is_refused(make_run, start):
     output = start(run, RAY_ADDRESS="127.0.0.1:1").end(3)
     assert "Unset RAY_ADDRESS, or omit --no-ray." in output and not run.run_dir.attempts()
     assert not Path(run.folder / "runs" / "refused").exists()
+
+
+ENDS = """
+import os, torch.distributed as dist
+def train(config): os._exit(3) if dist.get_rank() else dist.barrier()
+"""
+
+
+def test_a_rank_that_ends_itself_was_not_killed(make_run, start, tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "ends.py").write_text(ENDS)
+    run = make_run("ends", function="ends:train", code=str(code), failures={"retries": 0})
+    assert "ended itself with exit code 3: the code, or a library, called os._exit" in start(run).end(1)
+    failure = run.attempt.restart(0).failure.read()
+    assert (failure.rank, failure.error, failure.exit_code, failure.signal) == (1, "exit", 3, None)

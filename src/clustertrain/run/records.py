@@ -288,9 +288,9 @@ class Failure:
 
     Attributes:
         rank, host, pid: the worker that failed first.
-        error: the name of its exception, "signal" or "watchdog".
+        error: the name of its exception, "signal", "exit" or "watchdog".
         signature: equal for a failure that occurs again, on any rank.
-        signal: of a process that was killed. exit_code: of a script.
+        signal: of a process that was killed. exit_code: of one that ended itself.
         kit_exit_code: the exit code of the run if this failure ends it.
         cause: one of state `failed`.
         fatal: another start would fail in the same way.

@@ -268,13 +268,20 @@ def vanished():
 
 def rank_stopped():
     """A run in which a signal stops a rank, for which the other waits."""
-    stops = "signal.raise_signal(signal.SIGSTOP) if dist.get_rank() else dist.barrier()"
-    Path("stops.py").write_text(
-        f"import signal, torch.distributed as dist\ndef train(config):\n    {stops}\n"
-    )
+    _explain_run_whose_rank_1("signal.raise_signal(signal.SIGSTOP)")
+
+
+def exited():
+    """A run of which a rank ends itself."""
+    _explain_run_whose_rank_1("os._exit(3)")
+
+
+def _explain_run_whose_rank_1(does):
+    waits = "import os, signal, torch.distributed as dist\ndef train(config):\n    "
+    Path("waits.py").write_text(f"{waits}{does} if dist.get_rank() else dist.barrier()\n")
     limits = "failures: {retries: 0, watchdog: {first_step: 3s}}"
     resources = "resources: {workers: 2, cpus_per_worker: 0.5}"
-    Path("job.yaml").write_text(f"name: digits\nfunction: stops:train\n{resources}\n{limits}\n")
+    Path("job.yaml").write_text(f"name: digits\nfunction: waits:train\n{resources}\n{limits}\n")
     program = [sys.executable, "-m", "clustertrain.cli"]
     subprocess.run([*program, "run", "job.yaml", "--no-ray", "--no-check"], capture_output=True, check=False)
     subprocess.run([*program, "explain", "job.yaml"], check=False)

@@ -29,9 +29,11 @@ from clustertrain.run.records import Failure
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.rank_log import where_start_begins
 from clustertrain.run.streams.step_counter import reached_step
-from clustertrain.worker import last_step
+from clustertrain.worker import last_step, watchdog
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import UserCodeFailed
+from clustertrain.worker.fork.ends import end_of_fork
+from clustertrain.worker.machine import raylet_watch
 from clustertrain.worker.machine.gpus import RankGpus, gpus_of_rank
 from clustertrain.worker.scripts.peer_errors import died_of_lost_peer, shows_lost_peer
 from clustertrain.worker.scripts.script import ScriptFailed
@@ -52,6 +54,12 @@ _FATAL_SIGNALS = {
     "Floating point exception": signal.SIGFPE,
     "Illegal instruction": signal.SIGILL,
 }
+
+_EXITS = {
+    watchdog.EXIT_CODE: "its watchdog ended it",
+    raylet_watch.EXIT_CODE: "the raylet of its node has ended",
+}
+_EXIT = "the code, or a library, called os._exit or exit"
 
 
 class Group:
@@ -273,7 +281,8 @@ class Group:
     def _of_dead_rank(self, rank: int, error: RankDied) -> Failure:
         """The failure of a dead process. Its log shows the fatal signal if the signal can be caught: Python's
         faulthandler writes "Fatal Python error: Segmentation fault" (or Aborted, Bus error, …). Without such
-        a line the process was killed by SIGKILL, which cannot be caught.
+        a line the parent knows its end, if it is a fork; otherwise it counts as killed by SIGKILL, which
+        cannot be caught.
         """
         tail = self._tail(rank)
         message = f"{error}\n{tail}"
@@ -284,9 +293,13 @@ class Group:
             failure = self._failure(rank, "watchdog", text, "watchdog", transient=True)
             return self._diagnosed(failure, message=message)
         number = next(
-            (n for text, n in _FATAL_SIGNALS.items() if f"Fatal Python error: {text}" in tail),
-            signal.SIGKILL,
+            (n for text, n in _FATAL_SIGNALS.items() if f"Fatal Python error: {text}" in tail), None
         )
+        if number is None:
+            end = self._call_on_node(rank, end_of_fork, self._workers[rank].metadata.pid, is_silent=True)
+            if end is not None and end >= 0:
+                return self._of_exit(rank, end, message)
+            number = signal.Signals(-end if end is not None else signal.SIGKILL)
         text = f"{self._who(rank)} died of signal {int(number)} ({number.name})"
         failure = self._failure(
             rank,
@@ -294,8 +307,15 @@ class Group:
             text,
             f"signal {int(number)}",
             signal=int(number),
-            transient=number == signal.SIGKILL,
+            transient=number not in _FATAL_SIGNALS.values(),
         )
+        return self._diagnosed(failure, message=message)
+
+    def _of_exit(self, rank: int, code: int, message: str) -> Failure:
+        """The failure of a process that ended itself without an exception."""
+        why, is_of_kit = _EXITS.get(code, _EXIT), code in _EXITS
+        text = f"{self._who(rank)} ended itself with exit code {code}: {why}"
+        failure = self._failure(rank, "exit", text, f"exit code {code}", exit_code=code, transient=is_of_kit)
         return self._diagnosed(failure, message=message)
 
     def _failure(self, rank: int, error: str, text: str, signature: str, **more: Any) -> Failure:

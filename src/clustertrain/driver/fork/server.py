@@ -35,6 +35,7 @@ from clustertrain.driver import ray_internals
 from clustertrain.supervise.check_process import CheckFolder, command_of_check
 from clustertrain.supervise.guardian import guard
 from clustertrain.waiting import wait_until
+from clustertrain.worker.fork.ends import note_ends
 from clustertrain.worker.scripts.forked_script import READ_ONCE, keep
 
 _TORCH = (
@@ -136,7 +137,7 @@ def _hand_on(connection: socket.socket, servers: dict[tuple[str, ...], socket.so
 def _prepare_to_fork() -> None:
     gc.collect()
     gc.freeze()  # a search for cycles would copy every page
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
+    note_ends()
 
 
 def _received(channel: socket.socket) -> tuple[bytes, list[int]]:
@@ -207,8 +208,8 @@ def _serve(channel: socket.socket, before: RandomStates, after: RandomStates) ->
 
 
 def _reap(channel: socket.socket, successor: int) -> None:
-    """Stay the parent of this process's forks, for which the kernel reaps them, until the channel ends or the
-    kernel has killed the successor for memory."""
+    """Stay the parent of this process's forks, and note how they end. This process ends with the channel; it
+    serves again if the kernel has killed the successor for memory."""
     ends = select.poll()
     ends.register(channel, 0)
     ends.register(successor, select.POLLIN)
