@@ -56,6 +56,13 @@ def test_a_character_that_the_locale_lacks_is_no_traceback(tmp_path):
     assert r"COMMAND\u2026" in ran(command, code=0, env=latin1, timeout=60).stdout
 
 
+def test_ctrl_c_during_the_imports_is_no_traceback(tmp_path):
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = ran([sys.executable, "-m", "clustertrain.cli", "--version"], code=130, env=environment)
+    assert done.stdout + done.stderr == ""
+
+
 def test_a_full_or_closed_output_is_no_traceback():
     program = "import sys; from clustertrain.cli.main import main; main(['--version'], standalone_mode=False)"
     command = shlex.join([sys.executable, "-c", f"{program}; sys.stdout.isatty()"])
