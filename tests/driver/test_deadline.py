@@ -15,7 +15,7 @@ from clustertrain.driver.trainer import StartDeadline
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
 attempt = RunDir.newest(sys.argv[1], "a").attempt(1)
-deadline = StartDeadline(AttemptRef.of(attempt), 1.0, outlives_run=True)
+deadline = StartDeadline(AttemptRef.of(attempt), 1.0)
 with deadline.on_worker_group_start():
     deadline.after_worker_group_start(None)
     time.sleep(2)  # data is staged

@@ -258,7 +258,9 @@ def test_TrainController():  # noqa: N802
 def test_WorkerGroup():  # noqa: N802
     """It assigns the ranks where it makes the workers."""
     cls = ray_internals.WorkerGroup
+    assert [*inspect.signature(cls._create_workers).parameters][1:3] == ["num_workers", "placement_group"]
     assert "replica_group_size" in parameters(cls._create_workers)
+    assert "self._start_impl(" in inspect.getsource(cls._start)
     assert len(parameters(cls._assign_worker_ranks)) >= 1
     assert not missing(cls, "execute", "execute_async", "execute_single")
     assert not missing(cls, "execute_single_async", "get_workers", "get_resources_per_worker", "abort")
@@ -285,6 +287,13 @@ def test_be_actor(monkeypatch):
     assert context(object()).current_actor == "the controller"
     made = inspect.getsource(ray_internals.WorkerGroup._init_train_context_on_workers)
     assert "controller_actor=ray.get_runtime_context().current_actor" in made
+
+
+def test_control_with(monkeypatch):
+    trainer = import_module("ray.train.v2.api.data_parallel_trainer")
+    monkeypatch.setattr(trainer, "TrainController", trainer.TrainController)  # restored at the end
+    ray_internals.control_with(str)
+    assert trainer.TrainController is str
 
 
 def test_keep_loopback(monkeypatch):

@@ -300,9 +300,7 @@ def _trainer(run: _Run) -> Any:
         start, trainer = _group_start(run, FailureWatch), KitTrainer
         options = {
             "outlives_run": run.cluster.outlives_run,
-            "start_deadline": StartDeadline(
-                run.ref, job.failures.watchdog.first_step_s, outlives_run=run.cluster.outlives_run
-            ),
+            "start_deadline": StartDeadline(run.ref, job.failures.watchdog.first_step_s),
             "scaling_policy": _scaling_policy(run, scaling),
         }
         variables_of_worker = {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **variables_of_worker}

@@ -46,7 +46,7 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
     share_cuda_visible_devices = True  # as Ray's own for torch: LOCAL_RANK is an index into them
 
     def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
-        backend_config.group_start.run(worker_group, _set_up, _end_group)
+        backend_config.group_start.run(worker_group, _set_up, end_group)
 
     def on_training_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         backend_config.group_start.watch.has_started()
@@ -74,8 +74,8 @@ def _set_up(plan: RestartPlan) -> None:
     setup.set_up_process(plan, place)
 
 
-def _end_group(worker_group: Any) -> None:
-    """End all processes of a group whose start failed in a callback. Ray Train does not: those that wait in
+def end_group(worker_group: Any) -> None:
+    """End all processes of a group whose start failed late. Ray Train does not: those that wait in
     the rendezvous would keep their CPUs and GPUs, and the next start would wait for them forever."""
     for w in worker_group.get_workers():
         ray.kill(w.actor)

@@ -117,6 +117,11 @@ def be_actor(handle: Any) -> None:
     _module("ray.runtime_context").RuntimeContext.current_actor = handle
 
 
+def control_with(controller: type[Any]) -> None:
+    """Have TorchTrainer make its controller, an actor, of this class."""
+    _module("ray.train.v2.api.data_parallel_trainer").TrainController = controller
+
+
 def draw_class_ids_from_system() -> None:
     """Have the decorator of actor classes draw their ids from the system. It would draw them from a generator
     in C++ whose forks all draw the same: workers that start together would give their objects one id."""

@@ -42,9 +42,11 @@ class RetryPolicy:
     Attributes:
         failed_start: the error that makes the trainer start the group again although its training had not
             begun.
+        answer_s: how long a rank may take for a call of a start.
     """
 
     failed_start: type[Exception] = GroupNotStarted
+    answer_s: float
 
     def __init__(
         self, ref: AttemptRef, retries: int, cluster: RayCluster, world_sizes: Sequence[int]
@@ -63,6 +65,7 @@ class RetryPolicy:
         Raises:
             NoAnswer: a worker has died, or has not answered within `answer_s`.
         """
+        self.answer_s = answer_s
         self._group = Group(worker_group, self.ref.open().restart(restart))
         self._group.note_limits(answer_s)
 

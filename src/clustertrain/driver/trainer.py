@@ -13,14 +13,16 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from ray import PlacementGroupID
+from ray import kill
+from ray.exceptions import RayActorError
 from ray.train.torch import TorchTrainer
-from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+from ray.util import remove_placement_group
 
 from clustertrain import variables
+from clustertrain.driver.backend import end_group
+from clustertrain.driver.calls import NoAnswer
 from clustertrain.driver.deadline import calling_after, ending_after
 from clustertrain.driver.excluded_nodes import excluded_nodes, node_selector
 from clustertrain.driver.ray_internals import (
@@ -34,27 +36,32 @@ from clustertrain.driver.ray_internals import (
     WorkerGroupCallback,
     WorkerGroupStartupFailedError,
     be_actor,
+    control_with,
 )
 from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.errors import EXIT_CLUSTER, ClusterTrainError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import Attempt
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.streams.events import EventLog
 
+_T = TypeVar("_T")
 _ENDS_WITHIN_S = 30.0  # of the workers' processes, after which the call of Ray fails
 
 
 class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no types
     """A deadline for the start of the workers' processes, for which Ray has none. It ends the processes, and
-    the start is repeated; if that does not help, or Ray outlives the run, it ends the run.
+    the start is repeated; if that does not help, it ends the run.
 
     It is the first callback: those after it are the calls of GroupStart, which have limits.
+
+    Attributes:
+        placement_group: that of the processes, once there are any.
     """
 
-    def __init__(self, ref: AttemptRef, seconds: float, *, outlives_run: bool) -> None:
-        self._ref, self._seconds, self._outlives_run = ref, seconds, outlives_run
+    def __init__(self, ref: AttemptRef, seconds: float) -> None:
+        self._ref, self._seconds = ref, seconds
+        self.placement_group: Any = None
 
     @contextmanager
     def on_worker_group_start(self) -> Iterator[None]:
@@ -65,28 +72,23 @@ class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no 
             f"(failures.watchdog.first_step).\n`{logs}` shows what it waits for."
         )
 
+        def end_workers() -> None:
+            """End the processes, one of which may be stopped by a signal: what waits for them then fails."""
+            EventLog(attempt.events).write("warning", text=text)
+            if self.placement_group is not None:
+                remove_placement_group(self.placement_group)
+
         def write_end() -> None:
             write_result(attempt, failed(attempt, text, EXIT_CLUSTER))
 
+        self.placement_group = None
         with ExitStack() as self._waiting:
-            ends_s = self._seconds
-            if not self._outlives_run:
-                ends_s += _ENDS_WITHIN_S
-                self._waiting.enter_context(
-                    calling_after(self._seconds, partial(_end_workers, attempt, text))
-                )
-            self._waiting.enter_context(ending_after(ends_s, write_end))
+            self._waiting.enter_context(calling_after(self._seconds, end_workers))
+            self._waiting.enter_context(ending_after(self._seconds + _ENDS_WITHIN_S, write_end))
             yield
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         self._waiting.close()
-
-
-def _end_workers(attempt: Attempt, text: str) -> None:
-    """End the workers' processes, one of which may be stopped by a signal: what waits for them then fails."""
-    EventLog(attempt.events).write("warning", text=text)
-    for name in placement_group_table():
-        remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(name)))
 
 
 class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
@@ -98,6 +100,17 @@ class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # typ
         self, *, scaling_config: Any, num_workers: int
     ) -> dict[str, str] | None:
         return node_selector(excluded_nodes(self.ref.open()))
+
+    def after_worker_group_start(self, worker_group: _Group) -> None:
+        """Limit the one call of the start that follows: Ray Train has each rank begin its training."""
+        worker_group.last_call.enter_context(
+            calling_after(self.answer_s, lambda: self._end_silent(worker_group))
+        )
+
+    def _end_silent(self, worker_group: _Group) -> None:
+        self.has_lost_worker(NoAnswer("a rank does not begin its training"))
+        for worker in worker_group.get_workers():
+            kill(worker.actor)  # the call of Ray Train then fails
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         if worker_group_status.errors:
@@ -140,6 +153,7 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
 
     def _initialize_and_run_controller(self, **fields: Any) -> Any:
         if self._outlives_run:
+            control_with(_Controller)
             if self._scaling_policy is not None:
                 fields["scaling_policy"] = self._scaling_policy
             return super()._initialize_and_run_controller(**fields)
@@ -170,12 +184,31 @@ def in_node_order(workers: Sequence[Any], nodes: Sequence[str]) -> list[Any]:
 
 
 class _Group(WorkerGroup):  # type: ignore[misc]
-    def _create_workers(self, *args: Any, **fields: Any) -> list[Any]:
-        workers = super()._create_workers(*args, **fields)
+    def _start_impl(self, *args: Any) -> None:
+        """As in Ray Train, which ends the run if a worker dies in the last call, that starts its training."""
+        try:
+            with ExitStack() as self.last_call:
+                super()._start_impl(*args)
+        except RayActorError as error:
+            if self.has_started():
+                ranks = [w.distributed_context.world_rank for w in self.get_workers()]
+                for watch in self._of_kit(FailureWatch):
+                    watch.has_failed(dict.fromkeys(ranks, error))
+                end_group(self)
+            raise WorkerGroupStartupFailedError("A worker died as its training began.") from error
+
+    def _create_workers(self, num_workers: int, placement_group: Any, *args: Any, **fields: Any) -> list[Any]:
+        for deadline in self._of_kit(StartDeadline):
+            deadline.placement_group = placement_group
+        workers = super()._create_workers(num_workers, placement_group, *args, **fields)
         nodes = list(filter(None, os.environ.get(variables.NODES, "").split(",")))
         if not nodes or fields.get("replica_group_size") is not None:  # a part of a group keeps its ranks
             return list(workers)
         return list(WorkerGroup._assign_worker_ranks(in_node_order(workers, nodes)))
+
+    def _of_kit(self, kind: type[_T]) -> list[_T]:
+        """Its callbacks of this class."""
+        return [callback for callback in self._callbacks if isinstance(callback, kind)]
 
 
 class _NoActor:

@@ -20,8 +20,18 @@ from pathlib import Path
 
 # In this order, and by which passing of the point in one process: from "step" on late enough for the resumed
 # run to have committed a checkpoint of its own first. The first snapshot only makes the buffers.
-PHASES = {"stage": 1, "rendezvous": 1, "step": 4, "snapshot": 3, "write": 3, "commit": 2, "prune": 2}
-STOPS = ["process", "limits", "set_up", "stage"]
+PHASES = {
+    "stage": 1,
+    "rendezvous": 1,
+    "begin": 1,
+    "step": 4,
+    "snapshot": 3,
+    "write": 3,
+    "commit": 2,
+    "prune": 2,
+}
+STOPS = ["process", "limits", "set_up", "stage", "begin"]
+_RAYS_WORKER = "ray.train.v2._internal.execution.worker_group.worker"
 
 
 class Killer:
@@ -101,6 +111,9 @@ def hooks(killer):
     return {
         "clustertrain.worker.setup": worker,
         "clustertrain.staging.stage": lambda m: before(m, "fetch", lambda *_: killer.pass_by("stage", 0)),
+        _RAYS_WORKER: lambda m: before(
+            m.RayTrainWorker, "run_train_fn", lambda *_: killer.pass_by("begin", victim)
+        ),
         "torch.distributed": lambda m: before(
             m, "init_process_group", lambda *_: killer.pass_by("rendezvous", victim)
         ),
@@ -125,10 +138,13 @@ def stop_at(folder, point):
 
 def stops(folder):
     """As hooks."""
+
+    def rays_worker(module):
+        before(module.RayTrainWorker, "get_metadata", lambda *_: stop_at(folder, "process"))
+        before(module.RayTrainWorker, "run_train_fn", lambda *_: stop_at(folder, "begin"))
+
     return {
-        "ray.train.v2._internal.execution.worker_group.worker": lambda m: before(
-            m.RayTrainWorker, "get_metadata", lambda *_: stop_at(folder, "process")
-        ),
+        _RAYS_WORKER: rays_worker,
         "clustertrain.node.limits": lambda m: before(m, "read_limits", lambda *_: stop_at(folder, "limits")),
         "clustertrain.worker.setup": lambda m: before(
             m, "set_up_process", lambda *_: stop_at(folder, "set_up")
