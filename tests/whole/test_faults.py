@@ -12,7 +12,10 @@ import pytest
 
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.read import verify
+from given_ray import cluster
 from whole_run import FAULTY, books_add_up, of_one_process, same_weights
+
+__all__ = ["cluster"]
 
 FAULTS = Path(__file__).parent / "faults"
 EVERY_STEPS, STEPS_PER_EPOCH, EPOCHS = 2, 7, 3
@@ -109,16 +112,29 @@ def lines_of_ranks(run, ids):
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", ["without Ray", pytest.param("with Ray", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "without Ray",
+        pytest.param("with Ray", marks=pytest.mark.nightly),
+        pytest.param("with a given Ray", marks=pytest.mark.nightly),  # where the controller is an actor
+    ],
+)
 def test_a_rank_stopped_at_a_step_of_a_start_is_named_and_started_again(
-    make_run, uninterrupted, tmp_path, way
+    make_run, uninterrupted, tmp_path, way, request
 ):
     """No other rank waits for it yet, and a stopped process has no watchdog."""
     marks = tmp_path / "marks"
     marks.mkdir()
     (tmp_path / "data.txt").write_text("data")
     faults = {"PYTHONPATH": str(FAULTS), "FAULTS_FOLDER": str(marks)}
-    has_ray = way == "with Ray"
+    has_ray = way != "without Ray"
+    given = {}
+    if way == "with a given Ray":
+        with pytest.MonkeyPatch.context() as of_its_nodes:
+            for name, value in faults.items():
+                of_its_nodes.setenv(name, value)
+            given = request.getfixturevalue("cluster")
     limits = {"first_step": "40s", "process_group": "10s" if has_ray else "3s"}
     run = make_run(
         "stopped",
@@ -128,8 +144,8 @@ def test_a_rank_stopped_at_a_step_of_a_start_is_named_and_started_again(
         env=faults if has_ray else {},
     )
     if has_ray:
-        output = run.start().end(0, within_s=500)
-        assert "Ray did not start the processes of the workers within 40 s" in output
+        output = run.start(**given).end(0, within_s=500, all_gone=not given)
+        assert "Ray did not start the processes of the workers within 40 s" in output, output
     else:
         for of_ray_or_driver in ("process", "limits", "begin"):
             (marks / of_ray_or_driver).touch()
