@@ -466,6 +466,13 @@ with tree.create("big") as file:
 """
 
 
+def test_a_start_goes_on_where_a_policy_forbids_to_abort_uploads(moto_store, moto_proxy, moto_s3):
+    upload = moto_s3.client().create_multipart_upload(Bucket=moto_s3.bucket, Key="runs/trees/dead/big")
+    moto_proxy.script(status(403, "AccessDenied"), when=lambda r: r.method == "DELETE" and r.query)
+    assert moto_store.collect_leftovers("trees", MARKER, any_tree) == ["dead"]
+    assert upload["Key"] in moto_s3.uploads()
+
+
 def test_a_killed_writer_leaves_nothing_visible_and_is_collected(s3, aws_environment):
     store = open_store(s3.location("runs"))
     make_tree(store, "trees/good", x=b"1")

@@ -136,8 +136,9 @@ class S3Objects:
             yield from ((upload["Key"][start:], upload["UploadId"]) for upload in page.get("Uploads", []))
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Remove the parts of an upload that will not be completed; a missing upload is not an error."""
-        self.call("DELETE", "abort_multipart_upload", key, none_if=(404,), UploadId=upload_id)
+        """Remove the parts of an upload that will not be completed; a missing upload is not an error. Nor is
+        a policy that forbids it: no reader sees the parts, and a lifecycle rule can remove them."""
+        self.call("DELETE", "abort_multipart_upload", key, none_if=(403, 404), UploadId=upload_id)
 
     # ------------------------------------------------------------------------------------------ requests
 
