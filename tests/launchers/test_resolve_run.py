@@ -185,7 +185,7 @@ def test_ls_finds_runs_of_other_folders(job, tmp_path, monkeypatch):
     assert list_runs().lines()[1].split()[0] == "digits"
 
 
-def test_ls_waits_once_for_a_storage_that_does_not_answer(job, monkeypatch):
+def test_ls_waits_once_for_a_server_that_does_not_answer(job, monkeypatch):
     asked = []
 
     def newest(storage, name):
@@ -193,7 +193,7 @@ def test_ls_waits_once_for_a_storage_that_does_not_answer(job, monkeypatch):
         raise StorageError("no answer")
 
     for name in ("a", "b", "c"):
-        submitted(load_job("job.yaml", ["storage=s3://b/runs", f"name={name}"]), "slurm")
+        submitted(load_job("job.yaml", [f"storage=s3://b/{name}", f"name={name}"]), "slurm")
     monkeypatch.setattr("clustertrain.launchers.listing.RunDir", SimpleNamespace(newest=newest))
     monkeypatch.setattr("clustertrain.launchers.listing._PATIENCE_S", 0.0)
     rows = list_runs(everywhere=True).lines()[1:]

@@ -19,7 +19,6 @@ from clustertrain.observe.run_table import RunRow, Table, left_out, points_of_sw
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
 from clustertrain.run.command_line import to_type
 from clustertrain.run.folder import RunDir
-from clustertrain.storage import Location
 
 _PATIENCE_S = 5.0  # a server that is down must not delay the table for longer
 
@@ -57,7 +56,7 @@ def list_runs(
         notes.append(f"{others} more of your runs elsewhere: `{to_type('clustertrain')} ls --all`")
         known = own
     remote: dict[str, list[KnownRun]] = {}
-    silent: set[Location] = set()
+    silent: set[str | None] = set()
     for each in known:
         if place is not None and not each.is_in(storage):
             continue
@@ -112,10 +111,11 @@ def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
     return sorted(found, key=lambda status: status.run.name)
 
 
-def _visible(known: KnownRun, silent: set[Location]) -> tuple[RunDir, bool] | None:
+def _visible(known: KnownRun, silent: set[str | None]) -> tuple[RunDir, bool] | None:
     """The run, and whether its storage contains it, or None if this machine cannot read that storage.
-    `silent`: the storages that have not answered before."""
-    if launcher_of(known.launcher).reach is not None or known.storage in silent:
+    `silent`: the endpoints of the servers that have not answered before."""
+    server = known.storage.endpoint
+    if launcher_of(known.launcher).reach is not None or (known.storage.is_s3 and server in silent):
         return None
     if not known.storage.is_s3 and not os.path.isdir(known.storage.uri):
         return None
@@ -125,7 +125,7 @@ def _visible(known: KnownRun, silent: set[Location]) -> tuple[RunDir, bool] | No
         return run, is_known(run)
     except StorageError:  # the server does not answer, or refuses this user
         if time.monotonic() - began >= _PATIENCE_S:
-            silent.add(known.storage)
+            silent.add(server)
         return None
 
 
