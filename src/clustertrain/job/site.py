@@ -24,6 +24,7 @@ from clustertrain.job.launcher_plugins import WithLaunchers, launcher_sections, 
 from clustertrain.job.model import Job
 from clustertrain.job.values import Refused, Scratch
 from clustertrain.job.yaml_reader import Reader, refuse, text_of
+from clustertrain.node.user_folders import home_folder
 
 SiteJob = NewType("SiteJob", Job)
 """A job with the defaults of the site file for keys that are not in its own file."""
@@ -50,7 +51,7 @@ def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
                 "not read\ncreate it, or unset the variable"
             )
         return Path(named)
-    folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home(), ".config")
+    folder = environ.get("XDG_CONFIG_HOME") or home_folder(environ) / ".config"
     path = Path(folder, "clustertrain", "site.yaml")
     return path if os.path.exists(path) else None  # the home folder may be another user's
 

@@ -11,7 +11,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.node.gpus import gpu_count
 from clustertrain.node.installed import how_to_install, missing_for_training
-from clustertrain.node.user_folders import spool_base
+from clustertrain.node.user_folders import home_folder, spool_base
 from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 
 NO_RAY = "none"
@@ -83,6 +83,7 @@ def driver_environment(job: Job, folder: Path, *, no_ray: bool = False) -> dict[
         environment[variables.RAY] = NO_RAY
     environment[variables.MEMORY_DIR] = str(memory_folder(folder))
     environment[variables.SPOOL] = str(spool_base())
+    environment.setdefault("HOME", str(home_folder()))  # Ray needs one
     if job.scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
         environment["TMPDIR"] = str(temporary_folder(folder))
         kept = folder.parent / f"torchinductor_{os.getuid()}"  # what torch.compile has compiled

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import StorageError
 
 
+def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """HOME, or the folder in the entry of the user; "/" for a uid without one, as in containers."""
+    try:
+        return Path(environ.get("HOME") or Path.home())
+    except RuntimeError:
+        return Path("/")
+
+
 def cache_folder() -> Path:
     """Holds the spool of streams and the data sets that are staged once per node. It may be deleted between
     runs."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "clustertrain"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache).expanduser() if cache else home_folder() / ".cache") / "clustertrain"
 
 
 def spool_base() -> Path:
@@ -65,5 +75,5 @@ def node_data_folder(scratch: str | None) -> Path:
 
 def known_runs_folder() -> Path:
     """Holds the files of launchers/known_runs.py."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    state = os.environ.get("XDG_STATE_HOME") or home_folder() / ".local" / "state"
     return Path(state, "clustertrain", "runs")
