@@ -157,6 +157,15 @@ def test_storage_below_a_file_is_refused(job, tmp_path):
     assert str(os.getuid()) in str(caught.value)
 
 
+def test_a_home_without_room_for_the_streams_of_a_run_on_s3_is_refused(job, tmp_path, moto_s3, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    on_s3 = job(storage={"uri": f"s3://{moto_s3.bucket}/runs", "endpoint": moto_s3.endpoint})
+    with pytest.raises(StorageError, match=rf"^{tmp_path}/file/.* Not a directory\.[^$]*XDG_CACHE_HOME"):
+        begun(on_s3)
+    assert RunDir.newest(on_s3.storage.location, "a").attempts() == []
+
+
 def test_a_start_claims_the_number_after_the_attempt_that_it_checked(job):
     """Whenever another start comes between the check and the claim, one of the two is refused."""
     seconds = []
