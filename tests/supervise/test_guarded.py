@@ -133,6 +133,12 @@ def test_a_temporary_folder_that_cannot_be_used_is_passed_over(base, monkeypatch
     assert left.exists() == (named != "long")  # what a killed batch shell left where no socket fits
 
 
+def test_a_relative_temporary_folder_is_one_of_the_current_folder(base, monkeypatch):
+    monkeypatch.chdir(base)
+    monkeypatch.setenv("TMPDIR", ".")
+    assert private_folder().parent == Path(base)
+
+
 def test_no_temporary_folder_is_an_error_that_names_each(base, monkeypatch):
     monkeypatch.setenv("TMPDIR", "/proc")
     monkeypatch.setattr(module, "_BASES", (f"{base}/x",))

@@ -38,7 +38,8 @@ def private_folder() -> Path:
     """
     refused = []
     _remove_left_behind(_SHARED_MEMORY)
-    for base in dict.fromkeys((os.environ.get("TMPDIR") or _BASES[0], *_BASES)):
+    named = str(Path(os.environ.get("TMPDIR") or _BASES[0]).absolute())  # Ray takes no relative one
+    for base in dict.fromkeys((named, *_BASES)):
         _remove_left_behind(Path(base))
         if len(base) > _LONGEST_BASE:
             refused.append(f"{base} has {len(base)} characters, more than {_LONGEST_BASE}")
