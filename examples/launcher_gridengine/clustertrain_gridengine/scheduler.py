@@ -13,7 +13,7 @@ from shlex import quote
 from clustertrain import variables
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
-from clustertrain.job.references import names_of
+from clustertrain.job.references import referred_names
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
 from clustertrain.launchers.scheduler.lead_time import lead_time_s, measured_save_s
@@ -99,7 +99,7 @@ def _options(job: Job, section: GridEngine, lead_s: float) -> Iterator[str]:
     yield f"o {section.output.rstrip('/')}/$JOB_NAME.o$JOB_ID"
     yield f"r {'y' if section.resubmit else 'n'}"
     yield "notify"  # qdel sends SIGUSR2 some time before it kills
-    yield f"v {','.join((variables.SUBMISSION, *names_of(job.start_texts)))}"
+    yield f"v {','.join((variables.SUBMISSION, *referred_names(job.start_texts)))}"
     if section.queue is not None:
         yield f"q {section.queue}"
     if section.project is not None:

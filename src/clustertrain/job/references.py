@@ -75,6 +75,12 @@ def names_of(texts: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def referred_names(texts: Mapping[str, str]) -> list[str]:
+    """The variables that these texts refer to, also those that have a default."""
+    found = [match[1] for text in texts.values() for match in _OF_ENV.finditer(text) if match[1]]
+    return [name for name in dict.fromkeys(found) if not name.startswith(variables.PREFIX)]
+
+
 def with_values(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """`env` with the values of its ${NAME}, and with $ for $$. References to a worker's variables stay.
 

@@ -171,7 +171,7 @@ def test_what_only_slurm_has():
     assert (asked["job-name"], asked["output"]) == ("b.c", "logs/%x-%j.out")
     assert asked["export"].endswith(",CLUSTERTRAIN_SUBMISSION,AWS_PROFILE")
     refers = job({"environment": ["A"]}, env={"X": "${A}/${B}:${HOME}:${PATH}", "Y": "${C:-c}"})
-    assert options(refers)["export"].endswith(",CLUSTERTRAIN_SUBMISSION,A,B")
+    assert options(refers)["export"].endswith(",CLUSTERTRAIN_SUBMISSION,A,B,C")
     assert (asked["nice"], asked["reboot"]) == ("100", "")
 
 

@@ -23,7 +23,7 @@ from shlex import quote
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.job.references import names_of
+from clustertrain.job.references import referred_names
 from clustertrain.launchers.gpu_slices import check_slices
 from clustertrain.launchers.scheduler import lead_time
 from clustertrain.launchers.scheduler.interface import Plan
@@ -113,8 +113,8 @@ def passed_variables(job: Job) -> tuple[str, ...]:
 def _named_variables(job: Job) -> tuple[str, ...]:
     """Those that the job names, in slurm.environment or in a reference of `env`. The folders of a machine are
     its own: a container has others."""
-    needed = (name for name in names_of(job.start_texts) if name not in (*_PASSED_VARIABLES, *_FOLDERS))
-    return tuple(dict.fromkeys((*job.section(Slurm).environment, *needed)))
+    named = (name for name in referred_names(job.start_texts) if name not in (*_PASSED_VARIABLES, *_FOLDERS))
+    return tuple(dict.fromkeys((*job.section(Slurm).environment, *named)))
 
 
 def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
