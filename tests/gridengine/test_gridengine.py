@@ -225,6 +225,7 @@ def test_a_job_that_may_have_started_is_not_cancelled_in_its_queue(tmp_path, mon
 
 REFUSED = [
     ({"queue": "no.q"}, {}, 3, "Grid Engine refused the job refused: "),
+    ({}, {"gpus_per_worker": 9}, 3, 'at host "ge1" because it offers only'),
     ({}, {"workers": 2, "nodes": 2}, 2, "a job in Grid Engine runs on one host"),
     ({"time_limit": "10s"}, {}, 2, "a last save takes"),
     ({"output": "nowhere"}, {}, 3, "which is no folder"),

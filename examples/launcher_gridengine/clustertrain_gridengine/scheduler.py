@@ -145,7 +145,8 @@ def _refusal(job: Job, printed: str) -> ClusterError:
 
 def _last_line(printed: str) -> str:
     lines = [line.strip() for line in printed.splitlines() if line.strip() not in ("", "Exiting.")]
-    return lines[-1] if lines else "it printed nothing"
+    reasons = [line for line in lines if not line.startswith("verification: ")]  # follows the reason
+    return (reasons or lines or ["it printed nothing"])[-1]
 
 
 LAUNCHER = Launcher(GridEngineScheduler())
