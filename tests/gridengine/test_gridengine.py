@@ -12,6 +12,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.run.folder import RunDir
 from clustertrain.run.streams.history import events_of_attempt
+from commands import ran
 from waiting import wait_until
 from whole_run import CODE
 
@@ -246,6 +247,22 @@ def test_what_is_sent_is_what_render_prints(user):
     assert "#$ -v CLUSTERTRAIN_SUBMISSION,HOOK\n" in script
     assert "#$ -q all.q\n#$ -P physics\n#$ -l s_rt=3539,h_rt=3600\n" in script
     assert script == user("render", "--to", "gridengine", "slow.yaml")
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "printed"),
+    [
+        ({"HOOK": "", "SGE_TASK_ID": "undefined"}, 0, "no HOOK\n"),  # empty: it is unset
+        ({"HOOK": "set", "NHOSTS": "1"}, 0, "set\n"),
+        ({"HOOK": "", "SGE_TASK_ID": "2"}, 2, "error: element 2 of an array; all its elements would be the"),
+        ({"HOOK": "", "NHOSTS": "2"}, 3, "the allocation rule of smp has to be $pe_slots\n"),
+    ],
+)
+def test_what_the_script_does_before_it_starts_the_run(user, environment, code, printed):
+    user.job("slow", **SLOW, notify="${HOOK:-http://h}")
+    script = user("render", "--to", "gridengine", "slow.yaml").replace("exec ", 'echo "${HOOK-no HOOK}" # ')
+    done = ran(["bash"], code=code, input=script, env=environment)
+    assert printed in done.stdout
 
 
 def test_it_fulfils_the_contract_of_a_scheduler(user, engine):

@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 
 from clustertrain import variables
-from clustertrain.errors import ClusterError, JobError
+from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB, ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import referred_names
 from clustertrain.launchers.launcher import Launcher
@@ -47,6 +47,9 @@ class GridEngineScheduler(Scheduler):
         lines = [
             "#!/bin/bash",
             *(f"#$ -{option}" for option in _options(job, section, lead_s)),
+            *_refusals(job, section),
+            # `-v NAME` makes a variable empty that is not set where the job is submitted.
+            *(f'[ "${name}" ] || unset {name}' for name in referred_names(job.start_texts)),
             f"job={quote(job_file)}",
             f"exec {' '.join(_command(section, lead_s))}",
             "",
@@ -113,6 +116,14 @@ def _options(job: Job, section: GridEngine, lead_s: float) -> Iterator[str]:
         yield f"l {section.memory_complex}={math.ceil(size / slots / 2**20)}M"
     if section.time_limit is not None:
         yield f"l s_rt={_warned_after_s(section.time_limit, lead_s)},h_rt={math.ceil(section.time_limit)}"
+
+
+def _refusals(job: Job, section: GridEngine) -> Iterator[str]:
+    """The lines that end a job which cannot be one run on one host."""
+    array = f"element $SGE_TASK_ID of an array; all its elements would be the run {job.name}"
+    hosts = f"the slots are on $NHOSTS hosts; the allocation rule of {section.parallel_environment} has to be"
+    yield f'[ "${{SGE_TASK_ID:-undefined}}" = undefined ] || {{ echo "error: {array}"; exit {EXIT_JOB}; }}'
+    yield f'[ "${{NHOSTS:-1}}" = 1 ] || {{ echo "error: {hosts}" \'$pe_slots\'; exit {EXIT_CLUSTER}; }}'
 
 
 def _warned_after_s(time_limit_s: float, lead_s: float) -> int:
