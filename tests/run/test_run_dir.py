@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import StopRequest
+from clustertrain.run.records import SchedulerJob, Source, StopRequest
 from clustertrain.run.run_address import run_names
 from clustertrain.storage import PosixStore, open_store
 from sample_records import sample_claim, sample_restart_claim
@@ -77,6 +77,15 @@ def test_a_fresh_start_keeps_the_old_generation(run, tmp_path):
     newest = RunDir.newest(str(tmp_path / "runs"), "mnist")
     assert newest == fresh
     assert newest.at(1).attempt(1).claim.read() == first
+
+
+def test_a_generation_that_no_scheduler_has_accepted_does_not_hide_the_one_before(run, tmp_path):
+    run.attempt(1).claim.create(sample_claim())
+    refused = run.fresh()
+    refused.snapshot_source("digest").write(Source())
+    assert RunDir.newest(str(tmp_path / "runs"), "mnist") == run
+    refused.submission("slurm", "7").create(SchedulerJob("slurm", "7", "digest", 1.0, "ann", "login"))
+    assert RunDir.newest(str(tmp_path / "runs"), "mnist") == refused
 
 
 def test_generations_count_as_numbers(run, tmp_path):

@@ -66,6 +66,7 @@ WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached", "restarts/*/*/rank-*")
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
 _EVENTS = re.compile(r"events.*\.jsonl")
 _RANK_LOG = re.compile(r"rank-(\d+)\.log")
+_SUBMISSIONS = "submissions"
 _SUBMISSION = re.compile(r".+-.+(?<!\.ended)(?<!\.verdict)\.json")
 
 
@@ -296,7 +297,7 @@ class RunDir:
     generation: int
 
     job_key = _Key(JOB_YAML)
-    _submissions_key = _Key("submissions")
+    _submissions_key = _Key(_SUBMISSIONS)
     attempts_key = _Key("attempts")
     prometheus_key = _Key("metrics.prom")
     """The ledger in the text format of Prometheus."""
@@ -305,10 +306,16 @@ class RunDir:
 
     @classmethod
     def newest(cls, storage: Location | str, name: str) -> RunDir:
-        """The newest generation; the first one if the run does not exist yet."""
+        """The newest generation; the first one if the run does not exist yet. One with only a snapshot does
+        not count: no scheduler has accepted its job."""
         store = open_store(storage)
-        generations = [int(g[1:]) for g in store.list(name) if g.startswith("g") and _NUMBER.match(g[1:])]
-        return cls(store, name, max(generations, default=1))
+        numbers = (int(g[1:]) for g in store.list(name) if g.startswith("g") and _NUMBER.match(g[1:]))
+        *later, first = (cls(store, name, each) for each in sorted({*numbers} or {1}, reverse=True))
+        return next((run for run in later if run._is_used()), first)
+
+    def _is_used(self) -> bool:
+        is_started = any(name != _SUBMISSIONS for name in self.store.list(self.key))
+        return is_started or any(map(_SUBMISSION.fullmatch, self.store.list(self._submissions_key)))
 
     def fresh(self) -> RunDir:
         """The generation after this one."""
