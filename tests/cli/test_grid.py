@@ -6,8 +6,10 @@ from click.testing import CliRunner
 
 from clustertrain.cli.grid import points_of
 from clustertrain.cli.main import main
-from clustertrain.errors import JobError
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
+from clustertrain.launchers.scheduler.interface import Answer, Handle
+from clustertrain.launchers.slurm.launcher import SlurmScheduler
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
@@ -74,6 +76,24 @@ def test_on_slurm_it_renders_the_one_array_that_it_sends(job_file):
     apart = sent("--grid", "resources.workers=1,2")
     assert apart.stdout.count("#SBATCH --job-name=digits-") == 2
     assert "elements" not in apart.stderr
+
+
+def test_points_that_are_jobs_of_their_own_do_not_depend_on_one_that_is_refused(job_file, monkeypatch):
+    def submit(self, job, plan, submission, command):
+        if job.resources.workers == 2:
+            raise ClusterError("too many jobs")
+        return Handle(f"{job.resources.workers}")
+
+    monkeypatch.setattr(SlurmScheduler, "preflight", lambda *arguments: ())
+    monkeypatch.setattr(SlurmScheduler, "submit", submit)
+    monkeypatch.setattr(SlurmScheduler, "states", lambda *arguments: Answer({}))
+    grid = ["--no-check", "--grid", "resources.workers=1,2,3", job_file]
+    done = CliRunner().invoke(main, ["submit", "--to", "slurm", *grid])
+    assert (done.exit_code, done.stderr) == (3, "error: digits-2: too many jobs\n")
+    assert [line for line in done.stdout.splitlines() if line.startswith("submitted")] == [
+        "submitted digits-1 as SLURM job 1",
+        "submitted digits-3 as SLURM job 3",
+    ]
 
 
 def test_ls_shows_the_points_of_a_sweep_with_what_differs(job_file):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -252,29 +253,33 @@ def submit(
     if dry_run:
         click.echo(rendered(job_file, points, to, name), nl=False)
         return
+    launcher = launcher_of(to)
 
-    def send_prepared() -> None:
-        jobs, prepared[:] = [*prepared], []  # before an error: no job is sent twice
-        submitted.extend(launcher_of(to).submit(name, jobs, click.echo))
-
-    as_array = bool(grid) and launcher_of(to).scheduler.has_arrays
-    for each in points:
-        start = Start.of(f"submit --to {to}", job_file, each)
+    @contextmanager
+    def of_a_sweep(name: str) -> Iterator[None]:
         try:
-            before = [run.known.job_id for run in submitted if run.known is not None]
-            if (job := start.prepare(to, click.echo, before, **options)) is not None:
-                prepared.append(job)
-            if prepared and not as_array:
-                send_prepared()
+            yield
         except ClusterTrainError as error:
             if not grid:
                 raise
-            note(f"error: {start.job.name}: {error}")  # the other points do not depend on it
+            note(f"error: {name}: {error}")  # the other points do not depend on it
             codes.append(error.exit_code)
-    if prepared:
-        send_prepared()
+
+    for each in points:
+        start = Start.of(f"submit --to {to}", job_file, each)
+        with of_a_sweep(start.job.name):
+            before = [run.known.job_id for run in submitted if run.known is not None]
+            if (job := start.prepare(to, click.echo, before, **options)) is None:
+                continue
+            if grid and launcher.scheduler.has_arrays:
+                prepared.append(job)
+            else:
+                submitted += launcher.submit(name, [job], click.echo)
+    for jobs in launcher.sent_together(name, prepared):
+        with of_a_sweep(jobs[0].job.name if len(jobs) == 1 else name):
+            submitted += launcher.submit(name, jobs, click.echo)
     if wait:
-        codes += [launcher_of(to).follow(run, click.echo) for run in submitted]
+        codes += [launcher.follow(run, click.echo) for run in submitted]
     sys.exit(next(filter(None, codes), 0))
 
 

@@ -118,6 +118,11 @@ class Launcher:
         """
         return prepare(self.scheduler, job, options, echo)
 
+    def sent_together(self, name: str, points: Sequence[Prepared]) -> list[list[Prepared]]:
+        """The points of a sweep, those of one job in one list: the others are sent if one is refused."""
+        array = array_of(self.scheduler, name, [(each.job, each.options) for each in points])
+        return [[each] for each in points] if array is None else [[*points]]
+
     def submit(self, name: str, points: Sequence[Prepared], echo: Echo) -> list[Target]:
         """Submit jobs, those of a sweep as one if the scheduler can; record their runs, and print the next
         commands. Returns the runs.
