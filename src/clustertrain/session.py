@@ -132,7 +132,8 @@ class Session:
         """Save a checkpoint; every rank calls it with the same `state`, and rank 0's is saved.
 
         `state` contains tensors, numbers, strings, and dicts and lists of them, because it is loaded with
-        `weights_only=True`. It is copied before this returns, and written in the background.
+        `weights_only=True`. It is copied before this returns, and written in the background. A step is saved
+        once, after its evaluation: a second save of it is not written.
 
         Raises:
             JobError: a metric is not a number, or a tensor of one number.

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -72,6 +73,15 @@ def steps_in(folder):
 
 def never(name, error):
     raise AssertionError(f"{name} should verify: {error}")
+
+
+def test_a_second_save_of_a_step_says_which_metrics_it_does_not_keep(tmp_path):
+    one = writer(tmp_path)
+    commit(one, 3, metrics={"loss": 0.5, "nan": math.nan})
+    assert commit(one, 3, metrics={"nan": math.nan}).left is None  # a stop, with the same state
+    again = commit(one, 3, metrics={"loss": 0.5, "accuracy": 0.9})
+    assert again.size_bytes == 0
+    assert "step 3 was not written: 00000003-1.0 exists, without this accuracy.\n" in again.left
 
 
 def test_what_is_committed_verifies(tmp_path):

@@ -60,7 +60,8 @@ class CheckpointName:
 
 
 class Committed(NamedTuple):
-    """A checkpoint that counts. `left`: why an older one could not be removed; None if all were."""
+    """A checkpoint that counts. `left`: why an older one could not be removed, or why this save of its step
+    was not written; None for neither."""
 
     name: CheckpointName
     size_bytes: int

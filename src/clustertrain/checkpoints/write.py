@@ -9,12 +9,21 @@ anything is removed: what a newer writer has in its list stays. What is collecte
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from clustertrain.checkpoints.manifest import MANIFEST, CheckpointName, Committed, Manifest, Shelf
+from clustertrain.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointName,
+    Committed,
+    Manifest,
+    Shelf,
+    read_manifest,
+)
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.errors import StorageError
 from clustertrain.storage import Tree
@@ -65,7 +74,7 @@ class Writer:
         handle = None
         try:
             if store.size_or_none(self.shelf.file_key(name)) is not None:
-                return Committed(name, 0)  # a stop right after a periodic save: the same state
+                return Committed(name, 0, self._why_not_again(name, progress))
             tree = store.new_tree(f"{self.shelf.key}/{name}")
             handle = tree.handle
         except OSError as error:
@@ -85,6 +94,19 @@ class Writer:
             raise
         self._check_fence(name)
         return Committed(name, sum(file.size_bytes for file in tree.files.values()), self._prune(name))
+
+    def _why_not_again(self, name: CheckpointName, progress: SaveProgress) -> str | None:
+        """Why a second save of a step counts for nothing; None if it is a stop right after a periodic save,
+        with the same state."""
+        with suppress(StorageError):
+            saved = read_manifest(self.shelf, name).metrics
+            numbers = {key: value for key, value in progress.metrics.items() if not math.isnan(value)}
+            if missed := [key for key, value in numbers.items() if saved.get(key) != value]:
+                return (
+                    f"the second save of step {progress.step} was not written: {name} exists, "
+                    f"without this {', '.join(missed)}.\nSave a step once, after its evaluation."
+                )
+        return None
 
     def _write(self, tree: Tree, files: dict[str, Callable[[Any], None]]) -> None:
         """Write own files, and add those of the other ranks."""
