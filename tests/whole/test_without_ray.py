@@ -20,7 +20,7 @@ SAVES = {"checkpoint": {"every": {"steps": 4}, "keep_last": 2}}
 
 
 def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, start, uninterrupted):
-    run = make_run("plain", **FAULTY, **SAVES)
+    run = make_run("plain", **FAULTY, **SAVES, failures={"watchdog": {"first_step": "1000h"}})
     start(run, checked=True).end(0)
     assert same_weights(run.weights(), uninterrupted(2))
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 0)

@@ -30,6 +30,7 @@ from clustertrain.worker.fork.client import ask
 from clustertrain.worker.forked_rank import set_up, train
 from clustertrain.worker.place import Place
 
+_LONGEST_POLL_S = 86400.0 * 24  # poll takes milliseconds in 32 bits
 _ENDS_WITHIN_S = 30.0  # of a killed process, whose GPU or storage may not answer
 
 
@@ -48,7 +49,7 @@ class ForkedRank:
             _ask_for(place, (calls.fileno(), 1, 2, aside.fileno()))
         self._channels = [Connection(ours.detach()) for ours, _ in pairs]
         self._callers = [ThreadPoolExecutor(1) for _ in pairs]
-        if not self._channels[0].poll(starts_within_s):
+        if not self._channels[0].poll(min(starts_within_s, _LONGEST_POLL_S)):
             raise TimeoutError(f"its process has not answered within {starts_within_s:g} s")
         pid, host = self._channels[0].recv(), socket.gethostname()
         self.metadata = SimpleNamespace(pid=pid, hostname=host, node_ip=place.address, node_id="")
