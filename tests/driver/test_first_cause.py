@@ -4,8 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from clustertrain.driver.calls import RankDied
+from clustertrain.driver.calls import NoAnswer, RankDied
+from clustertrain.driver.cause import failures
 from clustertrain.driver.cause.failures import Group, _tail
+from clustertrain.node.processes import this_host
 from sample_records import sample_failure
 
 ABORTED = "ncclRemoteError: A call failed possibly due to a network error\nFatal Python error: Aborted\n"
@@ -59,6 +61,21 @@ def test_a_worker_that_ray_killed_for_memory_before_its_training_is_found():
     group._record = recorded.append
     group.report_lost_worker(RankDied("1 worker(s) were killed due to the node running low on memory"))
     assert [(failure.rank, failure.error) for failure in recorded] == [(1, "died")]
+
+
+def test_the_stopped_rank_is_named_and_not_one_that_is_busy(monkeypatch):
+    """Rank 0 stages data, and answers nothing meanwhile either."""
+    states = {10: "S (sleeping)", 11: "T (stopped)"}
+    monkeypatch.setattr(failures, "process_state", states.get)
+    group, recorded = Ranks({}), []
+    metadata = [SimpleNamespace(pid=pid, hostname="a") for pid in states]
+    group._workers = {rank: SimpleNamespace(metadata=each) for rank, each in enumerate(metadata)}
+    group._limits = dict.fromkeys((0, 1), SimpleNamespace(host=this_host()))
+    group._answers, group._answer_s, group._record = dict, 5.0, recorded.append
+    group._failure = lambda rank, error, text, *_, **fields: (rank, text)
+    group.report_lost_worker(NoAnswer())
+    ((rank, text),) = recorded
+    assert rank == 1 and "rank 1 (pid 11 on a) does not answer; its process is in state T (stopped)" in text
 
 
 def test_the_cause_is_before_the_stacks_that_python_writes(tmp_path):

@@ -71,7 +71,7 @@ class RetryPolicy:
 
     def has_stopped_rank(self) -> bool:
         """Whether a signal has stopped a rank that is on the node of the driver."""
-        return self._group is not None and self._group.has_stopped_rank()
+        return self._group is not None and bool(self._group.stopped_ranks())
 
     def has_started(self) -> None:
         """Record that the training of the workers begins."""

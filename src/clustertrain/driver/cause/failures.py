@@ -136,15 +136,16 @@ class Group:
             rank = min(dead or self._dead_ranks(), default=0)  # Ray's kill for memory names no worker
             self._record(self._of_dead_rank(rank, error))
             return
-        rank = min(self._workers.keys() - self._answers().keys(), default=0)
+        silent = self._workers.keys() - self._answers().keys()  # one that stages data is silent, too
+        rank = min(self.stopped_ranks() or silent, default=0)
         limit = f"It had {self._answer_s:g} s to answer (failures.watchdog.process_group)."
         text = f"{self._silence(rank)}.\n{limit}"
         self._record(self._failure(rank, "watchdog", text, "watchdog", transient=True))
 
-    def has_stopped_rank(self) -> bool:
-        """Whether a signal has stopped a rank on this node."""
+    def stopped_ranks(self) -> list[int]:
+        """The ranks on this node that a signal has stopped."""
         here = [rank for rank, limits in self._limits.items() if limits.host == this_host()]
-        return any((process_state(self._workers[rank].metadata.pid) or "").startswith("T") for rank in here)
+        return [r for r in here if (process_state(self._workers[r].metadata.pid) or "").startswith("T")]
 
     def _record(self, failure: Failure) -> Failure:
         failure = replace(failure, restart=self._restart.number, step=reached_step(self._restart))
