@@ -3,7 +3,10 @@
 import sys
 
 import pytest
+from ray.exceptions import ActorUnschedulableError
 
+from clustertrain.driver import trainer
+from clustertrain.driver.ray_internals import WorkerGroup, WorkerGroupStartupFailedError
 from clustertrain.run.folder import RunDir
 from commands import ran
 
@@ -32,3 +35,12 @@ def test_a_call_that_does_not_return_is_the_result_and_is_in_the_log(tmp_path):
     result = RunDir.newest(str(tmp_path), "a").attempt(1).result.read()
     assert (result.state, result.cause, result.exit_code) == ("failed", "cluster", 3)
     assert result.text.startswith("Ray did not start the processes of the workers within 1 s")
+
+
+def test_workers_that_ray_has_no_process_for_at_the_deadline_are_started_again(monkeypatch):
+    def create(*args):
+        raise ActorUnschedulableError("its associated placement group was removed")
+
+    monkeypatch.setattr(WorkerGroup, "_start_impl", create)
+    with pytest.raises(WorkerGroupStartupFailedError):  # which Ray Train repeats
+        trainer._Group._start_impl(object.__new__(trainer._Group))

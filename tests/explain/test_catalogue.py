@@ -72,7 +72,8 @@ def test_a_failure_that_takes_no_time_is_caused_again(name):
         ("ValueError: upside down\n", None),  # printed, without a traceback
         ("train.py ended by signal 15 (SIGTERM) on rank 1.\n", "killed"),
         ("rank 1 (pid 7 on a) does not answer; its process is in state D (disk sleep)\n", "rank_stopped"),
-        ("rank 1 (pid 7 on a) does not answer; its process is in state S (sleeping)\n", None),  # holds the GIL
+        ("rank 1 (pid 7 on a) does not answer; its process is in state R (running)\n", None),
+        ("ray.exceptions.ActorUnschedulableError: its placement group was removed\n", None),
         (f"{GLOO} Received data size doesn't match expected size. Is there a …", "collective_mismatch"),
     ],
 )

@@ -125,7 +125,10 @@ def test_an_exception_of_an_own_class_is_named_with_its_line(attempt, traceback)
 INSTALLED = "/usr/lib/python3.11/json/decoder.py", "/env/lib/python3.12/site-packages/pandas/io.py"
 
 
-@pytest.mark.parametrize("library", [*INSTALLED, "/opt/src/clustertrain/worker/rank.py", "<string>"])
+OF_KIT = "/opt/src/clustertrain/worker/rank.py", "/opt/src/clustertrain/driver/calls.py"
+
+
+@pytest.mark.parametrize("library", [*INSTALLED, *OF_KIT, "<string>"])
 def test_the_line_of_the_own_code_is_named_and_not_one_of_a_library(attempt, library):
     frame = f'  File "{library}", line 80, in read'
     error = "json.JSONDecodeError: Expecting value"

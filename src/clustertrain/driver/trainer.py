@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from ray import kill
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnschedulableError, RayActorError
 from ray.train.torch import TorchTrainer
 from ray.util import remove_placement_group
 
@@ -189,6 +189,8 @@ class _Group(WorkerGroup):  # type: ignore[misc]
         try:
             with ExitStack() as self.last_call:
                 super()._start_impl(*args)
+        except ActorUnschedulableError as error:  # their group was removed before Ray had a process for each
+            raise WorkerGroupStartupFailedError("Ray has not started all workers.") from error
         except RayActorError as error:
             if self.has_started():
                 ranks = [w.distributed_context.world_rank for w in self.get_workers()]

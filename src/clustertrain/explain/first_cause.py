@@ -33,7 +33,7 @@ _WRAPPER = re.compile(  # what another process reports of an exception that its 
     r"UserCodeFailed|ScriptFailed"
 )
 _FRAME = re.compile(r'^ *File "(?P<path>.+)", line (?P<line>\d+)')
-_NOT_OWN = re.compile(r"^<|/(?:site|dist)-packages/|/lib/python3|/clustertrain/(?:training|worker)/")
+_NOT_OWN = re.compile(r"^<|/(?:site|dist)-packages/|/lib/python3|/clustertrain/(?:driver|training|worker)/")
 _COMPARED = 200  # characters of a message: a record has its beginning
 _TIME = re.compile(r"(?:\d{4}-(\d\d)-(\d\d)[ T]|\b[IWEF](\d\d)(\d\d) )(\d\d):(\d\d):(\d\d)")
 
