@@ -71,3 +71,16 @@ def test_a_program_that_the_shell_does_not_find_is_named_by_its_path(tmp_path, m
     assert shlex.split(to_type("clustertrain")) == ["my env/bin/clustertrain"]
     monkeypatch.setenv("PATH", str(python.parent))
     assert to_type("clustertrain") == "clustertrain"
+
+
+def test_a_program_that_is_not_beside_python_is_named_as_the_shell_finds_it(tmp_path, monkeypatch):
+    """`pip install --user` puts programs elsewhere."""
+    program = tmp_path / "clustertrain"
+    program.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", "/nowhere/bin/python")
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (to_type("clustertrain"), to_type("tensorboard")) == ("clustertrain", "tensorboard")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir("/")
+    assert to_type("clustertrain") == str(program).removeprefix("/")

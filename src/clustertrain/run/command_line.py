@@ -82,8 +82,9 @@ def _shown(override: str) -> str:
 
 def to_type(program: str) -> str:
     """A program of this installation as a user types it: by its path if the shell would find another one."""
-    own = Path(sys.executable).with_name(program)
+    beside = (Path(sys.executable), Path(sys.argv[0] or _KIT))  # `pip install --user` separates them
+    own = next((each for each in (path.with_name(program) for path in beside) if each.is_file()), None)
     found = shutil.which(program)
-    if found is not None and own.exists() and Path(found).samefile(own):
+    if own is None or (found is not None and Path(found).samefile(own)):
         return program
     return shlex.quote(str(min(own, Path(os.path.relpath(own)), key=lambda path: len(str(path)))))
