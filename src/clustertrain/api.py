@@ -18,6 +18,7 @@ from typing import Any, TypedDict, Unpack
 from clustertrain.errors import EXIT_STOPPED, JobError, RunStopped, error_of_code
 from clustertrain.job.file import JobSource, load_job, sets_of
 from clustertrain.job.model import Job
+from clustertrain.job.source import imported_now
 from clustertrain.launchers.check import check_training_installed
 from clustertrain.launchers.launcher import Launcher, launcher_of
 from clustertrain.launchers.listing import list_runs
@@ -272,7 +273,16 @@ class Start:
 
     @classmethod
     def of(cls, start: str, source: JobSource, sets: tuple[str, ...]) -> Start:
-        """`start`: the command, such as `submit --to slurm`."""
+        """`start`: the command, such as `submit --to slurm`.
+
+        Raises:
+            JobError: the job is wrong, or its own code calls this while it is imported.
+        """
+        if imported_now:
+            raise JobError(
+                f"the import of {imported_now[0]} starts a run, which would import it again, without end.\n"
+                'Put the call below `if __name__ == "__main__":`, or into another file.'
+            )
         job = load_job(source, sets)
         if not isinstance(source, Mapping):
             return cls(job, typed(start, str(source), sets))

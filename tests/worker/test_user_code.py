@@ -33,6 +33,7 @@ def code(tmp_path, monkeypatch):
         ("import sys\nsys.exit('usage')\n", ["SystemExit: usage", "mine.py:2"]),
         ("open('/no/such/file')\n", ["FileNotFoundError", "mine.py:1"]),
         ("import json\ndef f():\n    json.loads('x')\nf()\n", ["JSONDecodeError", "mine.py:3 in f"]),
+        ("import clustertrain\nclustertrain.run({})\n", ["mine:Task starts a run", "mine.py:2"]),
         ("Other = int\n", ["names 'Task'", "It has: Other"]),
         ("class Task: pass\n", ["not a subclass of clustertrain.Task"]),
         ("Task = 5\n", ["is 5, not a subclass"]),

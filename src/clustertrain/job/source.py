@@ -22,6 +22,9 @@ from clustertrain.job.model import Job
 from clustertrain.regular_file import read_file
 from clustertrain.units import shortened
 
+imported_now: list[str] = []
+"""The names that this process imports from the user's code now: the start of a run refuses there."""
+
 _MOST_FOLDERS = 2000  # in the search for a similar name: `code` may contain a whole environment
 
 

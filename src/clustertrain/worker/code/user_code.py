@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.job.source import check_module, script_file
+from clustertrain.job.source import check_module, imported_now, script_file
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.worker.code.arguments import check_args, signature_of
 from clustertrain.worker.code.error_report import first_lines
@@ -56,6 +56,7 @@ def load_object(spec: str, kind: str) -> Any:
         OSError: a file or a server that the module needs cannot be read now.
     """
     module_name, _, attribute = spec.partition(":") if ":" in spec else spec.rpartition(".")
+    imported_now.append(spec)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -64,6 +65,8 @@ def load_object(spec: str, kind: str) -> Any:
         report = report_of(error, str(Path.cwd()))
         what = f"{report.name}: {first_lines(report.message, lines=3, characters=600)}"
         raise ImportRefused(f"{kind}: {spec} does not import: {what}\nAt {place_of(error)}.") from error
+    finally:
+        imported_now.remove(spec)
     try:
         return getattr(module, attribute)
     except AttributeError:
