@@ -303,6 +303,11 @@ class NoParameters(Plain):
         return nn.ReLU()
 
 
+class Lazy(Plain):
+    def model(self):
+        return nn.LazyLinear(1)
+
+
 class NoModule(Plain):
     def model(self):
         return "resnet"
@@ -323,6 +328,7 @@ class Nothing(Plain):
     [
         (NoParameters(), {}, "without parameters"),
         (Frozen(), {}, "without parameters that need a gradient \\(6 in all\\)"),
+        (Lazy(), {}, "a model whose weight has no shape yet"),
         (NoModule(), {}, "returned str, not an nn.Module"),
         (VectorLoss(), {}, r"returned shape \(4,\), not a scalar"),
         (Stream(), {}, "lacks __len__ or __getitem__"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import JobError
@@ -55,8 +57,8 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 
     Raises:
-        JobError: it is not a module, has no trainable parameters, its normalization or its layers for float8
-            cannot be converted, or the task does not initialize a parameter.
+        JobError: it is not a module, is lazy, has no trainable parameters, its normalization or its layers
+            for float8 cannot be converted, or the task does not initialize a parameter.
         ClusterError: the GPU has no float8.
     """
     is_divided = divides(settings, rank_info)
@@ -70,6 +72,12 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
         raise JobError(
             f"{name} returned a model in DistributedDataParallel, in which clustertrain wraps it itself.\n"
             "Return the model without it."
+        )
+    tensors = chain(model.named_parameters(), model.named_buffers())
+    if lazy := next((key for key, tensor in tensors if is_lazy(tensor)), None):
+        raise JobError(  # no checkpoint could be loaded into it
+            f"{name} returned a model whose {lazy} has no shape yet: the layer is lazy.\n"
+            "Give the layer its sizes, or call the model once in model(), with an input as of the data."
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         count = sum(1 for _ in model.parameters())
