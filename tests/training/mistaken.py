@@ -139,6 +139,11 @@ class ClosureOptimizer(Fine):
         return torch.optim.LBFGS(model.parameters())
 
 
+class MetricScheduler(Fine):
+    def scheduler(self, optimizer, total_steps):  # here: MetricScheduler
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
 class BrokenScheduler(Fine):
     def scheduler(self, optimizer, total_steps):
         return torch.optim.lr_scheduler.StepLR(optimizer)  # here: BrokenScheduler

@@ -52,6 +52,7 @@ MISTAKES = {
     mistaken.NoOptimizer: ["returned NoneType, not a torch.optim.Optimizer"],
     mistaken.ClosureOptimizer: [r"returned LBFGS, whose step\(\) needs a function", "Use another optimizer"],
     mistaken.BrokenScheduler: [r"BrokenScheduler.scheduler\(\) raised TypeError: .*step_size"],
+    mistaken.MetricScheduler: ["returned ReduceLROnPlateau, which needs a metric"],
     mistaken.UnreadableScheduler: [
         r"state.scheduler.lr_lambdas.0.factors is of the type numpy.ndarray: no resume could read it"
     ],

@@ -152,11 +152,12 @@ def _name(task: Task, method: str) -> str:
 
 
 def _raising(error: BaseException, task: Task, methods: tuple[str, ...]) -> str:
-    """The first of the methods in the traceback; without one, the first of all."""
+    """The first of the methods in the traceback; without one, that of the message, or the first of all."""
     codes = {getattr(_function(task, method), "__code__", None): method for method in methods}
+    named = (method for method in methods if f".{method}()" in str(error))
     return next(
         (codes[frame.f_code] for frame, _ in walk_tb(error.__traceback__) if frame.f_code in codes),
-        methods[0],
+        next(named, methods[0]),
     )
 
 
