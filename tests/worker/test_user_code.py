@@ -132,10 +132,12 @@ def test_the_parameters_of_a_class_that_was_imported(code, text, what, where):
     [
         ("train = 5\n", ["cannot be called"]),
         ("def train(): pass\n", ["takes (), but it is called with one argument", "mine.py:1."]),
+        ("def train(config):\n    yield 1\n", ["contains yield: a call runs none of its code", "mine.py:1."]),
+        ("async def train(config): pass\n", ["is async: a call runs none of its code"]),
         ("def train(a, rank): pass\n", ["takes (a, rank), but it is called with one argument"]),
     ],
 )
-def test_a_function_that_does_not_take_one_argument(code, text, said):
+def test_a_function_that_cannot_be_called_with_one_argument(code, text, said):
     code(text)
     with pytest.raises(JobError) as caught:
         check_code(job(function="mine:train"))

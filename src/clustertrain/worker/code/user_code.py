@@ -128,13 +128,20 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
     """The function that a job names.
 
     Raises:
-        JobError: it does not import, cannot be called, or does not take one argument.
+        JobError: it does not import, cannot be called, or does not take one argument, or a call runs none of
+            its code.
     """
     function: Callable[[dict[str, Any]], object] = load_object(spec, "function")
     if not callable(function):
         raise JobError(
             f"function: {spec} is {function!r}, which cannot be called.\n"
             "Name a function that takes one argument, args."
+        )
+    if (yields := inspect.isgeneratorfunction(function)) or inspect.iscoroutinefunction(function):
+        remedy = "Move the yield into a function of its own" if yields else "Write it without async"
+        raise JobError(
+            f"function: {spec} {'contains yield' if yields else 'is async'}: a call runs none of its code.\n"
+            f"{remedy}.\nAt {defined_at(function)}."
         )
     signature = signature_of(function)
     try:
