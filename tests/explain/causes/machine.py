@@ -287,6 +287,10 @@ def _explain_run_whose_rank_1(does):
     subprocess.run([*program, "explain", "job.yaml"], check=False)
 
 
+def no_terminal():
+    subprocess.run([sys.executable, "-c", "breakpoint(); print()"], stdin=subprocess.DEVNULL, check=False)
+
+
 def killed():
     Path("dies.sh").write_text("sleep 9 & kill -KILL $!; wait $!; kill -l $? | sed 's/^/ended by SIG/'\n")
     sys.exit(subprocess.call(["bash", "dies.sh"]))
