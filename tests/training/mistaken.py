@@ -139,6 +139,13 @@ class ClosureOptimizer(Fine):
         return torch.optim.LBFGS(model.parameters())
 
 
+class Forgetful(Fine):
+    def model(self):  # here: Forgetful
+        model = super().model()
+        model.register_state_dict_post_hook(lambda model, state, *_: state.popitem() and None)
+        return model
+
+
 class MetricScheduler(Fine):
     def scheduler(self, optimizer, total_steps):  # here: MetricScheduler
         return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)

@@ -48,6 +48,10 @@ MISTAKES = {
     mistaken.DetachedLoss: ["needs no gradient", "without detach"],
     mistaken.Frozen: ["without parameters that need a gradient", "leave some of them unfrozen"],
     mistaken.BrokenModel: [r"BrokenModel.model\(\) raised AttributeError: .*'classes'"],
+    mistaken.Forgetful: [
+        r"does not load its own state_dict\(\): .* Missing key\(s\)",
+        "No start could resume",
+    ],
     mistaken.OtherOptimizer: ["has 6 parameters; 6 of them are not parameters of the model"],
     mistaken.NoOptimizer: ["returned NoneType, not a torch.optim.Optimizer"],
     mistaken.ClosureOptimizer: [r"returned LBFGS, whose step\(\) needs a function", "Use another optimizer"],

@@ -35,6 +35,7 @@ from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
 
 SETTLING_PASSES = 2
+_SAID = 300  # characters of an error
 _COMPRESSION = {"fp16": fp16_compress_hook, "bf16": bf16_compress_hook}
 # DDP's parameter has another name since torch 2.13, which warns of the old one.
 _SYNC_BUFFERS = "broadcast_buffers"
@@ -58,7 +59,8 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
 
     Raises:
         JobError: it is not a module, is lazy, has no trainable parameters, its normalization or its layers
-            for float8 cannot be converted, or the task does not initialize a parameter.
+            for float8 cannot be converted, it does not load its own state, or the task does not initialize a
+            parameter.
         ClusterError: the GPU has no float8.
     """
     is_divided = divides(settings, rank_info)
@@ -95,6 +97,7 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     if not is_divided:
         Initialization(task, model, settings.seed, rank_info.device).fill(model)
         model.to(rank_info.device)  # FSDP moves it block by block
+        _load_own_state(name, model)
     return model.train()  # a pretrained model is often in evaluation mode
 
 
@@ -209,6 +212,22 @@ def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
             for name, buffer in model.named_buffers():
                 if name in buffers and buffer.shape == buffers[name].shape:
                     buffer.copy_(buffers[name])
+
+
+def _load_own_state(name: str, model: nn.Module) -> None:
+    """What each resume does.
+
+    Raises:
+        JobError: it fails, for example because a hook leaves frozen parameters out of state_dict().
+    """
+    try:
+        model.load_state_dict(model.state_dict())
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:_SAID]
+        raise JobError(
+            f"{name} returned a model that does not load its own state_dict(): {said}\n"
+            "No start could resume from its checkpoints: state_dict() has to have all that the model needs."
+        ) from error
 
 
 def load_weights(task: Task, model: nn.Module, weights: Mapping[str, Any]) -> None:
