@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from clustertrain.errors import JobError
+from clustertrain.training.data import loading
 from clustertrain.training.data.loading import Fetch, Loader, map_tensors
 from clustertrain.training.data.sampling import MicroBatch
 from training.tasks import Jittered
@@ -87,6 +88,17 @@ def test_a_dataset_that_cannot_be_pickled_is_refused_by_name():
     loader = Loader(Fetch(Local(), default_collate), KEYS, processes=1, device=CPU, reuse=False)
     with pytest.raises(JobError, match="top of a module, or set loader_workers: 0"):
         next(iter(loader))
+
+
+class Ending(Whole):
+    def __getitems__(self, ids):
+        return next(iter(()))
+
+
+def test_a_stop_iteration_of_a_dataset_is_an_error_and_not_the_end_of_the_data():
+    sent = loading._Sent(Fetch(Ending(), default_collate))  # what a loader process calls
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        sent[KEYS[0]]
 
 
 @dataclasses.dataclass(frozen=True)

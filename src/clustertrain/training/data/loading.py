@@ -115,6 +115,8 @@ class _Sent:
             return self._fetch[key]
         except ClusterTrainError as error:
             return error
+        except StopIteration as error:  # which DataLoader would take for the end of the data
+            raise RuntimeError("the data set raised StopIteration") from error
 
 
 def loader_with_processes(
