@@ -11,7 +11,7 @@ from clustertrain.launchers.elsewhere import LauncherElsewhere, _Shown
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
 from clustertrain.launchers.scheduler.stop import stop_run
-from clustertrain.launchers.scheduler.submit import Prepared, send_array
+from clustertrain.launchers.scheduler.submit import Prepared, idle_workers, send_array
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.launchers.slurm.queue import QueueState
 from clustertrain.launchers.target import NotThere
@@ -90,6 +90,16 @@ def test_a_lost_process_of_another_machine_is_over(run, monkeypatch):
     run.attempt(1).claim.create(sample_claim(launcher="local", allocation=start))
     with pytest.raises(JobError, match="attempt 1 is lost"):
         stop_run(launcher_of("local").scheduler, run, print)
+
+
+def test_workers_that_the_batch_never_divides_among_are_named_where_they_are_paid_for():
+    sections = {"name": "digits", "task": "m:T", "train": {"epochs": 1, "global_batch_size": 12}}
+    job = Job(**sections, resources={"workers": (2, 5)})
+    (note,) = idle_workers(Queue(), job)
+    assert note.startswith("the job asks for 5 workers, of which at most 4 train: ")
+    assert note.endswith("set resources.workers: [2, 4]")
+    assert idle_workers(launcher_of("local").scheduler, job) == []
+    assert idle_workers(Queue(), Job(**sections, resources={"workers": (2, 4)})) == []
 
 
 def test_an_array_is_asked_for_once_however_many_elements_it_has():

@@ -23,6 +23,7 @@ from clustertrain.launchers.scheduler.submit import (
     Prepared,
     Submitted,
     array_of,
+    idle_workers,
     prepare,
     send_array,
     what_next,
@@ -68,9 +69,10 @@ class Launcher:
             JobError: the scheduler would refuse the job.
             ClusterError: the scheduler answers, and could never start the job.
         """
+        idle = idle_workers(self.scheduler, job)
         job, layout = self.scheduler.laid_out(job)
         plan = self.scheduler.plan(job, Options(command=command))
-        notes = [*layout, *plan.notes]
+        notes = [*layout, *plan.notes, *idle]
         submit_it = command.on_job(f"submit --to {self.name}")
         objects = f" ({', '.join(plan.objects)})" if plan.objects else ""
         end = f"{command.job_file}{objects} can be submitted: `{submit_it}`"

@@ -73,7 +73,7 @@ def prepare(
     if not scheduler.reads_storage:
         options = replace(options, source=read_source(job.code))
     plan = scheduler.plan(job, options)
-    notes = [*scheduler.preflight(job, plan, options.command), *plan.notes]
+    notes = [*scheduler.preflight(job, plan, options.command), *plan.notes, *idle_workers(scheduler, given)]
     if scheduler.reads_storage:
         check_storage(job.storage.location)
         notes = [*_unset_variables(scheduler, job), *notes]
@@ -148,6 +148,19 @@ def _accepted(
     if first.state is not None and first.state.is_waiting:  # the others are behind it
         first = replace(first, state=scheduler.located(first.state))
     return [first, *more]
+
+
+def idle_workers(scheduler: Scheduler, job: Job) -> list[str]:
+    """A note if the job asks for more workers than `global_batch_size` ever has work for."""
+    shape, most = job.resources, job.world_sizes[-1]
+    is_asked = scheduler.is_elsewhere and shape.nodes is None  # SLURM gets no idle nodes
+    if not is_asked or job.train is None or most == shape.max_workers:
+        return []
+    why = f"no larger number × accumulate divides train.global_batch_size {job.train.global_batch_size}"
+    return [
+        f"the job asks for {shape.max_workers} workers, of which at most {most} train: {why}; "
+        f"set resources.workers: [{shape.min_workers}, {most}]"
+    ]
 
 
 def _unset_variables(scheduler: Scheduler, job: Job) -> list[str]:
