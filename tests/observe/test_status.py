@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, ResumePoint, SchedulerStart
 from clustertrain.run.result import stopped, write_result
 from clustertrain.run.streams.events import EventLog
+from clustertrain.storage import Location, open_store
 from run_status import status_of
 from sample_records import sample_restart_claim, sample_submission
 
@@ -210,6 +212,14 @@ def test_the_end_names_how_to_go_on(run, result, said):
     hint = next_step(run, result, CommandLine("run", "j.yaml"))
     assert said in hint
     assert "clustertrain run j.yaml" in hint
+
+
+def test_tensorboard_gets_the_server_of_the_storage():
+    location = Location("s3://b/runs", endpoint="http://[::1]:9000", region="eu-x", profile="a b")
+    run = RunDir(open_store(location), "digits", 1)
+    hint = next_step(run, Result("done", "finished", 0, metrics={"loss": 0.5}), CommandLine("run", "j.yaml"))
+    variables = "AWS_ENDPOINT_URL='http://[::1]:9000' AWS_DEFAULT_REGION=eu-x AWS_PROFILE='a b'"
+    assert re.match(rf"curve:  {re.escape(variables)} \S*tensorboard --logdir s3://b/runs/digits/g1\n", hint)
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,7 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
 def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
     """The hint for the next command after this result; `command` is the one that started the run."""
     if result.state == "done":
-        show = f"{to_type('tensorboard')} --logdir {shlex.quote(run.uri)}"
-        curve = f"curve:  {show}\n" if result.metrics else ""
+        curve = f"curve:  {_tensorboard(run)}\n" if result.metrics else ""
         return f"{curve}output: {command.of('logs', '--rank', '0')}\nfresh:  {command} --fresh"
     if result.state == "failed":
         return _after_failure(run, result, command)
@@ -59,6 +58,18 @@ def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
     if result.exit_code == EXIT_STOPPED:
         return f"The run was stopped and has saved a checkpoint.\ncontinue:  {command}"
     return f"The run was stopped before it had a checkpoint.\nstart again:  {command}"
+
+
+def _tensorboard(run: RunDir) -> str:
+    """TensorBoard finds the server of the storage only by boto3's variables."""
+    at = run.store.location
+    of_boto3 = {
+        "AWS_ENDPOINT_URL": at.endpoint,
+        "AWS_DEFAULT_REGION": at.region,
+        "AWS_PROFILE": at.profile,
+    }
+    given = [f"{name}={shlex.quote(value)}" for name, value in of_boto3.items() if value]
+    return " ".join([*given, to_type("tensorboard"), "--logdir", shlex.quote(run.uri)])
 
 
 def _after_failure(run: RunDir, result: Result, command: CommandLine) -> str:
