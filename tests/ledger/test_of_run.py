@@ -271,6 +271,15 @@ def test_a_clock_that_was_set_back_makes_nothing_negative(run):
     assert ledger.wall_s == 30
 
 
+def test_an_attempt_after_the_clock_was_set_back_is_booked_and_so_is_the_one_before(run):
+    finished(run)
+    Written(run, 2, claimed=-3600).starts(0, -3595, -3590).trains(0, -3585, -3584).ends(-3580, returned=-3584)
+    ledger = ledger_of(run)
+    assert (ledger.wall_s, ledger.device_hours) == (pytest.approx(34 + 20), pytest.approx(54 * 2 / 3600))
+    assert sum(ledger.by_category().values()) == pytest.approx(ledger.wall_s)
+    assert ledger.notes == ("the clock was set back before attempt 2: the time between is unknown",)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_long_run_takes_no_longer_for_each_of_its_records(run):

@@ -91,7 +91,8 @@ class Ledger:
     """The books of a generation of a run.
 
     Attributes:
-        phases: without gaps, from the first submission or claim to the end of the run or now.
+        phases: without gaps, from the first submission or claim to the end of the run or now; before an
+            attempt with the clock set back, time is missing.
         device: "GPU" or "CPU": what a rank holds.
         devices_per_rank: 1 for a rank without GPUs.
         notes: what could not be measured, and what was corrected.
@@ -104,7 +105,7 @@ class Ledger:
 
     @property
     def wall_s(self) -> float:
-        return self.phases[-1].end - self.phases[0].start if self.phases else 0.0
+        return sum(phase.wall_s for phase in self.phases)
 
     @property
     def device_hours(self) -> float:

@@ -31,10 +31,14 @@ def ledger_of(run: RunDir, *, alive: bool = False, now: float | None = None) -> 
     attempts = [found for each in run.attempts() if (found := read_attempt(each, notes)) is not None]
     books = _Books(notes, run.submissions())
     for before, files, later in zip([None, *attempts], attempts, [*attempts[1:], None], strict=False):
+        if before is not None and files.claim.time < before.claim.time:
+            books.clock_was_set_back(files)
         books.add_wait(before, files)
         is_alive = alive and later is None and files.result is None
         ends = files.result.ended_at if files.result is not None else now if is_alive else files.last_sign
-        books.add_attempt(files, min(ends, later.claim.time) if later else ends, is_alive=is_alive)
+        if later is not None and later.claim.time >= files.claim.time:
+            ends = min(ends, later.claim.time)
+        books.add_attempt(files, ends, is_alive=is_alive)
     last = attempts[-1] if attempts else None
     if alive and (last is None or last.result is not None):
         books.add_queue(last, now)
@@ -66,6 +70,12 @@ class _Books:
         """Time without ranks, from the end of the books, and not before `since`."""
         start = self._end(until) if since is None else max(since, self._end(since))
         self._add(Phase(start, until, 0, None, 0, tuple(Stretch(until - start).rest(category, cause))))
+
+    def clock_was_set_back(self, files: AttemptFiles) -> None:
+        """An attempt was claimed at an earlier time than the one before: its books begin with its claim."""
+        self._booked_until = None
+        n = files.attempt.n
+        self._notes[f"the clock was set back before attempt {n}: the time between is unknown"] = None
 
     def add_wait(self, before: AttemptFiles | None, files: AttemptFiles) -> None:
         """The time before an attempt: nobody had started it, then its job was in the queue."""
