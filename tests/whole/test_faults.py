@@ -135,7 +135,7 @@ def test_a_rank_stopped_at_a_step_of_a_start_is_named_and_started_again(
             for name, value in faults.items():
                 of_its_nodes.setenv(name, value)
             given = request.getfixturevalue("cluster")
-    limits = {"first_step": "40s", "process_group": "10s" if has_ray else "3s"}
+    limits = {"first_step": "40s" if has_ray else "15s"}
     run = make_run(
         "stopped",
         **FAULTY,

@@ -53,7 +53,7 @@ SECTIONS = {
     "failures": {
         "retries": 9,
         "ray_start": "90s",
-        "watchdog": {"first_step": "2m", "process_group": "20s", "step": "20s", "evaluation": "20s"},
+        "watchdog": {"first_step": "2m", "step": "20s", "evaluation": "20s"},
     },
 }
 

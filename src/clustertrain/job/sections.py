@@ -269,11 +269,11 @@ class Watchdog(Section):
     """Staging the data."""
 
     process_group_s: Seconds = Field(default=300.0, alias="process_group")
-    """Making the process group of a task or function: until all ranks are connected to each other. Before
-    that, each answer of a rank while it is set up."""
+    """Making the process group of a task or function: until all ranks are connected to each other."""
 
     first_step_s: Seconds = Field(default=1200.0, alias="first_step")
-    """The first step, including compilation."""
+    """The first step, including compilation. Before that, the start of the ranks' processes, and each answer
+    of a rank while it is set up."""
 
     step_s: Seconds | None = Field(default=None, alias="step")
     """Every later step. By default 10 minutes; for most steps of a task it is

@@ -138,7 +138,7 @@ class Group:
             return
         silent = self._workers.keys() - self._answers().keys()  # one that stages data is silent, too
         rank = min(self.stopped_ranks() or silent, default=0)
-        limit = f"It had {self._answer_s:g} s to answer (failures.watchdog.process_group)."
+        limit = f"An answer may take {self._answer_s:g} s at a start (failures.watchdog.first_step)."
         text = f"{self._silence(rank)}.\n{limit}"
         self._record(self._failure(rank, "watchdog", text, "watchdog", transient=True))
 

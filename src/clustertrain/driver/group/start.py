@@ -41,6 +41,7 @@ from clustertrain.worker.setup import worker_state
 from clustertrain.worker.step_limit import UPPER_S
 
 _MARGIN_S = 60.0  # for the watchdog of a rank, which ends the rank first, and names what it waits for
+_LOOK_EVERY_S = 300.0  # for a rank that is stopped, while others stage data
 _OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
 
 
@@ -61,8 +62,8 @@ class GroupStart:
 
     @property
     def answer_s(self) -> float:
-        """How long a rank may take for a call that stages nothing."""
-        return self.limits.process_group_s
+        """How long a rank may take for a call that stages nothing: it may have to import torch."""
+        return self.limits.first_step_s
 
     @property
     def collective_s(self) -> float:
@@ -118,7 +119,7 @@ class GroupStart:
         spec = GroupSpec(backend, address, port, hosts, self.collective_s)
         joining = {rank: w.execute_async(join_process_group, spec) for rank, w in enumerate(workers)}
         try:
-            answers([*joining.values()], self.answer_s + _MARGIN_S)
+            answers([*joining.values()], self.limits.process_group_s + _MARGIN_S)
         except (NoAnswer, ClusterTrainError):
             raise
         except Exception:  # noqa: BLE001  the errors of all ranks show the cause
@@ -153,7 +154,7 @@ class GroupStart:
         calls = [w.execute_async(function, *args) for w in workers]
         while True:
             try:
-                answers(calls, self.answer_s)
+                answers(calls, min(self.answer_s, _LOOK_EVERY_S))
                 return
             except RankDied:
                 raise
