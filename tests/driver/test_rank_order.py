@@ -39,7 +39,9 @@ def test_a_group_gets_its_ranks_in_this_order(monkeypatch, nodes, expected):
         lambda self, *args, **fields: WorkerGroup._assign_worker_ranks([Placed(*each) for each in PLACED]),
     )
     monkeypatch.setenv(variables.NODES, nodes)
-    workers = trainer._Group._create_workers(object.__new__(trainer._Group), 6, None, {})
+    group = object.__new__(trainer._Group)
+    group._callbacks = []
+    workers = group._create_workers(6, None, {})
     assert [(w.metadata.hostname, w.metadata.gpu_ids[0]) for w in workers] == expected
     ranks = [w.distributed_context for w in workers]
     assert [r.world_rank for r in ranks] == list(range(6))

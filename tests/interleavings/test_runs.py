@@ -87,7 +87,7 @@ class Start:
         self.resumed, self.lines, self.committed, self.has_begun = None, [], [], False
 
     def begin(self):
-        config = GroupStart(watch=None, timeout_s=60, job_yaml=dump_job(self.job))
+        config = GroupStart(watch=None, limits=self.job.failures.watchdog, job_yaml=dump_job(self.job))
         self.plan = _claim(AttemptRef.of(self.attempt), config, [WORKER])
         shelf = self.attempt.run.checkpoints
         if self.plan.checkpoint is not None:
