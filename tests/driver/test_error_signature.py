@@ -1,6 +1,7 @@
 """Which errors are certain to occur again, which may be transient, and when two are the same."""
 
 import socket
+from dataclasses import replace
 from urllib.error import URLError
 
 import pytest
@@ -118,6 +119,31 @@ def test_a_network_that_was_never_there_does_not_come(error):
 )
 def test_a_server_or_a_rank_may_come_later(error):
     assert not is_certain(report_of(error, "/code"), at_start=True)
+
+
+MISTAKES = [
+    AttributeError("'Net' object has no attribute 'fc3'"),
+    KeyError("labels"),
+    IndexError("list index out of range"),
+    TypeError("f() takes 1 argument"),
+    UnboundLocalError("local variable 'x' referenced before assignment"),
+    NotImplementedError("forward"),
+    chained(KeyError("labels"), ValueError("x")),
+]
+NO_MISTAKES = [
+    ValueError("the sensor is upside down"),
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+    chained(KeyError("data"), ConnectionError("refused")),
+    chained(TypeError("None"), TimeoutError("timed out")),
+]
+
+
+@pytest.mark.parametrize("error", MISTAKES + NO_MISTAKES, ids=repr)
+def test_a_line_of_code_that_never_worked_does_not_work_at_another_start(error):
+    report = replace(report_of(error, "/code"), frames=(Frame("train.py", 3, "main"),))
+    assert is_certain(report, is_untried=True) == (error in MISTAKES)
+    assert not is_certain(report), "after a step it may be a sample that has it raised"
+    assert not is_certain(replace(report, frames=()), is_untried=True), "no line of the user's code"
 
 
 def test_an_error_that_was_only_handled_has_no_effect():

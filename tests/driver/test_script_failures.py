@@ -1,4 +1,4 @@
-"""Whether a failed script is started again: real scripts, and the group that judges their failures."""
+"""Whether failed code is started again: real scripts, and the group that judges their failures."""
 
 import sys
 import time
@@ -8,6 +8,10 @@ import pytest
 
 from clustertrain.driver.cause import failures
 from clustertrain.driver.cause.failures import Group
+from clustertrain.run.streams.step_counter import Reached
+from clustertrain.worker.code.error_report import ErrorReport, Frame
+from clustertrain.worker.code.printed_traceback import base_names
+from clustertrain.worker.code.user_error import UserCodeFailed
 from clustertrain.worker.scripts.script import ScriptFailed
 from clustertrain.worker.scripts.script_command import Program
 from sample_records import sample_restart_claim
@@ -19,6 +23,7 @@ NO_NETWORK = "import urllib.request as u; u.urlopen('http://no-such-host.invalid
 NO_DRIVER = "import torch; torch.zeros(1).cuda()"
 NO_PACKAGE = "import no_such_package"
 NO_SERVER = "import urllib.request as u; u.urlopen('http://127.0.0.1:9/x')"
+NO_KEY = "{}['labels']"
 ARGPARSE = "import argparse; argparse.ArgumentParser().parse_args(['--lrr', '3'])"
 CLICK = "import click; click.command()(lambda: None)(['--lrr', '3'])"
 
@@ -49,13 +54,34 @@ def judged(tmp_path, attempt):
     return judge
 
 
-@pytest.mark.parametrize("text", [NO_NETWORK, NO_DRIVER, NO_PACKAGE, ARGPARSE, CLICK])
+@pytest.mark.parametrize("text", [NO_NETWORK, NO_DRIVER, NO_PACKAGE, ARGPARSE, CLICK, NO_KEY])
 def test_what_a_script_lacks_at_its_start_costs_no_restart(judged, text):
     failure = judged(text)
     assert failure.fatal, failure.text
     assert failure.text.endswith(
         "\nAnother start would fail in the same way, so the workers are not restarted."
     )
+
+
+def test_a_script_that_has_saved_something_may_have_met_a_bad_sample(judged, attempt):
+    saved = attempt.run.local_path(attempt.run.checkpoints.key) / "snapshot.pt"
+    saved.parent.mkdir(parents=True)
+    saved.touch()
+    assert not judged(NO_KEY).fatal
+    saved.rename(saved.with_name(".snapshot.pt"))  # unfinished
+    assert judged(NO_KEY).fatal
+
+
+def test_a_mistake_in_a_function_costs_a_restart_only_after_a_step(attempt):
+    frames = (Frame("train.py", 3, "train"),)
+    error = UserCodeFailed(ErrorReport("AttributeError", "lr", base_names("AttributeError"), frames))
+    for number in (0, 1):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        assert OneRank(attempt.restart(number))._of_exception(0, error).fatal
+    reached = Reached(attempt.run.local_path(attempt.restart(0).reached_key))
+    reached.set(1)
+    reached.close()
+    assert not OneRank(attempt.restart(1))._of_exception(0, error).fatal
 
 
 def test_a_server_that_refuses_may_come(judged):

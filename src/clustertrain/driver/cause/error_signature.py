@@ -12,6 +12,8 @@ import re
 from clustertrain.worker.code.error_report import ErrorReport
 
 _CERTAIN_CLASSES = {"ImportError", "SyntaxError"}
+# Of code that has not finished a step yet. Later it may be a sample, or a file, that has them raised.
+_MISTAKES = {"AttributeError", "LookupError", "NameError", "NotImplementedError", "TypeError"}
 # No GPU that torch can use. The texts are torch's; a driver that is lost later has others.
 _CERTAIN_MESSAGE = re.compile(
     r"Found no NVIDIA driver on your system|The NVIDIA driver on your system is too old|"
@@ -47,10 +49,21 @@ _TRANSIENT_MESSAGE = re.compile(
 )
 
 
-def is_certain(report: ErrorReport, *, at_start: bool = False) -> bool:
-    """Whether the exception shows that the code cannot run. `at_start`: it ended a script that has just begun
-    for the first time, so that a missing network has never been there."""
-    return _kind(report, at_start) == "certain"
+def is_certain(report: ErrorReport, *, at_start: bool = False, is_untried: bool = False) -> bool:
+    """Whether the exception shows that the code cannot run.
+
+    Args:
+        at_start: it ended a script that has just begun for the first time, so that a missing network has
+            never been there.
+        is_untried: the run has not finished a step yet.
+    """
+    return _kind(report, at_start) == "certain" or (is_untried and _is_mistake(report))
+
+
+def _is_mistake(report: ErrorReport) -> bool:
+    """Whether a line of the user's code is wrong, and not what the network, or another process, gave it."""
+    is_of_others = any(_kind(each) == "transient" for each in report.all())
+    return bool(report.frames and _MISTAKES.intersection(report.classes)) and not is_of_others
 
 
 def is_transient(report: ErrorReport) -> bool:

@@ -23,6 +23,7 @@ from clustertrain.errors import ClusterTrainError, RunStopped
 from clustertrain.node.gpus import gpu_states
 from clustertrain.node.limits import Limits, process_state, read_limits
 from clustertrain.node.processes import this_host
+from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Restart
 from clustertrain.run.records import Failure
@@ -254,7 +255,8 @@ class Group:
         text = f"{report.text(f'rank {rank}')}\n{self._where_whole(rank)}"
         failure = self._failure(rank, report.name, text, recurrence.signature_of(report))
         failure = self._diagnosed(failure, message=report.whole_message(), tail=self._tail(rank))
-        return _judged(failure, recurrence.is_certain(report), recurrence.is_transient(report))
+        is_certain = recurrence.is_certain(report, is_untried=self._is_untried())
+        return _judged(failure, is_certain, recurrence.is_transient(report))
 
     def _of_script(self, rank: int, error: ScriptFailed) -> Failure:
         report, code, name = error.report, error.returncode, type(error).__name__
@@ -264,7 +266,9 @@ class Group:
         is_transient = -code == signal.SIGKILL
         if report is not None:
             text, signature = f"{error}\n{self._where_whole(rank)}", recurrence.signature_of(report)
-            is_certain |= recurrence.is_certain(report, at_start=self._has_just_begun())
+            at_start = self._has_just_begun()
+            is_untried = at_start and self._is_untried()  # nobody knows the steps of a script
+            is_certain |= recurrence.is_certain(report, at_start=at_start, is_untried=is_untried)
             is_transient |= recurrence.is_transient(report)
         of_end = {"signal": -code} if code < 0 else {"exit_code": code}
         failure = self._failure(rank, name, text, signature, **of_end)
@@ -274,6 +278,11 @@ class Group:
     def _has_just_begun(self) -> bool:
         """Whether this is the first start of the attempt's workers, a few minutes ago."""
         return self._restart.number == 0 and time.monotonic() - self.began_s < _BEGINNING_S
+
+    def _is_untried(self) -> bool:
+        """Whether this code has finished no step yet, in this attempt or before a checkpoint."""
+        reached = any(map(reached_step, self._attempt.restarts()))
+        return not reached and not has_script_checkpoint(self._attempt.run)
 
     def _where_whole(self, rank: int) -> str:
         logs = command_on(self._attempt.uri, "logs", "--rank", str(rank))
