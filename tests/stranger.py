@@ -16,11 +16,14 @@ from pathlib import Path
 
 
 def below(folder: Path) -> dict[Path, int]:
-    """The modes of all paths, relative to the folder."""
+    """The modes of all paths, relative to the folder. What is mounted below it is not the run's: a checkout
+    below /tmp, the folders of the test."""
     found = {}
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # removed while we looked
-            found[path.relative_to(folder)] = path.lstat().st_mode
+    for top, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not os.path.ismount(f"{top}/{name}")]
+        for path in (Path(top, name) for name in (*folders, *files)):
+            with contextlib.suppress(FileNotFoundError):  # removed while we looked
+                found[path.relative_to(folder)] = path.lstat().st_mode
     return found
 
 

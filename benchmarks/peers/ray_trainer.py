@@ -48,6 +48,7 @@ def save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) ->
 
 if __name__ == "__main__":
     settings = settings_of_command()
+    ray.init(address="local")  # not one that somebody else has started on this machine
     ray.train.torch.TorchTrainer(
         train,
         train_loop_config=asdict(settings),

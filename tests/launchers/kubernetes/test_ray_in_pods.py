@@ -27,7 +27,8 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.records import StopRequest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
-ray.init(num_cpus=1, resources={WORKER_SLOT: 1}, log_to_driver=False, include_dashboard=False)
+slots = {WORKER_SLOT: 1}
+ray.init(address="local", num_cpus=1, resources=slots, log_to_driver=False, include_dashboard=False)
 ref = AttemptRef.from_text(sys.argv[1])
 attempt = ref.open()
 stop = lambda: attempt.stop.write(StopRequest("user"))
