@@ -12,6 +12,7 @@ pydantic's own types refuse `2h`, `16Gi` and `1e3`, and take `20:00` for 20 hour
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Sequence
 from decimal import Decimal
@@ -148,9 +149,13 @@ def _total_s(parts: tuple[str | None, ...]) -> Decimal:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line for each row, its cells in columns. rich cuts its tables at a width; pipes have none."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def aligned(rows: Sequence[Sequence[str]], widest: int = sys.maxsize) -> list[str]:
+    """A line for each row, its cells in columns. rich cuts its tables at a width; pipes have none.
+
+    Args:
+        widest: of a column, in characters; a longer cell moves the rest of its own row only.
+    """
+    widths = [min(max(map(len, column)), widest) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 

@@ -307,7 +307,7 @@ def test_a_refused_start_advises_the_same_command(cli, runs):
 def test_ls_of_nothing(cli):
     result = cli("ls")
     assert result.exit_code == 0
-    assert result.output.splitlines() == ["NAME  STATE  STEP  ATTEMPT  ETTR  HOURS  WHERE  FIGURES"]
+    assert result.output.splitlines() == ["NAME  STATE  STEP  FIGURES  ATTEMPT  WHERE  ETTR  HOURS"]
 
 
 @pytest.mark.parametrize("command", ["check", "render", "submit", "ls", "status", "logs", "stop"])

@@ -3,10 +3,12 @@
 import os
 import socket
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from clustertrain.cli.explain import explain_lines
 from clustertrain.cli.main import main
 from clustertrain.errors import JobError
 from clustertrain.explain.evidence import Start
@@ -14,6 +16,7 @@ from clustertrain.explain.explanation import explain, summary
 from clustertrain.explain.stacks import grouped, ranks_text, stacks_now, where_all_are
 from clustertrain.node.processes import this_process
 from clustertrain.observe.tables import finish
+from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.records import Beat, RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
 from clustertrain.run.result import write_result
@@ -54,6 +57,32 @@ def test_what_another_program_wrote_as_the_ranks_of_a_start_is_left_out(attempt,
     log(attempt, 3, RAISED.format("IndexError: Target 10 is out of bounds."))
     found = explain(attempt.run)
     assert (found.failure, found.rank, found.host) == ("label_out_of_range", 3, "node2")
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.mark.parametrize("fixture", sorted(FIXTURES.iterdir()), ids=lambda path: path.stem)
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_no_line_of_the_error_is_left_out(attempt, fixture, has_ended, capsys):
+    """The error is in the log, in the record of the failure, or in both; the result may say more."""
+    output = fixture.read_text()
+    printed = "  | epoch 3\n" + "\n".join(f"  | {line}" for line in output.splitlines()[-10:])
+    text = f"train.py ended with exit code 1 on rank 2.\n{printed}\nThe whole traceback: clustertrain logs"
+    fail(attempt, text, rank=2, error="ScriptFailed", exit_code=1)
+    log(attempt, 2, output)
+    result = replace(FAILED, text=f"{text}\nIt was restarted 3 times.")
+    if has_ended:
+        attempt.result.write(result)
+        finish(attempt.run, result, UNKNOWN)
+        error = capsys.readouterr().err.removeprefix("error: ")
+    else:
+        attempt.path.joinpath("result.json").unlink()
+        error = plain(text)
+    explained = "\n".join(explain_lines(attempt.run, None, as_json=False))
+    assert error.count("\n") > 2
+    for line in error.splitlines():
+        assert line in explained
 
 
 def test_a_rank_that_raised_comes_before_those_that_lost_it(attempt):

@@ -153,7 +153,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(kube, namesp
     assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
     assert not kube.items("configmaps", namespace, "clustertrain.io/run=watched")
     assert kube.get("persistentvolumeclaims", "runs", namespace)["status"]["phase"] == "Bound"
-    assert own("ls").stdout.splitlines() == ["NAME  STATE  STEP  ATTEMPT  ETTR  HOURS  WHERE  FIGURES"]
+    assert own("ls").stdout.splitlines() == ["NAME  STATE  STEP  FIGURES  ATTEMPT  WHERE  ETTR  HOURS"]
 
 
 def test_a_rayjob_that_the_operator_refuses_says_why(user):

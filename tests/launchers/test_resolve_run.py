@@ -167,7 +167,7 @@ def test_ls_shows_runs_of_all_launchers_in_one_table(job, tmp_path):
     submitted(other, "slurm", cluster="SLURM cluster sim", job_id="7", host="login1")
     submitted(load_job("job.yaml", ["name=pods"]), "kubernetes", cluster="Kubernetes namespace ml")
     header, *rows = list_runs().lines()
-    assert header.split() == ["NAME", "STATE", "STEP", "ATTEMPT", "ETTR", "HOURS", "WHERE", "FIGURES"]
+    assert header.split() == ["NAME", "STATE", "STEP", "FIGURES", "ATTEMPT", "WHERE", "ETTR", "HOURS"]
     digits, far, pods, note = rows
     assert digits.split()[:3] == ["digits", "waiting", "-"]
     assert far.split()[:2] == ["far", "unknown"]
@@ -395,7 +395,7 @@ def test_a_run_of_another_checkout_is_not_taken_for_the_one_in_this_folder(job, 
         assert f"\n  {other}/runs/digits, in this folder\n" in done.output
     for own, folder in ((other, "runs/digits"), (other, "job.yaml"), (tmp_path, str(tmp_path / "job.yaml"))):
         assert found(folder)[1].files.run.store.location.uri == f"{own}/runs"
-    rows = [line.split()[-1] for line in list_runs(everywhere=True).lines()[1:]]
+    rows = [row["where"].split()[-1] for row in list_runs(everywhere=True).values()]
     assert rows == [f"{other}/runs", f"{tmp_path}/runs"]
 
 

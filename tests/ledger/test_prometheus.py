@@ -41,7 +41,7 @@ def test_its_figures_are_read_again_unless_they_are_too_old(run):
     booked = (Booking("steps", 30.0), Booking("restart", 10.0, "clustertrain_run_ettr{} 1.0"))
     ledger = Ledger((Phase(100.0, 140.0, 1, 0, 2, booked),), "GPU", 90)
     run.store.write_atomic(run.prometheus_key, prometheus_text(run, ledger, now=141.0).encode())
-    assert written_figures(run, 141.0) == Used(0.75, 2.0)
+    assert written_figures(run, 141.0) == Used(0.75, 2.0, 40.0)
     assert written_figures(run, 141.1) is None
     run.store.write_atomic(run.prometheus_key, b"\xff torn")
     assert written_figures(run, 0.0) is None

@@ -57,16 +57,16 @@ def trained(name, lr, accuracies, storage="runs", **checkpoint):
 def rows_of(result):
     assert result.exit_code == 0, result.output
     header, *rows = result.stdout.splitlines()
-    return header, [row.split()[:8] for row in rows]
+    return header, [row.split()[:7] for row in rows]
 
 
 def test_args_and_the_last_and_best_value_of_a_metric(ls):
     trained("a", 0.1, [0.5, 0.9, 0.7], **KEEP_BEST)
     trained("b", 0.01, [0.6, 0.8, float("nan")], **KEEP_BEST)
     header, (a, b) = rows_of(ls("--args", "lr,model.depth", "--metric", "accuracy"))
-    assert header.split()[:8] == ["NAME", "STATE", "STEP", "ATTEMPT", "lr", "model.depth", "accuracy", "best"]
-    assert a == ["a", "done", "3", "1", "0.1", "3", "0.7", "0.9"]
-    assert b == ["b", "done", "3", "1", "0.01", "3", "nan", "0.8"]
+    assert header.split()[:7] == ["NAME", "STATE", "STEP", "lr", "model.depth", "accuracy", "best"]
+    assert a == ["a", "done", "3", "0.1", "3", "0.7", "0.9"]
+    assert b == ["b", "done", "3", "0.01", "3", "nan", "0.8"]
 
 
 def test_the_same_in_json(ls):
@@ -85,8 +85,8 @@ def test_the_same_in_json(ls):
         "metrics.accuracy.best": 0.9,
         "metrics.loss.last": 1 / 3,
         "metrics.loss.best": None,
-        "ettr": 0.0,
-        "device_hours": 0.0,
+        "ettr": None,
+        "device_hours": None,
         "where": "this machine",
         "text": "",
         "format_version": 1,
@@ -97,13 +97,13 @@ def test_the_same_in_json(ls):
 def test_the_option_names_what_is_best(ls):
     trained("a", 0.1, [0.5, 0.9], **KEEP_BEST)
     result = ls("--metric", "loss:min", "--metric", "accuracy:min")
-    assert rows_of(result)[1][0][4:8] == ["0.5", "0.5", "0.9", "0.5"]
+    assert rows_of(result)[1][0][3:7] == ["0.5", "0.5", "0.9", "0.5"]
 
 
 def test_the_steps_of_a_function_without_evaluations_count(ls):
     run = trained("a", 0.1, [])
     EventLog(run.attempt(1).restart(0).metrics).write("train", step=4, loss=0.25)
-    assert rows_of(ls("--metric", "loss:min"))[1][0][4:6] == ["0.25", "0.25"]
+    assert rows_of(ls("--metric", "loss:min"))[1][0][3:5] == ["0.25", "0.25"]
 
 
 def test_what_no_run_has_is_a_note(ls):
@@ -120,7 +120,7 @@ def test_a_run_whose_job_this_version_does_not_accept_is_listed(ls):
     for key in (run.job_key, run.attempt(1).job_key):
         run.store.write_atomic(key, b"name: a\nfunction: m:f\nnew_key: 1\n")
     lines = ls("--args", "lr").stdout.splitlines()
-    assert [line.split()[4] for line in lines[1:3]] == ["-", "0.2"]
+    assert [line.split()[3] for line in lines[1:3]] == ["-", "0.2"]
     assert lines[3].startswith("note: a: ")
 
 
@@ -140,7 +140,7 @@ def test_a_run_in_a_cluster_has_args_and_is_found_by_its_job_file(ls, tmp_path):
             is None
         )
     _, row, *notes = ls("job.yaml", "--args", "lr").stdout.splitlines()
-    assert row.split()[:8] == ["job", "unknown", "-", "-", "0.4", "-", "-", "Kubernetes"]
+    assert row.split()[:7] == ["job", "unknown", "-", "0.4", "-", "-", "Kubernetes"]
     assert all(note.startswith("note: Kubernetes namespace ml") for note in notes)
     assert [line.split()[0] for line in ls().stdout.splitlines()[1:3]] == ["job", "other"]
 

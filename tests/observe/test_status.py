@@ -1,5 +1,6 @@
 import json
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from clustertrain.run.result import stopped, write_result
 from clustertrain.run.streams.events import EventLog
 from clustertrain.storage import Location, open_store
 from run_status import status_of
-from sample_records import sample_restart_claim, sample_submission
+from sample_records import sample_failure, sample_restart_claim, sample_submission
 
 
 def found(folder):
@@ -138,7 +139,7 @@ def test_ls_shows_state_step_and_figures(run, tmp_path):
     other = RunDir.newest(str(tmp_path), "other")
     claim_attempt(other)
     header, first, second = list_runs(str(tmp_path)).lines()
-    assert first.split() == ["digits", "done", "40", "1", "0", "0", "this", "machine", "accuracy", "0.98"]
+    assert first.split() == ["digits", "done", "40", "accuracy", "0.98", "1", "this", "machine", "-", "-"]
     assert second.split()[:2] == ["other", "waiting"]
     assert header.index("STATE") == first.index("done")
 
@@ -147,7 +148,7 @@ def test_ls_shows_the_reason_of_a_failure_in_one_harmless_line(run):
     write_result(claim_attempt(run), Result("failed", "error", 1, text="train.py: \x1b[2Jno.\nMend it."))
     table = list_runs(run.store.uri(""))
     assert table.values()[0]["text"] == "train.py: \x1b[2Jno."
-    assert table.lines()[1].endswith("this machine  train.py: no.")
+    assert table.lines()[1].split("  ")[4].strip() == "train.py: no."
 
 
 def test_no_step_of_a_script_is_claimed(run):
@@ -212,6 +213,51 @@ def test_the_end_names_how_to_go_on(run, result, said):
     hint = next_step(run, result, CommandLine("run", "j.yaml"))
     assert said in hint
     assert "clustertrain run j.yaml" in hint
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "fatal", "offered"),
+    [(1, False, "\nagain:  "), (1, True, "\nonce corrected:  "), (2, True, "\nonce corrected:  ")]
+    + [(code, True, "\nagain:  ") for code in (3, 4)],  # a machine or a storage may be mended
+)
+def test_what_is_certain_to_fail_again_is_not_offered(run, exit_code, fatal, offered):
+    attempt = claim_attempt(run)
+    attempt.restart(0).claim.create(sample_restart_claim())
+    attempt.restart(0).failure.write(sample_failure(fatal=fatal, kit_exit_code=exit_code))
+    hint = next_step(run, Result("failed", "error", exit_code), CommandLine("run", "j.yaml"))
+    assert f"{offered}clustertrain run j.yaml\n" in hint
+    assert hint.count("clustertrain run j.yaml\n") == 1
+
+
+def test_a_job_error_without_a_start_is_certain_as_well(run):
+    claim_attempt(run)
+    hint = next_step(run, Result("failed", "error", 2), CommandLine("run", "j.yaml"))
+    assert "again" not in hint
+
+
+@pytest.mark.parametrize("wall_s", [59, 61])
+def test_the_users_numbers_come_first_and_the_hours_last_after_a_minute(run, wall_s):
+    attempt = claim_attempt(run)
+    attempt.claim.write(replace(attempt.claim.read(), time=time.time() - wall_s))
+    restart = attempt.restart(0)
+    restart.claim.create(sample_restart_claim())
+    restart.plan.write(ResumePoint(None, 0, 1))
+    EventLog(attempt.events).write("group_started", restart=0, world_size=1)
+    EventLog(restart.metrics).write("train", step=10, epoch=0, loss=0.5)
+    names = [name for name, _ in status_rows(status_of(run))]
+    assert names[:4] == ["run", "state", "last figures", ""]
+    assert names[-2:] == (["folder", "used"] if wall_s > 60 else ["runs as", "folder"])
+    header, row = (re.split("  +", line) for line in list_runs(run.store.uri("")).lines())
+    assert header[-2:] == ["ETTR", "HOURS"] and header.index("FIGURES") == 3
+    assert ("-" in row[-2:]) == (wall_s < 60)
+
+
+def test_a_long_reason_moves_its_own_row_only(run, tmp_path):
+    write_result(claim_attempt(run), Result("failed", "error", 1, text=f"{'no ' * 40}end."))
+    write_result(claim_attempt(RunDir.newest(str(tmp_path), "other")), Result("done", "finished", 0, step=4))
+    header, failed, other = list_runs(str(tmp_path)).lines()
+    assert "no no end.  1" in failed
+    assert header.index("WHERE") == other.index("this machine") < 100
 
 
 def test_tensorboard_gets_the_server_of_the_storage():
@@ -284,7 +330,7 @@ def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_s
     assert rows["attempt"] == "none yet"
     assert rows["note"] == "squeue is not on PATH here; this is the state in the storage"
     lines = list_runs(str(tmp_path)).lines()
-    assert lines[1].split()[:4] == ["digits", "queued", "-", "-"]
+    assert lines[1].split()[:4] == ["digits", "queued", "-", "SLURM"]
     assert lines[2:] == ["note: squeue is not on PATH here; this is the state in the storage"]
 
 

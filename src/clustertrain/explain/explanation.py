@@ -39,6 +39,7 @@ class Explanation:
         cause: the first cause in one sentence.
         proof: the line that shows it, and where it is.
         change: what to change.
+        error: the whole message that the end of the run shows.
         rank, host: where it happened, or null and empty.
         evidence: at most ten lines: the file, the rank, the time of day on the driver's clock and the text of
             each.
@@ -52,6 +53,7 @@ class Explanation:
     cause: str
     proof: str = ""
     change: str = ""
+    error: str = ""
     rank: int | None = None
     host: str = ""
     evidence: tuple[str, ...] = ()
@@ -67,6 +69,8 @@ class Explanation:
     def lines(self) -> Iterator[str]:
         """All of it, for people."""
         yield from self.first_lines()
+        for n, line in enumerate(self.error.splitlines()):
+            yield f"{'' if n else 'error:':<8}{line}"
         if self.followed:
             yield f"{'after:':<8}only followed from it: the errors of {ranks_text(self.followed)}"
         yield from (f"{'before:':<8}{text}" for text in self.earlier)
@@ -93,8 +97,15 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
     if start.result is not None and start.result.state == "done":
         return Explanation("", f"none: {run.name} is done")
     if start.result is not None and start.result.cause in _REQUESTED:
-        return Explanation("", f"none: {run.name} was stopped on request ({start.result.cause})")
-    return replace(_of_ended(start, len(start.hosts)), earlier=_earlier(attempt, start))
+        return Explanation(
+            "", f"none: {run.name} was stopped on request ({start.result.cause})", error=start.result.text
+        )
+    ended = start.result or start.failure
+    return replace(
+        _of_ended(start, len(start.hosts)),
+        error=ended.text if ended is not None else "",
+        earlier=_earlier(attempt, start),
+    )
 
 
 def claimed_attempt(run: RunDir, number: int | None) -> Attempt:
@@ -223,10 +234,10 @@ def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
         cause,
         log.shown,
         change.replace(" RUN", f" {shlex.quote(start.attempt.uri)}"),
-        rank,
-        host,
-        tuple(lines[:_EVIDENCE]),
-        followed,
+        rank=rank,
+        host=host,
+        evidence=tuple(lines[:_EVIDENCE]),
+        followed=followed,
     )
 
 

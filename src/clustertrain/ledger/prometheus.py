@@ -17,7 +17,9 @@ from clustertrain.run.folder import RunDir
 _EVERY_S = 15.0
 _SHARE = 100  # at most 1/100 of the time goes into the ledger, however many records a long run has
 _MOST_LOSSES = 10
-_SAMPLE = re.compile(r"^clustertrain_run_(ettr|device_hours|ledger_time_seconds)\{.*\} (\d+\.\d+)$", re.M)
+_SAMPLE = re.compile(
+    r"^clustertrain_run_(ettr|device_hours|wall_seconds|ledger_time_seconds)\{.*\} (\d+\.\d+)$", re.M
+)
 
 METRICS = {
     "clustertrain_run_seconds": "Wall seconds of the run in a category of the ledger.",
@@ -60,10 +62,15 @@ def _escaped(label: str) -> str:
 
 
 class Used(NamedTuple):
-    """The effective training time ratio, or None if it is unknown, and the device hours."""
+    """The effective training time ratio, or None if it is unknown, the device hours, and the wall seconds."""
 
     ettr: float | None
     device_hours: float
+    wall_s: float
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Used:
+        return cls(ledger.ettr, ledger.device_hours, ledger.wall_s)
 
 
 def written_figures(run: RunDir, since: float) -> Used | None:
@@ -72,7 +79,7 @@ def written_figures(run: RunDir, since: float) -> Used | None:
     samples = {name: float(value) for name, value in _SAMPLE.findall(text)}
     if samples.get("ledger_time_seconds", 0.0) < since or "device_hours" not in samples:
         return None
-    return Used(samples.get("ettr"), samples["device_hours"])
+    return Used(samples.get("ettr"), samples["device_hours"], samples["wall_seconds"])
 
 
 def write_metrics(run: RunDir, *, alive: bool) -> None:

@@ -101,7 +101,7 @@ class Columns:
         notes = [f"no run has {_key(name)}" for name in self.args if _key(name) not in known]
         for metric in self.metrics:
             if metric.last_key not in known:
-                notes.append(f"no run has measured {metric.name}; the last column names what was measured")
+                notes.append(f"no run has measured {metric.name}; the column FIGURES names what was measured")
             elif metric.best_key not in known:
                 notes.append(
                     f"the best {metric.name} is unknown, because no job has it in checkpoint.keep_best; "

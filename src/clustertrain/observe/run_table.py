@@ -15,11 +15,14 @@ from clustertrain.observe.as_json import as_json
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.event_lines import figures_text
 from clustertrain.observe.status import RunFiles, Status, read_files
+from clustertrain.observe.tables import LEAST_WALL_S
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import newest_job
 from clustertrain.run.states import STATES
 from clustertrain.units import aligned
+
+_WIDEST = 60  # of a column: the reason of a failure may be a long line
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Table:
         """The columns aligned, of each text its first line; then each note once."""
         cells = [[_text(row.get(key)) for key in self.headers] for row in self.rows]
         notes = [f"note: {note}" for note in dict.fromkeys(self.notes)]
-        return [*aligned([list(self.headers.values()), *cells]), *notes]
+        return [*aligned([list(self.headers.values()), *cells], _WIDEST), *notes]
 
     def json(self) -> str:
         """An array with an object for each row. A number that is not finite is null, as JSON has none."""
@@ -46,7 +49,7 @@ class Table:
 
 
 def _text(cell: Cell) -> str:
-    if cell is None:
+    if cell in (None, ""):
         return "-"
     return f"{cell:.6g}" if isinstance(cell, float) else plain(str(cell).partition("\n")[0])
 
@@ -60,8 +63,9 @@ class RunRow:
         state: one of the table of states, or unknown.
         step: the newest one; null before the first, and for a script.
         attempt: the newest one, or null if there is none.
-        ettr: productive seconds / all since the first submission or start; null if it is unknown.
-        device_hours: GPU-hours that the ranks held, or CPU-hours; null if they are unknown.
+        ettr: productive seconds / all since the first submission or start; null if it is unknown, and in the
+            first minute.
+        device_hours: GPU-hours that the ranks held, or CPU-hours; null as ettr.
         where: the machine, or the scheduler's job.
         text: the metrics, or the reason of the state.
         job_yaml: the job as this user started it, if this machine does not see the run.
@@ -129,13 +133,14 @@ def _row_of(status: Status) -> RunRow:
     figures = figures_text(status.result.metrics) if status.result else ""
     reason = status.result.text.partition("\n")[0] if status.result else ""
     used = _used(status)
+    is_long = used.wall_s >= LEAST_WALL_S
     return RunRow(
         status.run.name,
         status.state,
         step=status.step,
         attempt=status.attempt.n if status.attempt else None,
-        ettr=round(used.ettr, 3) if used.ettr is not None else None,
-        device_hours=round(used.device_hours, 3),
+        ettr=round(used.ettr, 3) if is_long and used.ettr is not None else None,
+        device_hours=round(used.device_hours, 3) if is_long else None,
         where=status.where or "this machine",
         text=figures or status.standing.text or reason,
         run=status.run,
@@ -150,11 +155,17 @@ def _used(status: Status) -> Used:
         since = status.result.ended_at
     elif status.files.claim is not None and not STATES[status.state].final and status.state != "queued":
         since = status.files.claim.time
-    return written_figures(status.run, since) or Used(status.ledger.ettr, status.ledger.device_hours)
+    return written_figures(status.run, since) or Used.of(status.ledger)
 
 
-_BEFORE = {"name": "NAME", "state": "STATE", "step": "STEP", "attempt": "ATTEMPT"}
-_AFTER = {"ettr": "ETTR", "device_hours": "HOURS", "where": "WHERE", "text": "FIGURES"}
+_BEFORE = {"name": "NAME", "state": "STATE", "step": "STEP"}
+_AFTER = {
+    "text": "FIGURES",
+    "attempt": "ATTEMPT",
+    "where": "WHERE",
+    "ettr": "ETTR",
+    "device_hours": "HOURS",
+}
 PRINTED = (*_BEFORE, *_AFTER)
 """The fields of a RunRow that every row of the table has."""
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from clustertrain.errors import EXIT_STOPPED, ClusterTrainError
+from clustertrain.errors import EXIT_FAILED, EXIT_JOB, EXIT_STOPPED, ClusterTrainError
 from clustertrain.explain.explanation import summary
 from clustertrain.observe.event_lines import NOT_FIGURES
 from clustertrain.observe.gpus import gpu_rows
@@ -19,6 +19,9 @@ from clustertrain.run.job_diff import change_lines, standing_attempt, was_refuse
 from clustertrain.run.records import Result
 from clustertrain.run.streams.history import newest_group
 from clustertrain.units import aligned, time_text
+
+LEAST_WALL_S = 60.0
+"""ETTR and device hours of a shorter run say nothing."""
 
 
 def summary_rows(run: RunDir, result: Result) -> list[Row]:
@@ -79,8 +82,18 @@ def _after_failure(run: RunDir, result: Result, command: CommandLine) -> str:
         again = f"again, with another change:  {command} --accept-changes"
         return f"{as_it_was}\n{logs}\n{again}\nfresh:  {command.again_with('--fresh')}"
     edited = f"\nagain, with a changed job:  {command.again_with('--accept-changes')}"
-    again = f"again:  {command}{edited if result.checkpoint else ''}"
+    when = "once corrected" if _would_fail_again(newest, result) else "again"
+    again = f"{when}:  {command}{edited if result.checkpoint else ''}"
     return f"{logs}\n{again}\nfresh:  {command.again_with('--fresh')}"
+
+
+def _would_fail_again(attempt: Attempt | None, result: Result) -> bool:
+    """Whether an unchanged run is certain to fail in the same way. A machine or a storage may be mended."""
+    if result.exit_code != EXIT_FAILED:
+        return result.exit_code == EXIT_JOB
+    newest = attempt.newest_restart() if attempt is not None else None
+    failure = newest.failure.read() if newest is not None else None
+    return failure is not None and failure.fatal
 
 
 def _standing_text(run: RunDir) -> str:
@@ -111,17 +124,14 @@ def status_rows(status: Status) -> list[Row]:
     rows = [("run", f"{status.run.name}, generation {status.run.generation}"), ("state", standing.line)]
     if result is not None:
         rows = summary_rows(status.run, result)[:-1]
-    rows += [("attempt", _attempt_text(status)), *_used_rows(status), *_worker_rows(status)]
+    else:
+        rows += _last_figures(status)
+    rows += [("attempt", _attempt_text(status)), *_worker_rows(status)]
     rows += [*_change_rows(status), *status.job_rows]
     if result is None and (not status.where or status.runner is None):
         rows.append(("runs as", status.runner or _why_no_runner(status)))
     rows += [*_gpu_rows(status), *_notes(status)]
-    if result is None and (last := status.last) is not None:
-        figures = {name: last.get(name) for name in ("step", "epoch", "loss", "samples_per_s")}
-        numbers = (f"{k} {v:.6g}" for k, v in figures.items() if isinstance(v, int | float))
-        rows.append(("last figures", ", ".join(numbers)))
-        rows.append(("", f"{time_text(time.time() - last['time'])} ago"))
-    rows.append(("folder", status.run.uri))
+    rows += [("folder", status.run.uri), *_used_rows(status)]
     rows = _cause_first(rows, status.state, standing.text if result is None else result.text)
     is_lost = status.state == "lost" and status.ended is None
     return rows + _explanation_rows(status) if result is not None or is_lost else rows
@@ -148,10 +158,19 @@ def _attempt_text(status: Status) -> str:
     return f"{status.attempt.n}, which ended as {status.ended.state} ({status.ended.cause})"
 
 
+def _last_figures(status: Status) -> list[Row]:
+    """The newest figures of a run that has not ended, and their age."""
+    if (last := status.last) is None:
+        return []
+    figures = {name: last.get(name) for name in ("step", "epoch", "loss", "samples_per_s")}
+    numbers = (f"{k} {v:.6g}" for k, v in figures.items() if isinstance(v, int | float))
+    return [("last figures", ", ".join(numbers)), ("", f"{time_text(time.time() - last['time'])} ago")]
+
+
 def _used_rows(status: Status) -> list[Row]:
     """The share of the time that was productive, and the device hours; the ledger has all categories."""
     ledger = status.ledger
-    if status.attempt is None or ledger.ettr is None:
+    if status.attempt is None or ledger.ettr is None or ledger.wall_s < LEAST_WALL_S:
         return []
     return [("used", f"ettr {ledger.ettr:.2f}, {ledger.device_hours:.3g} {ledger.device}-hours")]
 

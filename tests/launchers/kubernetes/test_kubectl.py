@@ -278,7 +278,7 @@ def test_ls_lists_the_ray_jobs_of_a_namespace(fake):
     metadata = {"name": "digits", "namespace": "ml", "creationTimestamp": "2026-01-01T00:00:00Z"}
     fake(0, stdout=json.dumps({"items": [{"metadata": metadata, "spec": {}, "status": status}]}))
     header, row = CliRunner().invoke(main, ["ls", "--to", "kubernetes"]).stdout.splitlines()
-    assert header.split() == ["NAME", "STATE", "STEP", "ATTEMPT", "ETTR", "HOURS", "WHERE", "FIGURES"]
+    assert header.split() == ["NAME", "STATE", "STEP", "FIGURES", "ATTEMPT", "WHERE", "ETTR", "HOURS"]
     assert row.split()[0] == "digits"
     assert ", 1/2 workers' pods, age " in row
     (listed,) = json.loads(CliRunner().invoke(main, ["ls", "--to", "kubernetes", "--json"]).stdout)

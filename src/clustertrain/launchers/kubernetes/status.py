@@ -20,6 +20,7 @@ from clustertrain.run.command_line import command_on
 from clustertrain.units import time_text
 
 _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lost")
+_LAST_ROWS = ("folder", "used")
 
 
 # ------------------------------------------------------------------------------------------------ as a table
@@ -29,12 +30,16 @@ def status_rows(view: View) -> list[Row]:
     """The rows of `status`. A failure, or a problem that blocks the run, comes first."""
     standing, stored, observed = view.standing, view.stored, view.observed
     name = next((text for row, text in (stored.rows if stored else ()) if row == "run"), view.job.name)
-    rows = [("run", name), ("state", standing.name), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
+    of_storage: list[Row] = []
     if stored is not None:
         is_current = observed.made(stored) or standing.of_result or observed.rayjob is None
-        rows += [row for row in stored.rows if row[0] not in _OWN_ROWS and (is_current or row[0] == "folder")]
+        rows_there = [row for row in stored.rows if row[0] not in _OWN_ROWS]
+        of_storage = [row for row in rows_there if is_current or row[0] == "folder"]
+    rows = [("run", name), ("state", standing.name), *(row for row in of_storage if row[0] not in _LAST_ROWS)]
+    rows += [("attempt", _attempt_text(view)), *_cluster_rows(view)]
     rows += [("note", problem.text) for problem in observed.problems if not problem.blocks]
     rows += [("note", note) for note in view.notes]
+    rows += [row for row in of_storage if row[0] in _LAST_ROWS]
     if not standing.text:
         return rows
     is_cause = standing.state in ("failed", "lost") or any(problem.blocks for problem in observed.problems)
