@@ -133,6 +133,14 @@ def test_breakpoint_stops_and_c_continues(debug, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_it_has_the_hash_seed_of_the_job(debug):
+    text = "def train(config): print('bucket', hash('oak') % 1000)"
+    code, shown = debug(text, function="mine:train", env={"PYTHONHASHSEED": "7"}).end()
+    command = [sys.executable, "-c", "print('bucket', hash('oak') % 1000)"]
+    expected = subprocess.check_output(command, env={**os.environ, "PYTHONHASHSEED": "7"}, text=True)
+    assert (code, shown.count(expected)) == (0, 1), shown
+
+
 def test_q_and_control_c_end_it_without_a_traceback(debug):
     terminal = debug(TASK, task="mine:Tiny", train={"epochs": 1, "batch_size": 4})
     terminal.wait_for("(Pdb) ")

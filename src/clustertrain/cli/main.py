@@ -322,6 +322,7 @@ def run(
 def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: Unpack[RunOptions]) -> int:
     """Train one run to its end. Returns its exit code."""
     from clustertrain.api import Start
+    from clustertrain.job.start_environment import start_again_with_hash_seed
     from clustertrain.launchers.check import check_training_installed
     from clustertrain.launchers.known_runs import KnownRun, by_name
     from clustertrain.observe.screen import open_screen
@@ -330,6 +331,8 @@ def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: U
     start = Start.of("run", job_file, sets)
     if debug:
         check_training_installed("run")
+        if "clustertrain.worker.debug" not in sys.modules:  # of a grid the first point decides
+            start_again_with_hash_seed(start.job)
         from clustertrain.worker.debug import debug as train_here
 
         train_here(start.job)

@@ -13,7 +13,7 @@ file.py         read, validate and write job files
 yaml_reader.py  YAML that remembers the line and column of each key and value
 error_messages.py  the text of an error: the place, the value, the rule, the nearest valid key
 references.py   ${CLUSTERTRAIN_…} in args and env, which the worker replaces
-start_environment.py  which variables of `env` a process has from its start; hides the GPUs of a job without
+start_environment.py  which variables a process has from its start; hides the GPUs of a job without
 code_folders.py  the folders of `code`, and their places in a copy of all of them
 source.py       the user's code as text: the file, its syntax, the name in it
 identity.py     which keys decide what is computed, and their hash

@@ -24,7 +24,7 @@ from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offli
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of, with_values, without_references
 from clustertrain.job.source import check_arg_names, check_source
-from clustertrain.job.start_environment import without_gpus
+from clustertrain.job.start_environment import hash_seed, without_gpus
 from clustertrain.node.installed import (
     how_to_install,
     how_to_install_loggers,
@@ -210,7 +210,8 @@ def _import_and_rehearse(
     if job.task and _is_submit_side():
         return ["the code was not imported: torch is not installed here"]
     request = CheckRequest(dump_job(job), world_size, elsewhere)
-    report = run_check(request, {**os.environ, **env, **without_gpus(job)}, DEADLINE_S, fork)
+    environment = {**os.environ, **hash_seed(job), **env, **without_gpus(job)}
+    report = run_check(request, environment, DEADLINE_S, fork)
     if not report.ended:
         ended = f"the check of the code was ended after {DEADLINE_S:g} s, in the {report.phase}"
         return [*report.notes, ended]

@@ -64,6 +64,7 @@ def test_the_rayjob_ends_restarts_and_locks_its_doors(make_job):
     for environment in environments:
         assert environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
         assert callable(load_class(environment["RAY_START_HOOK"]))
+        assert environment["PYTHONHASHSEED"] == "0", "of the fork server and of Ray, before a worker exists"
 
 
 def test_the_one_version_of_ray_is_that_of_the_constraints():

@@ -81,6 +81,7 @@ def test_the_resources_the_folder_and_the_env_of_the_job_belong_to_it(tmp_path, 
     before = start_of(plain, 2)
     assert start_of(plain, 1) != before
     assert start_of(job(env={"A": "1"}), 2) != before
+    assert start_of(job(train={"epochs": 2, "batch_size": 8, "seed": 5}), 2) != before, "PYTHONHASHSEED"
     umask = os.umask(0o027)
     try:
         assert start_of(plain, 2) != before

@@ -67,6 +67,22 @@ def test_no_secret_and_no_task_of_srun_gets_through():
     assert found["CLUSTERTRAIN_CODE"] == "/code:/lib"
 
 
+def in_step(monkeypatch, number):
+    """Make this process a task of this SLURM job."""
+    step = {"SLURM_JOB_ID": number, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1", **SCRIPT}
+    for name, value in step.items():
+        monkeypatch.setenv(name, value)
+    return read_start_of_job()[0].nodes[0]
+
+
+def test_ray_and_the_fork_server_start_with_the_hash_seed_of_the_job(tmp_path, monkeypatch):
+    host = in_step(monkeypatch, "101")
+    monkeypatch.setenv("CLUSTERTRAIN_TOKEN", "s3cret")
+    job = parse_job("name: a\ntask: m:T\ntrain: {epochs: 1, batch_size: 1, seed: 5}\n", "job.yaml")
+    start = SimpleNamespace(job=job, options=Options(), host=host, folder=tmp_path, code=[])
+    assert prepare_node(start, "127.0.0.1").environment["PYTHONHASHSEED"] == "5"
+
+
 def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, monkeypatch):
     """The digits of 101 and 110 have the same sum."""
     seeds = []
@@ -78,10 +94,7 @@ def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, m
     monkeypatch.setattr(module, "free_block", free_block)
     start = SimpleNamespace(job=parse_job("name: a\nfunction: m:f\n", "job.yaml"), options=Options())
     for number in ("101", "110"):
-        step = {"SLURM_JOB_ID": number, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1", **SCRIPT}
-        for name, value in step.items():
-            monkeypatch.setenv(name, value)
-        start.host = read_start_of_job()[0].nodes[0]
+        start.host = in_step(monkeypatch, number)
         with pytest.raises(ClusterError):
             prepare_node(start, "127.0.0.1")
     assert seeds[0] != seeds[1]

@@ -15,6 +15,7 @@ from typing import Any
 from clustertrain import variables
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
+from clustertrain.job.start_environment import hash_seed
 from clustertrain.launchers.kubernetes.keys.pod_sections import KIT_FOLDER, RunAs, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
     disk_limit,
@@ -282,6 +283,7 @@ def _environment(run: PodJob, more: dict[str, str]) -> list[dict[str, Any]]:
         variables.JOB: JOB_FILE,
         variables.RAYJOB: run.job.name,
         variables.VERSION: __version__,
+        **hash_seed(run.job),
         **more,
     }
     found = {variables.NAMESPACE: "metadata.namespace", variables.POD: "metadata.name"}

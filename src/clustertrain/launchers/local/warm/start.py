@@ -15,6 +15,7 @@ from pathlib import Path
 
 from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
+from clustertrain.job.start_environment import hash_seed
 from clustertrain.node.limits import read_limits
 from clustertrain.version import __version__
 
@@ -46,6 +47,7 @@ def start_of(job: Job, world_size: int) -> dict[str, str]:
         "code": job.code,
         "scratch": job.scratch,
         "the kind of entry point": job.is_script,
+        "train.seed": hash_seed(job),
         "resources.workers": world_size,
         "resources.cpus_per_worker": resources.cpus_per_worker,
         "resources.gpus_per_worker": resources.gpus_per_worker,

@@ -10,6 +10,7 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.job.start_environment import hash_seed
 from clustertrain.launchers.one_host import check_installed
 from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
 from clustertrain.launchers.slurm.agent.allocation import (
@@ -103,6 +104,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
         "TMPDIR": str(temporary_folder(start.folder)),
         variables.MEMORY_DIR: str(memory_folder(start.folder)),
         variables.SPOOL: str(spool_base()),
+        **hash_seed(start.job),
     }
     environment = node_environment(
         {**os.environ, **own},
