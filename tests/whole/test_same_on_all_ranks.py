@@ -1,6 +1,7 @@
 """What the user's code draws or orders before a training is the same on all ranks and at every start."""
 
 import os
+import random
 import subprocess
 import sys
 
@@ -32,6 +33,41 @@ class Forest(Task):
     def train_data(self, data):
         return Trees()
     eval_data = train_data
+"""
+HOLDOUT = """
+import random
+import numpy, torch
+from torch.utils.data import Subset, TensorDataset
+from clustertrain import Task
+
+class Holdout(Task):
+    lr = 0.01
+    def __init__(self):
+        self.ids = list(range(200))
+        random.shuffle(self.ids)
+        print("held out", sorted(self.ids[160:]), flush=True)
+        print("others", numpy.random.permutation(9), torch.randperm(9).tolist(), flush=True)
+    def model(self):
+        return torch.nn.Linear(8, 2)
+    def full(self):
+        x = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
+        return TensorDataset(x, (x.sum(1) > 0).long())
+    def train_data(self, data):
+        return Subset(self.full(), self.ids[:160])
+    def eval_data(self, data):
+        return Subset(self.full(), self.ids[160:])
+"""
+OWN_LOOP = """
+import os, random, signal
+import torch.distributed as dist
+
+def train(args):
+    print("held out", sorted(random.sample(range(200), 40)), flush=True)
+    dist.barrier()
+    if not os.path.exists(args["started"]) and dist.get_rank() == 0:
+        open(args["started"], "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
 """
 BUCKET = "print('bucket', hash('oak') % 1000, flush=True)"
 
@@ -86,3 +122,34 @@ def test_the_bucket_of_a_hash_is_the_same_in_a_function_and_a_script(
     run = make_run("buckets", **sections, **write(tmp_path, text))
     start(run, checked=True).end(0)
     assert printed(run, "bucket") == 2 * [in_python(BUCKET, seed).split()[1]]
+
+
+def test_a_split_drawn_by_a_task_is_that_of_the_seed_on_all_ranks_and_after_a_resume(
+    make_run, start, tmp_path
+):
+    train = {"epochs": 1, "batch_size": 8, "seed": 3}
+    run = make_run("holdout", task="mine:Holdout", train=train, **write(tmp_path, HOLDOUT))
+    output = start(run).end(0)
+    run.job_file.write_text(run.job_file.read_text().replace("epochs: 1", "epochs: 2"))
+    output += start(run).end(0)
+    ids = list(range(200))
+    random.Random(3).shuffle(ids)
+    assert printed(run, "held out") == 4 * [str(sorted(ids[160:]))]
+    assert len({*printed(run, "others")}) == 1
+    assert "is another one on" not in output
+    assert (run.attempt.n, run.result.step) == (2, 20)
+
+
+def test_a_split_drawn_by_a_function_is_that_of_the_recorded_seed_on_all_ranks_and_at_every_start(
+    make_run, start, tmp_path
+):
+    args = {"started": str(tmp_path / "started")}
+    keys = {"function": "mine:train", "args": args, "failures": {"retries": 1}}
+    run = make_run("drawn", **keys, **write(tmp_path, OWN_LOOP))
+    start(run).end(0)
+    assert run.result.restarts == 1
+    of_seed = random.Random(run.run_dir.function_seed.read().value)
+    assert printed(run, "held out") == 4 * [str(sorted(of_seed.sample(range(200), 40)))]
+    before = run.run_dir
+    run.start("--no-ray", "--fresh").end(0)
+    assert run.run_dir.function_seed.read() != before.function_seed.read()

@@ -354,7 +354,7 @@ def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: U
 def up(job_file: str, sets: tuple[str, ...], idle: str) -> None:
     """Keep a Ray ready on this machine for the next `run`. It then imports neither torch nor Ray.
 
-    It serves JOBFILE and every job with the same code folder, env and resources; a run with another
+    It serves JOBFILE and every job with the same code folder, env, seed and resources; a run with another
     environment starts its own. Each run gets a new Ray, and none of your code is imported before. `up` again
     shows the state.
     """

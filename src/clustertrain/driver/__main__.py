@@ -259,6 +259,7 @@ def _group_start(run: _Run, policy: Any) -> Any:
         job_yaml=run.job_yaml,
         env=run.job.env,
         is_script=run.job.is_script,
+        is_function=run.job.function is not None,
         most_workers=run.world_sizes[-1],
         limits=run.job.failures.watchdog,
     )

@@ -3,6 +3,7 @@
     <storage>/<name>/
       g<k>/                       a generation: `--fresh` starts the next one and keeps the old one
         job.yaml                  the job as the newest attempt runs it
+        seed.json                 of a run of a function: the seed with which it begins
         submissions/              the jobs that were submitted to schedulers
           <digest>/               a snapshot: job.yaml, code.tar.gz and source.json
           slurm-<id>.json         a job of a scheduler; slurm-<id>.ended.json if `stop` cancelled it
@@ -381,6 +382,10 @@ class RunDir:
         """The scheduler's last answer about a job that is over."""
         key = f"{self._submissions_key}/{scheduler}-{job_id}.verdict.json"
         return RecordFile(self.store, key, records.SchedulerEnd)
+
+    @property
+    def function_seed(self) -> RecordFile[records.FunctionSeed]:
+        return RecordFile(self.store, f"{self.key}/seed.json", records.FunctionSeed)
 
     def submissions(self) -> list[records.SchedulerJob]:
         """The records of the jobs that were submitted, oldest first."""

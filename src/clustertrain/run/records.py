@@ -203,6 +203,14 @@ class BestCheckpoint:
 
 
 @dataclass(frozen=True)
+class FunctionSeed:
+    """The seed of the random states with which a function begins, on every rank and at every start. It is
+    drawn at the first start of a generation."""
+
+    value: int
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of an attempt.
 

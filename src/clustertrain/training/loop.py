@@ -15,6 +15,7 @@ from torch import nn
 
 from clustertrain.training.copied_step import CopiedStep
 from clustertrain.training.data.loader_kinds import loader_of, order_of
+from clustertrain.training.data.same_samples import differing_sample
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
@@ -97,6 +98,8 @@ def train(
         why, skipped = "" if done else stopping.text, precision.scaler.skipped_steps
         return TrainResult(start.step, start.epoch, state["metrics"], True, why, skipped)
 
+    datasets = {"train_data": training_data, "eval_data": eval_data}
+    warnings = order.limit_text, difference, differing_sample(task, datasets, settings.seed, rank_info)
     loader, settings = loader_of(task, training_data, order, rank_info, note)
     evaluation = None
     if eval_data is not None:
@@ -114,7 +117,7 @@ def train(
         first = next(batches)
         flops = settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
         loop.watch.count_flops(model, first, precision, counted=flops)
-        loop.begin(state, (order.limit_text, difference), (sharding, kernels_in_use(rank_info.device)))
+        loop.begin(state, warnings, (sharding, kernels_in_use(rank_info.device)))
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
     end, skipped = loop.position, precision.scaler.skipped_steps

@@ -23,6 +23,7 @@ class RestartPlan:
     resumes_script: bool = False  # a script left a file in its checkpoint folder
     alarms: int = 0  # earlier starts of this attempt that a watchdog ended
     claimed_s: float = math.inf  # when the restart was claimed, by the driver's clock
+    function_seed: int = 0  # of the random states with which a function begins
     kept_mark: int = 0  # of the state in the nodes' memory that is the checkpoint; 0: it is in the storage
 
     @property

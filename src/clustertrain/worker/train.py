@@ -25,6 +25,7 @@ from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.measured.memory_snapshot import memory_snapshot
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import Host
+from clustertrain.training.ranks.rng import seed_all
 from clustertrain.training.settings import Train, TrainSettings
 from clustertrain.training.step.kernels import use_fast_kernels
 from clustertrain.worker.code.build_task import make_task
@@ -114,6 +115,7 @@ def settings_of(job: Job) -> TrainSettings:
 
 @marks_of_output()
 def _run_function(run: WorkerRun, job: Job, place: Place) -> Outcome:
+    seed_all(run.plan.function_seed, rank=0)
     rank_session = call_function(job, _rank_info(place), run, worker_state.data)
     rank_session.end()
     run.finish()

@@ -28,8 +28,8 @@ from clustertrain.job.sections import Watchdog
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint, overtaken_by
-from clustertrain.run.folder import JOB_YAML, Attempt, Restart
-from clustertrain.run.records import RestartClaim, ResumePoint
+from clustertrain.run.folder import JOB_YAML, Attempt, Restart, RunDir
+from clustertrain.run.records import FunctionSeed, RestartClaim, ResumePoint
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
@@ -57,6 +57,7 @@ class GroupStart:
     job_yaml: str
     env: dict[str, str] = field(default_factory=dict, repr=False)
     is_script: bool = False
+    is_function: bool = False
     most_workers: int = 1
     limits: Watchdog
 
@@ -260,11 +261,17 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
         resumes_script,
         alarms=sum(failure is not None and failure.error == "watchdog" for failure in failures),
         claimed_s=claimed_s,
+        function_seed=_function_seed(attempt.run) if config.is_function else 0,
         kept_mark=found.mark if isinstance(found, KeptState) else 0,
     )
     if config.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))
     return plan
+
+
+def _function_seed(run: RunDir) -> int:
+    own = FunctionSeed(secrets.randbits(32))
+    return own.value if run.function_seed.create(own) else (run.function_seed.read() or own).value
 
 
 def _claimed(attempt: Attempt) -> tuple[Restart | None, Restart]:

@@ -169,14 +169,17 @@ def loaded(loader: DataLoader[Any]) -> Iterator[Any]:
         yield value
 
 
-def sent_copy(fetch: Any, processes: int | str = "auto") -> tuple[Any, int]:
+def sent_copy(fetch: Any, processes: int | str = "auto", file: BytesIO | None = None) -> tuple[Any, int]:
     """What a loader process gets, and the bytes of the tensors and arrays in it. Here the copy shares them
     with `fetch`: they always pickle, and may be large.
+
+    Args:
+        file: takes the bytes of all else.
 
     Raises:
         JobError: the data set or the collate function cannot be pickled.
     """
-    file, arrays = BytesIO(), []
+    file, arrays = file or BytesIO(), []
     pickler = ForkingPickler(file)
 
     def left_out(value: Any) -> int | None:

@@ -21,18 +21,20 @@ Keys = tuple[str, ...]
 
 def make_task(cls: type[Task], job: Job) -> Task:
     """The Task with the job's args, and with the loss and the metrics of the job file. Its Shards read S3 and
-    the web.
+    the web. Before its __init__ the random states are those of the seed, on every rank and at every start.
 
     Raises:
         JobError: its __init__ raises an exception, or `bind_parts` refuses the others.
         Exception: from __init__, of the network, the storage, the memory or a GPU.
     """
     from clustertrain.training.data.shards import set_opener  # torch takes time to import
+    from clustertrain.training.ranks.rng import seed_all
     from clustertrain.training.task_errors import OF_THE_MACHINE, said
     from clustertrain.worker.data.shard_source import ShardOpener
 
     set_opener(ShardOpener(job.storage.location))
     args = args_of(cls, job)
+    seed_all(job.train.seed if job.train is not None else 0, rank=0)
     try:
         task = cls(**args)
     except (ClusterTrainError, *OF_THE_MACHINE):

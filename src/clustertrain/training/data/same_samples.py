@@ -1,0 +1,124 @@
+"""The ranks have the same data: three samples of each map-style data set are compared before the first step.
+
+Where each rank draws a split for itself, or two nodes list a folder in another order, one rank trains on what
+another one holds out, and no number shows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from io import BytesIO
+from itertools import chain
+from typing import Any
+
+import torch
+
+from clustertrain.errors import JobError
+from clustertrain.training.data.loading import Fetch, sent_copy
+from clustertrain.training.data.sampling import MicroBatch
+from clustertrain.training.data.shards import Shards
+from clustertrain.training.data.streaming import is_stream
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects
+from clustertrain.training.task import Task
+
+_WITHIN_S = 2.0
+_MOST_RANKS = 3  # in the warning
+
+
+def differing_sample(task: Task, datasets: Mapping[str, Any], seed: int, rank_info: RankInfo) -> str | None:
+    """Compare the first, the middle and the last sample of these data sets over the ranks, as far as that
+    takes two seconds; all ranks call it. Their random numbers are those of `seed` on every rank.
+
+    Args:
+        datasets: by the methods of the task that returned them.
+
+    Returns:
+        a warning that names the first sample that differs.
+    """
+    if rank_info.world_size == 1:
+        return None
+    own: dict[tuple[str, int], bytes] = {}
+    ends_s = time.monotonic() + _WITHIN_S
+    for method, dataset in datasets.items():
+        if dataset is not None and not isinstance(dataset, Shards) and not is_stream(dataset):
+            own |= {(method, index): digest for index, digest in _digests(dataset, seed, ends_s)}
+    of_ranks = gather_objects(own, rank_info)
+    for sample in dict.fromkeys(chain.from_iterable(of_ranks)):
+        ranks: dict[bytes, list[int]] = {}
+        for rank, found in enumerate(of_ranks):
+            if sample in found:
+                ranks.setdefault(found[sample], []).append(rank)
+        if len(ranks) > 1:
+            method, index = sample
+            (first, *_), *others = ranks.values()
+            differ = _ranks_text(sorted(chain.from_iterable(others)))
+            return (
+                f"sample {index} of {type(task).__name__}.{method}() is another one on {differ} than on rank "
+                f"{first}: one rank may train on what another holds out. Draw a split with one seed for all "
+                "ranks, and sort what a folder lists"
+            )
+    return None
+
+
+def _ranks_text(ranks: list[int]) -> str:
+    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_MOST_RANKS]))}{more}"
+
+
+def _digests(dataset: Any, seed: int, ends_s: float) -> Iterator[tuple[int, bytes]]:
+    """The digests of the samples that are the same if they are fetched again: another one has a time in it,
+    or random numbers of its own. Samples that raise an error have none, because the loader reports it.
+
+    A copy fetches them: a file that it opens stays closed in the data set, and a counter as it is.
+    """
+    try:
+        fetch = Fetch(dataset, list)
+        with suppress(JobError):  # it cannot be pickled, and no process gets a copy of it
+            fetch, _ = sent_copy(fetch, file=_UntilLate((time.monotonic() + ends_s) / 2))
+        for index in sorted({0, len(dataset) // 2, len(dataset) - 1}):
+            found = []
+            for _ in range(2):
+                found.append(_digest(fetch[MicroBatch([index], seed, 1.0, None)]))
+                if time.monotonic() > ends_s:
+                    return
+            if found[0] == found[1]:
+                yield index, found[0]
+    except Exception:  # noqa: BLE001  of the user's code, or of a sample that has no bytes
+        return
+
+
+class _UntilLate(BytesIO):
+    """Takes no more bytes after a time: a list of millions of names takes long to copy."""
+
+    def __init__(self, ends_s: float) -> None:
+        super().__init__()
+        self._ends_s = ends_s
+
+    def write(self, data: Any) -> int:
+        if time.monotonic() > self._ends_s:
+            raise TimeoutError
+        return super().write(data)
+
+
+def _digest(sample: Any) -> bytes:
+    file = BytesIO()
+    pickler = pickle.Pickler(file)
+    pickler.fast = True  # without references, which depend on what is one object
+    pickler.persistent_id = _plain  # type: ignore[method-assign]  # made to be replaced
+    pickler.dump(sample)
+    return hashlib.sha256(file.getbuffer()).digest()
+
+
+def _plain(value: Any) -> Any:
+    """The values of a tensor, which may be a part of a larger one, and the name of a file, whose folder may
+    be another one on each node. None for what is pickled as it is."""
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return str(value.dtype), tuple(value.shape), flat.numpy().tobytes()
+    if isinstance(value, str) and value.startswith("/"):
+        return value.rpartition("/")[2]
+    return None
