@@ -51,7 +51,7 @@ def test_an_attempt_has_the_diff_as_a_file_that_git_applies(code, tmp_path):
     (code / "train.py").write_text("lr = 0.2\n")
     attempt = RunDir.newest(str(tmp_path / "runs"), "a").attempt(1)
     attempt.claim.create(sample_claim())
-    record_provenance(attempt, read_source([str(code)]))
+    record_provenance(attempt, read_source([str(code)]), 0)
     found = attempt.provenance.read()
     assert found.source.repositories[0].changed and found.source.repositories[0].diff == ""
     assert any(each.startswith("pydantic==") for each in found.packages)
@@ -66,6 +66,6 @@ def test_binary_files_that_a_diff_only_names_are_counted(code, tmp_path):
     git(code, "add", "weights")
     (code / "train.py").write_text("Binary files are text here\n")
     attempt = RunDir.newest(str(tmp_path / "runs"), "a").attempt(1)
-    record_provenance(attempt, read_source([str(code)]))
+    record_provenance(attempt, read_source([str(code)]), 0)
     (found,) = attempt.provenance.read().source.repositories
     assert found.note == "binary files that the diff only names: 1"

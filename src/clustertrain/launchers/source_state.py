@@ -1,17 +1,25 @@
-"""The commit of a job's code and what differs from it, asked of git."""
+"""The commit of a job's code and what differs from it, asked of git; and the digests of its files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
 from clustertrain.launchers.shell import CommandFailed, run
 from clustertrain.run.records import Repository, Source
+from clustertrain.run.snapshot import code_files
 
 MOST_DIFF_BYTES = 1_000_000
 _MOST_UNTRACKED = 100
 _GIT_S = 20.0
+
+
+def source_of(job: Job) -> Source:
+    """The state of the code of a job, with its files."""
+    return replace(read_source(job.code), files=code_files(job))
 
 
 def read_source(folders: Sequence[str]) -> Source:

@@ -16,6 +16,7 @@ from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import CommandLine, to_type
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines, standing_attempt, was_refused
+from clustertrain.run.provenance import code_changes
 from clustertrain.run.records import Result
 from clustertrain.run.streams.history import newest_group
 from clustertrain.units import aligned, time_text
@@ -191,8 +192,9 @@ def _worker_rows(status: Status) -> list[Row]:
 
 
 def _change_rows(status: Status) -> list[Row]:
-    """Where the job was changed, and how; a row for each key."""
-    return [("" if n else "changes", line) for n, line in enumerate(change_lines(status.run))]
+    """Where the job and its code were changed, and how; a row for each key, and each change of the code."""
+    of_job = [("" if n else "changes", line) for n, line in enumerate(change_lines(status.run))]
+    return of_job + [("" if n else "code", each.text) for n, each in enumerate(code_changes(status.run))]
 
 
 def _gpu_rows(status: Status) -> list[Row]:

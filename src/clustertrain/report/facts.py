@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
 from clustertrain.errors import JobError, StorageError
@@ -15,10 +15,11 @@ from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.report.curves import Curve, curves_of
 from clustertrain.report.svg import Span
+from clustertrain.run.claims import attempts_that_trained
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines
 from clustertrain.run.recorded_job import newest_job
-from clustertrain.run.records import Provenance
+from clustertrain.run.records import Provenance, Repository, Source
 from clustertrain.run.streams.history import curve, events_of_attempt
 from clustertrain.units import time_text
 
@@ -40,6 +41,22 @@ class Happened:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Steps that were trained with one state of the code.
+
+    Attributes:
+        begins: such as "step 161"; of a script "attempt 2".
+        changed: the files that changed before, in one line.
+        diff_uri: the file with the changes since the commit, if there are any.
+    """
+
+    begins: str
+    repositories: tuple[Repository, ...]
+    changed: str = ""
+    diff_uri: str = ""
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """A run, as far as its files can be read.
 
@@ -50,6 +67,7 @@ class RunFacts:
         changes: of the job between two attempts.
         provenance: of the newest attempt that has one, whose folder is `attempt_uri`.
         diff: the changes since the commit; their beginning, if they are long.
+        stretches: the states of the code with which the run was trained, oldest first.
         missing: what could not be read, or was not measured.
     """
 
@@ -66,6 +84,7 @@ class RunFacts:
     provenance: Provenance | None = None
     attempt_uri: str = ""
     diff: str = ""
+    stretches: tuple[Stretch, ...] = ()
     missing: tuple[str, ...] = ()
 
 
@@ -92,7 +111,7 @@ def facts_of(run: RunDir, status: StoredStatus, most_points: int) -> RunFacts:
     provenance, diff, attempt_uri = None, "", ""
     for attempt in part("attempts", run.attempts) or []:
         if (found := part("provenance", attempt.provenance.read)) is not None:
-            provenance, attempt_uri = found, attempt.uri
+            provenance, attempt_uri = replace(found, source=Source(found.source.repositories)), attempt.uri
             diff = part("diff", _diff, attempt) or ""
         of_attempt = part("events", events_of_attempt, attempt) or []
         events += of_attempt
@@ -117,6 +136,7 @@ def facts_of(run: RunDir, status: StoredStatus, most_points: int) -> RunFacts:
         provenance=provenance,
         attempt_uri=attempt_uri,
         diff=diff[: most_points * _DIFF_CHARACTERS],
+        stretches=tuple(part("code", _stretches, run) or ()),
         missing=tuple(missing),
     )
 
@@ -162,6 +182,28 @@ def _held(attempt: Attempt, events: Sequence[Mapping[str, Any]], *, alive: bool)
 
 def _span(lane: str, start: float, end: float, text: str, colour: int) -> Span:
     return Span(lane, start, end, f"{text}, {time_text(end - start)}", colour)
+
+
+def _stretches(run: RunDir) -> list[Stretch]:
+    found: list[Stretch] = []
+    state: list[tuple[str, str | None, bool]] = []
+    for attempt, claim in attempts_that_trained(run):
+        if (known := attempt.provenance.read()) is None:
+            continue
+        repositories, change = known.source.repositories, known.code_change
+        before, state = state, [(each.folder, each.commit, each.changed) for each in repositories]
+        if found and change is None and state == before:
+            continue
+        has_diff = any(each.changed for each in repositories)
+        found.append(
+            Stretch(
+                f"step {claim.resumes + 1}" if claim.files is None or not found else f"attempt {attempt.n}",
+                repositories,
+                change.text if change is not None else "",
+                attempt.run.store.uri(attempt.diff_key) if has_diff else "",
+            )
+        )
+    return found
 
 
 def _diff(attempt: Attempt) -> str:

@@ -166,7 +166,7 @@ def origin(run: RunFacts) -> str:
         commands.append(f"{aws} {shlex.quote(job)} {again}.yaml")
         job = f"{again}.yaml"
     commands.append(str(typed("run", job, (f"name={again}",))))
-    parts = [code("\n".join(commands))]
+    parts = [code("\n".join(commands)), code_of_stretches(run)]
     if known is not None:
         machine = (
             f"{known.host}, {known.cpus or '?'} CPUs, {size_text(known.memory_bytes or 0)}, {known.platform}"
@@ -182,6 +182,24 @@ def origin(run: RunFacts) -> str:
         ranks = "\n".join(map(_rank_text, run.status.ranks))
         parts.append(details(f"{len(run.status.ranks)} ranks", code(ranks)))
     return "".join(parts)
+
+
+def code_of_stretches(run: RunFacts) -> str:
+    """The code of each stretch of steps, if it has changed."""
+    if len(run.stretches) < 2:
+        return ""
+    rows = [
+        (
+            f"from {each.begins}",
+            "; ".join(map(repository_text, each.repositories)),
+            each.diff_uri,
+            each.changed,
+        )
+        for each in run.stretches
+    ]
+    head = ("steps", "code", "its changes since the commit", "changed before")
+    what = "<p>The code changed between attempts; the commands have the newest.</p>"
+    return what + table(head, rows, "code of the steps")
 
 
 def _rank_text(rank: Mapping[str, Any]) -> str:

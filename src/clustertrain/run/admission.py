@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,7 @@ def claim_next_attempt(
     run: RunDir | None = None,
     allocation: SchedulerStart | None = None,
     before_claim: Callable[[int], object] | None = None,
-    read_source: Callable[[Sequence[str]], Source] | None = None,
+    read_source: Callable[[Job], Source] | None = None,
 ) -> tuple[RunDir, Attempt | Result]:
     """Claim the next attempt of the job's run. If the run is already finished, returns its result instead.
 
@@ -71,7 +72,7 @@ def claim_next_attempt(
             used. Called only if training is left to do.
         before_claim: called with the world size after all other checks. It may refuse the start, and it may
             take seconds: of two starts at the same time, the first to claim runs.
-        read_source: reads the state of the code's repositories, where the start sees them.
+        read_source: reads the state of the job's code, where the start sees it.
         run: the generation to continue, if it was chosen before. Default: the newest.
         allocation: the scheduler's names for this start, for the claim. An earlier start of the same job of
             the scheduler is known to be over.
@@ -83,6 +84,7 @@ def claim_next_attempt(
         ClusterError: another process runs it, or the resources suffice for too few workers.
         StorageError: the storage is not writable, or with S3 the spool of this node.
     """
+    began = time.time()
     check_set(job.start_texts, os.environ)
     check_storage(job.storage.location)
     run = run or RunDir.newest(job.storage.location, job.name)
@@ -122,8 +124,9 @@ def claim_next_attempt(
     if options.snapshot:
         source = run.snapshot_source(options.snapshot).read()
     else:
-        source = read_source(job.code) if read_source is not None else None
-    record_provenance(attempt, source or Source())
+        source = read_source(job) if read_source is not None else None
+    if (change := record_provenance(attempt, source or Source(), began)) is not None:
+        echo(f"note: {change.text}")
     return run, attempt
 
 

@@ -149,6 +149,22 @@ def progress_of(run: RunDir) -> Progress:
     return Progress(_newest_step(found), None if found else _scripts_files(run))
 
 
+def attempts_that_trained(run: RunDir) -> list[tuple[Attempt, Claim]]:
+    """The attempts after which there was more to resume from than before, oldest first; and the newest one,
+    until it has a result."""
+    found: list[tuple[Attempt, Claim]] = []
+    later: Progress | None = None
+    for attempt in reversed(run.attempts()):
+        if (claim := attempt.claim.read()) is None:
+            continue
+        if later is None and attempt.result.exists():
+            later = progress_of(run)
+        if claim.progress != later:
+            found.insert(0, (attempt, claim))
+        later = claim.progress
+    return found
+
+
 def _scripts_files(run: RunDir) -> str | None:
     """A checksum of names, sizes and times of the files in a script's checkpoint folder. Hidden files are
     omitted: they are unfinished saves, and an attempt that dies in its first save is not progress."""

@@ -7,12 +7,15 @@ new record_file.FORMAT_VERSION, which an older reader refuses.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clustertrain.job.identity import Change
 from clustertrain.node.processes import Process
 from clustertrain.run.states import STATES
 from clustertrain.version import __version__
+
+MOST_NAMES = 3  # of files in a line
 
 # ------------------------------------------------------------------------------------------- an attempt
 
@@ -121,10 +124,42 @@ class Repository:
 
 
 @dataclass(frozen=True)
+class CodeFile:
+    """A file of the code or of `data`: a digest of its content, and when it was last changed, in seconds
+    since 1970. None for source code and `data`, which no run writes."""
+
+    digest: str
+    changed_at: float | None = None
+
+
+@dataclass(frozen=True)
 class Source:
-    """The repositories of the job's code; none if nobody saw them, as of a rendered RayJob."""
+    """The repositories of the job's code, and its files by name; none if nobody saw them, as of a rendered
+    RayJob."""
 
     repositories: tuple[Repository, ...] = ()
+    files: Mapping[str, CodeFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CodeChange:
+    """Files of the code that differ from those of the newest attempt before that trained.
+
+    Attributes:
+        since: "step 160", from which this attempt resumes, or "attempt 1" for a script.
+    """
+
+    files: tuple[str, ...]
+    since: str
+
+    @property
+    def text(self) -> str:
+        """In one line, such as `task.py has changed since step 160`."""
+        *others, last = self.files
+        if len(others) >= MOST_NAMES:
+            others, last = others[:MOST_NAMES], f"{len(self.files) - MOST_NAMES} more"
+        names = f"{', '.join(others)} and {last} have" if others else f"{last} has"
+        return f"{names} changed since {self.since}"
 
 
 @dataclass(frozen=True)
@@ -135,6 +170,7 @@ class Provenance:
         source: the code. Of a submitted job, as it was at the submission.
         packages: those of the Python that claimed the attempt, as `name==version`.
         host: where that was; the event `group_started` has the hosts and GPUs of the ranks.
+        code_change: None if the code is that of the attempt before, or unknown.
     """
 
     source: Source
@@ -145,6 +181,7 @@ class Provenance:
     cpus: int | None = None
     memory_bytes: int | None = None
     version: str = __version__
+    code_change: CodeChange | None = None
 
 
 @dataclass(frozen=True)

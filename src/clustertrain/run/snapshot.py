@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import tarfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,6 +28,7 @@ from clustertrain.job.code_folders import is_own, places
 from clustertrain.job.file import record_of
 from clustertrain.job.model import Job
 from clustertrain.regular_file import read_file
+from clustertrain.run.records import CodeFile
 from clustertrain.run.run_address import run_names
 from clustertrain.staging.archive import extract, wrong_name
 from clustertrain.storage import Location, local_path, open_store
@@ -41,6 +43,12 @@ _LEFT_OUT = {
 # They mark a virtual environment and a cache, whatever the folder's name is.
 _MARKS_OF_LEFT_OUT = ("pyvenv.cfg", "CACHEDIR.TAG")
 _RUN = 0o100
+# What code_files leaves out: hidden files, what people read, and what a terminal or a scheduler writes.
+_NOT_COMPARED = re.compile(r"\..*|.*\.(md|rst|log|out|err)")
+_SOURCE_CODE = (".py", ".pyx", ".ipynb", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
+_MOST_DIGESTED_BYTES = 10_000_000
+_COMPARED_WITHIN_S = 2.0
+_JOB_FILE = re.compile(rb"^(task|function|script|module):", re.MULTILINE)
 
 FileId = tuple[int, int]
 
@@ -90,6 +98,40 @@ def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot
     hashed = hashlib.sha256(f"{len(job_yaml)}\n".encode() + job_yaml)
     hashed.update(packed.getbuffer())
     return Snapshot(job_yaml, gzip.compress(packed.getbuffer(), 6, mtime=0), hashed.hexdigest()[:16])
+
+
+def code_files(job: Job) -> dict[str, CodeFile]:
+    """The files of the code and the local files of `data`, for a later start that compares them. None if
+    there are more than a snapshot may have, or they cannot be read within two seconds. Changes of a job file
+    are reported by its keys."""
+    found: dict[str, CodeFile] = {}
+    total_bytes, ends_s = 0, time.monotonic() + _COMPARED_WITHIN_S
+    try:
+        for name, data in job.data.items():
+            if (path := _local(Location(data.uri))) is not None and path.is_file():
+                found[f"data.{name}"] = CodeFile(_digest(path, path.stat().st_size))
+        for entry in _entries_of_all(job, _NOT_COMPARED):
+            total_bytes += entry.size_bytes if entry.size_bytes <= _MOST_DIGESTED_BYTES else 0
+            if time.monotonic() > ends_s or total_bytes > MOST_BYTES or len(found) >= MOST_FILES:
+                return {}
+            if entry.is_folder or not entry.size_bytes or _is_job_file(entry):
+                continue
+            changed_at = None if entry.name.endswith(_SOURCE_CODE) else entry.path.stat().st_mtime
+            found[entry.name] = CodeFile(_digest(entry.path, entry.size_bytes), changed_at)
+    except (JobError, StorageError, OSError):
+        return {}
+    return found
+
+
+def _digest(path: Path, size_bytes: int) -> str:
+    """Of the content; of a large file, which takes long to read, only its size."""
+    if size_bytes > _MOST_DIGESTED_BYTES:
+        return f"{size_bytes} bytes"
+    return hashlib.sha256(_read(path)).hexdigest()[:16]
+
+
+def _is_job_file(entry: _Entry) -> bool:
+    return entry.name.endswith((".yaml", ".yml")) and _JOB_FILE.search(_read(entry.path)) is not None
 
 
 def unpack(archive: Path, into: Path) -> None:

@@ -15,7 +15,7 @@ from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
 from clustertrain.launchers.local.warm.commands import take
 from clustertrain.launchers.one_host import driver_environment, ray_address, world_sizes_here
-from clustertrain.launchers.source_state import read_source
+from clustertrain.launchers.source_state import source_of
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
@@ -83,7 +83,7 @@ def run_local(
                 lambda: world_sizes_here(job),
                 screen.echo,
                 before_claim=check,
-                read_source=read_source,
+                read_source=source_of,
             )
         if isinstance(begun, Result):
             return run, begun

@@ -8,7 +8,7 @@ from pathlib import Path
 from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.source_state import read_source
+from clustertrain.launchers.source_state import source_of
 from clustertrain.observe.screen import Screen
 from clustertrain.observe.tables import print_ending
 from clustertrain.run.admission import Options, claim_next_attempt
@@ -55,7 +55,7 @@ def run_to_its_end(
     world_sizes: Callable[[], Sequence[int]],
     supervise: Callable[[Attempt], Result],
     run: RunDir | None = None,
-    read_source: Callable[[Sequence[str]], Source] = read_source,
+    read_source: Callable[[Job], Source] = source_of,
 ) -> Result:
     """Claim the next attempt, run it, send its streams and print its end; if the run is already finished,
     only return its result.

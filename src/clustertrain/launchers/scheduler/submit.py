@@ -17,7 +17,7 @@ from clustertrain.job.site import SiteJob
 from clustertrain.launchers.check import check_code
 from clustertrain.launchers.scheduler.interface import Handle, JobState, LaidOutJob, Plan, Scheduler
 from clustertrain.launchers.scheduler.status import status_of
-from clustertrain.launchers.source_state import read_source
+from clustertrain.launchers.source_state import source_of
 from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
@@ -71,7 +71,7 @@ def prepare(
     if job.world_sizes != given.world_sizes:  # the job file allows all of the given ones
         options = replace(options, allow_world_size_change=True)
     if not scheduler.reads_storage:
-        options = replace(options, source=read_source(job.code))
+        options = replace(options, source=source_of(job))
     plan = scheduler.plan(job, options)
     notes = [*scheduler.preflight(job, plan, options.command), *plan.notes, *idle_workers(scheduler, given)]
     if scheduler.reads_storage:
@@ -174,7 +174,7 @@ def _unset_variables(scheduler: Scheduler, job: Job) -> list[str]:
 def _snapshot(run: RunDir, job: Job, plan: Plan, options: Options) -> Submission:
     snapshot = take_snapshot(job, left_out=re.compile(plan.own_output) if plan.own_output else None)
     upload(run, snapshot)
-    run.snapshot_source(snapshot.digest).write(read_source(job.code))
+    run.snapshot_source(snapshot.digest).write(source_of(job))
     return submission_of(run, snapshot.digest, options)
 
 

@@ -160,10 +160,10 @@ def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
 
 
 def _source_json(source: Source) -> str:
-    """The record, without the diffs if the ConfigMap has no room for them."""
-    text = encoded(source).decode()
-    if len(text.encode()) <= _MOST_SOURCE_BYTES:
-        return text
+    """The record, without the files and then the diffs if the ConfigMap has no room for them."""
+    for each in (source, Source(source.repositories)):
+        if len(text := encoded(each)) <= _MOST_SOURCE_BYTES:
+            return text.decode()
     left_out = "the diff is left out: a ConfigMap has no room for it"
     short = (
         replace(each, diff="", note=left_out if each.diff else each.note) for each in source.repositories
