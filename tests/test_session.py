@@ -43,11 +43,16 @@ class StandIn:
 
 @pytest.fixture
 def begin():
-    def make(*, rank=0, steps=None, minutes=None):
+    def make(*, rank=0, steps=None, minutes=None, keep_best=None):
         run = StandIn()
         rank_info = RankInfo(rank, rank, 1, torch.device("cpu"))
         return run, Session(
-            run=run, rank_info=rank_info, data={}, args={}, save_every=SaveEvery(steps, minutes=minutes)
+            run=run,
+            rank_info=rank_info,
+            data={},
+            args={},
+            save_every=SaveEvery(steps, minutes=minutes),
+            keep_best=keep_best,
         )
 
     return make
@@ -86,6 +91,21 @@ def test_metrics_of_a_checkpoint_are_numbers(begin):
     for wrong in ("x", None, torch.ones(2), {}):
         with pytest.raises(JobError, match=r"session.save got metrics\['loss'\] = .*, which is not a number"):
             s.save(step=2, state={}, metrics={"loss": wrong})
+
+
+def test_the_first_metrics_have_that_of_keep_best_but_for_a_last_save(begin):
+    run, s = begin(keep_best="acuracy")
+    s.save(step=1, state={})
+    with pytest.raises(JobError, match=r"keep_best.metric is 'acuracy', but .* at step 2 has the metrics: "):
+        s.save(step=2, state={}, metrics={"loss": 1.0, "accuracy": 0.5})
+    run.pending = Requests(stop=True)
+    s.step_done(3)
+    s.save(step=3, state={}, metrics={"accuracy": 0.5})
+    assert [progress.step for _, progress in run.saves] == [1, 3]
+    run, s = begin(keep_best="accuracy")
+    for metrics in ({"accuracy": 0.5}, {"loss": 1.0}):  # the name is right, so other metrics may follow
+        s.save(step=len(run.saves), state={}, metrics=metrics)
+    assert len(run.saves) == 2
 
 
 def test_restore_returns_the_saved_state_its_step_and_random_numbers(begin):

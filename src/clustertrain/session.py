@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ class Session:
         data: Mapping[str, Path],
         args: Mapping[str, Any],
         save_every: SaveEvery,
+        keep_best: str | None = None,
     ) -> None:
         from clustertrain.training.ranks.distributed import StopLine
 
@@ -74,6 +76,7 @@ class Session:
         self.args = args
         self._run = run
         self._save_every_steps = save_every.steps
+        self._keep_best = keep_best  # the metric, until a save has given it: then its name is right
         self._stopped = False
         self._line = StopLine(rank_info, run.requests, save_every.minutes, _SLOW_STEP_S)
 
@@ -136,7 +139,8 @@ class Session:
         once, after its evaluation: a second save of it is not written.
 
         Raises:
-            JobError: a metric is not a number, or a tensor of one number.
+            JobError: a metric is not a number, or a tensor of one number; or the job's
+                `checkpoint.keep_best.metric` is none of them.
         """
         from clustertrain.training.ranks.rng import gather_rng
         from clustertrain.training.saving import save_on_all_ranks
@@ -150,9 +154,26 @@ class Session:
             metrics=_numbers(metrics or {}),
             reason="stop" if self._stopped else "steps",
         )
+        self._check_best(progress)
         self._line.saved()
         whole = {**state, "step": step, "rng_of_ranks": gather_rng(self.rank_info)}
         save_on_all_ranks(self._run, self.rank_info, whole, progress)
+
+    def _check_best(self, progress: SaveProgress) -> None:
+        """Refuse the first metrics without that of `keep_best`, which may be misspelt: the best checkpoint
+        would be removed. A last save is not refused, and rank 0's metrics alone are saved."""
+        given, metric = progress.metrics, self._keep_best
+        if metric is None or not given or self.rank != 0:
+            return
+        if metric in given:
+            self._keep_best = None
+        elif progress.reason != "stop":
+            near = get_close_matches(metric, given, n=1)
+            remedy = f"Did you mean {near[0]!r}?" if near else f"Use one of them, or save {metric!r} as well."
+            raise JobError(
+                f"checkpoint.keep_best.metric is {metric!r}, but session.save at step {progress.step} has "
+                f"the metrics: {', '.join(given)}.\n{remedy}"
+            )
 
     def log(self, *, step: int, loss: float | None = None, **metrics: float) -> None:
         """Write metrics of a step: numbers, or tensors and arrays of one element. Only rank 0 writes; the

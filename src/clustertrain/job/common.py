@@ -42,6 +42,7 @@ from clustertrain.version import __version__
 JOB_VERSION = 1
 """The newest version of the job file: a change of the meaning of a key raises it."""
 _ENTRY_POINTS = ("task", "function", "script", "module")
+_OF_FUNCTION = Checkpoint.model_validate({"every": {"minutes": 10}})
 StorageText = Annotated[str, written_as("path or URI")]
 
 
@@ -160,7 +161,7 @@ class CommonJob(Section):
             return {**data, "args": []}
         checkpoint = data.get("checkpoint") or {}
         if data.get("function") is not None and isinstance(checkpoint, dict):
-            return {**data, "checkpoint": {"every": {"minutes": 10}, **checkpoint}}
+            return {**data, "checkpoint": {"every": _OF_FUNCTION.every, **checkpoint}}
         return data
 
     @model_validator(mode="before")
@@ -202,6 +203,11 @@ class CommonJob(Section):
     def is_script(self) -> bool:
         """Whether the workers start it as a child process: a script or a module."""
         return self.script is not None or self.module is not None
+
+    @property
+    def has_own_checkpoint_section(self) -> bool:
+        """Whether the section `checkpoint` of a function says something else than without it."""
+        return self.checkpoint != _OF_FUNCTION
 
     @property
     def world_sizes(self) -> tuple[int, ...]:

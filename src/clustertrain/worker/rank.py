@@ -53,6 +53,7 @@ class WorkerRun:
         self.attempt = plan.ref.open()
         restart = self.attempt.restart(plan.restart)
         self.step = self._steps = 0
+        self.has_saved = False
         self.last_metrics: dict[str, float] = {}
         self.saves_in_background = job.checkpoint.async_
         # The ranks of a loop agree on the step to stop at; each process of a script gets its own signal.
@@ -209,6 +210,7 @@ class WorkerRun:
             self._saver.reserve(state)
 
     def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
+        self.has_saved = True
         self.strike.saving(progress.step)
         if self._requests and self._requests.is_resize and progress.reason == "stop":
             progress = replace(progress, reason="resize")

@@ -119,6 +119,9 @@ def _run_function(run: WorkerRun, job: Job, place: Place) -> Outcome:
     rank_session = call_function(job, _rank_info(place), run, worker_state.data)
     rank_session.end()
     run.finish()
+    has_checkpoint = run.has_saved or rank_session.stopped or run.plan.checkpoint is not None
+    if run.rank == 0 and job.has_own_checkpoint_section and not has_checkpoint:
+        run.note("warning", f"{job.function} ended without session.save: the run has no checkpoint")
     return Outcome(not rank_session.stopped, run.step, metrics=run.last_metrics)
 
 
@@ -132,6 +135,7 @@ def call_function(job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, 
         data=dict(data),
         args=args,
         save_every=job.checkpoint.periods,
+        keep_best=job.checkpoint.keep_best.metric if job.checkpoint.keep_best else None,
     )
     session.start_session(rank_session)
     host.phase("first_step", 0)
