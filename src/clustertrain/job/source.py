@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import decode_source, find_spec
 from itertools import islice
@@ -25,6 +26,8 @@ from clustertrain.units import shortened
 imported_now: list[str] = []
 """The names that this process imports from the user's code now: the start of a run refuses there."""
 
+_TRAINER = re.compile(r"ray\.(?:train|tune)\.(?:\w+\.)*(?:\w*Trainer|Tuner)")
+_CHECKPOINT = re.compile(r"ray\.(?:train|tune|air)\.(?:\w+\.)*(?:report|get_checkpoint)")
 _MOST_FOLDERS = 2000  # in the search for a similar name: `code` may contain a whole environment
 
 
@@ -47,6 +50,7 @@ def check_source(job: Job) -> None:
     else:
         kind, spec = ("task", job.task or "") if job.task else ("function", job.function or "")
         _check_name(folders, job, f"{kind}: {spec}", *spec.split(":"))
+    refuse_ray_train(folders, job)
     for keys, part in job.train.parts if job.train is not None else ():
         module, _, name = part.class_.rpartition(".")
         try:
@@ -89,6 +93,89 @@ def check_module(folders: Sequence[Path], job: Job) -> None:
         raise JobError(f"{what} is a package without __main__.py, which `python -m` cannot run.\n{has}")
     else:
         _check_installed(folders, job, what, module)
+
+
+def refuse_ray_train(folders: Sequence[Path], job: Job) -> None:
+    """Refuse code that leaves its checkpoints, or the start of its ranks, to Ray Train, as far as the text of
+    the entry file shows it.
+
+    Raises:
+        JobError: it does; names the line, and what to write instead.
+    """
+    module, _, function = (job.function or job.module or "").partition(":")
+    path = folders[0] / job.script if job.script else module and _module_file(folders, module)
+    try:
+        tree = ast.parse(read_file(path) if path else "")
+    except (SyntaxError, ValueError, OSError):  # of another Python, or reported where it is imported
+        return
+    names, nodes = _imported_names(tree), [*_reached(tree, function)]
+    calls = [(_full_name(node.func, names), node) for node in nodes if isinstance(node, ast.Call)]
+    what = f"{job.entry_point}: {job.function or job.script or job.module}"
+    own = "session.save(…) and session.restore() of clustertrain.session.current()"
+    fits = any(isinstance(node, ast.Attribute) and node.attr == "fit" for node in nodes)
+    if call := next((call for name, call in calls if fits and _TRAINER.fullmatch(name)), None):
+        loop = _loop_of(call, names, tree, module or (job.script or "").removesuffix(".py").replace("/", "."))
+        raise JobError(
+            f"{what} starts a {ast.unparse(call.func)}: each worker would start a Ray of its own and train "
+            f"the whole job.\nWrite `function: {loop}`, which each worker then runs, with {own} for its "
+            f"checkpoints.\nAt {path}:{call.lineno}."
+        )
+    kept = (call for name, call in calls if _CHECKPOINT.fullmatch(name) and _has_checkpoint(call, name))
+    if function and (call := next(kept, None)):
+        raise JobError(
+            f"{what} leaves its checkpoints to {ast.unparse(call.func)}: they would be kept nowhere, and the "
+            f"next start would begin anew.\nWrite {own} in its place.\nAt {path}:{call.lineno}."
+        )
+
+
+def _imported_names(tree: ast.Module) -> dict[str, str]:
+    """The names that a file imports under another name than their full one, with that."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.asname: each.name for each in node.names if each.asname}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    return names
+
+
+def _reached(tree: ast.Module, function: str) -> Iterator[ast.AST]:
+    """The nodes of a function, or of what runs with the file if it is "", and of what they name in it."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    defined = {each.name: each for each in tree.body if isinstance(each, kinds)}
+    left: list[ast.AST] = [each for each in tree.body if not function and not isinstance(each, kinds)]
+    left += [defined.pop(function)] if function in defined else []
+    while left:
+        for node in ast.walk(left.pop()):
+            yield node
+            if isinstance(node, ast.Name) and node.id in defined:
+                left.append(defined.pop(node.id))
+
+
+def _full_name(node: ast.expr, names: Mapping[str, str]) -> str:
+    match node:
+        case ast.Name(id=name):
+            return names.get(name, name)
+        case ast.Attribute(value=owner, attr=name):
+            return f"{_full_name(owner, names)}.{name}"
+    return ""
+
+
+def _has_checkpoint(call: ast.Call, name: str) -> bool:
+    given = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "checkpoint")]
+    is_none = all(isinstance(each, ast.Constant) and each.value is None for each in given)
+    return name.endswith("get_checkpoint") or not is_none
+
+
+def _loop_of(call: ast.Call, names: Mapping[str, str], tree: ast.Module, module: str) -> str:
+    """The function that a trainer runs, as a job file names it."""
+    keys = ("train_loop_per_worker", "trainable")
+    given = [*(each.value for each in call.keywords if each.arg in keys), *call.args]
+    loop = given[0].id if given and isinstance(given[0], ast.Name) else ""
+    if loop in names:
+        return ":".join(names[loop].rsplit(".", 1))
+    is_defined = any(isinstance(each, ast.FunctionDef) and each.name == loop for each in tree.body)
+    return f"{module}:{loop}" if is_defined else "module:function"
 
 
 def _check_name(folders: Sequence[Path], job: Job, what: str, module: str, name: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.job.source import check_module, imported_now, script_file
+from clustertrain.job.source import check_module, imported_now, refuse_ray_train, script_file
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.worker.code.arguments import check_args, signature_of
 from clustertrain.worker.code.error_report import first_lines
@@ -40,8 +40,13 @@ def code_folders(job: Job) -> tuple[Path, ...]:
 
 def enter_code(job: Job) -> None:
     """Make the folders of the code the first on the import path, and the first of them the working
-    directory. `parse_args()` in the code sees no arguments, as those of this process are not the job's."""
+    directory. `parse_args()` in the code sees no arguments, as those of this process are not the job's.
+
+    Raises:
+        JobError: the entry point needs Ray Train; also for a start without the check.
+    """
     folders = code_folders(job)
+    refuse_ray_train(folders, job)
     sys.argv = sys.argv[:1]
     sys.path[:0] = map(str, folders)
     os.chdir(folders[0])

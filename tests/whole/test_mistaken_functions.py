@@ -1,0 +1,79 @@
+"""What people who write their own loop get wrong, on two real ranks: named before it costs an hour."""
+
+import pytest
+
+from clustertrain.run.best import best_checkpoint
+from clustertrain.run.recorded_job import job_of
+
+pytestmark = pytest.mark.parametrize("start", ["without Ray"], indirect=True)
+
+SAVING = """
+import torch, torch.distributed as dist
+from clustertrain import session
+def train(config):
+    s = session.current()
+    start = (s.restore() or {"step": 0})["step"]
+    for step, accuracy in enumerate(config["accuracies"], 1):
+        dist.all_reduce(torch.ones(1))
+        if step > start:
+            own = {"accuracy": accuracy} if s.rank == 0 else None  # those of rank 0 are saved
+            s.save(step=step, state={}, metrics=own if config["save"] else None) if config["save"] else None
+        s.step_done(step)
+"""
+
+
+@pytest.fixture
+def run_of(make_run, tmp_path):
+    """Makes a run of the function or script in a text."""
+
+    def make(name, text, *, script=False, **sections):
+        code = tmp_path / name
+        code.mkdir()
+        (code / "mine.py").write_text(text)
+        entry = {"script": "mine.py"} if script else {"function": "mine:train"}
+        return make_run(name, code=str(code), **{**entry, **sections})
+
+    return make
+
+
+def test_the_best_checkpoint_of_a_misspelt_metric_is_not_removed(run_of, start):
+    args = {"accuracies": [0.8, 0.9, 0.7], "save": True}
+    best = {"keep_last": 1, "keep_best": {"metric": "accuracy", "mode": "max"}}
+    run = run_of("best", SAVING, args=args, checkpoint=best)
+    start(run).end(0)
+    found = best_checkpoint(run.run_dir, job_of(run.attempt))
+    assert (found.name, found.value) == ("00000002-1.0", 0.9)
+    sets = ["checkpoint.keep_best.metric=acuracy", "args.accuracies=[0.8, 0.9, 0.7, 0.6]"]
+    options = [each for pair in sets for each in ("--set", pair)]
+    output = run.start("--no-ray", "--accept-changes", *options).end(2)
+    assert "keep_best.metric is 'acuracy', but session.save at step 4 has the metrics: accuracy." in output
+    assert "Did you mean 'accuracy'?" in output
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["00000002-1.0", "00000003-1.0"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "warns"), [({"checkpoint": {"every": {"steps": 2}}}, True), ({}, False)]
+)
+def test_a_function_with_a_section_checkpoint_that_saves_nothing_is_warned(run_of, start, sections, warns):
+    run = run_of("unsaved", SAVING, args={"accuracies": [0.8], "save": False}, **sections)
+    output = start(run).end(0)
+    text = "warning: mine:train ended without session.save: the run has no checkpoint"
+    assert (text in output) == warns
+
+
+OF_RAY = """
+import ray.train
+from ray.train.torch import TorchTrainer
+def loop(config):
+    ray.train.report({"loss": 1.0}, checkpoint=ray.train.Checkpoint("d"))
+TorchTrainer(loop).fit() if __name__ == "__main__" else None
+"""
+
+
+@pytest.mark.parametrize("is_script", [False, True])
+def test_a_program_of_ray_train_is_refused_by_a_start_without_a_check(run_of, start, is_script):
+    entry = {} if is_script else {"function": "mine:loop"}
+    run = run_of("of-ray", OF_RAY, script=is_script, **entry)
+    output = start(run).end(2)
+    remedy = "`function: mine:loop`" if is_script else "Write session.save(…) and session.restore()"
+    assert remedy in output and "group_started" not in {event["kind"] for event in run.events}
