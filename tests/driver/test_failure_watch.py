@@ -1,6 +1,7 @@
 """When the restarts of the worker group end."""
 
 import signal
+from contextlib import nullcontext
 
 import pytest
 from ray.exceptions import RayTaskError
@@ -127,6 +128,16 @@ def test_the_steps_of_a_script_are_not_known_and_its_files_show_progress(attempt
         fails(attempt, watch, restart, signature="code 7: no", error="ScriptFailed", step=0)
     with pytest.raises(StopRetrying):
         fails(attempt, watch, 2, signature="code 7: no", error="ScriptFailed", step=0)
+
+
+@pytest.mark.parametrize(("failures", "ends"), [("{retries: 9}", False), ("{}", True)])
+def test_a_script_without_files_starts_as_often_as_its_job_says(attempt, failures, ends):
+    record_job(attempt, parse_job(f"name: a\nscript: train.py\nfailures: {failures}\n", "job.yaml"))
+    watch = watch_of(attempt, retries=9)
+    of_script = {"signature": "code 7: no", "error": "ScriptFailed", "step": 0}
+    fails(attempt, watch, 0, **of_script)
+    with pytest.raises(StopRetrying) if ends else nullcontext():
+        fails(attempt, watch, 1, **of_script)
 
 
 def test_after_a_stop_request_nothing_is_restarted_and_no_failure_is_shown(attempt):

@@ -429,7 +429,7 @@ def test_a_loaded_job_survives_a_dollar_in_a_path(load):
 
 def test_a_dump_writes_every_default_out(load):
     text = dump_job(load(TASK), defaults=True)
-    assert "  retries: 3\n" in text
+    assert "  attempts: 5\n" in text
     assert "    stage: 2h\n" in text
     assert "checkpoint" not in dump_job(load(SCRIPT), defaults=True)
 

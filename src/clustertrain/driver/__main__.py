@@ -255,7 +255,7 @@ def _group_start(run: _Run, policy: Any) -> Any:
     from clustertrain.driver.group.start import GroupStart
 
     return GroupStart(
-        watch=policy(run.ref, run.job.failures.retries, run.cluster, run.world_sizes),
+        watch=policy(run.ref, run.job.failures.most_restarts, run.cluster, run.world_sizes),
         job_yaml=run.job_yaml,
         env=run.job.env,
         is_script=run.job.is_script,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clustertrain.errors import ClusterTrainError, RunStopped
-from clustertrain.run.claims import claim_of
+from clustertrain.run.claims import claim_of, shows_progress
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Failure, Result
 from clustertrain.run.result import ended, failed, stopped
@@ -59,7 +59,13 @@ def _of_failure(attempt: Attempt, failure: Failure) -> Result:
     cause, text, code = failure.cause, failure.text, failure.kit_exit_code
     if cause == "same_error_twice":
         at = "" if failure.of_script else f" at step {failure.step}"
-        text += f"\nThe same error occurred twice{at}, so another restart would not help."
+        why = "so another restart would not help."
+        if not shows_progress(attempt.run, failure):
+            why = (
+                "and no file in the script's checkpoint folder shows that it got further.\n"
+                "If it does, write how often it may start again: failures.retries."
+            )
+        text += f"\nThe same error occurred twice{at}, {why}"
     elif cause == "error" and code in CAUSE_OF_CODE:
         cause = CAUSE_OF_CODE[code]
     return ended(attempt, "failed", cause, exit_code=code, text=text)

@@ -18,10 +18,10 @@ from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.driver.result_of_fit import NothingStarted
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import committed_step, progress_of
+from clustertrain.run.claims import committed_step, progress_of, shows_progress
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt
-from clustertrain.run.recorded_job import is_of_script
+from clustertrain.run.recorded_job import is_of_script, job_of
 from clustertrain.run.records import Failure
 from clustertrain.run.retry_budget import RetryBudget
 from clustertrain.run.streams.events import EventLog
@@ -162,6 +162,8 @@ class RetryPolicy:
             return failure.cause
         # The steps of a script are not known: its files show whether it got further in between.
         files = progress_of(attempt.run).files if failure.of_script else None
+        if not shows_progress(attempt.run, failure) and _says_retries(attempt):
+            return None  # it may have a state of its own
         seen = (failure.signature, failure.step, files)
         if seen in self._seen and not failure.transient:
             return "same_error_twice"
@@ -171,6 +173,11 @@ class RetryPolicy:
 
 def _write(attempt: Attempt, failure: Failure) -> None:
     attempt.restart(failure.restart).failure.write(failure)
+
+
+def _says_retries(attempt: Attempt) -> bool:
+    job = job_of(attempt)
+    return job is not None and job.failures.retries is not None
 
 
 def _check_stop(attempt: Attempt) -> bool:

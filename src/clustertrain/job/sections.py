@@ -286,13 +286,17 @@ class Watchdog(Section):
     """A checkpoint that is being written, without a byte of progress; also the copy to host memory."""
 
 
+_RESTARTS = 3
+
+
 class Failures(Section):
     """What happens if a worker dies or hangs, or on a request to stop the run."""
 
-    retries: CountOrZero = 3
-    """Restarts of the worker group in a row without a new checkpoint; one more failure ends the run. A
-    script saves its own checkpoints: there all restarts of an attempt count. Also how often in a row a SLURM
-    job goes back into the queue because Ray does not start on one of its nodes."""
+    retries: CountOrZero | None = None
+    """Restarts of the worker group in a row without a new checkpoint, by default 3; one more failure ends the
+    run. A script saves its own checkpoints: there all restarts of an attempt count. If it leaves no file in
+    its checkpoint folder, only a number that is written here restarts it after the same error twice. Also how
+    often in a row a SLURM job goes back into the queue because Ray does not start on one of its nodes."""
 
     attempts: Count = 5
     """Starts of the run in a row without a new checkpoint; the next start is refused, except with `--retry`.
@@ -317,6 +321,11 @@ class Failures(Section):
 
     grace_s: Seconds = Field(default=30.0, alias="grace")
     """Time for the last save after a request to stop."""
+
+    @property
+    def most_restarts(self) -> int:
+        """The restarts in a row, also where the job says no number."""
+        return _RESTARTS if self.retries is None else self.retries
 
 
 LOSS = r"(?i)\w*loss['\"]?\s*[:=]?\s*['\"]?(?P<loss>[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)\b)"

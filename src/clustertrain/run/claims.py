@@ -21,7 +21,7 @@ from clustertrain.errors import ClusterError, StorageError
 from clustertrain.node.processes import this_process
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt, Restart, RunDir
-from clustertrain.run.records import Beat, Claim, Progress, SchedulerStart
+from clustertrain.run.records import Beat, Claim, Failure, Progress, SchedulerStart
 from clustertrain.waiting import wait_until
 
 
@@ -185,6 +185,13 @@ def has_script_checkpoint(run: RunDir) -> bool:
     if folder is None:
         return bool(run.store.list(run.checkpoints.key))
     return any(path.is_file() for path in _files_below(folder))
+
+
+def shows_progress(run: RunDir, failure: Failure) -> bool:
+    """Whether two equal failures would show that nothing got further in between. Those of a script do if it
+    leaves files in its checkpoint folder, and that is not on S3."""
+    on_s3 = run.store.local_folder(run.checkpoints.key) is None
+    return not failure.of_script or failure.step > 0 or (not on_s3 and has_script_checkpoint(run))
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

@@ -83,7 +83,7 @@ class DriverStarts:
         if (text := self._killed_for_memory(why)) is not None:
             return ended(attempt, "failed", "out_of_memory", text=text)
         step = self._count()
-        retries, patience = job.failures.retries, RetryBudget.of(attempt, job.failures.retries)
+        retries, patience = job.failures.most_restarts, RetryBudget.of(attempt, job.failures.most_restarts)
         if patience.is_over:
             cause = "retries_used_up" if retries else "driver_died"
             text = f"{_text(why, driver)}\n{patience.text(of_script=job.is_script)}".rstrip()

@@ -152,7 +152,7 @@ def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
     environment = torchrun_environment(
         place,
         restart=run.plan.restart,
-        retries=job.failures.retries,
+        retries=job.failures.most_restarts,
         run_id=f"{run.plan.ref.name}-{run.plan.ref.attempt}",
     )
     shelf = run.attempt.run.checkpoints

@@ -19,9 +19,14 @@ from clustertrain.run.result import ended, failed
 def result_of_late_node(attempt: Attempt, job: Job, text: str) -> Result:
     """The result of an attempt that a node ended before the workers started; `text` names the node."""
     start = allocation_of(attempt)
-    if start is None or len(start.nodes) == 1 or not job.section(Slurm).requeue or not job.failures.retries:
+    if (
+        start is None
+        or len(start.nodes) == 1
+        or not job.section(Slurm).requeue
+        or not job.failures.most_restarts
+    ):
         return failed(attempt, text, EXIT_CLUSTER)
-    retries, number = job.failures.retries, 1 + _in_a_row(attempt, start)
+    retries, number = job.failures.most_restarts, 1 + _in_a_row(attempt, start)
     if number > retries:
         used_up = f"All {retries} restarts of the job in a row for this are used up (failures.retries)."
         return failed(attempt, f"{text}\n{used_up}", EXIT_CLUSTER)

@@ -1,4 +1,4 @@
-"""What people who write their own loop get wrong, on two real ranks: named before it costs an hour."""
+"""Functions and scripts as people write them, on two real ranks: right, or named before it costs an hour."""
 
 import pytest
 
@@ -77,3 +77,33 @@ def test_a_program_of_ray_train_is_refused_by_a_start_without_a_check(run_of, st
     output = start(run).end(2)
     remedy = "`function: mine:loop`" if is_script else "Write session.save(…) and session.restore()"
     assert remedy in output and "group_started" not in {event["kind"] for event in run.events}
+
+
+OF_ITS_OWN = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+path = sys.argv[1]
+start = torch.load(path) if os.path.exists(path) else torch.zeros(1)
+dist.barrier()
+for epoch in range(int(start), 4):
+    dist.all_reduce(seen := torch.ones(1))
+    if dist.get_rank() == 0:
+        torch.save(torch.tensor([epoch + 1.0]), path)
+    dist.barrier()
+    if epoch < 3:
+        raise OverflowError("the sensor sent nothing")
+print("seen by", int(seen), "ranks after epoch", epoch, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("says_it", [True, False])
+def test_a_script_with_a_state_of_its_own_starts_as_often_as_its_job_says(run_of, start, tmp_path, says_it):
+    code, restarts, failures = (0, 3, {"retries": 3}) if says_it else (1, 1, {})
+    sections = {"args": [str(tmp_path / "own.pt")], "failures": failures}
+    run = run_of("own-state", OF_ITS_OWN, script=True, **sections)
+    output = start(run).end(code)
+    assert run.result.restarts == restarts
+    assert ("seen by 2 ranks after epoch 3" in output) == (code == 0)
+    assert ("If it does, write how often it may start again: failures.retries." in output) == (code == 1)
+    assert "another restart would not help" not in output
