@@ -1,7 +1,12 @@
 """Functions and scripts as people write them, on two real ranks: right, or named before it costs an hour."""
 
-import pytest
+import signal
+import time
 
+import pytest
+from click.testing import CliRunner
+
+from clustertrain.cli.main import main
 from clustertrain.run.best import best_checkpoint
 from clustertrain.run.recorded_job import job_of
 
@@ -107,3 +112,75 @@ def test_a_script_with_a_state_of_its_own_starts_as_often_as_its_job_says(run_of
     assert ("seen by 2 ranks after epoch 3" in output) == (code == 0)
     assert ("If it does, write how often it may start again: failures.retries." in output) == (code == 1)
     assert "another restart would not help" not in output
+
+
+LEAVES = """
+import time, torch, torch.distributed as dist
+from clustertrain import session
+
+def mean(value):
+    work = dist.all_reduce(value, async_op=True)
+    work.wait()
+    return value / 2
+
+def train(config):
+    s = session.current()
+    for step in range(1, 8):
+        if config["early"] and s.rank == 1 and step == 5:  # it has fewer batches
+            dist.destroy_process_group()
+            return
+        s.log(step=step, loss=mean(torch.ones(1)).item())
+        s.step_done(step)
+    if s.rank == 0:
+        time.sleep(36)
+        print("exported", flush=True)
+"""
+
+
+def test_a_rank_that_leaves_the_function_early_is_named_with_both_lines(run_of, start):
+    run = run_of("leaves", LEAVES, args={"early": True})
+    output = start(run).end(2, within_s=180)
+    assert (
+        "error: rank 1 returned from train() (mine.py:15) while rank 0 waits in a collective (mine.py:7), "
+        "which rank 1 never joins.\nEvery rank has to leave the loop after the same step: " in output
+    )
+    assert (run.result.cause, run.result.step, run.result.restarts) == ("job", 4, 0)
+    ended = {event["kind"]: event["time"] for event in run.events}
+    assert 25 < ended["worker_died"] - ended["group_started"] < 60
+
+
+def test_a_rank_that_works_alone_at_the_end_is_left_in_peace(run_of, start):
+    run = run_of("alone", LEAVES, args={"early": False})
+    assert "exported" in start(run).end(0, within_s=180)
+    assert (run.result.step, run.result.restarts, run.result.metrics) == (7, 0, {"loss": 1.0})
+
+
+HANGS = """
+import threading, torch, torch.distributed as dist
+from clustertrain import session
+def train(config):
+    s = session.current()
+    for step in range(1, 9):
+        dist.all_reduce(torch.ones(1))
+        if s.rank == 1 and step == 5:
+            threading.Event().wait()
+        s.log(step=step, loss=1.0)
+        if s.step_done(step).save:
+            s.save(step=step, state={})
+"""
+
+
+@pytest.mark.parametrize("by", ["signal", "command"])
+def test_a_stop_of_a_function_that_hangs_ends_within_the_grace_time(run_of, start, by):
+    sections = {"checkpoint": {"every": {"steps": 2}}, "failures": {"grace": "4s"}}
+    run = run_of("hangs", HANGS, **sections)
+    start(run).wait_for_step(5)
+    time.sleep(1)
+    if by == "signal":
+        run.process.send_signal(signal.SIGTERM)
+    else:
+        CliRunner().invoke(main, ["stop", str(run.job_file)])
+    output = run.end(75, within_s=120)
+    assert "no progress in phase 'step' for 4 s after the request to stop (failures.grace)" in output
+    assert 3 < run.result.ended_at - run.attempt.stop.read().time < 20
+    assert (run.result.state, run.result.checkpoint, run.result.restarts) == ("stopped", "00000004-1.0", 0)

@@ -135,6 +135,22 @@ def test_beats_and_phases_without_a_limit_keep_it_quiet(monkeypatch):
     assert expired == []
 
 
+@pytest.mark.parametrize(("longest_s", "limit"), [(1.0, "for 3 s"), (60.0, "for 120 s")])
+def test_after_a_request_to_stop_a_step_has_the_grace_time_or_twice_the_longest(
+    monkeypatch, longest_s, limit
+):
+    expired, now = [], [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(WatchdogThread, "_expire", lambda self, text, **how: expired.append(text))
+    watchdog = WatchdogThread({}, print)
+    for phase in ("first_step", "step", "step"):
+        watchdog.beat(phase)
+        now[0] += longest_s
+    for phase, quiet_s in [("step", 2.9), ("save", 600.0), ("step", 121.0)]:
+        watchdog._look_at_stop(3.0, phase, quiet_s)
+    assert expired == [f"no progress in phase 'step' {limit} after the request to stop (failures.grace)"]
+
+
 RANK = """
 import sys, time
 from clustertrain.worker import watchdog

@@ -126,7 +126,8 @@ class Restart:
     outcome = _Record("outcome.json", records.Outcome)
     resize = _Request("resize", records.ResizeRequest)
     hang = _Record("hang.json", records.Hang)
-    """Created by the first rank whose watchdog expires."""
+    """Created by the first rank whose watchdog expires, or that waits for a rank that has returned."""
+    _returned_key = _Key("returned")
     stacks_request = _Request("stacks-now/request.json", records.StacksRequest)
     """The newest request for the stacks of all ranks."""
     reached_key = _Key("reached")
@@ -150,6 +151,13 @@ class Restart:
     @property
     def metrics(self) -> Path:
         return self.run.local_path(self.metrics_key)
+
+    def returned(self, rank: int) -> RecordFile[records.Returned]:
+        return RecordFile(self.run.store, f"{self._returned_key}/{rank}.json", records.Returned)
+
+    def returned_ranks(self) -> list[int]:
+        """The ranks that have returned from the user's function."""
+        return self.attempt._ranks_in(self._returned_key)
 
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self.run.store, f"{self.stacks_key}/{rank}", Process)

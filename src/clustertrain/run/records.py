@@ -370,9 +370,20 @@ class Failure:
 
 @dataclass(frozen=True)
 class Hang:
-    """The first rank of a start of the worker group that made no progress for too long."""
+    """The first rank of a start of the worker group that made no progress for too long. `text`: of one that
+    can never go on, the error of the user's code."""
 
     rank: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A rank has returned from the user's function: from this line, and after so many collectives in each
+    process group."""
+
+    line: str
+    collectives: dict[str, int]
 
 
 @dataclass(frozen=True)

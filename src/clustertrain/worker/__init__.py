@@ -13,6 +13,7 @@ auto_save.py          the clock of `checkpoint.every: auto`
 stop_requests.py      `stop` and `save`: files in the attempt's folder
 watchdog.py           ends a rank that makes no progress, so that Ray restarts the group
 step_limit.py         the limit of a step, learnt from the steps before it
+early_return.py       names a rank that left the user's function while others wait for it
 stacks.py             writes the stacks of every rank, and NCCL's flight record, if one hangs
 stacks_on_demand.py   answers a request for the stacks of all ranks: `clustertrain stacks`
 strike.py             the fault that a run of a drill causes itself

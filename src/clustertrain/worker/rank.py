@@ -42,7 +42,7 @@ from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import UPPER_S, StepLimit
 from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.strike import Strike
-from clustertrain.worker.watchdog import WatchdogThread
+from clustertrain.worker.watchdog import Grace, WatchdogThread
 
 
 class WorkerRun:
@@ -56,9 +56,10 @@ class WorkerRun:
         self.has_saved = False
         self.last_metrics: dict[str, float] = {}
         self.saves_in_background = job.checkpoint.async_
-        # The ranks of a loop agree on the step to stop at; each process of a script gets its own signal.
+        # The ranks of a loop agree on the step to stop at; each process of a script gets its own signal, and
+        # each rank of a function ends by itself if it is not done within the grace time.
         resizable = restart if len(job.world_sizes) > 1 and not job.is_script else None
-        has_poller = rank == 0 or job.is_script
+        has_poller = rank == 0 or job.task is None
         self._requests = RequestPoller(self.attempt, resizable, plan.claimed_s) if has_poller else None
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
         self._curve = self._make_curve(job) if rank == 0 else None
@@ -80,6 +81,9 @@ class WorkerRun:
             Stacks(restart, rank, world_size),
             save=last_step.save_before_end,
             steps=StepLimit(plan.alarms) if watch.step_s is None else None,
+            grace=Grace(job.failures.grace_s, self._requests.is_stopping)
+            if job.function is not None and self._requests is not None
+            else None,
         )
 
     def _make_curve(self, job: Job) -> Curve:

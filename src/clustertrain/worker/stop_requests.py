@@ -76,6 +76,10 @@ class RequestPoller:
         steps, self._profile_steps = self._profile_steps, 0
         return Requests(bool(self._ends), save, profile=steps)
 
+    def is_stopping(self) -> bool:
+        """Whether a request to end was found."""
+        return bool(self._ends)
+
     @property
     def is_resize(self) -> bool:
         """Whether this start of the workers ends only for another number of them."""

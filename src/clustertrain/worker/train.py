@@ -31,6 +31,7 @@ from clustertrain.training.step.kernels import use_fast_kernels
 from clustertrain.worker.code.build_task import make_task
 from clustertrain.worker.code.user_code import check_function, check_task, code_folders
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
+from clustertrain.worker.early_return import EarlyReturn, frames_of_next_call, own_line
 from clustertrain.worker.place import Place
 from clustertrain.worker.rank import WorkerRun
 from clustertrain.worker.restart_plan import RestartPlan
@@ -116,17 +117,24 @@ def settings_of(job: Job) -> TrainSettings:
 @marks_of_output()
 def _run_function(run: WorkerRun, job: Job, place: Place) -> Outcome:
     seed_all(run.plan.function_seed, rank=0)
-    rank_session = call_function(job, _rank_info(place), run, worker_state.data)
-    rank_session.end()
-    run.finish()
+    name, code = (job.function or "").partition(":")[2], str(code_folders(job)[0])
+    restart = run.attempt.restart(run.plan.restart)
+    with EarlyReturn(restart, run.rank, name, code) as others:
+        rank_session, line = call_function(job, _rank_info(place), run, worker_state.data)
+        others.has_returned(line)
+        rank_session.end()
+        run.finish()
     has_checkpoint = run.has_saved or rank_session.stopped or run.plan.checkpoint is not None
     if run.rank == 0 and job.has_own_checkpoint_section and not has_checkpoint:
         run.note("warning", f"{job.function} ended without session.save: the run has no checkpoint")
     return Outcome(not rank_session.stopped, run.step, metrics=run.last_metrics)
 
 
-def call_function(job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, Path]) -> session.Session:
-    """Call the function of a job with its args; returns the session in which it ran."""
+def call_function(
+    job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, Path]
+) -> tuple[session.Session, str]:
+    """Call the function of a job with its args. Returns the session in which it ran, and the line of the
+    user's code from which it returned."""
     function = check_function(job.function or "")
     args = dict(job.args) if isinstance(job.args, dict) else {}
     rank_session = session.Session(
@@ -139,12 +147,13 @@ def call_function(job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, 
     )
     session.start_session(rank_session)
     host.phase("first_step", 0)
+    frames = frames_of_next_call()
     try:
         function(args)
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
-    return rank_session
+    return rank_session, own_line(frames[0], str(code_folders(job)[0])) if frames else ""
 
 
 @marks_of_output()

@@ -23,6 +23,7 @@ EXIT_CODE = 86  # in logs it shows that the watchdog ended the process
 _LOOK_EVERY_S = 0.5
 _MOST_BETWEEN_LOOKS_S = 2.0  # for longer, the whole process was stopped: SLURM suspends jobs
 _QUIET_S = 10.0  # after this time without progress, a rank checks whether another rank has expired
+_STEPS = ("first_step", "step")
 _SAVE_S = 30.0  # maximum for the last words to the memory of the node, and
 _REPORT_S = 10.0  # for those to the log and to the storage, which may be full, or answer nothing
 
@@ -30,6 +31,13 @@ _REPORT_S = 10.0  # for those to the log and to the storage, which may be full, 
 class _Beat(NamedTuple):
     phase: str
     at_s: float
+
+
+class Grace(NamedTuple):
+    """How long a step may last after a request to stop, and whether there was one."""
+
+    seconds: float
+    is_requested: Callable[[], bool]
 
 
 class WatchdogThread:
@@ -41,6 +49,7 @@ class WatchdogThread:
         explain: what the phase waits for, in one line; added to the text.
         save: keeps what the process knows, before it ends.
         steps: learns the limit of the phase "usual_step" from the time between its beats.
+        grace: of a step after a request to stop; longer, where a step before it has taken half as long.
     """
 
     def __init__(
@@ -52,12 +61,13 @@ class WatchdogThread:
         explain: Callable[[], str] | None = None,
         save: Callable[[], None] | None = None,
         steps: StepLimit | None = None,
+        grace: Grace | None = None,
     ) -> None:
         self._limits_s = limits_s
         self._on_expired = on_expired
         self._stacks = stacks
         self._explain, self._save = explain, save
-        self._steps = steps
+        self._steps, self._grace, self._longest_s = steps, grace, 0.0
         self._beat = _Beat("idle", time.monotonic())
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -74,15 +84,20 @@ class WatchdogThread:
         before, now_s = self._beat, time.monotonic()
         if self._steps is not None and before.phase == phase == "usual_step":
             self._steps.add(now_s - before.at_s)
+        if before.phase == phase:
+            self._longest_s = max(self._longest_s, now_s - before.at_s)
         self._beat = _Beat(phase, now_s)
 
     def _watch(self) -> None:
-        beat, quiet_s, looked_s = self._beat, 0.0, time.monotonic()
+        beat, quiet_s, stopping_s, looked_s = self._beat, 0.0, 0.0, time.monotonic()
         while not self._done.wait(_LOOK_EVERY_S):
             before, beat, now_s = beat, self._beat, time.monotonic()
             ran_s, looked_s = min(now_s - looked_s, _MOST_BETWEEN_LOOKS_S), now_s
             quiet_s = min(now_s - beat.at_s, ran_s + (quiet_s if beat is before else 0.0))
             self._look(beat.phase, quiet_s)
+            if self._grace is not None and self._grace.is_requested():
+                stopping_s += ran_s
+                self._look_at_stop(self._grace.seconds, beat.phase, min(quiet_s, stopping_s))
         if self._stacks is not None:
             self._stacks.look(False)
 
@@ -97,7 +112,14 @@ class WatchdogThread:
             text = f"no progress in phase {name!r} for {limit_s:g} s{why}"
             self._expire(f"{text} (failures.watchdog.{name}{other})")
 
-    def _expire(self, text: str) -> None:
+    def _look_at_stop(self, grace_s: float, phase: str, quiet_s: float) -> None:
+        limit_s = max(grace_s, 2 * self._longest_s)
+        if phase in _STEPS and quiet_s > limit_s:
+            after = f"for {limit_s:g} s after the request to stop (failures.grace)"
+            self._expire(f"no progress in phase {phase!r} {after}", of_all=False)
+
+    def _expire(self, text: str, *, of_all: bool = True) -> None:
+        """End this process; `of_all`: after the other ranks have written their stacks, too."""
         parts = [text]
         if (explain := self._explain) is not None:
             _within(_REPORT_S, lambda: parts.append(explain()))
@@ -105,7 +127,7 @@ class WatchdogThread:
         _within(_REPORT_S, lambda: self._log(text))
         if self._save is not None:
             _within(_SAVE_S, self._save)
-        _within(_REPORT_S, lambda: self._report(text))
+        _within(_REPORT_S, lambda: self._report(text, of_all))
         os._exit(EXIT_CODE)
 
     def _log(self, text: str) -> None:
@@ -115,9 +137,9 @@ class WatchdogThread:
             print(f"clustertrain: {text}", file=sys.stderr, flush=True)
             self._stacks.write("the watchdog ends this rank")
 
-    def _report(self, text: str) -> None:
+    def _report(self, text: str, of_all: bool) -> None:
         self._on_expired(text)
-        if self._stacks is not None:
+        if self._stacks is not None and of_all:
             self._stacks.share()
 
 

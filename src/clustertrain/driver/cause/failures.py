@@ -19,7 +19,7 @@ from clustertrain.driver.calls import NoAnswer, RankDied, answer, answers, answe
 from clustertrain.driver.cause import error_signature as recurrence
 from clustertrain.driver.cause.diagnosis import Diagnosis, diagnose
 from clustertrain.driver.cause.gpu_diagnosis import SNAPSHOT, diagnose_gpu
-from clustertrain.errors import ClusterTrainError, RunStopped
+from clustertrain.errors import EXIT_JOB, ClusterTrainError, RunStopped
 from clustertrain.node.gpus import gpu_states
 from clustertrain.node.limits import Limits, process_state, read_limits
 from clustertrain.node.processes import this_host
@@ -157,6 +157,9 @@ class Group:
     def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
         """The root cause. A dead process takes precedence over exceptions, which follow from the lost
         connection; but with NCCL the survivors die, too, and then an exception may be the cause."""
+        if (hang := self._restart.hang.read()) is not None and hang.text:
+            failure = self._failure(hang.rank, "JobError", hang.text, recurrence.signature(hang.text))
+            return replace(failure, kit_exit_code=EXIT_JOB, fatal=True)
         for rank, error in sorted(errors.items()):
             if _is_of_kit(error):
                 return self._of_exception(rank, error)

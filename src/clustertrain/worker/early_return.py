@@ -1,0 +1,162 @@
+"""Names a rank that has returned from the user's function while another one waits for it in a collective.
+
+No collective tells the other ranks that one has left: they wait, and a watchdog would blame one of them. Each
+rank counts its collectives. One that a returned rank has not begun can never end. A rank waits in it if its
+thread uses no processor time; with NCCL, where a thread may spin, if the flight recorder has one that has not
+ended. What a rank does alone at the end of a function, such as an export, is no collective.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+from importlib import import_module
+from traceback import walk_stack
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+
+from clustertrain.errors import StorageError
+from clustertrain.run.folder import Restart
+from clustertrain.run.records import Hang, Returned
+from clustertrain.training.user_frames import OWN, source_lines_of
+from clustertrain.worker.code.error_report import user_frames
+from clustertrain.worker.watchdog import EXIT_CODE
+
+_IDLE_S = 30.0
+_LOOK_EVERY_S = 1.0
+_MOST_BETWEEN_LOOKS_S = 2.0  # for longer, the whole process was stopped
+_ASK_EVERY_S = 5.0  # the storage, while the rank is idle
+_OF_IDLE_S_PER_S = 0.02  # the processor time of a thread that only waits
+_IN_COLLECTIVE = re.compile(r"/torch/(?:distributed|autograd|nn)/|/clustertrain/training/ranks/")
+
+
+def frames_of_next_call() -> list[FrameType]:
+    """Gets the frame of the next function that this thread calls. When that has returned, the frame still
+    has the line; whoever holds the frame holds its variables, too."""
+    frames: list[FrameType] = []
+
+    def first_call(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            sys.setprofile(None)
+            frames.append(frame)
+
+    sys.setprofile(first_call)
+    return frames
+
+
+def own_line(frame: FrameType | None, code: str) -> str:
+    """The innermost line of the user's code, which is in this folder: "train.py:15". Empty without one."""
+    places = [(each.f_code.co_filename, line, each.f_code.co_name) for each, line in walk_stack(frame)]
+    found = user_frames(reversed(places), code)
+    return f"{found[0].path}:{found[0].line}" if found else ""
+
+
+class EarlyReturn:
+    """The part of one rank, for the thread that makes it. It ends the process if the rank can never go on.
+
+    Args:
+        function: its name, for the message.
+        code: the folder of the user's code.
+    """
+
+    def __init__(self, restart: Restart, rank: int, function: str, code: str) -> None:
+        self._restart = (
+            restart.attempt.run.with_patience(0).attempt(restart.attempt.n).restart(restart.number)
+        )
+        self._rank, self._function, self._code = rank, function, code
+        self._trains, self._line = threading.get_ident(), ""
+        self._left: dict[int, Returned] = {}
+        self._groups: dict[str, Any] = {}  # also those that the function has destroyed
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="early-return", daemon=True)
+
+    def __enter__(self) -> EarlyReturn:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def has_returned(self, line: str) -> None:
+        """Tell the other ranks that this one has returned from this line of the user's code."""
+        self._line = line
+        try:
+            self._restart.returned(self._rank).write(Returned(line, self._collectives()))
+        except StorageError as error:
+            print(f"clustertrain: the other ranks do not learn of the return: {error}", file=sys.stderr)
+
+    def _collectives(self) -> dict[str, int]:
+        """How many collectives this rank has begun in each process group."""
+        groups = [*import_module("torch.distributed.distributed_c10d")._world.pg_map]
+        self._groups |= {group.group_name: group for group in groups}
+        return {name: group._get_sequence_number_for_group() for name, group in self._groups.items()}
+
+    def _watch(self) -> None:
+        clock = time.pthread_getcpuclockid(self._trains)
+        idle_s, asked_s, looked_s, before = 0.0, 0.0, time.monotonic(), (0.0, self._collectives())
+        while not self._ended.wait(_LOOK_EVERY_S):
+            now_s, now = time.monotonic(), (time.clock_gettime(clock), self._collectives())
+            ran_s = min(now_s - looked_s, _MOST_BETWEEN_LOOKS_S)
+            may_wait = _spins() or now[0] - before[0] < _OF_IDLE_S_PER_S * ran_s
+            idle_s = idle_s + ran_s if may_wait and now[1] == before[1] else 0.0
+            looked_s, before = now_s, now
+            if idle_s >= _IDLE_S and now_s - asked_s >= _ASK_EVERY_S:
+                asked_s = now_s
+                self._ask(now[1])
+
+    def _ask(self, mine: dict[str, int]) -> None:
+        """End this process if a rank has returned before a collective in which this one waits."""
+        try:
+            for rank in self._restart.returned_ranks():
+                left = self._left.get(rank) or self._restart.returned(rank).read()
+                if left is None:
+                    continue
+                self._left[rank] = left
+                is_before = any(mine.get(group, 0) > number for group, number in left.collectives.items())
+                if is_before and self._is_in_collective():
+                    self._end(rank, left.line)
+        except StorageError as error:
+            print(f"clustertrain: cannot see whether a rank has returned: {error}", file=sys.stderr)
+
+    def _is_in_collective(self) -> bool:
+        frame = sys._current_frames().get(self._trains)
+        if frame is None:
+            return False
+        if _spins():
+            return _has_active_collective()
+        place = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        is_own = bool(source_lines_of(OWN, [place], self._code))  # such as work.wait()
+        return is_own or _IN_COLLECTIVE.search(place[0]) is not None
+
+    def _end(self, rank: int, line: str) -> None:
+        here = own_line(sys._current_frames().get(self._trains), self._code) or self._line
+        text = (
+            f"rank {rank} returned from {self._function}(){_at(line)} while rank {self._rank} waits in a "
+            f"collective{_at(here)}, which rank {rank} never joins.\n"
+            "Every rank has to leave the loop after the same step: share what decides it, for example "
+            "torch.distributed.broadcast(stop, src=0) with a tensor `stop` on each rank, or all_reduce it."
+        )
+        print(f"clustertrain: {text}", file=sys.stderr, flush=True)
+        self._restart.hang.create(Hang(self._rank, text))
+        os._exit(EXIT_CODE)
+
+
+def _at(line: str) -> str:
+    return f" ({line})" if line else ""
+
+
+def _spins() -> bool:
+    """Whether a thread that waits for a collective may use processor time."""
+    return dist.is_initialized() and dist.get_backend() == "nccl"
+
+
+def _has_active_collective() -> bool:
+    record: bytes = import_module("torch._C._distributed_c10d")._dump_nccl_trace_json(onlyActive=True)
+    return bool(json.loads(record).get("entries"))
