@@ -320,8 +320,8 @@ class Failures(Section):
     more. On one machine and on SLURM the number of workers changes only between two starts."""
 
     grace_s: Seconds = Field(default=30.0, alias="grace")
-    """Time for the last save after a request to stop. A function that is in the same step for so long then, and
-    for twice as long as its longest step, hangs: it is ended."""
+    """Time for the last save after a request to stop. A function that is then in the same step for so long,
+    and for twice as long as in its longest step, is ended: it hangs."""
 
     @property
     def most_restarts(self) -> int:
