@@ -50,10 +50,18 @@ def identity(job: Job) -> dict[str, Any]:
     return dict(_flat(parts))
 
 
-def hyperparameters(job: Job) -> dict[str, str | int | float]:
+def hyperparameters(*jobs: Job) -> dict[str, str | int | float]:
     """The args and the keys of `train`, by the names that `--set` takes, such as `args.lr`. Lists and
-    booleans are JSON; keys without a value are left out, and a secret is shown as `***`."""
-    return {key: value for key, value in settings(job).items() if key.startswith(("args.", "train."))}
+    booleans are JSON; keys without a value are left out, and a secret is shown as `***`. Of several jobs a
+    key has each of its values, such as `0.01, 1.0`."""
+    found: dict[str, dict[str | int | float, None]] = {}
+    for key, value in (item for job in jobs for item in settings(job).items()):
+        if key.startswith(("args.", "train.")):
+            found.setdefault(key, {})[value] = None
+    return {
+        key: next(iter(values)) if len(values) == 1 else ", ".join(map(str, values))
+        for key, values in found.items()
+    }
 
 
 def settings(job: Job) -> dict[str, str | int | float]:

@@ -11,7 +11,7 @@ from clustertrain.ledger.book import CATEGORIES, Booking, Ledger, Phase
 from clustertrain.ledger.start import Start, Stretch, booked, step_s
 from clustertrain.run.claims import committed_step
 from clustertrain.run.folder import RunDir
-from clustertrain.run.job_diff import was_refused
+from clustertrain.run.job_diff import changed_nothing
 from clustertrain.run.records import SchedulerJob
 
 _SCRIPT = "a script counts its own steps: all its time from its start to its end is booked as steps"
@@ -109,7 +109,7 @@ class _Books:
     def add_attempt(self, files: AttemptFiles, ends: float, *, is_alive: bool) -> None:
         """An attempt from its claim, or from the end of the phase before, to its end."""
         n, claimed, groups = files.attempt.n, files.claim.time, files.groups
-        if files.changes is not None and files.changes.starts_over and not was_refused(files.attempt):
+        if files.changes is not None and files.changes.starts_over and not changed_nothing(files.attempt):
             self._lose(float("inf"), "the run started over with a changed job")
             self._reached = 0
         begins = max(claimed, self._end(claimed))

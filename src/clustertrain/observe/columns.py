@@ -59,35 +59,35 @@ class Columns:
             headers |= {metric.last_key: metric.name, metric.best_key: f"best {metric.name}"}
         return headers
 
-    def of_sweep(self, jobs: Sequence[Job]) -> Columns:
-        """These columns, those args and keys of `train` that differ between the jobs, and by default the
-        metric of `checkpoint.keep_best`, else the loss."""
-        known = [hyperparameters(job) for job in jobs]
+    def of_sweep(self, points: Sequence[Sequence[Job]]) -> Columns:
+        """These columns, those args and keys of `train` that differ between the points, and by default the
+        metric of `checkpoint.keep_best`, else the loss. `points`: the jobs of each, as for `values`."""
+        known = [hyperparameters(*jobs) for jobs in points]
         keys = dict.fromkeys(key for each in known for key in each)
         differing = (key for key in keys if len({each.get(key) for each in known}) > 1)
-        best = (job.checkpoint.keep_best for job in jobs)
+        best = (job.checkpoint.keep_best for jobs in points for job in jobs[-1:])
         metrics = self.metrics or tuple(
             dict.fromkeys(Metric(each.metric) for each in best if each is not None)
         )
         args = (*self.args, *(key.removeprefix("args.") for key in differing))
         return Columns(tuple(dict.fromkeys(args)), metrics or (Metric("loss", "min"),))
 
-    def values(self, job: Job | None, run: RunDir | None) -> dict[str, Cell]:
+    def values(self, jobs: Sequence[Job], run: RunDir | None) -> dict[str, Cell]:
         """The values of a run by their keys.
 
         Args:
-            job: as the run recorded it, or None if it is not known.
+            jobs: those with which the steps of the run were trained, or none if they are not known.
             run: None if this machine does not see its storage.
 
         Raises:
             StorageError: the storage refuses.
         """
-        known = hyperparameters(job) if job is not None else {}
+        known = hyperparameters(*jobs)
         values: dict[str, Cell] = {_key(name): known.get(_key(name)) for name in self.args}
         records = curve(run) if self.metrics and run is not None else []
         for metric in self.metrics:
             points = _points(records, metric.name)
-            mode = metric.mode or _mode_of(job, metric.name)
+            mode = metric.mode or _mode_of(jobs[-1] if jobs else None, metric.name)
             best = best_of(points, mode) if mode is not None else None
             values[metric.last_key] = points[-1][0] if points else None
             values[metric.best_key] = best[0] if best is not None else None

@@ -18,7 +18,7 @@ from clustertrain.observe.status import RunFiles, Status, read_files
 from clustertrain.observe.tables import LEAST_WALL_S
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.folder import RunDir
-from clustertrain.run.recorded_job import newest_job
+from clustertrain.run.recorded_job import trained_jobs
 from clustertrain.run.states import STATES
 from clustertrain.units import aligned
 
@@ -178,7 +178,7 @@ def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> 
     for row in rows:
         cells.append({key: getattr(row, key) for key in PRINTED})
         try:
-            cells[-1] |= columns.values(_job_of(row), row.run) if columns.headers else {}
+            cells[-1] |= columns.values(_jobs_of(row), row.run) if columns.headers else {}
         except _UNREADABLE as error:
             unread.append(f"{row.name}: {str(error).splitlines()[0]}")
     return Table(_BEFORE | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(cells)])
@@ -193,14 +193,14 @@ def points_of_sweep(rows: Sequence[RunRow], name: str, columns: Columns) -> tupl
     points = [row for row in rows if row.name.startswith(f"{name}-")]
     if not points:
         raise JobError(f"There is no run {name}-….\nName a sweep by the name in its job file.")
-    jobs: list[Job | None] = []
+    jobs: list[list[Job]] = []
     for point in points:
         with suppress(*_UNREADABLE):  # its row, or a note, has the error
-            jobs.append(_job_of(point))
-    return points, columns.of_sweep([job for job in jobs if job is not None])
+            jobs.append(_jobs_of(point))
+    return points, columns.of_sweep(jobs)
 
 
-def _job_of(row: RunRow) -> Job | None:
+def _jobs_of(row: RunRow) -> list[Job]:
     if row.run is not None:
-        return newest_job(row.run)
-    return parse_job(row.job_yaml, f"the job of {row.name}") if row.job_yaml is not None else None
+        return trained_jobs(row.run)
+    return [parse_job(row.job_yaml, f"the job of {row.name}")] if row.job_yaml is not None else []

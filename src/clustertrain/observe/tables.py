@@ -15,7 +15,7 @@ from clustertrain.observe.status import Row, Status
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import CommandLine, to_type
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.job_diff import change_lines, standing_attempt, was_refused
+from clustertrain.run.job_diff import change_lines, changed_nothing, run_beside, standing_attempt
 from clustertrain.run.provenance import code_changes
 from clustertrain.run.records import Result
 from clustertrain.run.streams.history import newest_group
@@ -78,10 +78,11 @@ def _tensorboard(run: RunDir) -> str:
 
 def _after_failure(run: RunDir, result: Result, command: CommandLine) -> str:
     logs = f"logs:   {command.of('logs')}"
-    if (newest := run.newest_attempt()) is not None and was_refused(newest):
+    if (newest := run.newest_attempt()) is not None and changed_nothing(newest):
         as_it_was = f"The changed job was refused; the run is as it was: {_standing_text(run)}."
         again = f"again, with another change:  {command} --accept-changes"
-        return f"{as_it_was}\n{logs}\n{again}\nfresh:  {command.again_with('--fresh')}"
+        new = f"as a new run beside it:  {run_beside(run, command)}"
+        return f"{as_it_was}\n{logs}\n{new}\n{again}\nfresh:  {command.again_with('--fresh')}"
     edited = f"\nagain, with a changed job:  {command.again_with('--accept-changes')}"
     when = "once corrected" if _would_fail_again(newest, result) else "again"
     again = f"{when}:  {command}{edited if result.checkpoint else ''}"

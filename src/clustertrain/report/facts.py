@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
 from clustertrain.errors import JobError, StorageError
-from clustertrain.job.identity import settings
+from clustertrain.job.identity import hyperparameters, settings
 from clustertrain.ledger.book import Ledger
 from clustertrain.ledger.of_run import ledger_of
 from clustertrain.observe.event_lines import line_of
@@ -18,7 +18,7 @@ from clustertrain.report.svg import Span
 from clustertrain.run.claims import attempts_that_trained
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines
-from clustertrain.run.recorded_job import newest_job
+from clustertrain.run.recorded_job import newest_job, trained_jobs
 from clustertrain.run.records import Provenance, Repository, Source
 from clustertrain.run.streams.history import curve, events_of_attempt
 from clustertrain.units import time_text
@@ -62,7 +62,7 @@ class RunFacts:
 
     Attributes:
         status: as its launcher knows it, which asks more than the files.
-        settings: the keys of the job and their values.
+        settings: the keys of the job and their values; args as the steps were trained with.
         held: the attempts, and the nodes of each start of the workers.
         changes: of the job between two attempts.
         provenance: of the newest attempt that has one, whose folder is `attempt_uri`.
@@ -118,6 +118,7 @@ def facts_of(run: RunDir, status: StoredStatus, most_points: int) -> RunFacts:
         held += part("timeline", _held, attempt, of_attempt, alive=alive) or []
     happened = [Happened(e["time"], e["kind"], line) for e in events if (line := _line(e))]
     job = part("configuration", newest_job, run)
+    trained = part("args", trained_jobs, run) or []
     if job is None:
         missing["configuration: there is no job that can be read"] = None
     if provenance is None:
@@ -131,7 +132,7 @@ def facts_of(run: RunDir, status: StoredStatus, most_points: int) -> RunFacts:
         held=tuple(held),
         events=tuple(_shown(happened)),
         events_left_out=max(0, len(happened) - _MOST_EVENTS),
-        settings=settings(job) if job is not None else {},
+        settings=settings(job) | hyperparameters(*trained) if job is not None else {},
         changes=tuple(part("changes", change_lines, run) or ()),
         provenance=provenance,
         attempt_uri=attempt_uri,

@@ -19,7 +19,7 @@ from clustertrain.job.references import check_set
 from clustertrain.run.claims import allocation_of, claim_attempt, progress_of, who_runs
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.job_diff import echo_changes, job_changes, standing_attempt, was_refused
+from clustertrain.run.job_diff import changed_nothing, echo_changes, job_changes, standing_attempt
 from clustertrain.run.provenance import record_provenance
 from clustertrain.run.recorded_job import last_job, record_job
 from clustertrain.run.records import JobChanges, Result, SchedulerStart, Source, StopRequest
@@ -276,7 +276,7 @@ def check_progress(
     """
     progress = progress_of(run)
     in_a_row: list[Attempt] = []
-    for attempt in (each for each in reversed(run.attempts()) if not was_refused(each)):
+    for attempt in (each for each in reversed(run.attempts()) if not changed_nothing(each)):
         claim, result = attempt.claim.read(), attempt.result.read()
         state = result.state if result is not None else None
         if claim is None or claim.progress != progress or state == "done":

@@ -50,6 +50,11 @@ class CommandLine:
         """The start with another option, below a line with the start itself."""
         return f"the same with {option}" if self.sets else f"{self} {option}"
 
+    def named(self, name: str) -> CommandLine:
+        """The start of the same job as a run with another name."""
+        others = (each for each in self.sets if not each.startswith("name="))
+        return replace(self, sets=(*others, f"name={name}"), run="")
+
     def on_job(self, command: str, *options: str) -> str:
         """Another command on the job file: `clustertrain render --to slurm job.yaml`."""
         overrides = [word for each in self.sets for word in ("--set", each)]

@@ -7,6 +7,7 @@ a checkpoint  ─▶ the run continues with --accept-changes; the arguments of a
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import JobError
@@ -19,6 +20,7 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import JobChanges
 
 _MOST_LINES = 12
+_NAME_CHARACTERS = 43  # of at most 47, before the number of another run
 
 
 def job_changes(
@@ -55,10 +57,17 @@ def job_changes(
         raise JobError(
             f"{run.uri} has {has}, and the job has changed since:\n"
             f"{_lines(keys)}\n"
+            f"To train the changed job as a new run beside it: `{run_beside(run, command)}`\n"
             f"To continue{whence} with the changed job: `{command} --accept-changes`\n"
             f"To start over and keep the old run: `{command} --fresh`"
         )
     return changes
+
+
+def run_beside(run: RunDir, command: CommandLine) -> CommandLine:
+    """The command that trains the job as a new run, under a name that no run has."""
+    names_left = (f"{run.name[:_NAME_CHARACTERS].rstrip('-')}-{n}" for n in count(2))
+    return command.named(next(name for name in names_left if not run.store.list(name)))
 
 
 def _from_newest_checkpoint(run: RunDir, old: Job, new: Job, keys: tuple[Change, ...]) -> JobChanges:
@@ -69,20 +78,24 @@ def _from_newest_checkpoint(run: RunDir, old: Job, new: Job, keys: tuple[Change,
     return JobChanges(found[-1].step, str(found[-1]), keys) if found else JobChanges(0, None, keys)
 
 
-def was_refused(attempt: Attempt) -> bool:
-    """Whether a changed job ended before its first step, because it does not fit its code or its checkpoint.
-    That changes nothing: state and job of the run are those of the attempt before."""
+def changed_nothing(attempt: Attempt) -> bool:
+    """Whether state and job of the run are those of the attempt before: a changed job ended before its first
+    step, because it does not fit its code or its checkpoint, or nothing was left to train of a finished
+    run."""
     result = attempt.result.read()
+    if result is not None and result.already_finished:
+        return True
     if result is None or (result.state, result.cause) != ("failed", "job"):
         return False
     changes = attempt.changes.read()
     return changes is not None and not changes.starts_over and (result.step or 0) <= (changes.step or 0)
 
 
-def standing_attempt(run: RunDir) -> Attempt | None:
-    """The newest attempt that was not refused: it determines state and job of the run."""
-    claimed = (attempt for attempt in reversed(run.attempts()) if attempt.claim.exists())
-    return next((attempt for attempt in claimed if not was_refused(attempt)), None)
+def standing_attempt(run: RunDir, before: Attempt | None = None) -> Attempt | None:
+    """The newest attempt, or the newest one before another, that determines state and job of the run."""
+    attempts = [each for each in reversed(run.attempts()) if before is None or each.n < before.n]
+    claimed = (attempt for attempt in attempts if attempt.claim.exists())
+    return next((attempt for attempt in claimed if not changed_nothing(attempt)), None)
 
 
 def echo_changes(changes: JobChanges, echo: Callable[[str], None]) -> None:
@@ -113,7 +126,7 @@ def change_lines(run: RunDir) -> list[str]:
     script are not known: its lines begin with the attempt."""
     lines = []
     for attempt in run.attempts():
-        if (changes := attempt.changes.read()) is not None and not was_refused(attempt):
+        if (changes := attempt.changes.read()) is not None and not changed_nothing(attempt):
             unknown = changes.of_script or changes.step is None
             at = f"attempt {attempt.n}" if unknown else f"step {changes.step}"
             lines += [f"{at}: {change.key} {change.old} → {change.new}" for change in changes.keys]

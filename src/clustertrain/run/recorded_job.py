@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job, record_of
 from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.job_diff import was_refused
+from clustertrain.run.job_diff import changed_nothing, standing_attempt
+from clustertrain.run.streams.step_counter import reached_step
 
 
 def record_job(attempt: Attempt, job: Job) -> None:
@@ -18,6 +21,14 @@ def record_job(attempt: Attempt, job: Job) -> None:
     text = record_of(job).encode()
     attempt.run.store.write_atomic(attempt.run.job_key, text)
     attempt.run.store.write_atomic(attempt.job_key, text)
+
+
+def restore_job(run: RunDir) -> None:
+    """Write the job of the run again, after an attempt that has changed nothing. Raises as `record_job`."""
+    if (attempt := standing_attempt(run)) is not None:
+        text = run.store.read_or_none(attempt.job_key)
+        if text is not None:
+            run.store.write_atomic(run.job_key, text)
 
 
 def job_at(run: RunDir, key: str) -> Job | None:
@@ -49,7 +60,7 @@ def is_of_script(attempt: Attempt) -> bool:
 
 def last_job(run: RunDir) -> Job | None:
     """The job of the last attempt that wrote one and was not refused, or None without one."""
-    jobs = (job_of(attempt) for attempt in reversed(run.attempts()) if not was_refused(attempt))
+    jobs = (job_of(attempt) for attempt in reversed(run.attempts()) if not changed_nothing(attempt))
     return next((job for job in jobs if job is not None), None) or job_at(run, run.job_key)
 
 
@@ -59,3 +70,36 @@ def newest_job(run: RunDir) -> Job | None:
         return job
     submissions = run.submissions()
     return job_at(run, run.snapshot_job_key(submissions[-1].digest)) if submissions else None
+
+
+@dataclass
+class _Stretch:
+    """The attempts with one identity of the job, and the steps that they continued from and reached."""
+
+    start: int
+    attempts: list[Attempt] = field(default_factory=list)
+    reached: int = 0
+
+
+def trained_jobs(run: RunDir) -> list[Job]:
+    """The jobs with which the steps of a run were trained, the oldest first: several if a changed job has
+    continued it. Before the first step, and of a script, the newest job. Raises as `job_at`."""
+    stretches: list[_Stretch] = []
+    for attempt in run.attempts():
+        if changed_nothing(attempt):
+            continue
+        changes = attempt.changes.read()
+        if changes is not None or not stretches:
+            start = changes.step or 0 if changes is not None else 0
+            stretches = [*(each for each in stretches if each.start < start), _Stretch(start)]
+        stretches[-1].attempts.append(attempt)
+        stretches[-1].reached = max(stretches[-1].reached, _last_step(attempt))
+    trained = (each.attempts for each in stretches if each.reached > each.start)
+    jobs = (next(filter(None, map(job_of, reversed(attempts))), None) for attempts in trained)
+    return [job for job in jobs if job is not None] or [*filter(None, [newest_job(run)])]
+
+
+def _last_step(attempt: Attempt) -> int:
+    if (result := attempt.result.read()) is not None:
+        return result.step or 0
+    return max(map(reached_step, attempt.restarts()), default=0)

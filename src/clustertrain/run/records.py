@@ -260,6 +260,7 @@ class Result:
         checkpoint: the newest one.
         best: None without `checkpoint.keep_best`, or if no checkpoint has a value of its metric.
         train_s: seconds of the training in the last start of the workers.
+        already_finished: the run was done before, and nothing was left to train: the attempt changes nothing.
         ended_at: in seconds since 1970.
 
     Raises:
@@ -280,6 +281,7 @@ class Result:
     world_size: int | None = None
     train_s: float | None = None
     best: BestCheckpoint | None = None
+    already_finished: bool = False
     ended_at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:

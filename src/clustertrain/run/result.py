@@ -10,17 +10,22 @@ from clustertrain.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_S
 from clustertrain.run.best import best_checkpoint
 from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.folder import Attempt, Restart
-from clustertrain.run.recorded_job import is_of_script, job_of
+from clustertrain.run.job_diff import standing_attempt
+from clustertrain.run.recorded_job import is_of_script, job_of, restore_job
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.states import CAUSE_OF_CODE
 from clustertrain.run.streams.events import read_events
+from clustertrain.run.streams.history import curve
 from clustertrain.run.streams.step_counter import reached_step
 
 
 def write_result(attempt: Attempt, result: Result) -> Result:
     """Write the result unless there is one already; returns the one that is stored."""
     attempt.result.create(result)
-    return attempt.result.read() or result
+    stored = attempt.result.read() or result
+    if stored.already_finished:
+        restore_job(attempt.run)
+    return stored
 
 
 def ended(
@@ -34,14 +39,23 @@ def ended(
     checkpoints = names(attempt.run.checkpoints)
     if exit_code is None:
         exit_code = _exit_code(attempt, state)
+    step = None if of_script else (outcome.step if outcome else None) or max(reached, default=0)
+    metrics, already_finished = outcome.metrics if outcome else {}, False
+    resumed_step = _resumed_step(restarts)
+    if state == "done" and step is not None and step <= resumed_step:  # nothing was left to train
+        step, metrics = resumed_step, metrics or _last_figures(attempt)
+        before = standing_attempt(attempt.run, attempt)
+        earlier = before.result.read() if before is not None else None
+        if earlier is not None and earlier.state == "done":
+            metrics, already_finished = earlier.metrics, True
     return Result(
         state=state,
         cause=cause,
         exit_code=exit_code,
         text=text,
-        step=None if of_script else (outcome.step if outcome else None) or max(reached, default=0),
+        step=step,
         epoch=outcome.epoch if outcome else None,
-        metrics=outcome.metrics if outcome else {},
+        metrics=metrics,
         checkpoint=str(checkpoints[-1]) if checkpoints else None,
         best=best_checkpoint(attempt.run, job_of(attempt)),
         restarts=restarts[-1].number if restarts else 0,
@@ -50,7 +64,25 @@ def ended(
         world_size=_world_size(attempt, restarts),
         # A clock that was set back during the training must not make the record one that no reader accepts.
         train_s=max(0.0, outcome.train_ended - outcome.train_started) if outcome else None,
+        already_finished=already_finished,
     )
+
+
+def _resumed_step(restarts: Sequence[Restart]) -> int:
+    """The step of the checkpoint from which an attempt continued; -1 without one."""
+    plan = restarts[0].plan.read() if restarts else None
+    return plan.step if plan is not None and plan.checkpoint is not None else -1
+
+
+def _last_figures(attempt: Attempt) -> dict[str, float]:
+    """The last metrics of the run, as those of an outcome."""
+    newest = curve(attempt.run)[-1:]
+    return {
+        name: float(value)
+        for record in newest
+        for name, value in record.items()
+        if name not in ("time", "step", "epoch") and isinstance(value, int | float)
+    }
 
 
 def _world_size(attempt: Attempt, restarts: Sequence[Restart]) -> int | None:

@@ -13,6 +13,7 @@ from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt
+from clustertrain.run.job_diff import run_beside
 from clustertrain.run.recorded_job import job_of
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.result import failed, write_result
@@ -84,6 +85,11 @@ def supervise(
         notices.ended(result)
     if display is not None:
         display.update(is_last=True)  # a notice that was not delivered is an event
+    if result.already_finished:
+        screen.echo(
+            f"{attempt.run.name} is already finished; nothing was trained, and its records are unchanged.\n"
+            f"A new run beside it: `{run_beside(attempt.run, command)}`"
+        )
     return result
 
 

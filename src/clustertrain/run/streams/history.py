@@ -8,7 +8,7 @@ from typing import Any
 
 from clustertrain.errors import StorageError
 from clustertrain.run.folder import Attempt, RunDir, is_events_stream, is_stream_of_records
-from clustertrain.run.job_diff import was_refused
+from clustertrain.run.job_diff import changed_nothing
 from clustertrain.run.streams.events import new_records, read_events
 from clustertrain.run.streams.streams import Tail, stream_names
 from clustertrain.storage import Location
@@ -118,7 +118,7 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
         changes = attempt.changes.read()
         if changes is not None and changes.starts_over:
             records = []
-        elif changes is not None and was_refused(attempt):
+        elif changes is not None and changed_nothing(attempt):
             continue
         for restart in attempt.restarts():
             plan = restart.plan.read()
