@@ -42,9 +42,10 @@ from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
+from clustertrain.run.working_folder import copy_code
 from clustertrain.supervise.driver_process import MARK
 from clustertrain.supervise.early_driver import AttemptToCome
-from clustertrain.worker.code.user_code import check_code, enter_code
+from clustertrain.worker.code.user_code import check_code, code_folders, enter_code
 from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
 
@@ -117,6 +118,9 @@ class _Run:
     def _warn(self, text: str) -> None:
         EventLog(self.attempt.events).write("warning", text=text)
 
+    def note(self, text: str) -> None:
+        EventLog(self.attempt.events).write("note", text=text)
+
     def ending_without_answer(self) -> AbstractContextManager[None]:
         """End this process and its attempt if Ray does not answer within its deadline."""
         # A connection that reports its own failure at the deadline has the better message.
@@ -179,6 +183,8 @@ def _fit(run: _Run) -> None:
         check_code(run.job)
     if run.attempt.stop.read() is not None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
+    if os.environ.get(variables.CODE):  # else the workers work in the user's own folder
+        copy_code(run.attempt.run, [*map(str, code_folders(run.job))], run.note)
     while True:
         (_trainer(run) if run.cluster.has_ray else _forked_trainer(run)).fit()
         if not _ended_for_resize(run.attempt):
@@ -207,7 +213,7 @@ def _choose_api(run: _Run) -> None:
         end_by_sigterm()
         return
     text = f"{variables.RAY}=stock: Ray {ray.__version__} starts slower with its public API alone"
-    EventLog(run.attempt.events).write("note", text=f"{text}; clustertrain is tested with {tested()}")
+    run.note(f"{text}; clustertrain is tested with {tested()}")
 
 
 def _ended_for_resize(attempt: Attempt) -> bool:

@@ -140,7 +140,8 @@ class CommonJob(Section):
 
     code: CodeFolders = (".",)
     """Folder of your code, relative to the job file, or a list of folders: `[., ../lib]`. All are on the
-    import path, in this order. The first one is the working directory, and a `script` is below it."""
+    import path, in this order. The first one is the working directory, of a submitted run a copy of it in the
+    run's folder ([relative paths](storage.md#relative-paths)), and a `script` is below it."""
 
     interpreter: Path | None = None
     """The Python that starts a `script` or `module`, if its packages are in another environment than

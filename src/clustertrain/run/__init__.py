@@ -17,6 +17,7 @@ best.py          the best checkpoint of a run
 save_interval.py  how often to save, and what saves and failures cost
 submission.py    a job that is submitted to a scheduler, and how a node finds its snapshot
 snapshot.py      the code of a job at its submission
+working_folder.py  where the code of a submitted run works, and the files that code leaves beside itself
 rendezvous.py    the files by which the nodes of one start find each other
 streams/         files that grow while a run trains: events, metrics, logs
 """

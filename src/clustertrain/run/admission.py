@@ -23,6 +23,7 @@ from clustertrain.run.job_diff import changed_nothing, echo_changes, job_changes
 from clustertrain.run.provenance import record_provenance
 from clustertrain.run.recorded_job import last_job, record_job
 from clustertrain.run.records import JobChanges, Result, SchedulerStart, Source, StopRequest
+from clustertrain.run.working_folder import note_left_files
 from clustertrain.storage import Location, open_store, probe
 
 _PROBE_RETRY_S = 30.0
@@ -95,6 +96,7 @@ def claim_next_attempt(
         if not is_same_start(previous, allocation):
             runs = is_running(previous, options)
         if options.fresh:
+            note_left_files(run, echo)
             run, number = run.fresh(), 1
         else:
             found = continue_from(run, job, options, echo)

@@ -29,6 +29,8 @@
           logs/                   driver.log, <host>/rank-<k>.log, <host>/ray.log
           result.json             its result, written once
         checkpoints/<step>-<n>.<r>/   files, MANIFEST.json
+        work/                     where the code of a submitted run works; work.json: what was copied there
+        left.json                 the files that a run on one machine has left in the folder of its code
         metrics.prom              the ledger for Prometheus, written again every few seconds
         tensorboard/              the curve, a file from each start of the worker group
         wandb/                    files of W&B, which names them itself
@@ -73,12 +75,12 @@ _SUBMISSION = re.compile(r".+-.+(?<!\.ended)(?<!\.verdict)\.json")
 
 @dataclass(frozen=True)
 class _Record(Generic[T]):
-    """The small file `name` in the folder of each attempt, or of each restart; it contains a `kind`."""
+    """The small file `name` in the folder of each generation, attempt or restart; it contains a `kind`."""
 
     name: str
     kind: type[T]
 
-    def __get__(self, folder: Attempt | Restart, owner: type) -> RecordFile[T]:
+    def __get__(self, folder: RunDir | Attempt | Restart, owner: type) -> RecordFile[T]:
         return RecordFile(folder.run.store, f"{folder.key}/{self.name}", self.kind)
 
 
@@ -306,6 +308,10 @@ class RunDir:
     generation: int
 
     job_key = _Key(JOB_YAML)
+    work_key = _Key("work")
+    """Where the user's code of a submitted run works."""
+    copied_code = _Record("work.json", records.CopiedCode)
+    left_files = _Record("left.json", records.LeftFiles)
     _submissions_key = _Key(_SUBMISSIONS)
     attempts_key = _Key("attempts")
     prometheus_key = _Key("metrics.prom")
@@ -336,6 +342,10 @@ class RunDir:
     def with_patience(self, retry_s: float) -> RunDir:
         """The same run through a store that retries a fault for `retry_s` seconds at most."""
         return replace(self, store=open_store(self.store.location.with_patience(retry_s)))
+
+    @property
+    def run(self) -> RunDir:
+        return self
 
     @property
     def on_this_node(self) -> RunDir:

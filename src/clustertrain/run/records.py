@@ -441,6 +441,24 @@ class Outcome:
     train_ended: float = 0.0
 
 
+# ------------------------------------------------------------------------- the files of the user's code
+
+
+@dataclass(frozen=True)
+class CopiedCode:
+    """The files of the code that were copied to the working folder of a run, each with its sha256."""
+
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class LeftFiles:
+    """The files that a run has left in the user's own folder of code, by their names in it."""
+
+    folder: str
+    names: tuple[str, ...]
+
+
 # --------------------------------------------------------------------------------- the nodes of a cluster
 
 

@@ -18,7 +18,7 @@ import stat
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class Entry:
     """A file or folder; `name` is relative to the code, with '/' between its parts."""
 
     name: str
@@ -72,6 +72,7 @@ class _Entry:
     is_folder: bool
     may_run: bool = False
     size_bytes: int = 0
+    changed_ns: int = 0
 
 
 def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot:
@@ -110,7 +111,7 @@ def code_files(job: Job) -> dict[str, CodeFile]:
         for name, data in job.data.items():
             if (path := _local(Location(data.uri))) is not None and path.is_file():
                 found[f"data.{name}"] = CodeFile(_digest(path, path.stat().st_size))
-        for entry in _entries_of_all(job, _NOT_COMPARED):
+        for entry in entries_of(job.code, _NOT_COMPARED, ids_of_no_code(job)):
             total_bytes += entry.size_bytes if entry.size_bytes <= _MOST_DIGESTED_BYTES else 0
             if time.monotonic() > ends_s or total_bytes > MOST_BYTES or len(found) >= MOST_FILES:
                 return {}
@@ -130,7 +131,7 @@ def _digest(path: Path, size_bytes: int) -> str:
     return hashlib.sha256(_read(path)).hexdigest()[:16]
 
 
-def _is_job_file(entry: _Entry) -> bool:
+def _is_job_file(entry: Entry) -> bool:
     return entry.name.endswith((".yaml", ".yml")) and _JOB_FILE.search(_read(entry.path)) is not None
 
 
@@ -148,9 +149,9 @@ def unpack(archive: Path, into: Path) -> None:
                 (into / member.name).chmod(0o755)
 
 
-def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[_Entry]:
+def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[Entry]:
     entries, total_bytes, files = [], 0, 0
-    for entry in _entries_of_all(job, left_out):
+    for entry in entries_of(job.code, left_out, ids_of_no_code(job)):
         if (wrong := wrong_name(entry.name)) is not None:
             raise StorageError(
                 f"The code cannot be packed: {str(entry.path)!r}: {wrong}.\n"
@@ -173,10 +174,17 @@ def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[_
     return entries
 
 
-def _entries_of_all(job: Job, left_out: re.Pattern[str] | None) -> Iterator[_Entry]:
-    no_code = _ids_of_no_code(job)
-    folders = dict(zip(places(job.code), job.code, strict=True))  # one that is named twice is packed once
-    for place, name in folders.items():
+def entries_of(
+    folders: Sequence[str], left_out: re.Pattern[str] | None = None, no_code: Set[FileId] = frozenset()
+) -> Iterator[Entry]:
+    """The files and folders of the code, as `take_snapshot` packs them. `no_code`: those without these.
+
+    Raises:
+        JobError: one of `folders` does not exist.
+        StorageError: one cannot be read.
+    """
+    by_place = dict(zip(places(folders), folders, strict=True))  # one that is named twice is packed once
+    for place, name in by_place.items():
         folder = Path(name)
         if not folder.is_dir():
             raise JobError(
@@ -185,11 +193,11 @@ def _entries_of_all(job: Job, left_out: re.Pattern[str] | None) -> Iterator[_Ent
         if place == ".":
             yield from _entries(folder, left_out, no_code)
         elif is_own(place):
-            yield _Entry(place, folder, is_folder=True)
+            yield Entry(place, folder, is_folder=True)
             yield from _entries(folder, left_out, no_code, f"{place}/")
 
 
-def _too_large(job: Job, entries: list[_Entry], total_bytes: int, files: int) -> StorageError:
+def _too_large(job: Job, entries: list[Entry], total_bytes: int, files: int) -> StorageError:
     shares: Counter[str] = Counter()
     folders = [Path(folder) for folder in job.code]
     for entry in entries:
@@ -210,8 +218,8 @@ def _megabytes(size_bytes: int) -> str:
 
 
 def _entries(
-    folder: Path, left_out: re.Pattern[str] | None, no_code: set[FileId], prefix: str = ""
-) -> Iterator[_Entry]:
+    folder: Path, left_out: re.Pattern[str] | None, no_code: Set[FileId], prefix: str = ""
+) -> Iterator[Entry]:
     """The files and folders below a folder, in the same order on every machine."""
     no_code = no_code | {_id(folder.stat())}  # a link to a folder above it would have no end
     for path in _listed(folder):
@@ -225,10 +233,11 @@ def _entries(
         if _id(found) in no_code:
             continue
         if stat.S_ISDIR(found.st_mode) and not _is_left_out(path):
-            yield _Entry(name, path, is_folder=True)
+            yield Entry(name, path, is_folder=True)
             yield from _entries(path, left_out, no_code, f"{name}/")
         elif stat.S_ISREG(found.st_mode) and not (left_out and left_out.fullmatch(path.name)):
-            yield _Entry(name, path, False, bool(found.st_mode & _RUN), found.st_size)
+            may_run = bool(found.st_mode & _RUN)
+            yield Entry(name, path, False, may_run, found.st_size, found.st_mtime_ns)
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -246,7 +255,7 @@ def _id(found: os.stat_result) -> FileId:
     return found.st_dev, found.st_ino
 
 
-def _ids_of_no_code(job: Job) -> set[FileId]:
+def ids_of_no_code(job: Job) -> set[FileId]:
     """The runs and the data sets of the job, by inode: links to them are found as well."""
     paths = [_local(Location(entry.uri)) for entry in job.data.values()]
     if (storage := _local(job.storage.location)) is not None:

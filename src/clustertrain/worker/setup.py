@@ -23,7 +23,7 @@ from clustertrain.run.folder import Attempt
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.rank_log import start_line
 from clustertrain.staging.entry import data_folder
-from clustertrain.worker.code.user_code import enter_code
+from clustertrain.worker.code.user_code import enter_code, works_in
 from clustertrain.worker.data.local_data import staged
 from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpu_affinity import place_worker
@@ -70,12 +70,12 @@ def set_up_process(plan: RestartPlan, place: Place) -> None:
     )
     _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
-    enter_job(plan.job, place)
+    enter_job(plan.job, place, works_in(attempt.run, plan.job))
 
 
-def enter_job(job: Job, place: Place) -> None:
-    """Give this process the code, the variables and the devices of a rank."""
-    enter_code(job)
+def enter_job(job: Job, place: Place, cwd: Path | None = None) -> None:
+    """Give this process the code, the variables and the devices of a rank. `cwd`: as for `enter_code`."""
+    enter_code(job, cwd)
     if folder := os.environ.get(variables.MEMORY_DIR):
         # The semaphores of loader processes stay in /dev/shm when all processes are killed, so their names
         # begin with that of the private folder, whose removal removes them.

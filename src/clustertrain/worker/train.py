@@ -10,17 +10,19 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from clustertrain import session
+from clustertrain import session, variables
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
 from clustertrain.run.records import Outcome
 from clustertrain.run.streams.rank_log import marks_of_output
+from clustertrain.run.working_folder import files_beside_code, lost_files
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.measured.memory_snapshot import memory_snapshot
 from clustertrain.training.ranks.distributed import RankInfo
@@ -29,7 +31,7 @@ from clustertrain.training.ranks.rng import seed_all
 from clustertrain.training.settings import Train, TrainSettings
 from clustertrain.training.step.kernels import use_fast_kernels
 from clustertrain.worker.code.build_task import make_task
-from clustertrain.worker.code.user_code import check_function, check_task, code_folders
+from clustertrain.worker.code.user_code import check_function, check_task, code_folders, works_in
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 from clustertrain.worker.early_return import EarlyReturn, frames_of_next_call, own_line
 from clustertrain.worker.place import Place
@@ -71,10 +73,35 @@ def _train(plan: RestartPlan, job: Job) -> None:
     entry_point = _run_script if job.is_script else _run_function if job.function else _run_task
     with WorkerRun(plan, job, place.rank, place.world_size) as run:
         fill_environment(job, _variables(run))
-        outcome = entry_point(run, job, place)
+        with _naming_lost_files(run, job):
+            outcome = entry_point(run, job, place)
     if run.rank == 0:
         outcome = replace(outcome, train_started=started, train_ended=time.time())
         run.attempt.restart(plan.restart).outcome.write(outcome)
+
+
+@contextmanager
+def _naming_lost_files(run: WorkerRun, job: Job) -> Iterator[None]:
+    """Write a warning with the files that were written to the node's copy of the code: it is removed."""
+    is_copy = bool(os.environ.get(variables.CODE)) and worker_state.place.local_rank == 0
+    folders = [str(folder) for folder in code_folders(job)] if is_copy else []
+    before = files_beside_code(folders)
+    try:
+        yield
+    finally:
+        if lost := lost_files(before, files_beside_code(folders)):
+            run.note(
+                "warning",
+                f"these files are lost with this node's copy of the code: {lost}\n{_remedy(run, job)}",
+            )
+
+
+def _remedy(run: WorkerRun, job: Job) -> str:
+    if works_in(run.attempt.run, job) != code_folders(job)[0]:
+        return "Write to a path that begins in the working directory, not in the folder of the source file."
+    checkpoints = f"${variables.CHECKPOINT_DIR} ({run.attempt.run.checkpoints})"
+    save = f"Write them to {checkpoints}" if job.is_script else "Save them with session.save"
+    return f"{save}, or set `storage` to a folder that the nodes share."
 
 
 def _rank_info(place: Place) -> RankInfo:
@@ -173,7 +200,8 @@ def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
         program_of(job, folders, script_arguments(job, values, resumes=run.plan.resumes_script)),
         rank=run.rank,
         environment=environment | values | python_variables(job, folders),
-        cwd=folders[0],
+        cwd=works_in(run.attempt.run, job),
+        code_folder=folders[0],
         stop_requested=lambda: run.requests().stop,
         grace_s=job.failures.grace_s,
         stop_exists=run.stop_exists,

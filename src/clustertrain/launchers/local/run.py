@@ -24,6 +24,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
+from clustertrain.run.working_folder import FilesOfRun
 from clustertrain.supervise.early_driver import EarlyDriver
 from clustertrain.supervise.stop_on_signal import run_driver
 
@@ -76,6 +77,7 @@ def run_local(
             # From before the claim on: an attempt that a signal ends has a result.
             signals.append(held.enter_context(handled_signals(_STATES_OF_SIGNALS)))
 
+        files = FilesOfRun(job)
         with placing(options.command):
             run, begun = claim_next_attempt(
                 job,
@@ -107,6 +109,7 @@ def run_local(
                     early=early[0],
                     before=signals[0],
                 )
+                files.record(run, screen.echo)
                 held.close()  # Ctrl-C ends the last upload of the streams
                 return run, result
         except BaseException as error:

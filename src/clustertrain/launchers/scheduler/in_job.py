@@ -22,7 +22,8 @@ from clustertrain.run.submission import Submission
 def read_start(
     start: str, folder: Path, command: str, restart: int = 0, *, unpack: bool = True
 ) -> tuple[Job, RunDir, Options, list[Path]]:
-    """The job, its run, the options, and the folders of its code on this host.
+    """The job, its run, the options, and the folders of the code that was unpacked on this host; none if the
+    folders of the job file are used.
 
     Args:
         start: what the submission sent as text, or the path of the job file.
@@ -37,11 +38,11 @@ def read_start(
     if not start.startswith("{"):
         job = load_job(start)
         run = RunDir.newest(job.storage.location, job.name)
-        return job, run, Options(command=CommandLine(command, start, run=run.uri)), [*map(Path, job.code)]
+        return job, run, Options(command=CommandLine(command, start, run=run.uri)), []
     submission = Submission.from_text(start)
     job, options = submission.job(), submission.options(restart)
     if not unpack:
-        return job, submission.run, options, [*map(Path, job.code)]
+        return job, submission.run, options, []
     submission.unpack_code(folder / "code")
     return job, submission.run, options, [folder / "code" / place for place in places(job.code)]
 

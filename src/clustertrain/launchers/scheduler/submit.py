@@ -25,6 +25,7 @@ from clustertrain.run.records import Result
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.states import STATES
 from clustertrain.run.submission import Submission, array_text, record, submission_of, upload
+from clustertrain.run.working_folder import note_left_files
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ def choose_generation(
     if not options.takeover and not plan.waits_for_another:
         _check_not_active(scheduler, run, options.command)
     if options.fresh:
+        note_left_files(run, echo)
         return run.fresh()
     if previous is not None and isinstance(continue_from(run, job, options, echo), Result):
         return None

@@ -18,6 +18,8 @@ from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.source import check_module, imported_now, refuse_ray_train, script_file
 from clustertrain.node.interpreter import interpreter_file
+from clustertrain.run.folder import RunDir
+from clustertrain.run.working_folder import working_folder
 from clustertrain.worker.code.arguments import check_args, signature_of
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import report_of
@@ -38,9 +40,17 @@ def code_folders(job: Job) -> tuple[Path, ...]:
     return tuple(map(Path, unpacked.split(os.pathsep) if unpacked else job.code))
 
 
-def enter_code(job: Job) -> None:
-    """Make the folders of the code the first on the import path, and the first of them the working
-    directory. `parse_args()` in the code sees no arguments, as those of this process are not the job's.
+def works_in(run: RunDir, job: Job) -> Path:
+    """The working directory of the job's code on this node: of a submitted run a folder of the run if the
+    nodes share one, else the first folder of the code."""
+    own = working_folder(run, job) if os.environ.get(variables.CODE) else None
+    return own or code_folders(job)[0]
+
+
+def enter_code(job: Job, cwd: Path | None = None) -> None:
+    """Make the folders of the code the first on the import path, and `cwd`, by default the first of them,
+    the working directory. `parse_args()` in the code sees no arguments, as those of this process are not the
+    job's.
 
     Raises:
         JobError: the entry point needs Ray Train; also for a start without the check.
@@ -49,7 +59,13 @@ def enter_code(job: Job) -> None:
     refuse_ray_train(folders, job)
     sys.argv = sys.argv[:1]
     sys.path[:0] = map(str, folders)
-    os.chdir(folders[0])
+    os.chdir(cwd or folders[0])
+
+
+def _own_folder() -> str:
+    """The folder of the code, whose lines an error names."""
+    unpacked = os.environ.get(variables.CODE)
+    return unpacked.partition(os.pathsep)[0] if unpacked else str(Path.cwd())
 
 
 def load_object(spec: str, kind: str) -> Any:
@@ -67,7 +83,7 @@ def load_object(spec: str, kind: str) -> Any:
     except (Exception, SystemExit) as error:
         if isinstance(error, OSError) and not isinstance(error, OF_FILES):
             raise  # of the storage or the network: another start may help
-        report = report_of(error, str(Path.cwd()))
+        report = report_of(error, _own_folder())
         what = f"{report.name}: {first_lines(report.message, lines=3, characters=600)}"
         raise ImportRefused(f"{kind}: {spec} does not import: {what}\nAt {place_of(error)}.") from error
     finally:
@@ -90,8 +106,8 @@ def _file_of(module: ModuleType) -> str:
 
 def place_of(error: BaseException) -> str:
     """`FILE:LINE in FUNCTION` of an exception, the innermost of the user's code; without one, its folder."""
-    frames = report_of(error, str(Path.cwd())).frames
-    return str(frames[0]) if frames else f"`code`, the folder {Path.cwd()}"
+    frames = report_of(error, _own_folder()).frames
+    return str(frames[0]) if frames else f"`code`, the folder {_own_folder()}"
 
 
 def check_task(spec: str) -> type[Task]:

@@ -62,8 +62,8 @@ class ScriptStart:
         names |= {name for name, _ in began.items() ^ own.items() if _READ_AT_START.fullmatch(name)}
         if names:
             return f"the fork server has another {', '.join(sorted(names))}"
-        folder = self.folder if self.arguments[0] == "-m" else Path(self.arguments[0]).resolve().parent
-        added = {str(folder), *_paths(own)} - {*_paths(now)}
+        of_script = [] if self.arguments[0] == "-m" else [str(Path(self.arguments[0]).resolve().parent)]
+        added = {*of_script, *_paths(own)} - {*_paths(now)}
         files = {each.stem for path in added if Path(path).is_dir() for each in Path(path).iterdir()}
         imported = {name.partition(".")[0] for name in sys.modules} - {"__main__"}
         if names := files & (imported | {"sitecustomize", "usercustomize"}):

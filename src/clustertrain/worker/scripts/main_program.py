@@ -30,7 +30,6 @@ def run_as_main(arguments: Sequence[str]) -> None:
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     if is_module:
-        sys.path.insert(0, str(Path.cwd()))
         runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]  # what python -m calls
         return
     path = arguments[0]

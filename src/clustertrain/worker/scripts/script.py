@@ -42,6 +42,8 @@ ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() == int(sys.argv[1]):  # else it had ended before
     os.execv(sys.argv[2], sys.argv[2:])
 """
+# `python -m` would import from the working directory first; $PYTHONPATH begins with the code.
+_MODULE = "import runpy, sys; del sys.path[0], sys.argv[0]; runpy._run_module_as_main(sys.argv[0])"
 _LAST_LINES = 8  # in a message
 _LINE_CHARACTERS = 500
 _KEPT_LINES, _KEPT_CHARACTERS = 400, 10_000  # to find the traceback in; characters of each line
@@ -101,6 +103,7 @@ def run_script(
     rank: int,
     environment: Mapping[str, str],
     cwd: Path,
+    code_folder: Path | None = None,
     stop_requested: Callable[[], bool],
     grace_s: float,
     stop_exists: Callable[[], bool] = lambda: False,
@@ -115,6 +118,7 @@ def run_script(
     request is not a failure: most often it has lost the ranks that ended before it.
 
     Args:
+        code_folder: of the user's code, if it is another than `cwd`.
         stop_requested: called four times a second.
         stop_exists: the same from the storage itself; another rank may have read the request earlier.
         stop_in_s: when it was requested: the seconds until the signal, so that all ranks get it together.
@@ -147,7 +151,9 @@ def run_script(
     if group is not None:
         group.ended(None if stopped.result() else code)
     # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
-    report = last_exception(last_lines, str(cwd), lines_after=_LAST_LINES) if code == 1 else None
+    report = (
+        last_exception(last_lines, str(code_folder or cwd), lines_after=_LAST_LINES) if code == 1 else None
+    )
     if stopped.result() or (code != 0 and stop_exists()):
         if report is not None and not shows_lost_peer(report.name, report.message):
             own = report.text(f"rank {rank}")
@@ -165,8 +171,11 @@ def _start(program: Program, environment: dict[str, str], cwd: Path) -> _Child:
             return ForkedScript(ScriptStart([*program.argv[2:]], environment, str(cwd), cpus))
         except OSError as error:
             print(f"clustertrain: the script imports torch itself: {error}", flush=True)
+    argv = program.argv
+    if argv[2] == "-m":
+        argv = (*argv[:2], "-c", _MODULE, *argv[3:])
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *program.argv],
+        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *argv],
         cwd=cwd,
         env=environment,
         stdin=subprocess.DEVNULL,
