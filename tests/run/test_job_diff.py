@@ -3,11 +3,11 @@
 import pytest
 
 from clustertrain.errors import ClusterTrainError, JobError
-from clustertrain.job.identity import Change
+from clustertrain.job.identity import Change, hyperparameters
 from clustertrain.observe.tables import next_step, status_rows
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.recorded_job import job_of, newest_job
+from clustertrain.run.recorded_job import job_of, newest_job, trained_jobs
 from clustertrain.run.records import JobChanges, Result, ResumePoint
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
@@ -92,6 +92,27 @@ def test_a_correction_needs_no_retry_and_an_unchanged_job_does(job):
     write_result(attempt, Result("failed", "error", 1))
     ended(job(args={"lr": 0.1}, **more_memory))  # the count restarts here
     assert begun(job(args={"lr": 0.1}, **more_memory))[0].n == 5
+
+
+def test_the_args_are_those_with_which_the_steps_were_trained(job):
+    def rates(run):
+        return hyperparameters(*trained_jobs(run))["args.lr"]
+
+    def trained(lr, step):
+        attempt, _ = begun(job(args={"lr": lr}), accept_changes=True)
+        assert rates(attempt.run) == before, "until it has trained a step"
+        write_result(attempt, Result("failed", "error", 1, step=step))
+        commits(attempt.run, step)
+        return rates(attempt.run)
+
+    before = 0.1
+    assert trained(0.1, 40) == 0.1
+    assert trained(0.01, 40) == 0.1, "it died before its first step"
+    before = trained(0.02, 60)
+    assert before == "0.1, 0.02"
+    assert trained(0.02, 80) == "0.1, 0.02", "two attempts with one job"
+    attempt, _ = begun(job(args={"lr": 0.3}), fresh=True)
+    assert rates(attempt.run) == 0.3
 
 
 def test_a_replaced_job_has_no_figures_of_the_old_one(job):

@@ -16,6 +16,7 @@ from clustertrain.errors import (
     RunStopped,
     StorageError,
 )
+from clustertrain.run.job_diff import standing_attempt
 from clustertrain.run.records import Outcome, Result, ResumePoint, StopRequest
 from clustertrain.run.result import ended, write_result
 from clustertrain.run.streams.events import EventLog
@@ -64,6 +65,25 @@ def test_a_finished_result_contains_the_report_of_rank_0(attempt):
     assert (result.state, result.exit_code, result.step, result.metrics) == ("done", 0, 40, {"loss": 0.5})
     assert (result.train_s, result.redone_steps, result.world_size) == (3.0, 7, 2)
     assert result.skipped_steps == 2
+
+
+def test_a_stop_after_the_last_step_leaves_only_the_end_to_the_next_start(run, attempt):
+    """A function that has nothing left to train reports neither step nor metrics."""
+    saved = ResumePoint("00000040-1.0", 40, 2)
+    start(attempt, 0, plan=ResumePoint(None, 0, 2))
+    EventLog(attempt.restart(0).metrics).write("train", step=40, epoch=0, loss=0.5)
+    write_result(attempt, Result("stopped", "user", 75, step=40, metrics={"loss": 0.5}))
+    later = run.attempt(2)
+    later.claim.create(sample_claim())
+    start(later, 0, plan=saved, outcome=Outcome(True, 0))
+    result = of_outcome(later)
+    assert (result.state, result.step, result.metrics) == ("done", 40, {"loss": 0.5})
+    assert not result.already_finished and write_result(later, result) == standing_attempt(run).result.read()
+    again = run.attempt(3)
+    again.claim.create(sample_claim())
+    start(again, 0, plan=saved, outcome=Outcome(True, 40, metrics={"loss": 9.0}))
+    assert write_result(again, of_outcome(again)).already_finished
+    assert (again.result.read().metrics, standing_attempt(run)) == ({"loss": 0.5}, later)
 
 
 def test_a_clock_that_was_set_back_leaves_a_result_that_is_read(attempt):
