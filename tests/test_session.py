@@ -1,17 +1,21 @@
 """The session of one rank, with a stand-in for the run; whole runs of a function are in tests/whole."""
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from clustertrain import session
+from clustertrain import session, variables
 from clustertrain.errors import JobError
 from clustertrain.session import Session
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import Requests
 from clustertrain.training.settings import SaveEvery
+from clustertrain.worker.scripts.request_page import RequestPage
+from commands import ran
 
 
 class StandIn:
@@ -146,7 +150,75 @@ def test_a_step_of_numpy_or_torch_is_saved_as_a_number(begin, step):
     assert (type(state["step"]), type(progress.step), progress.step) == (int, int, 5)
 
 
-def test_outside_a_run_there_is_no_session(monkeypatch):
-    monkeypatch.setattr(session, "_current", None)
-    with pytest.raises(RuntimeError, match="outside a run"):
-        session.current()
+def test_a_function_that_does_not_count_its_steps_may_ask_for_a_stop_alone(begin):
+    run, s = begin()
+    assert not s.stop_requested()
+    run.pending = Requests(save=True)
+    assert not s.stop_requested()
+    run.pending = Requests(stop=True)
+    s.log(step=7)
+    assert s.stop_requested() and s.stop_requested() and s.stopped
+    assert run.step == 7, "the watchdog knows the step"
+    run.pending = Requests()
+    assert s.step_done(8).save, "a request for a save is kept for step_done"
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path):
+    """The session of a script's process, with these variables."""
+
+    def make(**names):
+        for name in (variables.METRICS, variables.REQUESTS, variables.CHECKPOINT_DIR):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in names.items():
+            monkeypatch.setenv(getattr(variables, name, name), str(value))
+        monkeypatch.setattr(session, "_current", None)
+        monkeypatch.chdir(tmp_path)
+        return session
+
+    return make
+
+
+def test_outside_a_run_it_does_nothing(script, tmp_path):
+    of_module = script()
+    of_module.log(step=1, loss=torch.tensor(0.5))
+    assert not of_module.stop_requested()
+    assert (of_module.data, of_module.checkpoint_dir) == ({}, Path("checkpoints"))
+    assert [each.name for each in tmp_path.iterdir()] == ["checkpoints"], "which exists"
+    with pytest.raises(AttributeError, match=r"restore: a script has log, .*\nThe others are of a function"):
+        of_module.current().restore()
+    with pytest.raises(AttributeError, match="has no attribute 'dat'"):
+        of_module.dat  # noqa: B018
+
+
+def test_a_script_has_the_paths_of_the_run_and_writes_its_lines(script, tmp_path):
+    lines, data = tmp_path / "metrics.jsonl", {f"{variables.DATA_PREFIX}TRAIN_SET": tmp_path}
+    of_module = script(METRICS=lines, CHECKPOINT_DIR=tmp_path / "a" / "b", **data)
+    assert of_module.data == {"train_set": tmp_path}
+    assert of_module.checkpoint_dir == tmp_path / "a" / "b" and of_module.checkpoint_dir.is_dir()
+    of_module.log(step=np.int64(3), loss=torch.tensor(0.5))
+    of_module.log(step=3, kind="eval", accuracy=float("nan"))
+    with pytest.raises(JobError, match='It is "train" or "eval"'):
+        of_module.log(step=3, kind="val")
+    first, second = map(json.loads, lines.read_text().splitlines())
+    assert {**first, "time": 0} == {"kind": "train", "time": 0, "step": 3, "epoch": 0, "loss": 0.5}
+    assert (second["kind"], second["loss"], str(second["accuracy"])) == ("eval", None, "nan")
+    assert script(CHECKPOINT_DIR="s3://bucket/a").checkpoint_dir == "s3://bucket/a"
+
+
+def test_a_request_comes_through_the_page_of_the_rank(script):
+    with RequestPage() as page:
+        of_module = script(REQUESTS=page.variables[variables.REQUESTS])
+        assert not page.is_asked
+        assert not of_module.stop_requested()
+        assert page.is_asked and not page.is_told
+        page.request_stop()
+        assert of_module.stop_requested() and of_module.stop_requested() and page.is_told
+
+
+def test_a_script_imports_neither_torch_nor_a_package(tmp_path):
+    """Its Python may have none."""
+    (tmp_path / "clustertrain").symlink_to(Path(session.__file__).parent)
+    program = "from clustertrain import session; session.log(step=1, loss=2); print(session.stop_requested())"
+    argv = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}"]
+    assert ran(argv, code=0).stdout == "False\n"

@@ -1,6 +1,18 @@
-"""The session of a training function with its own loop: checkpoints, logs and stop requests.
+"""The session of a script, or of a function with its own loop: checkpoints, logs and stop requests.
+
+Both have the names of this module. Elsewhere, for example under torchrun, `log` does nothing, `data` is
+empty, `checkpoint_dir` is ./checkpoints, and `stop_requested()` is False:
 
 from clustertrain import session
+
+for step in range(start, 1001):
+    ...
+    session.log(step=step, loss=loss.item(), total_steps=1000)
+    if session.stop_requested():
+        torch.save(..., session.checkpoint_dir / "last.pt")
+        break
+
+A function may let clustertrain save and resume, with the session itself:
 
 def train(config):
     s = session.current()
@@ -22,21 +34,30 @@ def train(config):
 
 from __future__ import annotations
 
+import mmap
 import operator
+import os
+import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from clustertrain import variables
 from clustertrain.errors import JobError
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.training.ranks.host import Host, Requests, SaveProgress
 
 if TYPE_CHECKING:
     from clustertrain.training.ranks.distributed import RankInfo
     from clustertrain.training.settings import SaveEvery
 
+    data: Mapping[str, Path]
+    checkpoint_dir: Path | str
 
 _SLOW_STEP_S = 1.0
+Kind = Literal["train", "eval"]
 
 
 class Session:
@@ -52,6 +73,8 @@ class Session:
         data: mapping of the names under the job's `data:` to a pathlib.Path on this node: of a file, or of a
             folder with `extract: true`.
         args: mapping, the job's `args`; the function gets the same values as its argument.
+        checkpoint_dir: pathlib.Path, a folder of the run for files of the function's own, beside those of
+            `save`; a str with its URI if the storage is S3.
         rank_info: rank, local_rank, world_size and device in one object.
     """
 
@@ -64,6 +87,7 @@ class Session:
         args: Mapping[str, Any],
         save_every: SaveEvery,
         keep_best: str | None = None,
+        checkpoint_dir: Path | str = Path("checkpoints"),
     ) -> None:
         from clustertrain.training.ranks.distributed import StopLine
 
@@ -74,7 +98,9 @@ class Session:
         self.device = rank_info.device
         self.data = data
         self.args = args
+        self.checkpoint_dir = checkpoint_dir
         self._run = run
+        self._step = 0
         self._save_every_steps = save_every.steps
         self._keep_best = keep_best  # the metric, until a save has given it: then its name is right
         self._stopped = False
@@ -82,7 +108,7 @@ class Session:
 
     @property
     def stopped(self) -> bool:
-        """Whether a call of `step_done` has returned a stop request."""
+        """Whether `step_done` or `stop_requested` has returned a stop request."""
         return self._stopped
 
     def restore(self) -> dict[str, Any] | None:
@@ -112,6 +138,7 @@ class Session:
         stop was requested: save, then return. With several ranks a request counts one step later, unless the
         steps take more than a second.
         """
+        self._step = step
         self._run.phase("step", step)
         stop, save, timer, _ = self._line.read()
         due = self._save_every_steps is not None and step % self._save_every_steps == 0
@@ -121,6 +148,14 @@ class Session:
             self._line.saved()  # the clock does not ask again before the save
         self._line.broadcast()
         return Requests(stop=stop, save=save)
+
+    def stop_requested(self) -> bool:
+        """Whether a stop was requested: save, then return. For a loop that does not call `step_done`: every
+        rank calls it after the same step, waits for the others, and gets the same answer."""
+        if not self._stopped:
+            self._run.phase("step", self._step)
+            self._stopped = self._line.is_stop_requested()
+        return self._stopped
 
     def end(self) -> None:
         """End the exchange of requests, when the function has returned; the worker calls it on every rank."""
@@ -175,17 +210,27 @@ class Session:
                 f"the metrics: {', '.join(given)}.\n{remedy}"
             )
 
-    def log(self, *, step: int, loss: float | None = None, **metrics: float) -> None:
+    def log(self, *, step: int, loss: float | None = None, kind: Kind = "train", **metrics: float) -> None:
         """Write metrics of a step: numbers, or tensors and arrays of one element. Only rank 0 writes; the
-        calls of the other ranks do nothing."""
+        calls of the other ranks do nothing. `kind`: those of training, or of an evaluation. With
+        `total_steps`, `status` and the terminal show the time that is left."""
+        record = _record(kind, step, loss, metrics)
+        self._step = record["step"]
         if self.rank == 0:
-            record: dict[str, Any] = {"kind": "train", "step": step, "epoch": 0, "loss": loss, **metrics}
-            self._run.log({k: v.item() if hasattr(v, "item") else v for k, v in record.items()})
+            self._run.log(record)
 
     def print(self, *values: object) -> None:
         """Print on rank 0 only, into the log of that rank."""
         if self.rank == 0:
             print(*values, flush=True)
+
+
+def _record(kind: str, step: int, loss: float | None, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the run's metrics."""
+    if kind not in ("train", "eval"):
+        raise JobError(f'session.log got kind={kind!r}.\nIt is "train" or "eval".')
+    record = {"kind": kind, "step": operator.index(step), "epoch": 0, "loss": loss, **metrics}
+    return {k: v.item() if hasattr(v, "item") else v for k, v in record.items()}
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -201,20 +246,73 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-_current: Session | None = None
+class ScriptSession:
+    """The session of a script's process. Outside clustertrain it writes nothing and has nothing."""
 
+    def __init__(self) -> None:
+        path = os.environ.get(variables.METRICS)
+        self._metrics = EventLog(Path(path)) if path else None
 
-def current() -> Session:
-    """The session of this worker.
+    @property
+    def data(self) -> Mapping[str, Path]:
+        """The paths of the job's data sets on this node, by their names under `data:`."""
+        prefix = variables.DATA_PREFIX
+        found = ((name, path) for name, path in os.environ.items() if name.startswith(prefix))
+        return {name.removeprefix(prefix).lower(): Path(path) for name, path in found}
 
-    Raises:
-        RuntimeError: this process is not a worker of a run.
-    """
-    if _current is None:
-        raise RuntimeError(
-            "clustertrain.session.current() was called outside a run.\n"
-            "It works in a function that a job file names (function: module:train), under `clustertrain run`."
+    @cached_property
+    def checkpoint_dir(self) -> Path | str:
+        """The folder for the script's checkpoints, which exists; the URI if the storage is S3."""
+        folder = os.environ.get(variables.CHECKPOINT_DIR, "checkpoints")
+        if "://" in folder:
+            return folder
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return Path(folder)
+
+    def log(self, *, step: int, loss: float | None = None, kind: Kind = "train", **metrics: float) -> None:
+        """As that of `Session`."""
+        group = _process_group()
+        if self._metrics is not None and (group is None or group.get_rank() == 0):
+            self._metrics.write(**_record(kind, step, loss, metrics))
+
+    def stop_requested(self) -> bool:
+        """As that of `Session`. The ranks agree in the script's own process group, if there is one."""
+        page = self._page
+        if page is None or page[TOLD]:
+            return page is not None
+        page[ASKED] = True
+        page[TOLD] = _largest_of_ranks(page[REQUESTED])
+        return bool(page[TOLD])
+
+    @cached_property
+    def _page(self) -> mmap.mmap | None:
+        if (path := os.environ.get(variables.REQUESTS)) is None:
+            return None
+        with Path(path).open("r+b") as file:
+            return mmap.mmap(file.fileno(), PAGE_BYTES)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"session.current().{name}: a script has log, data, checkpoint_dir and stop_requested.\n"
+            "The others are of a function that a job file names (function: module:train), under "
+            "`clustertrain run`."
         )
+
+
+REQUESTED, ASKED, TOLD = range(3)
+PAGE_BYTES = 3
+"""The page that a rank shares with its script (worker/scripts/request_page.py): whether a stop is requested,
+whether the script has asked, and whether it was told so."""
+
+
+_current: Session | ScriptSession | None = None
+
+
+def current() -> Session | ScriptSession:
+    """The session of this process: of the function, or else of a script, also outside a run."""
+    global _current  # noqa: PLW0603  as below
+    if _current is None:
+        _current = ScriptSession()
     return _current
 
 
@@ -222,3 +320,41 @@ def start_session(session: Session) -> None:
     """Set the session of this process; the worker calls this before the user's function."""
     global _current  # noqa: PLW0603  a worker process has exactly one session
     _current = session
+
+
+def log(*, step: int, loss: float | None = None, kind: Kind = "train", **metrics: float) -> None:
+    """As the method of the current session."""
+    current().log(step=step, loss=loss, kind=kind, **metrics)
+
+
+def stop_requested() -> bool:
+    """As the method of the current session."""
+    return current().stop_requested()
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in ("data", "checkpoint_dir"):
+            return getattr(current(), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _process_group() -> Any:
+    """torch.distributed, if this process has its default group. A script may do without torch."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _largest_of_ranks(number: int) -> int:
+    """The largest number of all ranks, which all call this."""
+    group = _process_group()
+    if group is None or group.get_world_size() == 1:
+        return number
+    import torch
+
+    backends = str(group.get_backend_config())  # cuda:nccl, or cpu:gloo,cuda:nccl
+    device = "cpu" if "cpu:" in backends else backends.partition(":")[0]
+    of_ranks = torch.tensor(number, dtype=torch.int32, device=device)
+    group.all_reduce(of_ranks, op=group.ReduceOp.MAX)
+    return int(of_ranks)

@@ -53,6 +53,7 @@ class Group:
         saves: ascending.
     """
 
+    attempt: int
     number: int
     claimed: float
     plan: ResumePoint | None
@@ -67,7 +68,10 @@ class Group:
 
     @property
     def resumes(self) -> int:
-        return self.plan.step if self.plan is not None else 0
+        if self.plan is None:
+            return 0
+        is_later = self.plan.of_script and (self.number > 0 or self.attempt > 1)
+        return self.lines[0].step - 1 if is_later and self.lines else self.plan.step
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,11 @@ class AttemptFiles:
     last_sign: float
     groups: Sequence[Group]
     of_script: bool
+
+    @property
+    def saves_itself(self) -> bool:
+        """Whether it is a script: which of its steps are saved is not known."""
+        return any(group.plan is not None and group.plan.of_script for group in self.groups)
 
     @property
     def end(self) -> str:
@@ -144,6 +153,7 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
         saves = (_save(time, e) for time, e in by_rank_0 if e["kind"] == "checkpoint" and _is_by(e, restart))
         staged = [e for time, e in by_rank_0 if e["kind"] == "stage" and claimed <= time < until]
         group = Group(
+            attempt.n,
             restart.number,
             claimed,
             plan,

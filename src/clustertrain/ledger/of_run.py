@@ -170,7 +170,11 @@ class _Books:
 
     def lose_unsaved(self, last: AttemptFiles) -> None:
         """Book the steps after the newest checkpoint as lost, if the run is over before its end."""
-        if self._usual_step_s is None or (last.result is not None and last.result.state == "done"):
+        if (
+            last.saves_itself
+            or self._usual_step_s is None
+            or (last.result is not None and last.result.state == "done")
+        ):
             return
         unsaved = self._reached - committed_step(last.attempt.run)
         self._lose(unsaved * self._usual_step_s, f"not saved: {last.end}")

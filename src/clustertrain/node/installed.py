@@ -69,6 +69,13 @@ def how_to_install(*extras: str) -> str:
     return _pip_install(wanted)
 
 
+def how_to_import_in(python: str) -> str:
+    """The command after which a script of another Python can import clustertrain.session, which needs no
+    package. A link needs neither pip nor a network, and no copy grows old."""
+    folder = f"{quote(python)} -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'"
+    return f'ln -s {quote(str(Path(__file__).parents[1]))} "$({folder})"'
+
+
 def how_to_install_later() -> str:
     """What to do for a later clustertrain: the command with which this copy was installed, without its
     commit."""

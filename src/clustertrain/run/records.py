@@ -311,6 +311,7 @@ class ResumePoint:
         checkpoint, step: None and 0 if there is no checkpoint.
         world_size: the number of workers, or None in files of versions that did not write it.
         hosts, addresses: the name and the address of the node of each rank.
+        of_script: a script does not say from where it continues: before the first step that it logs.
     """
 
     checkpoint: str | None
@@ -318,6 +319,7 @@ class ResumePoint:
     world_size: int | None = None
     hosts: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
+    of_script: bool = False
 
 
 @dataclass(frozen=True)
@@ -425,7 +427,7 @@ class Outcome:
 
     Attributes:
         finished: nothing is left to train; otherwise a stop was requested.
-        step: None for a script, which counts its own.
+        step: None for a script that logs none.
         early_stop: why it finished before its last step, in three lines, or empty if it did not.
         skipped_steps: how many steps overflowed under fp16 since the start of the run, or None if none can.
         train_started, train_ended: in seconds since 1970.

@@ -35,19 +35,20 @@ def ended(
     restarts, of_script = attempt.restarts(), is_of_script(attempt)
     outcome = restarts[-1].outcome.read() if restarts else None
     reached = [reached_step(restart) for restart in restarts]
+    step = (outcome.step if outcome else None) or max(reached, default=0) or (None if of_script else 0)
     resumed = [e for e in read_events(attempt.run, attempt.events_key) if e["kind"] == "resumed"]
     checkpoints = names(attempt.run.checkpoints)
     if exit_code is None:
         exit_code = _exit_code(attempt, state)
-    step = None if of_script else (outcome.step if outcome else None) or max(reached, default=0)
     metrics, already_finished = outcome.metrics if outcome else {}, False
-    resumed_step = _resumed_step(restarts)
-    if state == "done" and step is not None and step <= resumed_step:  # nothing was left to train
-        step, metrics = resumed_step, metrics or _last_figures(attempt)
+    resumed_step = 0 if of_script else _resumed_step(restarts)
+    if state == "done" and (step or 0) <= resumed_step:  # nothing was left to train
         before = standing_attempt(attempt.run, attempt)
         earlier = before.result.read() if before is not None else None
-        if earlier is not None and earlier.state == "done":
-            metrics, already_finished = earlier.metrics, True
+        if earlier is not None and earlier.state == "done" and earlier.step is not None:
+            step, metrics, already_finished = earlier.step, earlier.metrics, True
+        elif not of_script:
+            step, metrics = resumed_step, metrics or _last_figures(attempt)
     return Result(
         state=state,
         cause=cause,

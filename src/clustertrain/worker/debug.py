@@ -68,7 +68,7 @@ def debug(job: Job) -> None:
                 return
             with rank_zero(place.device) as rank_info:
                 if job.function:
-                    call_function(job, rank_info, _NoFiles(screen), data)
+                    call_function(job, rank_info, _NoFiles(screen), data, Path(checkpoints))
                 else:
                     train_task(job, settings_of(job), rank_info, _NoFiles(screen), data)
         except bdb.BdbQuit:

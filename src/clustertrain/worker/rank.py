@@ -25,8 +25,9 @@ from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
 from clustertrain.run.best import retention_of
 from clustertrain.run.save_interval import mtbf_s
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.events import EventLog, new_records
 from clustertrain.run.streams.step_counter import Reached
+from clustertrain.run.streams.streams import Tail
 from clustertrain.training.ranks.host import KeptStep, Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
@@ -62,6 +63,7 @@ class WorkerRun:
         has_poller = rank == 0 or job.task is None
         self._requests = RequestPoller(self.attempt, resizable, plan.claimed_s) if has_poller else None
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
+        self._logged = Tail(self.attempt.run.on_this_node, restart.metrics_key)  # by a script
         self._curve = self._make_curve(job) if rank == 0 else None
         self._reached = Reached(restart.reached) if rank == 0 else None
         self._auto_save = self._make_auto_save(job) if rank == 0 and job.checkpoint.every == "auto" else None
@@ -227,18 +229,29 @@ class WorkerRun:
         return self._saver.wait(timeout_s) if self._saver else None
 
     def log(self, record: dict[str, Any]) -> None:
-        numbers = {
-            k: v for k, v in record.items() if isinstance(v, int | float) and k not in ("step", "epoch")
-        }
         if record.get("kind") == "samples":
             self._note("samples", rank=self.rank, **{k: v for k, v in record.items() if k != "kind"})
             return
-        self.step = int(record.get("step", self.step))
-        if record.get("kind") in ("train", "eval"):
-            self.last_metrics = {k: float(v) for k, v in numbers.items()}
+        self._take(record)
         if self._metrics:
             self._metrics.write(**record)
-        if self._curve and record.get("kind") in ("train", "eval"):
+
+    def follow(self) -> None:
+        """Take what a script has logged since the last call. Its own process has written it, so that nothing
+        is lost with this one."""
+        for record in new_records(self._logged):
+            if self._curve and not self.last_metrics:
+                self._curve.begin(record["step"])
+            self._take(record)
+
+    def _take(self, record: dict[str, Any]) -> None:
+        position = ("step", "epoch", "time")
+        numbers = {k: v for k, v in record.items() if isinstance(v, int | float) and k not in position}
+        self.step = int(record.get("step", self.step))
+        if record.get("kind") not in ("train", "eval"):
+            return
+        self.last_metrics = {k: float(v) for k, v in numbers.items()}
+        if self._curve:
             self._curve.add(record["kind"], self.step, numbers)
 
     def images(self, step: int, images: Mapping[str, torch.Tensor]) -> None:

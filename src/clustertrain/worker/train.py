@@ -20,6 +20,7 @@ from clustertrain import session, variables
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
+from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Outcome
 from clustertrain.run.streams.rank_log import marks_of_output
 from clustertrain.run.working_folder import files_beside_code, lost_files
@@ -108,6 +109,7 @@ def _rank_info(place: Place) -> RankInfo:
     return RankInfo(place.rank, place.local_rank, place.world_size, place.device)
 
 
+@marks_of_output()
 def _run_task(run: WorkerRun, job: Job, place: Place) -> Outcome:
     result = train_task(job, settings_of(job), _rank_info(place), run, worker_state.data)
     return Outcome(**asdict(result))
@@ -145,9 +147,9 @@ def settings_of(job: Job) -> TrainSettings:
 def _run_function(run: WorkerRun, job: Job, place: Place) -> Outcome:
     seed_all(run.plan.function_seed, rank=0)
     name, code = (job.function or "").partition(":")[2], str(code_folders(job)[0])
-    restart = run.attempt.restart(run.plan.restart)
+    folder, restart = checkpoint_folder(run.attempt.run), run.attempt.restart(run.plan.restart)
     with EarlyReturn(restart, run.rank, name, code) as others:
-        rank_session, line = call_function(job, _rank_info(place), run, worker_state.data)
+        rank_session, line = call_function(job, _rank_info(place), run, worker_state.data, folder)
         others.has_returned(line)
         rank_session.end()
         run.finish()
@@ -158,7 +160,7 @@ def _run_function(run: WorkerRun, job: Job, place: Place) -> Outcome:
 
 
 def call_function(
-    job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, Path]
+    job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, Path], checkpoint_dir: Path | str
 ) -> tuple[session.Session, str]:
     """Call the function of a job with its args. Returns the session in which it ran, and the line of the
     user's code from which it returned."""
@@ -171,6 +173,7 @@ def call_function(
         args=args,
         save_every=job.checkpoint.periods,
         keep_best=job.checkpoint.keep_best.metric if job.checkpoint.keep_best else None,
+        checkpoint_dir=checkpoint_dir,
     )
     session.start_session(rank_session)
     host.phase("first_step", 0)
@@ -191,15 +194,14 @@ def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
         retries=job.failures.most_restarts,
         run_id=f"{run.plan.ref.name}-{run.plan.ref.attempt}",
     )
-    shelf = run.attempt.run.checkpoints
-    if (folder := shelf.store.local_folder(shelf.key)) is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+    checkpoint_folder(run.attempt.run)
     values = _variables(run)
+    logs = {variables.METRICS: str(run.attempt.restart(run.plan.restart).metrics)} if run.rank == 0 else {}
     folders = code_folders(job)
     finished = run_script(
         program_of(job, folders, script_arguments(job, values, resumes=run.plan.resumes_script)),
         rank=run.rank,
-        environment=environment | values | python_variables(job, folders),
+        environment=environment | values | logs | python_variables(job, folders),
         cwd=works_in(run.attempt.run, job),
         code_folder=folders[0],
         stop_requested=lambda: run.requests().stop,
@@ -208,6 +210,7 @@ def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
         stop_in_s=lambda: wait_for_all_s(run.attempt),
         note=run.note,
         printed=run.strike.printed,
+        follow=run.follow if run.rank == 0 else lambda: None,
         group=GroupWatch(
             rank=run.rank,
             world_size=run.world_size,
@@ -216,7 +219,17 @@ def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
             note=run.note,
         ),
     )
-    return Outcome(finished, None)
+    return Outcome(finished, run.step or None, metrics=run.last_metrics)
+
+
+def checkpoint_folder(run: RunDir) -> Path | str:
+    """The folder for the checkpoints of a script or function, which exists; the URI if the storage is S3."""
+    shelf = run.checkpoints
+    folder = shelf.store.local_folder(shelf.key)
+    if folder is None:
+        return str(shelf)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _variables(run: WorkerRun) -> dict[str, str]:

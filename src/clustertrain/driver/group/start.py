@@ -245,6 +245,7 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
         world_size=len(workers),
         hosts=tuple(w.metadata.hostname for w in workers),
         addresses=tuple(w.metadata.node_ip for w in workers),
+        of_script=config.is_script,
     )
     restart.plan.write(resume)
     earlier = before.plan.read() if before is not None else None

@@ -6,14 +6,11 @@ without a newline later. Every line has `kind` and `time` (seconds since 1970).
 
 from __future__ import annotations
 
-import errno
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter
@@ -22,8 +19,11 @@ from typing_extensions import TypedDict
 from clustertrain.record_file import json_object
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Failure
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.streams import Tail
 from clustertrain.units import LARGEST_INTEGER, LATEST_S
+
+__all__ = ["EventLog"]
 
 
 class Kind(NamedTuple):
@@ -84,25 +84,6 @@ KINDS = {
     "eval": Kind("Metrics of an evaluation by their names, and what else was measured.", "step, epoch, loss"),
 }
 """The kinds of records: events, and the metrics `train` and `eval`."""
-
-
-class EventLog:
-    """Appends to a stream; each line is one write, so that lines of one file never mix. A full disk loses
-    lines, and ends no training: that saves again when there is space."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._cut = False  # a full disk has cut the last line: it would take the next one with it
-
-    def write(self, kind: str, **fields: Any) -> None:
-        line = ("\n" * self._cut + json.dumps({"kind": kind, "time": time.time(), **fields}) + "\n").encode()
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab", buffering=0) as file:
-                self._cut = file.write(line) < len(line)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
 
 
 _kept: ContextVar[dict[str, tuple[Tail, list[dict[str, Any]]]] | None] = ContextVar("kept", default=None)

@@ -12,7 +12,7 @@ from clustertrain.run.job_diff import changed_nothing
 from clustertrain.run.streams.events import new_records, read_events
 from clustertrain.run.streams.streams import Tail, stream_names
 from clustertrain.storage import Location
-from clustertrain.units import LATEST_S
+from clustertrain.units import LARGEST_INTEGER, LATEST_S
 
 _STREAMS_PER_LOOK = 32
 _LIVELY_STREAMS = 8
@@ -127,6 +127,9 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
             measured = read_events(run, restart.metrics_key)
             new = [record for record in measured if record["kind"] in ("train", "eval")]
             again = {(record["kind"], record["step"]) for record in new}
-            kept = (record for record in records if record["step"] <= plan.step)
+            until = plan.step
+            if plan.of_script:  # it does not say from where it continues
+                until = min((record["step"] - 1 for record in new), default=LARGEST_INTEGER)
+            kept = (record for record in records if record["step"] <= until)
             records = [*(record for record in kept if (record["kind"], record["step"]) not in again), *new]
     return records

@@ -124,6 +124,7 @@ class StopLine:
         self._save_every_s = 60 * save_every_minutes if save_every_minutes is not None else math.inf
         self._exchange = LaterMax()
         self._slow_step_s, self._is_slow = slow_step_s, False
+        self._kept = Requests()  # what `is_stop_requested` has taken from the launcher, for `read`
         self._saved_at_s = self._step_began_s = time.monotonic()
 
     def saved(self) -> None:
@@ -150,10 +151,19 @@ class StopLine:
             self._exchange.send(self._flags())
             self._step_began_s = time.monotonic()
 
+    def is_stop_requested(self) -> bool:
+        """Whether a stop is requested now, the same on every rank; waits for all of them."""
+        stop = torch.zeros(1, dtype=torch.int32)
+        if self._rank_info.rank == 0:
+            self._kept = self._requests()
+            stop += self._kept.stop
+        return bool(self._exchange.exchange(stop) if self._rank_info.world_size > 1 else stop)
+
     def _requests(self) -> Requests:
-        requests = self._requests_of_launcher()
-        is_due = time.monotonic() - self._saved_at_s >= self._save_every_s
-        return requests._replace(save_timer=requests.save_timer or is_due)
+        (stop, save, timer, profile), self._kept = self._kept, Requests()
+        new = self._requests_of_launcher()
+        timer |= new.save_timer or time.monotonic() - self._saved_at_s >= self._save_every_s
+        return Requests(new.stop or stop, new.save or save, timer, new.profile or profile)
 
     def _flags(self) -> torch.Tensor:
         """int32: this rank's requests, and whether its last step was slow. Only rank 0's count."""

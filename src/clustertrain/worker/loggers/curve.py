@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 
@@ -20,12 +20,16 @@ END_S = 10.0
 
 @dataclass
 class Curve:
-    """The loggers start with the first point: their imports take seconds, and a script has no points."""
+    """The loggers start with the first point: their imports take seconds, and a script may have no points."""
 
     names: Sequence[str]
     subject: Subject
     note: Callable[[str, str], None]
     _loggers: list[Background] | None = None
+
+    def begin(self, step: int) -> None:
+        """The first step of a script, which finds its checkpoint itself; before the first point."""
+        self.subject = replace(self.subject, first_step=step)
 
     def add(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Add the values of a step; kind: "train" or "eval"."""

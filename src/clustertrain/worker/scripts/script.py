@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import math
 import os
+import re
 import select
 import signal
 import subprocess
@@ -18,10 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
 from clustertrain.errors import ClusterTrainError
+from clustertrain.node.installed import how_to_import_in
 from clustertrain.node.processes import own_processes
 from clustertrain.node.signals import signal_text
 from clustertrain.worker.code.error_report import ErrorReport, printable
@@ -31,6 +34,7 @@ from clustertrain.worker.place import Place
 from clustertrain.worker.scripts.forked_script import ForkedScript, ScriptStart
 from clustertrain.worker.scripts.group_watch import GroupWatch
 from clustertrain.worker.scripts.peer_errors import shows_lost_peer
+from clustertrain.worker.scripts.request_page import RequestPage
 from clustertrain.worker.scripts.script_command import Program
 
 # In a session of its own the script would outlive a killed worker. So the child sets SIGKILL as the signal
@@ -56,6 +60,7 @@ running: list[int] = []
 """The process of the script that this process runs."""
 
 
+_LACKS_KIT = re.compile("ModuleNotFoundError: No module named 'clustertrain'")
 _Child = subprocess.Popen[bytes] | ForkedScript
 
 
@@ -110,11 +115,13 @@ def run_script(
     stop_in_s: Callable[[], float] = lambda: 0.0,
     note: Callable[[str, str], None] = lambda kind, text: None,
     printed: Callable[[str], None] = lambda line: None,
+    follow: Callable[[], None] = lambda: None,
     group: GroupWatch | None = None,
 ) -> bool:
     """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
 
-    A stop request sends SIGTERM once, and SIGKILL after `grace_s` seconds. How the script ends after a
+    A stop request sends SIGTERM once, and SIGKILL after `grace_s` seconds; a script that asks for requests
+    itself (session.stop_requested) gets no SIGTERM. How the script ends after a
     request is not a failure: most often it has lost the ranks that ended before it.
 
     Args:
@@ -124,43 +131,47 @@ def run_script(
         stop_in_s: when it was requested: the seconds until the signal, so that all ranks get it together.
         note: writes an event of a kind, with a text.
         printed: called with each finished line.
+        follow: called four times a second, and at the end; takes what the script has logged.
         group: reports a process group that is never made.
 
     Raises:
         ScriptFailed: it ended with a code other than 0; the text has the code, and its exception or its last
             lines.
     """
-    child_environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
-    child_environment.pop("PYTHONBREAKPOINT", None)  # set by Ray for its own debugger
-    child = _start(program, child_environment, cwd)
-    running.append(child.pid)
-    if group is not None:
-        group.start(program.name, child.pid)
-    # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
-    with child, ThreadPoolExecutor(1) as watcher:
-        stopped = watcher.submit(
-            _stop_on_request, child, stop_requested, stop_in_s, grace_s=grace_s, rank=rank, note=note
-        )
-        try:
-            last_lines = _passed_on(_blocks(child, rank, note), printed)
-        except BaseException:  # of a full disk: without a reader the script would wait for ever
-            child.send_signal(signal.SIGKILL)
-            raise
-        code = child.wait()
+    with RequestPage() as page:
+        child_environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment, **page.variables}
+        child_environment.pop("PYTHONBREAKPOINT", None)  # set by Ray for its own debugger
+        child = _start(program, child_environment, cwd)
+        running.append(child.pid)
+        if group is not None:
+            group.start(program.name, child.pid)
+        # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
+        with child, ThreadPoolExecutor(2) as watchers:
+            ends = partial(_stop_on_request, grace_s=grace_s, rank=rank, note=note)
+            ended = watchers.submit(ends, child, stop_requested, stop_in_s, page)
+            followed = watchers.submit(_follow, child, follow)
+            try:
+                last_lines = _passed_on(_blocks(child, rank, note), printed)
+            except BaseException:  # of a full disk: without a reader the script would wait for ever
+                child.send_signal(signal.SIGKILL)
+                raise
+            code = child.wait()
+        followed.result()
+        stopped = ended.result() or page.is_told
     running.remove(child.pid)
     if group is not None:
-        group.ended(None if stopped.result() else code)
+        group.ended(None if stopped else code)
     # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
     report = (
         last_exception(last_lines, str(code_folder or cwd), lines_after=_LAST_LINES) if code == 1 else None
     )
-    if stopped.result() or (code != 0 and stop_exists()):
+    if stopped or (code != 0 and stop_exists()):
         if report is not None and not shows_lost_peer(report.name, report.message):
             own = report.text(f"rank {rank}")
             note("warning", f"{own}\nThe script ended with it after the stop request.")
         return False
     if code != 0:
-        raise _failure(program.name, rank, code, last_lines, report)
+        raise _failure(program, rank, code, last_lines, report)
     return True
 
 
@@ -232,12 +243,14 @@ def _kept(line: bytes) -> str:
 
 
 def _failure(
-    name: str, rank: int, code: int, output: Sequence[str], report: ErrorReport | None
+    program: Program, rank: int, code: int, output: Sequence[str], report: ErrorReport | None
 ) -> ScriptFailed:
-    ended = f"by signal {signal_text(-code)}" if code < 0 else f"with exit code {code}"
+    name, ended = program.name, f"by signal {signal_text(-code)}" if code < 0 else f"with exit code {code}"
     shown = [line for line in map(_as_on_a_terminal, output) if line][-_LAST_LINES:]
     if report is not None:
         text = f"{report.text(f'rank {rank}')}\n{name} ended {ended}."
+        if _LACKS_KIT.match(report.whole_message()):
+            text += f"\nTo import it there: {how_to_import_in(program.argv[0])}"
     else:
         tail = "\n".join(f"  | {line}" for line in shown) or "  | (it printed nothing)"
         text = f"{name} ended {ended} on rank {rank}.\nIts last lines:\n{tail}"
@@ -249,28 +262,42 @@ def _as_on_a_terminal(line: str) -> str:
     return printable(line.rpartition("\r")[2]).rstrip()[:_LINE_CHARACTERS]
 
 
+def _follow(child: _Child, follow: Callable[[], None]) -> None:
+    while not _ends_within(child, _LOOK_S):
+        follow()
+    follow()
+
+
 def _stop_on_request(
     child: _Child,
     stop_requested: Callable[[], bool],
     stop_in_s: Callable[[], float],
+    page: RequestPage,
     *,
     grace_s: float,
     rank: int,
     note: Callable[[str, str], None],
 ) -> bool:
-    """Stop the script when that is requested. Returns False if it ended before."""
+    """Stop the script when that is requested. Returns False if it ended before, or was only asked to."""
     while not stop_requested():
         if _ends_within(child, _LOOK_S):
             return False
+    page.request_stop()
     if _ends_within(child, stop_in_s()):
         return False
-    child.send_signal(signal.SIGTERM)
+    is_asked, text = page.is_asked, "sent SIGTERM to the script"
+    if is_asked:
+        text = "session.stop_requested() is True in the script"
+    else:
+        child.send_signal(signal.SIGTERM)
     if rank == 0:
-        note("note", f"stopping: sent SIGTERM to the script; {grace_s:g} s until SIGKILL")
+        note("note", f"stopping: {text}; {grace_s:g} s until SIGKILL")
     if not _ends_within(child, grace_s):
         child.send_signal(signal.SIGKILL)
-        note("warning", f"rank {rank}: the script was killed, {grace_s:g} s after SIGTERM")
-    return True
+        after = "it was asked to stop" if is_asked else "SIGTERM"
+        note("warning", f"rank {rank}: the script was killed, {grace_s:g} s after {after}")
+        return True
+    return not is_asked
 
 
 def _ends_within(child: _Child, seconds: float) -> bool:
