@@ -28,6 +28,7 @@ from clustertrain.run.streams.history import curve, events_of_attempt
 from clustertrain.storage import Location, open_store
 
 Row = tuple[str, str]
+_LAST_LINES = 20  # of the log, from which the time that is left is known
 
 
 class NotStarted(JobError):
@@ -88,6 +89,16 @@ class Status:
         return step if step != 0 else committed_step(self.run) or None
 
     @property
+    def left_s(self) -> float | None:
+        """The time that the steps until `total_steps` will take, if they are as long as the last ones."""
+        lines = [record for record in self.curve if record["kind"] == "train"][-_LAST_LINES:]
+        total = lines[-1].get("total_steps") if lines else None
+        if not isinstance(total, int) or lines[-1]["step"] <= lines[0]["step"]:
+            return None
+        step_s = (lines[-1]["time"] - lines[0]["time"]) / (lines[-1]["step"] - lines[0]["step"])
+        return float(max(0.0, step_s * (total - lines[-1]["step"])))
+
+    @property
     def exit_code(self) -> int | None:
         """The exit code for the current state, or None if the run has not ended."""
         return self.standing.exit_code if self.result is None else self.result.exit_code
@@ -95,8 +106,12 @@ class Status:
     @cached_property
     def last(self) -> dict[str, Any] | None:
         """The newest record of the run's metrics, or None."""
-        records = curve(self.run)
-        return records[-1] if records else None
+        return self.curve[-1] if self.curve else None
+
+    @cached_property
+    def curve(self) -> list[dict[str, Any]]:
+        """The metrics of the run."""
+        return curve(self.run)
 
     @cached_property
     def ledger(self) -> Ledger:

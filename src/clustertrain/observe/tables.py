@@ -166,7 +166,9 @@ def _last_figures(status: Status) -> list[Row]:
         return []
     figures = {name: last.get(name) for name in ("step", "epoch", "loss", "samples_per_s")}
     numbers = (f"{k} {v:.6g}" for k, v in figures.items() if isinstance(v, int | float))
-    return [("last figures", ", ".join(numbers)), ("", f"{time_text(time.time() - last['time'])} ago")]
+    left = [] if status.left_s is None else [f"{time_text(status.left_s)} left"]
+    age = f"{time_text(time.time() - last['time'])} ago"
+    return [("last figures", ", ".join([*numbers, *left])), ("", age)]
 
 
 def _used_rows(status: Status) -> list[Row]:
