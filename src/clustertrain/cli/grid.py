@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from clustertrain.cli.where import note
 from clustertrain.errors import JobError
-from clustertrain.job.file import load_job
+from clustertrain.job.file import load_job, sets_of
+from clustertrain.job.identity import with_option
 from clustertrain.job.model import Job
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.run.command_line import typed
+
+_ARG = "args."
 
 
 def points_of(job_file: str, sets: tuple[str, ...], grid: Sequence[str]) -> list[tuple[str, ...]]:
     """The `--set` options of each point, the last key fastest; without a grid those of the command.
 
     Args:
-        grid: the options, such as `lr=0.1,0.01`: a key as for `--set`, or the name of an arg.
+        grid: the options, such as `lr=0.1,0.01`: a key as for `--set`, or the name of an arg; of a script
+            `--lr` in its `args`.
 
     Raises:
         JobError: the job file or an option is wrong, or two points would have one name.
@@ -33,15 +37,27 @@ def points_of(job_file: str, sets: tuple[str, ...], grid: Sequence[str]) -> list
             raise JobError("--grid name=…: the name of each point follows from its values.\nOmit it.")
         if not separator or not all(value.strip() for value in values.split(",")):
             raise JobError(f"--grid {option} is not KEY=VALUE,VALUE.\nWrite --grid lr=0.1,0.01, for example.")
-        key = key if "." in key or key in Job.model_fields else f"args.{key}"
+        key = key if "." in key or key in Job.model_fields else f"{_ARG}{key}"
         axes.append([(key, value.strip()) for value in values.split(",")])
     points: dict[str, tuple[str, ...]] = {}
     for point in itertools.product(*axes):
         name = "-".join([job.name, *(_as_name(value) for _, value in point)])
         if name in points:
             raise JobError(f"--grid: two points have the name {name}.\nLeave one of their values out.")
-        points[name] = (*sets, *(f"{key}={value}" for key, value in point), f"name={name}")
+        points[name] = (*sets, *_sets_of(job, point), f"name={name}")
     return list(points.values())
+
+
+def _sets_of(job: Job, point: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """The `--set` options of a point. The arguments of a script are a list: an arg is an option in it."""
+    args, is_changed = job.args, False
+    for key, value in point:
+        if isinstance(args, dict) or not key.startswith(_ARG):
+            yield f"{key}={value}"
+        else:
+            args, is_changed = with_option(args, key.removeprefix(_ARG), value), True
+    if is_changed:
+        yield from sets_of({"args": [*args]})
 
 
 def rendered(job_file: str, points: Sequence[tuple[str, ...]], to: str, name: str = "") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ FREE_TRAIN_KEYS = {
     *("epochs", "steps", "early_stop", "log_every", "log", "eval_every", "compare_weights_every"),
     *("loader_workers", "sanity", "metrics", "profile", "memory_snapshot"),
 }
+
+_OPTION = re.compile(r"--|-[A-Za-z]")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -51,17 +54,49 @@ def identity(job: Job) -> dict[str, Any]:
 
 
 def hyperparameters(*jobs: Job) -> dict[str, str | int | float]:
-    """The args and the keys of `train`, by the names that `--set` takes, such as `args.lr`. Lists and
-    booleans are JSON; keys without a value are left out, and a secret is shown as `***`. Of several jobs a
-    key has each of its values, such as `0.01, 1.0`."""
+    """The args and the keys of `train`, by the names that `--set` takes, such as `args.lr`: of a script, its
+    option `--lr`. Lists and booleans are JSON; keys without a value are left out, and a secret is shown as
+    `***`. Of several jobs a key has each of its values, such as `0.01, 1.0`."""
     found: dict[str, dict[str | int | float, None]] = {}
-    for key, value in (item for job in jobs for item in settings(job).items()):
-        if key.startswith(("args.", "train.")):
-            found.setdefault(key, {})[value] = None
+    for key, value in (item for job in jobs for item in _hyperparameters(job).items()):
+        found.setdefault(key, {})[value] = None
     return {
         key: next(iter(values)) if len(values) == 1 else ", ".join(map(str, values))
         for key, values in found.items()
     }
+
+
+def _hyperparameters(job: Job) -> dict[str, str | int | float]:
+    if not isinstance(job.args, dict):
+        return {f"args.{name}": _masked(value, name) for name, value in script_options(job.args).items()}
+    return {key: value for key, value in settings(job).items() if key.startswith(("args.", "train."))}
+
+
+def script_options(args: Sequence[str]) -> dict[str, str | int | float]:
+    """The options of a command line: `--lr 0.1`, `--lr=0.1` and `--amp`, which is "true"."""
+    found = {}
+    for at, size in _options(args):
+        name, _, joined = args[at][2:].partition("=")
+        value = joined if "=" in args[at] else args[at + 1] if size > 1 else "true"
+        found[name] = json.loads(value) if _NUMBER.fullmatch(value) else value
+    return found
+
+
+def with_option(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
+    """The command line with `--NAME VALUE`: in the place of the option, or at the end."""
+    changed = [*args]
+    places = [each for each in _options(args) if args[each[0]].partition("=")[0] == f"--{name}"]
+    for at, size in reversed(places or [(len(args), 0)]):
+        changed[at : at + size] = [f"--{name}", value]
+    return tuple(changed)
+
+
+def _options(args: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Where each option is, and whether its value is the argument after it: then it has two."""
+    for at, arg in enumerate(args):
+        if arg.startswith("--"):
+            has_next = "=" not in arg and len(args) > at + 1 and not _OPTION.match(args[at + 1])
+            yield at, 1 + has_next
 
 
 def settings(job: Job) -> dict[str, str | int | float]:
