@@ -144,12 +144,12 @@ def test_a_log_file_gets_finished_lines_and_a_bar_from_time_to_time(attempt, mon
     assert display.is_training
     logs = "clustertrain logs job.yaml --set name=digits --rank 1"
     where = f"rank 0 prints here; the output of rank 1, and so on: `{logs}`"
-    assert stream.getvalue().splitlines() == ["2 workers started", where]
+    assert stream.getvalue().splitlines() == ["2 workers started"]
     prints(attempt, BEGUN + "one\n")
     for percent in range(50):
         prints(attempt, f"\r{percent}%")
         display.update()
-    assert stream.getvalue().splitlines()[2:] == ["one"]
+    assert stream.getvalue().splitlines()[1:] == [where, "one"]
     now = time.monotonic()
     monkeypatch.setattr(screens.time, "monotonic", lambda: now + screens.UNFINISHED_PERIOD_S + 1)
     display.update()
@@ -166,32 +166,26 @@ def test_a_log_file_gets_finished_lines_and_a_bar_from_time_to_time(attempt, mon
     assert stream.getvalue().splitlines()[5:] == ["100%", "two", "the rest"]
 
 
-def test_where_the_other_ranks_print_is_said_once_and_only_if_there_are_any(attempt):
-    script(attempt)
+@pytest.mark.parametrize("entry_point", ["script: train.py", "task: m:T\ntrain: {epochs: 1, batch_size: 4}"])
+def test_where_the_other_ranks_print_is_said_once_and_only_if_there_are_any(attempt, entry_point):
+    script(attempt, entry_point)
     one, two = io.StringIO(), io.StringIO()
     display = display_of(attempt, one)
     started(attempt)
     display.update()
-    started(attempt, restart=1)
-    display.update()
-    assert one.getvalue().count("--rank 1") == 1
+    assert one.getvalue() == "2 workers started\n", "a task may print nothing"
+    for restart in (0, 1):
+        started(attempt, restart=restart)
+        prints(attempt, BEGUN + "one\n")
+        display.update()
+    assert (one.getvalue().count("--rank 1"), one.getvalue().count("\none\n")) == (1, 2)
     single = attempt.run.attempt(2)
-    script(single)
+    script(single, entry_point)
     display = display_of(single, two)
     started(single, world_size=1)
+    prints(single, BEGUN + "one\n")
     display.update()
-    assert two.getvalue() == "1 worker started\n"
-
-
-def test_the_prints_of_a_task_stay_in_its_log(attempt):
-    script(attempt, "task: m:T\ntrain: {epochs: 1, batch_size: 4}")
-    stream = io.StringIO()
-    display = display_of(attempt, stream)
-    started(attempt)
-    prints(attempt, BEGUN + "one\n")
-    display.update()
-    display.update(is_last=True)
-    assert stream.getvalue() == "2 workers started\n"
+    assert two.getvalue() == "one\n1 worker started\n"
 
 
 def test_a_character_that_the_locale_does_not_have_is_escaped():

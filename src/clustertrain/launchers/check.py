@@ -99,7 +99,8 @@ def check_code(
         if not as_text:
             notes += [*_check_data(job, elsewhere), *_check_interpreter(job.interpreter, elsewhere)]
             if not job.is_script:
-                notes += _import_and_rehearse(job, env, world_size or job.world_sizes[-1], elsewhere, fork)
+                size = world_size or job.world_sizes[-1]
+                notes += _import_and_rehearse(job, env, size, elsewhere=elsewhere, fork=fork, echo=echo)
     for note in notes:
         echo(f"note: {note}")
     checked = Checked(time.monotonic() - started_s, notes)
@@ -200,9 +201,16 @@ def _check_data(job: Job, elsewhere: bool) -> list[str]:
 
 
 def _import_and_rehearse(
-    job: Job, env: Mapping[str, str], world_size: int, elsewhere: bool, fork: Start | None
+    job: Job,
+    env: Mapping[str, str],
+    world_size: int,
+    *,
+    elsewhere: bool,
+    fork: Start | None,
+    echo: Callable[[str], None],
 ) -> list[str]:
-    """Check the code in a process of its own, with these variables; returns notes.
+    """Check the code in a process of its own, with these variables; returns notes. Shows what the code
+    prints, unless a run shows it at once.
 
     Raises:
         ClusterTrainError: as `check_code`.
@@ -212,6 +220,8 @@ def _import_and_rehearse(
     request = CheckRequest(dump_job(job), world_size, elsewhere)
     environment = {**os.environ, **hash_seed(job), **env, **without_gpus(job)}
     report = run_check(request, environment, DEADLINE_S, fork)
+    for line in report.printed if fork is None or report.error else ():
+        echo(f"  | {line}")
     if not report.ended:
         ended = f"the check of the code was ended after {DEADLINE_S:g} s, in the {report.phase}"
         return [*report.notes, ended]

@@ -1,7 +1,4 @@
-"""What a supervisor shows of an attempt while it runs: its events, and what rank 0 prints.
-
-The output of a task is not shown: its loop has a line of progress.
-"""
+"""What a supervisor shows of an attempt while it runs: its events, and what rank 0 prints."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from clustertrain.observe.rank_output import RankOutput
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt
-from clustertrain.run.recorded_job import job_of
 from clustertrain.run.streams.history import AttemptFollower
 
 
@@ -33,23 +29,23 @@ class Display:
     ) -> None:
         self._screen, self._command, self._also = screen, command, also
         self._follower = AttemptFollower(attempt.run.on_this_node.attempt(attempt.n))
-        job = job_of(attempt)
-        is_shown = job is not None and job.entry_point != "task"
-        self._output = RankOutput(attempt) if is_shown else None
+        self._output = RankOutput(attempt)
+        self._has_peers = self._has_printed = False
         self.is_training = False
 
     def update(self, *, is_last: bool = False) -> None:
         """Show what is new, or the rest, when no process of the run is left. The output comes first: it was
         written before the event of its end."""
         records = self._follower.new(of_all=is_last)
-        if self._output is not None:
-            self._output.follow(records)
-            lines, unfinished = (self._output.rest(), []) if is_last else self._output.new()
-            self._screen.output(lines, unfinished)
-        self._screen.show(records)
-        self._also(records)
         sizes = [record["world_size"] for record in records if record["kind"] == "group_started"]
-        if sizes and not self.is_training and self._output is not None and sizes[0] > 1:
+        self._has_peers |= any(size > 1 for size in sizes)
+        self._output.follow(records)
+        lines, unfinished = (self._output.rest(), []) if is_last else self._output.new()
+        if self._has_peers and (lines or unfinished) and not self._has_printed:
             others = self._command.of("logs", "--rank", "1")
             self._screen.echo(f"rank 0 prints here; the output of rank 1, and so on: `{others}`")
+            self._has_printed = True
+        self._screen.output(lines, unfinished)
+        self._screen.show(records)
+        self._also(records)
         self.is_training |= bool(sizes)

@@ -11,11 +11,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clustertrain.errors import EXIT_FAILED, RunStopped
 from clustertrain.node.signals import handled_signals
+from clustertrain.observe.terminal_text import Printed
 from clustertrain.record_file import RecordFile
 from clustertrain.storage import open_store
 from clustertrain.storage.location import Location
@@ -47,6 +48,7 @@ class CheckReport:
         at: the keys of the job file that the error is about.
         of_this_machine: the error may not occur on the machines of the job.
         notes: what was left out, and why.
+        printed: the lines of the user's code.
     """
 
     phase: str
@@ -56,6 +58,7 @@ class CheckReport:
     at: list[str] = field(default_factory=list)
     of_this_machine: bool = False
     notes: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
 
 
 class CheckFolder:
@@ -129,7 +132,8 @@ def _report_of(
         code = process.end()
     report = folder.report.read() or CheckReport("start")
     if report.ended or not has_ended:
-        return report
+        printed = Printed()
+        return replace(report, printed=[*printed.feed(folder.log.read_bytes()), *printed.open])
     if code < 0 and start is not start_process:
         return None
     how = f"The check of the code {process.how_it_ended()}, in the {report.phase}. Its last lines:"

@@ -10,7 +10,6 @@ import os
 import re
 import resource
 import sys
-import traceback
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +62,6 @@ def main(folder_text: str) -> None:
             of_this_machine=check.is_of_this_machine(error),
         )
     except (Exception, SystemExit) as error:  # noqa: BLE001  every error of the user's code is reported
-        traceback.print_exc()
         text = f"The {check.phase} failed: {type(error).__name__}: {error}"
         check.report(
             ended=True,
