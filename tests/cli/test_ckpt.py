@@ -1,6 +1,7 @@
 import json
 import os
 import resource
+import shutil
 import stat
 import sys
 
@@ -47,6 +48,28 @@ def test_ls_lists_the_manifests(ckpt):
     assert first.split()[:5] == ["00000010-1.0", "10", "1", "2", "steps"]
     assert second.endswith("accuracy 0.2")
     assert header.index("STEP") == first.index("10", 12)
+
+
+def test_ls_of_a_script_lists_the_files_of_its_folder_newest_first(ckpt, run):
+    folder = run.local_path(run.checkpoints.key)
+    shutil.rmtree(folder)
+    record_job(run.attempt(1), parse_job("name: digits\nscript: train.py\n", "job.yaml"))
+    for name, size_bytes, at in (
+        ("epoch_1/model.pt", 2048, 100),
+        ("last.pt", 5, 200),
+        (".unfinished", 1, 300),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(bytes(size_bytes))
+        os.utime(folder / name, (at, at))
+    assert [line.split()[:3] for line in ckpt("ls").output.splitlines()] == [
+        ["NAME", "SIZE", "WRITTEN"],
+        ["last.pt", "5", "B"],
+        ["epoch_1/model.pt", "2.0", "KiB"],
+    ]
+    first, _ = json.loads(ckpt("ls", "--json").output)
+    assert (first["name"], first["size_bytes"], first["written_at"]) == ("last.pt", 5, 200)
+    assert (first["step"], first["why"]) == (None, "script")
 
 
 def test_verify_reads_every_byte(ckpt, run):

@@ -14,14 +14,17 @@ from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.model import model_of
 from clustertrain.launchers.target import Target
 from clustertrain.observe.as_json import as_json
-from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of, choose, some
+from clustertrain.observe.checkpoints import SCRIPT, Checkpoint, checkpoints_of, choose, some
 from clustertrain.run.folder import RunDir
 from clustertrain.units import aligned, moment_text, size_text
 
 
 def list_checkpoints(run: RunDir) -> list[str]:
-    """A line for each checkpoint, oldest first. The line of the best one ends with its value."""
+    """A line for each checkpoint, oldest first. The line of the best one ends with its value. Of a script: a
+    line for each file, newest first."""
     found, notes = checkpoints_of(run)
+    if found and found[0].why == SCRIPT:
+        return aligned([("NAME", "SIZE", "WRITTEN"), *((each.name, *_size_and_time(each)) for each in found)])
     rows: list[tuple[str, ...]] = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
     rows += [_row(each) for each in found]
     return [*aligned(rows), *notes]
@@ -42,10 +45,13 @@ def _row(each: Checkpoint) -> tuple[str, ...]:
         str(each.epoch),
         str(each.workers),
         each.why,
-        size_text(each.size_bytes or 0),
-        moment_text(each.written_at or 0.0),
+        *_size_and_time(each),
         f"{metrics}  (best: {each.best.text})" if each.best else metrics,
     )
+
+
+def _size_and_time(each: Checkpoint) -> tuple[str, str]:
+    return size_text(each.size_bytes or 0), moment_text(each.written_at or 0.0)
 
 
 def verify_checkpoints(run: RunDir) -> Iterator[str]:

@@ -618,7 +618,7 @@ def ckpt() -> None:
 @names_run
 @JSON
 def ckpt_ls(named: Named, as_json: bool) -> None:
-    """List the checkpoints, oldest first."""
+    """List the checkpoints, oldest first; of a script the files of its checkpoint folder, newest first."""
     from clustertrain.cli.checkpoints import checkpoints_json, list_checkpoints
 
     options = ["--json"] if as_json else []

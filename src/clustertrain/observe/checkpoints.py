@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 from clustertrain.checkpoints.manifest import (
     CheckpointDamaged,
@@ -15,21 +17,28 @@ from clustertrain.checkpoints.manifest import (
 )
 from clustertrain.errors import JobError
 from clustertrain.run.best import best_checkpoint
+from clustertrain.run.claims import files_below
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import job_at
 from clustertrain.run.records import BestCheckpoint
 
+if TYPE_CHECKING:
+    from clustertrain.storage.s3 import S3Store
+
+SCRIPT = "script"
+
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint by its manifest.
+    """A checkpoint by its manifest, or a file of a script in its checkpoint folder, of which only name, size
+    and time are known.
 
     Attributes:
-        name: its folder.
+        name: its folder, or the path of the file.
         step: the last one before it.
         epoch: how many were finished, or the one that it is in.
-        why: why it was saved; `damaged` or `unknown` if its manifest cannot be used.
+        why: why it was saved; `damaged` or `unknown` if its manifest cannot be used; `script` for a file.
         error: why its manifest cannot be used; then what only the manifest has is null.
         workers: how many ranks the run had.
         size_bytes: of all its files.
@@ -39,7 +48,7 @@ class Checkpoint:
     """
 
     name: str
-    step: int
+    step: int | None
     why: str
     epoch: int | None = None
     workers: int | None = None
@@ -51,17 +60,38 @@ class Checkpoint:
 
 
 def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
-    """The checkpoints, oldest first, and notes. Reads only the manifests."""
-    best, notes = None, []
+    """The checkpoints, oldest first, and notes. Reads only the manifests. Of a script: its files, newest
+    first."""
+    job, best, notes = None, None, []
     try:
-        best = best_checkpoint(run, job_at(run, run.job_key))
+        job = job_at(run, run.job_key)
+        best = best_checkpoint(run, job)
     except JobError as error:  # this version does not accept the recorded job: the list is complete without
         notes = [f"note: the best checkpoint is unknown: {str(error).splitlines()[0]}"]
+    if job is not None and job.is_script:
+        files = (
+            Checkpoint(name, None, SCRIPT, size_bytes=size, written_at=at) for name, size, at in _files(run)
+        )
+        return sorted(files, key=lambda each: each.written_at or 0.0, reverse=True), notes
     found = [_checkpoint(run.checkpoints, name, best) for name in names(run.checkpoints)]
     if any(each.error for each in found):  # or the run, which trains, has removed it meanwhile
         there = {str(name) for name in names(run.checkpoints)}
         found = [each for each in found if each.name in there]
     return found, notes
+
+
+def _files(run: RunDir) -> Iterator[tuple[str, int, float]]:
+    """The files in the checkpoint folder of a script: path, bytes, seconds since 1970."""
+    key = run.checkpoints.key
+    if (folder := run.store.local_folder(key)) is None:
+        store = cast("S3Store", run.store)
+        for each, written in store.below(key):
+            yield each.removeprefix(f"{key}/"), store.size_or_none(each) or 0, written.timestamp()
+        return
+    for path in files_below(folder):
+        with suppress(FileNotFoundError):  # the script removes old ones
+            found = path.stat()
+            yield str(path.relative_to(folder)), found.st_size, found.st_mtime
 
 
 def _checkpoint(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None) -> Checkpoint:

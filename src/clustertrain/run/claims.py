@@ -172,7 +172,7 @@ def _scripts_files(run: RunDir) -> str | None:
     if folder is None:
         return None  # on S3 a script chooses the keys of its files itself
     digest = hashlib.sha256()
-    for path in sorted(_files_below(folder)):
+    for path in sorted(files_below(folder)):
         with suppress(OSError):  # it was removed meanwhile, or is a link to itself
             found = path.stat()
             digest.update(os.fsencode(f"{path} {found.st_size} {found.st_mtime_ns}\n"))
@@ -184,7 +184,7 @@ def has_script_checkpoint(run: RunDir) -> bool:
     folder = run.store.local_folder(run.checkpoints.key)
     if folder is None:
         return bool(run.store.list(run.checkpoints.key))
-    return any(path.is_file() for path in _files_below(folder))
+    return any(path.is_file() for path in files_below(folder))
 
 
 def shows_progress(run: RunDir, failure: Failure) -> bool:
@@ -194,7 +194,7 @@ def shows_progress(run: RunDir, failure: Failure) -> bool:
     return not failure.of_script or failure.step > 0 or (not on_s3 and has_script_checkpoint(run))
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
     """The files that are not hidden. Unlike rglob, os.walk passes over a folder that is removed meanwhile."""
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
