@@ -1,5 +1,7 @@
 """`--grid`: the points of a sweep, and their table."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -39,6 +41,20 @@ def test_each_combination_is_a_run_of_its_own(job_file):
     (point,) = points_of(job_file, (), ["checkpoint.keep_last=7"])
     assert load_job(job_file, point).checkpoint.keep_last == 7
     assert points_of(job_file, ("a=1",), []) == [("a=1",)]
+
+
+def test_of_a_script_it_sets_an_option_of_its_args(job_file):
+    args = ["--epochs", "1.10", "--lr", "0.5", "--wd=0", "--x", "${CLUSTERTRAIN_CHECKPOINT_DIR}"]
+    Path(job_file).write_text(yaml.safe_dump({"name": "s", "script": "m.py", "args": args}))
+    points = points_of(job_file, (), ["lr=0.1,1e-2", "args.wd=2", "seed=-1", "resources.workers=2"])
+    jobs = [load_job(job_file, sets) for sets in points]
+    assert [(job.name, job.resources.workers) for job in jobs] == [("s-0-1-2-1-2", 2), ("s-1e-2-2-1-2", 2)]
+    kept = ("--x", "${CLUSTERTRAIN_CHECKPOINT_DIR}")
+    assert [job.args for job in jobs] == [
+        ("--epochs", "1.10", "--lr", lr, "--wd", "2", *kept, "--seed", "-1") for lr in ("0.1", "1e-2")
+    ]
+    (point,) = points_of(job_file, ('args=["--lr"]',), ["lr=7"])
+    assert load_job(job_file, point).args == ("--lr", "7")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from clustertrain.errors import JobError
 from clustertrain.job.identity import hyperparameters
 from clustertrain.job.loggers import loggers_of, server_urls
+from clustertrain.job.model import Job
 from small_job import job
 
 __all__ = ["job"]
@@ -53,6 +54,25 @@ def test_no_secret_is_a_hyperparameter(job):
         "<pad>",
         4,
     )
+
+
+def test_the_hyperparameters_of_a_script_are_the_options_of_its_command_line():
+    args = [
+        "run",
+        "--lr",
+        "1e-3",
+        "--amp",
+        "-v",
+        "--seed=-1",
+        "--tag",
+        "1_0",
+        "--hf_token=s3cr3t",
+        "--name",
+        "007",
+    ]
+    script = Job(name="a", script="train.py", args=args)
+    found = {"lr": 0.001, "amp": "true", "seed": -1, "tag": "1_0", "hf_token": "***", "name": "007"}
+    assert hyperparameters(script) == {f"args.{name}": value for name, value in found.items()}
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,15 @@ def test_it_prints_its_time_and_imports_the_code_in_another_process(job, code):
     assert "mine" not in sys.modules
 
 
+def test_it_shows_what_the_code_prints(job, code):
+    prints, said = code("print('one\\x1b[2J\\rtwo')\nprint('three', end='')\ndef train(config): pass"), []
+    check_code(job(**prints), said.append)
+    assert said[:-1] == ["  | two", "  | three"]
+    with pytest.raises(JobError, match="KeyError"):
+        check_code(job(**code("print('four')\n{}[1]\ndef train(config): pass")), said.append)
+    assert said[3:] == ["  | four"]
+
+
 def test_a_mistake_in_the_text_starts_no_process(job, code, monkeypatch):
     monkeypatch.setattr(check, "run_check", None)
     with pytest.raises(JobError, match="is not valid Python"):

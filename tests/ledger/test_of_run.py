@@ -44,10 +44,10 @@ class Written:
         lines(self.attempt.node_events("a"), (kind, time + self.ahead_s, fields))
         return self
 
-    def starts(self, number, claimed, started=None, *, resumes=0, hosts=("a", "b")):
+    def starts(self, number, claimed, started=None, *, resumes=0, hosts=("a", "b"), **plan):
         restart = self.attempt.restart(number)
         restart.claim.create(RestartClaim("a", 1, T0 + claimed))
-        restart.plan.write(ResumePoint(None, resumes, world_size=2, hosts=hosts))
+        restart.plan.write(ResumePoint(None, resumes, world_size=2, hosts=hosts, **plan))
         if started is not None:
             clock = {"clock_ahead_s": self.ahead_s}
             ranks = [{"rank": 0, "host": "a", "pid": 1, "gpus": [{}] * self.gpus, **clock}]
@@ -241,6 +241,17 @@ def test_a_run_without_metrics_has_what_there_is(run, tmp_path):
     assert found == {"start": 3, "steps": 5, "end": 1}
     assert "a script counts its own steps" in ledger.notes[0]
     assert books(run.fresh())[0].ettr is None
+
+
+def test_a_script_that_logs_has_steps_and_none_is_lost_at_a_stop(run):
+    """It logs steps 1 to 4, is killed, continues at step 3 and is stopped after step 6."""
+    written = Written(run).event("ray_started", 1, seconds=1).starts(0, 2, 3, of_script=True)
+    written.trains(0, 5, 6, 7, 8).dies(9, 4).starts(1, 10, 11, of_script=True)
+    written.trains(1, 13, 14, 15, 16, step=2).ends(
+        17, number=1, returned=16, state="stopped", cause="user", step=6
+    )
+    _, found = books(run)
+    assert found == {"start": 3, "prepare": 2, "steps": 6, "lost": 1, "restart": 2, "redone": 2, "end": 1}
 
 
 def test_torn_lines_later_versions_and_wild_times_are_never_an_error(run):

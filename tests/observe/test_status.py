@@ -151,6 +151,18 @@ def test_ls_shows_the_reason_of_a_failure_in_one_harmless_line(run):
     assert table.lines()[1].split("  ")[4].strip() == "train.py: no."
 
 
+@pytest.mark.parametrize(("total", "left"), [({"total_steps": 40}, ", 0:20 left"), ({}, "")])
+def test_the_time_that_is_left_follows_from_the_last_lines(run, total, left):
+    attempt = claim_attempt(run)
+    attempt.restart(0).plan.write(ResumePoint(None, 0))
+    for step in (20, 30):
+        EventLog(attempt.restart(0).metrics).write(
+            "train", step=step, loss=0.5, time=1000.0 + 2 * step, **total
+        )
+    EventLog(attempt.restart(0).metrics).write("eval", step=30, loss=0.25)
+    assert dict(status_rows(status_of(run)))["last figures"] == f"step 30, loss 0.25{left}"
+
+
 def test_no_step_of_a_script_is_claimed(run):
     attempt = claim_attempt(run)
     record_job(attempt, parse_job("name: digits\nscript: train.py\n", "job.yaml"))

@@ -17,11 +17,11 @@ from clustertrain.run.streams.streams import Tail
 from sample_records import sample_restart_claim
 
 
-def train(run, attempt, restart, resumed_at, steps):
+def train(run, attempt, restart, resumed_at, steps, **plan):
     """What a start of the group leaves: its claim, its plan and its metrics."""
     a = run.attempt(attempt)
     a.restart(restart).claim.create(sample_restart_claim())
-    a.restart(restart).plan.write(ResumePoint(None, resumed_at))
+    a.restart(restart).plan.write(ResumePoint(None, resumed_at, **plan))
     for step in steps:
         loss = 1000 * attempt + 100 * restart + step
         EventLog(a.restart(restart).metrics).write("train", step=step, loss=loss)
@@ -50,6 +50,13 @@ def test_a_start_from_step_0_supersedes_everything(run):
     train(run, 1, 0, 0, [10, 20])
     train(run, 1, 1, 0, [5])
     assert [r["step"] for r in curve(run)] == [5]
+
+
+def test_a_script_continues_before_the_first_step_that_it_logs(run):
+    train(run, 1, 0, 0, [10, 20, 30], of_script=True)
+    train(run, 1, 1, 0, [], of_script=True)
+    train(run, 2, 0, 0, [25, 35], of_script=True)
+    assert [(r["step"], r["loss"]) for r in curve(run)] == [(10, 1010), (20, 1020), (25, 2025), (35, 2035)]
 
 
 def test_a_start_that_died_before_its_plan_supersedes_nothing(run):

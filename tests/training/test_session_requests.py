@@ -1,5 +1,7 @@
 """Requests to a function with its own loop, on two ranks."""
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -8,6 +10,7 @@ from clustertrain import session
 from clustertrain.training.ranks.distributed import gloo_group
 from clustertrain.training.ranks.host import Requests
 from clustertrain.training.settings import SaveEvery
+from clustertrain.worker.scripts.request_page import RequestPage
 
 
 class Steps:
@@ -18,6 +21,9 @@ class Steps:
 
     def phase(self, name, step):
         self.step = step
+
+    def log(self, record):
+        """Not looked at."""
 
     def requests(self):
         wanted = self.asked.pop(self.step, (False, False)) if self.rank == 0 else (True, True)
@@ -43,6 +49,27 @@ TIMER = (False, False, True)  # the launcher's clock: `checkpoint.every: auto`
 )
 def test_a_request_counts_one_step_later_or_at_once_after_slow_steps(ranks, slow_step_s, expected):
     assert ranks(2).results(seen, {1: TIMER, 3: SAVE, 5: STOP}, slow_step_s) == [expected] * 2
+
+
+def asked_for_a_stop(rank_info, at):
+    """The step after which `stop_requested` is True, of a function and of a script."""
+    run = Steps(rank_info.rank, dict.fromkeys(range(at, 9), STOP))
+    of_function = session.Session(run=run, rank_info=rank_info, data={}, args={}, save_every=SaveEvery())
+    with RequestPage() as page:
+        os.environ |= page.variables
+        of_script, found = session.ScriptSession(), []
+        for step in range(1, 9):
+            of_function.log(step=step)
+            if step == at and rank_info.rank == 1:  # the other rank finds the request later
+                page.request_stop()
+            found.append((of_function.stop_requested(), of_script.stop_requested()))
+        of_function.end()
+        return found, page.is_told
+
+
+def test_a_stop_is_true_on_all_ranks_after_the_same_step(ranks):
+    expected = [(step >= 3, step >= 3) for step in range(1, 9)]
+    assert ranks(2).results(asked_for_a_stop, 3) == [(expected, True)] * 2
 
 
 def timeouts(rank_info):

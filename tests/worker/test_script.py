@@ -178,6 +178,46 @@ def test_a_script_that_ignores_the_stop_is_killed_after_the_grace_time(run, tmp_
     assert notes == [("warning", "rank 1: the script was killed, 0.5 s after SIGTERM")]
 
 
+ASKS = TIDY.replace(
+    "time.sleep(600)",
+    """
+from clustertrain import session
+while not session.stop_requested(): time.sleep(0.05)
+""",
+)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_script_that_asks_for_requests_gets_no_signal(run, tmp_path, notes, code):
+    asked = ASKS + f"print('was told', flush=True)\nsys.exit({code})"
+    requested = (tmp_path / "ready").exists
+    finished, out = run(asked, rank=0, stop_requested=requested, stop_in_s=lambda: 1, note=noted_in(notes))
+    assert (finished, out, notes) == (False, "was told\n", [])
+    assert not (tmp_path / "saved").exists()
+
+
+def test_one_that_asked_once_is_killed_after_the_grace_time_without_a_signal(run, tmp_path, notes):
+    asks = "from clustertrain import session; session.stop_requested()\n"
+    once, ready = TIDY.replace("pathlib.Path('ready')", f"{asks}pathlib.Path('ready')"), tmp_path / "ready"
+    options = {"stop_requested": ready.exists, "stop_in_s": lambda: 1.0, "rank": 0, "note": noted_in(notes)}
+    assert not run(once, grace_s=0.5, **options)[0]
+    assert not (tmp_path / "saved").exists()
+    assert notes == [
+        ("note", "stopping: session.stop_requested() is True in the script; 0.5 s until SIGKILL"),
+        ("warning", "rank 0: the script was killed, 0.5 s after it was asked to stop"),
+    ]
+    ready.unlink()
+    assert run(once.replace("600", "2"), grace_s=60, **options)[0], "it ended by itself, untold"
+
+
+def test_what_it_logs_is_followed_to_its_end(run, tmp_path):
+    seen, lines = [], tmp_path / "metrics.jsonl"
+    lines.touch()
+    logs = "from clustertrain import session\nfor n in (1, 2): session.log(step=n)\nimport os; os._exit(0)"
+    run(logs, environment={"CLUSTERTRAIN_METRICS": str(lines)}, follow=lambda: seen.append(lines.read_text()))
+    assert seen[-1].count("\n") == 2
+
+
 CUT_OFF = "raise RuntimeError('[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:41')"
 
 
