@@ -4,7 +4,7 @@ The public names:
 
     Task         a training described by its parts (model, data, loss, metrics); see training/task.py
     Shards       data in WebDataset shards, for a task; see training/data/shards.py
-    session      the interface for a function with its own loop; see session.py
+    session      the interface for a script, or a function with its own loop; see session.py
     load_job     reads and validates a job file; see job/file.py
     submit       submits a job to a scheduler; see api.py and docs/python.md
     run          trains on this machine

@@ -20,9 +20,10 @@ SAVES = {"checkpoint": {"every": {"steps": 4}, "keep_last": 2}}
 
 
 def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, start, uninterrupted):
-    run = make_run("plain", **FAULTY, **SAVES, failures={"watchdog": {"first_step": "1000h"}})
+    limits = {"failures": {"watchdog": {"first_step": "1000h"}}}
+    run = make_run("plain", **FAULTY, **SAVES, **limits, args={"says": "each rank begins"})
     output = start(run, checked=True).end(0)
-    assert (output.count("start 0"), output.count("rank 0 prints here")) == (1, 1)
+    assert (output.count("each rank begins"), output.count("rank 0 prints here")) == (1, 1)
     assert same_weights(run.weights(), uninterrupted(2))
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 0)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["00000020-1.0", "00000021-1.0"]

@@ -61,7 +61,7 @@ class RunRow:
     Attributes:
         name: of the run.
         state: one of the table of states, or unknown.
-        step: the newest one; null before the first, and for a script.
+        step: the newest one; null before the first, and for a script that logs none.
         attempt: the newest one, or null if there is none.
         ettr: productive seconds / all since the first submission or start; null if it is unknown, and in the
             first minute.

@@ -27,7 +27,7 @@ class StoredStatus:
         over: the run has ended, and nothing will restart it automatically.
         of_result: the state is that of the newest attempt's result.
         exit_code: null while the run has not ended.
-        step: the newest step that is known; null before the first, and for a script.
+        step: the newest step that is known; null before the first, and for a script that logs none.
         ettr: productive seconds / all since the first submission or start; null before that.
         device_hours: GPU-hours that the ranks held, or CPU-hours.
         seconds: wall seconds of each category of the ledger, by its name.

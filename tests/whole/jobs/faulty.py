@@ -26,7 +26,10 @@ class Faulty(Task):
         marker: str = "",
         step_s: float = 0.0,
         width: int = 16,
+        says: str = "",
     ) -> None:
+        if says:
+            print(says)
         self.width = width
         self.fault, self.rank, self.at_call, self.step_s = fault, rank, at_call, step_s
         self.marker = Path(marker) if marker else None
