@@ -1,6 +1,7 @@
 """`ckpt ls` and `ckpt verify` of a run that removes checkpoints while they are read."""
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,20 @@ from clustertrain.checkpoints import read
 from clustertrain.checkpoints.manifest import read_manifest
 from clustertrain.cli.main import main
 from clustertrain.observe import checkpoints
+from clustertrain.run.folder import RunDir
 
 RELEASE = Path(__file__).parents[1] / "fixtures" / "release_0" / "storage"
+
+
+@pytest.mark.slow
+def test_the_files_of_a_script_on_s3_have_their_size_and_time(moto_s3):
+    run = RunDir.newest(moto_s3.location("runs"), "digits")
+    run.store.write_atomic(run.job_key, b"name: digits\nscript: train.py\n")
+    for name in ("epoch_1/model.pt", "last.pt"):
+        run.store.write_atomic(f"{run.checkpoints.key}/{name}", bytes(len(name)))
+    files, _ = checkpoints.checkpoints_of(run)
+    assert {each.name: each.size_bytes for each in files} == {"epoch_1/model.pt": 16, "last.pt": 7}
+    assert all(abs(each.written_at - time.time()) < 600 for each in files)
 
 
 @pytest.mark.parametrize("command", ["ls", "verify"])
