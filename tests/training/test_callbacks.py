@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
+from clustertrain.errors import JobError
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
-from training.tasks import Plain, run_task
+from training.tasks import Plain, run_task, same
 
 SETTINGS = TrainSettings(
     epochs=2,
@@ -109,3 +111,71 @@ def test_an_exception_in_a_callback_names_it_and_keeps_its_type(ranks, callback,
     (error,) = ranks(1).call(run_task, Failing(callback), replace(SETTINGS, batch_size=8))
     assert type(error) is ConnectionError and str(error) == "the tracker does not answer"
     assert error.__notes__[0] == f"Raised in Failing.{callback}() after step {step}."
+
+
+class Joining(Recording):
+    """The bias joins the optimizer after step 3, in one of these ways."""
+
+    def __init__(self, callback, how):
+        super().__init__()
+        self.callback, self.how = callback, how
+
+    def model(self):
+        self.net = nn.Linear(4, 1)
+        return self.net
+
+    def optimizer(self, model):
+        groups = [{"params": [self.net.weight]}]
+        groups += [{"params": [self.net.bias], "lr": 0.0}] * (self.how == "lr")
+        self.opt = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        return self.opt
+
+    def join(self, callback, now):
+        groups = self.opt.param_groups
+        if not now or callback != self.callback:
+            return
+        if self.how == "add":
+            self.opt.add_param_group({"params": [self.net.bias], "lr": 0.01})
+        elif self.how == "append":
+            groups[0]["params"].append(self.net.bias)
+        elif self.how == "replace":
+            groups[:] = torch.optim.SGD([self.net.bias], lr=0.01).param_groups
+        else:
+            groups[1]["lr"] = 0.01
+
+    def on_step(self, step, metrics):
+        self.join("on_step", step == 3)
+
+    def on_epoch(self, epoch):
+        self.join("on_epoch", epoch == 1)
+
+    def on_eval(self, step, metrics):
+        self.join("on_eval", step == 3)
+
+
+@pytest.mark.parametrize(
+    ("callback", "how", "sizes"),
+    [
+        ("on_step", "add", "[1, 1]"),
+        ("on_epoch", "append", "[2]"),
+        ("on_epoch", "replace", "[1]"),
+        ("on_eval", "add", "[1, 1]"),
+    ],
+)
+def test_other_groups_of_parameters_are_refused_in_their_step(ranks, callback, how, sizes):
+    for error in ranks(2).call(run_task, Joining(callback, how), SETTINGS):
+        assert isinstance(error, JobError)
+        assert f"After step 3 the optimizer has other groups of parameters, {sizes}, than Joining." in str(
+            error
+        )
+        assert "with lr 0 until they join" in str(error)
+        assert error.__notes__[0] == f"Raised in Joining.{callback}() after step 3."
+
+
+def test_a_group_that_waits_with_a_learning_rate_of_0_joins_and_resumes_exactly(ranks):
+    whole = ranks(2).results(run_task, Joining("on_epoch", "lr"), SETTINGS)[0]
+    biases = [whole.state(step)["model"]["bias"] for step in (1, 3, 4)]
+    assert torch.equal(biases[0], biases[1]) and not torch.equal(biases[1], biases[2])
+    for step in (2, 4):
+        resumed = ranks(2).results(run_task, Joining("on_epoch", "lr"), SETTINGS, whole.saves[step])[0]
+        assert same(resumed.state(6), whole.state(6))

@@ -316,6 +316,7 @@ class _Loop:
         """Add the name of a callback to an exception, which keeps its type."""
         try:
             yield
+            self.optimization.check_groups(self.position.step)
         except Exception as error:
             error.add_note(
                 f"Raised in {type(self.task).__name__}.{callback}() after step {self.position.step}."

@@ -61,6 +61,7 @@ class Optimization:
                 f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which needs a metric; "
                 "schedulers are stepped after each optimizer step.\nUse one that counts steps."
             )
+        self._task_name, self._groups = type(task).__name__, self._groups_now()
         self._options = deepcopy(self._options_now())  # before an optimizer changes those that are its state
         self.lr = 0.0  # of the first group, in the last step
         self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
@@ -136,6 +137,24 @@ class Optimization:
         for group, lr in zip(groups, lrs, strict=True):
             group["lr"] = lr
 
+    def check_groups(self, step: int) -> None:
+        """
+        Raises:
+            JobError: the groups of parameters are not those that the task has returned.
+        """
+        if (now := self._groups_now()) != self._groups:
+            sizes = [[count for _, count in groups] for groups in (now, self._groups)]
+            raise JobError(
+                f"After step {step} the optimizer has other groups of parameters, {sizes[0]}, than "
+                f"{self._task_name}.optimizer() returned, {sizes[1]}: no start could load its checkpoints.\n"
+                "Give optimizer() all groups, with lr 0 until they join; then change the lr of the group. "
+                "With several workers DDP would not average what was frozen at the start."
+            )
+
+    def _groups_now(self) -> list[tuple[int, int]]:
+        """Which list of parameters each group has, and their number."""
+        return [(id(group["params"]), len(group["params"])) for group in self.optimizer.param_groups]
+
     def _options_now(self) -> list[dict[str, Any]]:
         groups = self.optimizer.param_groups
         return [{key: value for key, value in group.items() if key != "params"} for group in groups]
@@ -164,6 +183,7 @@ class Optimization:
         """
         own = self._options_now()
         self._load_optimizer(state)
+        self._groups = self._groups_now()
         self._scaler.load(state["scaler"])
         schedule = state["scheduler"]
         if state["horizon"] == self._horizon and (schedule is None) == (self._scheduler is None):
