@@ -9,9 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, MultiStepLR, SequentialLR
 
+from clustertrain.training.data.sampling import Draws, epoch_order
 from clustertrain.training.loop import train
 from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
 from training.ranks import ALONE
@@ -172,3 +174,37 @@ def test_more_epochs_continue_a_finished_run_and_the_same_number_ends_at_once(ra
     assert again[0].progress == [] and again[0].ids == []
     twice = group.results(run_task, Classify(48), replace(settings, epochs=2), once[0].saves[6])
     assert twice[0].result.step == 12 and twice[0].result.finished
+
+
+class Weighted(Classify):
+    """Classes 0, 1 and 2 by 0 : 1 : 4, as an array of numpy."""
+
+    def sample_weights(self, dataset):
+        return np.array([0.0, 1.0, 4.0], dtype=np.float32)[dataset.y]
+
+
+class Rare(Classify):
+    """The largest tenth of the samples has half of the draws."""
+
+    def sample_weights(self, dataset):
+        size = dataset.x[:, 0]
+        return torch.where(size > size.quantile(0.9), 9.0, 1.0)
+
+
+@pytest.mark.parametrize(("task", "processes"), [(Weighted, 0), (Rare, 2)])
+def test_weighted_samples_are_the_same_after_a_resume_and_with_other_ranks(ranks, task, processes):
+    settings = replace(SETTINGS, batch_size=None, global_batch_size=12, loader_workers=processes)
+    whole = ranks(2).results(run_task, task(), settings)
+    data = task().train_data({})
+    weights = torch.as_tensor(task().sample_weights(data), dtype=torch.float64)
+    drawn = epoch_order(settings.seed, 0, len(weights), Draws(weights.cumsum(0))).tolist()
+    assert len({*drawn}) < len(drawn), "with replacement"
+    for rank, outcome in enumerate(whole):
+        ids = [i for ids in outcome.ids[:4] for i in ids]
+        assert ids == drawn[rank:48:2]
+    resumed = ranks(2).results(run_task, task(), settings, whole[0].saves[2])
+    assert same(resumed[0].state(8), whole[0].state(8))
+    assert [each.ids for each in resumed] == [each.ids[2:] for each in whole]
+    of_three = ranks(3).results(run_task, task(), settings, whole[0].saves[2])
+    for rank, outcome in enumerate(of_three):
+        assert [i for ids in outcome.ids[:2] for i in ids] == drawn[24 + rank : 48 : 3]

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from clustertrain.errors import JobError
 from clustertrain.training.data.loader_kinds import evaluation_keys
 from clustertrain.training.data.sampling import (
     BatchSizes,
+    Draws,
     Position,
     TrainOrder,
     epoch_order,
@@ -22,11 +24,22 @@ few = settings(max_examples=60, deadline=None)
 
 
 def orders(
-    world_size, *, samples, batch_size, accumulate=1, epochs=1, steps=None, start=None, seed=0, limit=None
+    world_size,
+    *,
+    samples,
+    batch_size,
+    accumulate=1,
+    epochs=1,
+    steps=None,
+    start=None,
+    seed=0,
+    limit=None,
+    draws=None,
 ):
     train = TrainSettings(epochs=epochs, steps=steps, seed=seed, limit_batches=limit)
     sizes = BatchSizes(batch_size, world_size, accumulate)
-    return [TrainOrder(train, sizes, samples, rank, start or Position()) for rank in range(world_size)]
+    start = start or Position()
+    return [TrainOrder(train, sizes, samples, rank, start, draws=draws) for rank in range(world_size)]
 
 
 def by_step(order):
@@ -185,3 +198,37 @@ def test_a_batch_larger_than_the_data_is_refused_with_the_largest_that_fits():
     )
     with pytest.raises(JobError, match="= 960; even 1 does not fit"):
         BatchSizes.of(TrainSettings(epochs=1, batch_size=16, accumulate=15), 4, 50)
+
+
+@few
+@given(
+    st.sampled_from([(1, 12), (2, 6), (3, 4), (12, 1)]),
+    st.lists(st.sampled_from([0.0, 1e-300, 0.1, 1.0, 3e7]), min_size=12, max_size=60).filter(any),
+    st.integers(0, 3),
+)
+def test_draws_are_one_sequence_for_any_world_size_without_a_sample_of_weight_0(shape, weights, seed):
+    world_size, batch_size = shape
+    draws = Draws(torch.tensor(weights, dtype=torch.float64).cumsum(0))
+    shape = {"samples": len(weights), "batch_size": batch_size, "epochs": 2, "seed": seed, "draws": draws}
+    steps = [by_step(order) for order in orders(world_size, **shape)]
+    sequence = epoch_order(seed, 0, len(weights), draws).tolist()
+    assert all(weights[i] > 0 for i in sequence) and len(sequence) == len(weights)
+    consumed = 0
+    for of_ranks in zip(*steps, strict=True):
+        if of_ranks[0][1].epoch:
+            break
+        taken = [ids for ids, _ in of_ranks]
+        in_turn = [i for of_all in zip(*taken, strict=True) for i in of_all]
+        assert in_turn == sequence[consumed : consumed + len(in_turn)]
+        consumed += len(in_turn)
+    rest = orders(world_size, **shape, start=steps[0][0][1])[0]
+    assert by_step(rest) == steps[0][1:]
+
+
+def test_samples_are_drawn_in_proportion_to_their_weights():
+    weights = torch.arange(1000, dtype=torch.float64) % 4  # 0, 1, 2, 3
+    draws = Draws(weights.cumsum(0))
+    drawn = torch.cat([epoch_order(5, epoch, 1000, draws) for epoch in range(200)])
+    shares = torch.bincount(drawn % 4, minlength=4) / len(drawn)
+    assert shares.tolist() == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6], abs=0.005)
+    assert not torch.equal(*(epoch_order(5, epoch, 1000, draws) for epoch in (0, 1)))

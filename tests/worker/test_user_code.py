@@ -38,6 +38,16 @@ def code(tmp_path, monkeypatch):
         ("class Task: pass\n", ["not a subclass of clustertrain.Task"]),
         ("Task = 5\n", ["is 5, not a subclass"]),
         ("Tusk = int\n", ["Did you mean 'Tusk'?"]),
+        (
+            "import clustertrain\nclass Task(clustertrain.Task):\n    sampler = 3\n"
+            "    def validation_step(self, model, batch): ...\n    def train_dataloader(self): ...\n",
+            ["never calls: train_dataloader, validation_step", "train_data(data), eval_step(model, batch)"],
+        ),
+        (
+            "import clustertrain\nclass Base:\n    def configure_optimizers(self): ...\n"
+            "class Task(clustertrain.Task, Base): ...\n",
+            ["configure_optimizers", "optimizer(model) and scheduler(optimizer, total_steps)", "mine.py:3"],
+        ),
     ],
 )
 def test_a_class_that_is_no_task_is_named_with_its_place(code, text, said):

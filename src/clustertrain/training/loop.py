@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from clustertrain.training.copied_step import CopiedStep
-from clustertrain.training.data.loader_kinds import loader_of, order_of
+from clustertrain.training.data.loader_kinds import draws_of, loader_of, order_of
 from clustertrain.training.data.same_samples import differing_sample
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.early_stop import EarlyStopping
@@ -89,7 +89,8 @@ def train(
     sharding = shard(task, model, settings, rank_info)
     training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
     sizes = BatchSizes.of(settings, rank_info.world_size, size)
-    order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=start)
+    draws = draws_of(task, training_data, size)
+    order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=start, draws=draws)
     stopping = EarlyStopping(settings.early_stop, rank_info, state)
     done = order.done(order.settle(start))
     if state is not None and (done or stopping.text):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from clustertrain.training.data.loader_kinds import batch_fetch, dataset_of, order_of
+from clustertrain.training.data.loader_kinds import batch_fetch, dataset_of, draws_of, order_of
 from clustertrain.training.data.loading import sent_copy, to_device
 from clustertrain.training.data.sampling import BatchSizes, Position
 from clustertrain.training.evaluation import Evaluation, check_reported
@@ -75,7 +75,9 @@ def _rehearse(
     with refusing(task, "eval_data", remedy=remedy):
         eval_data, _ = dataset_of(task, "eval_data", data, rank_info, epochs=settings.epochs)
     sizes = BatchSizes.of(settings, world_size, size)
-    order = order_of(training_data, size, settings, sizes, rank=0, start=Position())
+    with refusing(task, "sample_weights", remedy="Its argument is what train_data() returned."):
+        draws = draws_of(task, training_data, size)
+    order = order_of(training_data, size, settings, sizes, rank=0, start=Position(), draws=draws)
     check_profile(order)
     with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
         optimization = Optimization(task, model, order, precision.scaler)

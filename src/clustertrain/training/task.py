@@ -74,6 +74,14 @@ class Task:
             f"{type(self).__name__} has no train_data(); a Task needs one that returns a dataset."
         )
 
+    def sample_weights(self, dataset: Any) -> torch.Tensor | None:
+        """A weight for each sample of the training data, a tensor of shape (samples,): an epoch then draws as
+        many samples as there are, with replacement, each in proportion to its weight. None: each sample once.
+
+        `dataset` is what `train_data` returned, a map-style data set. All ranks share one sequence of draws.
+        """
+        return None
+
     def eval_data(self, data: Mapping[str, Path]) -> Any:
         """The samples to evaluate on, or None for no evaluation."""
         return None

@@ -7,12 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils.data import DataLoader
+
 from clustertrain.errors import JobError
 from clustertrain.training.data.loader_processes import processes_for
 from clustertrain.training.data.loading import Collate, Fetch, Loader
 from clustertrain.training.data.sampling import (
     UNKNOWN,
     BatchSizes,
+    Draws,
     MicroBatch,
     Position,
     TrainOrder,
@@ -46,6 +50,12 @@ def dataset_of(
     is_evaluation = method == "eval_data"
     if dataset is None and is_evaluation:
         return None, 0
+    if isinstance(dataset, DataLoader):
+        raise JobError(
+            f"{name} returned a DataLoader: clustertrain makes the batches itself, a part for each rank.\n"
+            "Return its data set. batch_size and loader_workers are keys of `train`; methods of the Task are "
+            "collate(samples) and, for a WeightedRandomSampler, sample_weights(dataset)."
+        )
     if isinstance(dataset, Shards):
         dataset.count(rank_info)
     if is_stream(dataset):
@@ -80,7 +90,14 @@ def dataset_of(
 
 
 def order_of(
-    dataset: Any, size: int, settings: TrainSettings, sizes: BatchSizes, *, rank: int, start: Position
+    dataset: Any,
+    size: int,
+    settings: TrainSettings,
+    sizes: BatchSizes,
+    *,
+    rank: int,
+    start: Position,
+    draws: Draws | None = None,
 ) -> TrainOrder:
     """The order of a rank's training samples, of which there are `size`.
 
@@ -91,7 +108,40 @@ def order_of(
     if isinstance(dataset, Shards):
         dataset.check_ranks(sizes.world_size)
         shards = dataset.order(settings.seed)
-    return TrainOrder(settings, sizes, size, rank, start, shards, is_stream(dataset))
+    return TrainOrder(settings, sizes, size, rank, start, shards, is_stream(dataset), draws)
+
+
+def draws_of(task: Task, dataset: Any, size: int) -> Draws | None:
+    """How a task draws its training samples, or None if it takes each once.
+
+    Raises:
+        JobError: the data set cannot be drawn from, or a weight is not one.
+    """
+    if type(task).sample_weights is Task.sample_weights:
+        return None
+    name = f"{type(task).__name__}.sample_weights()"
+    if isinstance(dataset, Shards) or is_stream(dataset):
+        raise JobError(
+            f"{name} needs a map-style data set, and train_data() returned {type(dataset).__name__}, whose "
+            "samples are read in turn.\nReturn a map-style data set, or weight the loss instead."
+        )
+    if (given := task.sample_weights(dataset)) is None:
+        return None
+    weights = torch.as_tensor(given, dtype=torch.float64, device="cpu")
+    if weights.shape != (size,):
+        raise JobError(
+            f"{name} returned shape {tuple(weights.shape)} for {size} samples.\n"
+            f"Return one weight for each sample: shape ({size},)."
+        )
+    wrong = (~weights.isfinite() | (weights < 0)).nonzero()
+    total = float(weights.sum())
+    if len(wrong) or not 0 < total < float("inf"):
+        i = int(wrong[0]) if len(wrong) else 0
+        found = f"{weights[i]:g} for sample {i}" if len(wrong) else f"weights whose sum is {total:g}"
+        raise JobError(
+            f"{name} returned {found}.\nWeights are finite and not negative, and their sum is above 0."
+        )
+    return Draws(weights.cumsum(0))
 
 
 def loader_of(

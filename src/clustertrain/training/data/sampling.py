@@ -23,11 +23,24 @@ from clustertrain.training.settings import TrainSettings
 UNKNOWN = 1 << 62  # the number of samples of a stream without a length
 
 
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Samples that are drawn with replacement, in proportion to their weights."""
+
+    sums: torch.Tensor  # float64 (n,): of the weights of each sample and those before it
+
+    def order(self, generator: torch.Generator) -> torch.Tensor:
+        """As many draws as there are samples, int64 (n,). torch.multinomial takes at most 2^24 samples."""
+        below = torch.nextafter(self.sums[-1], torch.zeros((), dtype=torch.float64))  # a product rounds
+        points = below * torch.rand(len(self.sums), dtype=torch.float64, generator=generator)
+        return torch.searchsorted(self.sums, points, right=True)  # right: no sample of weight 0
+
+
 @lru_cache(maxsize=2)  # the epoch of the loop, and that of the loader, which may be ahead
-def epoch_order(seed: int, epoch: int, n: int) -> torch.Tensor:
-    """The order of an epoch: a permutation of range(n), int64 (n,), the same on every rank."""
+def epoch_order(seed: int, epoch: int, n: int, draws: Draws | None = None) -> torch.Tensor:
+    """The order of an epoch, int64 (n,), the same on every rank: a permutation of range(n), or draws."""
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    return torch.randperm(n, generator=generator)
+    return torch.randperm(n, generator=generator) if draws is None else draws.order(generator)
 
 
 @dataclass(frozen=True)
@@ -119,7 +132,7 @@ class TrainOrder:
     order, so at most limit_batches steps.
 
     With `shards` the samples of a rank are those of shard_order.py. With `is_stream` the order is that of the
-    data itself, and `samples` may be UNKNOWN.
+    data itself, and `samples` may be UNKNOWN. With `draws` an order has samples more than once.
     """
 
     settings: TrainSettings
@@ -129,6 +142,7 @@ class TrainOrder:
     start: Position
     shards: ShardOrder | None = None
     is_stream: bool = False
+    draws: Draws | None = None
 
     def __iter__(self) -> Iterator[MicroBatch]:
         position, lanes = self.settle(self.start), None
@@ -158,7 +172,8 @@ class TrainOrder:
         stop = start + count * world_size
         if self.is_stream:
             return [*range(start, stop, world_size)]
-        return epoch_order(self.settings.seed, epoch, self.samples)[start:stop:world_size].tolist()
+        order = epoch_order(self.settings.seed, epoch, self.samples, self.draws)
+        return order[start:stop:world_size].tolist()
 
     def _pieces(self, position: Position) -> list[int]:
         """The numbers of samples of the next step's forward passes, over all ranks."""

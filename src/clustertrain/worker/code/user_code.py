@@ -30,6 +30,23 @@ if TYPE_CHECKING:  # it imports torch, which takes seconds: the driver does that
 OF_FILES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
+_OURS = {  # in place of methods that Lightning and others call
+    "sampler": "sample_weights(dataset)",
+    "train_dataloader": "train_data(data)",
+    "val_dataloader": "eval_data(data)",
+    "test_dataloader": "eval_data(data)",
+    "training_step": "loss(model, batch)",
+    "validation_step": "eval_step(model, batch)",
+    "configure_optimizers": "optimizer(model) and scheduler(optimizer, total_steps)",
+    "on_train_batch_end": "on_step(step, metrics)",
+    "on_train_epoch_end": "on_epoch(epoch)",
+    "on_validation_end": "on_eval(step, metrics)",
+    "on_validation_epoch_end": "on_eval(step, metrics)",
+    "on_save_checkpoint": "state_dict()",
+    "on_load_checkpoint": "load_state_dict(state)",
+}
+
+
 class ImportRefused(JobError):
     """A module of the user does not import. Its __cause__ is the error."""
 
@@ -114,7 +131,8 @@ def check_task(spec: str) -> type[Task]:
     """The Task class that a job names.
 
     Raises:
-        JobError: it does not import or is not a subclass of clustertrain.Task.
+        JobError: it does not import, is not a subclass of clustertrain.Task, or has a method that only
+            another framework calls.
     """
     from clustertrain.training.task import Task
 
@@ -123,6 +141,12 @@ def check_task(spec: str) -> type[Task]:
         raise JobError(
             f"task: {spec} is {cls!r}, not a subclass of clustertrain.Task.\n"
             "Derive the class from clustertrain.Task, or name a function with its own loop as `function:`."
+        )
+    if foreign := [name for name in _OURS if callable(getattr(cls, name, None))]:
+        raise JobError(
+            f"task: {spec} has methods that clustertrain never calls: {', '.join(foreign)}.\n"
+            f"Write in their place: {', '.join(dict.fromkeys(_OURS[name] for name in foreign))}.\n"
+            f"At {defined_at(getattr(cls, foreign[0]))}."
         )
     return cls
 
