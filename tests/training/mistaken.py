@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from clustertrain import Task
 
@@ -224,3 +224,52 @@ class Collection(Fine):
 
         several = MetricCollection({"f1": MulticlassF1Score(3), "accuracy": MulticlassAccuracy(3)})
         return {"macro": several, "auroc": MulticlassAUROC(3)}
+
+
+class Loader(Fine):
+    def train_data(self, data):  # here: Loader
+        sampler = WeightedRandomSampler(torch.ones(32), 32)
+        return DataLoader(super().train_data(data), batch_size=4, sampler=sampler)
+
+
+class FewWeights(Fine):
+    def sample_weights(self, dataset):  # here: FewWeights
+        return torch.ones(3)
+
+
+class NegativeWeight(Fine):
+    def sample_weights(self, dataset):  # here: NegativeWeight
+        return torch.linspace(2, -1, len(dataset))
+
+
+class NoWeight(Fine):
+    def sample_weights(self, dataset):  # here: NoWeight
+        return torch.zeros(len(dataset))
+
+
+class WeightedStream(Fine):
+    def train_data(self, data):
+        return Stream()
+
+    def sample_weights(self, dataset):  # here: WeightedStream
+        return torch.ones(32)
+
+
+class Stream(IterableDataset):
+    def __len__(self):
+        return 32
+
+    def __iter__(self):
+        return iter([(torch.zeros(6), 1)] * 32)
+
+
+class HalfState(Fine):  # here: HalfState
+    """Without load_state_dict."""
+
+    def state_dict(self):
+        return {"center": torch.zeros(3)}
+
+
+class UnreadableState(Fine):
+    def state_dict(self):  # here: UnreadableState
+        return {"seen": [np.zeros(3)]}

@@ -60,6 +60,13 @@ MISTAKES = {
     mistaken.UnreadableScheduler: [
         r"state.scheduler.lr_lambdas.0.factors is of the type numpy.ndarray: no resume could read it"
     ],
+    mistaken.Loader: ["returned a DataLoader", r"Return its data set.*sample_weights\(dataset\)"],
+    mistaken.FewWeights: [r"returned shape \(3,\) for 32 samples", r"shape \(32,\)"],
+    mistaken.NegativeWeight: [r"returned -0\.\d+ for sample 21", "not negative"],
+    mistaken.NoWeight: ["weights whose sum is 0"],
+    mistaken.WeightedStream: ["needs a map-style data set, and .* returned Stream"],
+    mistaken.HalfState: [r"HalfState has no load_state_dict\(\)", "Write both"],
+    mistaken.UnreadableState: [r"state\.task\.seen\.0 is of the type numpy\.ndarray"],
     mistaken.TwoValues: [
         r"eval_step\(\) raised ValueError: not enough values",
         r"Return \(mean loss, outputs",

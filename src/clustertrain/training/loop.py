@@ -49,6 +49,7 @@ from clustertrain.training.step.precision import Precision
 from clustertrain.training.step.running_loss import Meter, check_weights
 from clustertrain.training.task import Task
 from clustertrain.training.task_errors import check_loss
+from clustertrain.training.task_state import TaskState
 
 _MOST_LOSSES = 50_000  # in the own part of a rank: 1.2 MB
 
@@ -156,6 +157,7 @@ class _Loop:
         self.metrics: dict[str, float] = {}
         self.evaluation_due = False  # a stop request came before it
         self.awaited = AwaitedGradients(self.task, self.model, self.wrapped)
+        self.task_state = TaskState(self.task, self.model)
         self.block_calls = BlockCalls(self.model, self.rank_info)
         self.meter = Meter(self.rank_info, NotFinite(self.model, self.settings, self.precision))
         self.watch = StepWatch(self.task, self.rank_info, self.order, self.run.profile, log=self._log)
@@ -174,7 +176,9 @@ class _Loop:
         self.last_step, every = LastStep(*kept), self.settings.memory_every
         on_cpus = self.rank_info.device.type == "cpu" and self.rank_info.world_size > 1
         self.keeps_last_step = on_cpus or every is not None
-        if every is not None or (on_cpus and is_sharded(self.model)):
+        # The next forward pass may change the task's state: only a copy of it is of the last step.
+        is_copied = on_cpus and (is_sharded(self.model) or self.task_state.is_saved)
+        if every is not None or is_copied:
             self.last_step = CopiedStep(
                 *kept, every=every, note=lambda text: self._log("note", text=text), copying=self._copying
             )
@@ -198,6 +202,8 @@ class _Loop:
         state = with_tensors(state, self.model, self.optimization.optimizer, self.run.fill)
         load_weights(self.task, self.model, state["model"])
         self.optimization.load(state)
+        if begins_anew := self.task_state.load(state):
+            self._log("warning", text=begins_anew)
         self._log("note", text=self.optimization.lr_text(self.position.step))
         self.metrics = dict(state["metrics"])
         self.evaluation_due = state["evaluation_due"]
@@ -219,6 +225,7 @@ class _Loop:
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
         """Train on `batches`. Returns False if a stop was requested before their end."""
+        self.task_state.remember()
         self.meter.start_clock()
         if self.between_due and self._between_steps():
             return self._is_finished()
@@ -254,6 +261,7 @@ class _Loop:
             self._call_back(loss)
             loss = 0.0
             if self.position.step == first_step:  # the optimizer has its state now
+                self.task_state.remember()
                 self.run.reserve(self._tensors())  # the first save then waits no longer than the others
                 if self.keeps_last_step and self.last_step.is_whole:
                     self.run.keep(self.last_step)
@@ -419,6 +427,8 @@ class _Loop:
         check_weights(self.model, self.position.step, self.settings)
         if self.settings.compare_weights_every is None:
             check_same_weights(self.model, self.optimization.optimizer, self.position.step, self.rank_info)
+        if self.rank_info.rank == 0 and (lost := self.task_state.lost()):
+            self._log("warning", text=lost)
         self.saved_step, self.between_due = self.position.step, False
         if reason != "end":  # a start that resumes at the end would save nothing
             self.last_step.completed(self.mark)
@@ -460,7 +470,8 @@ class _Loop:
         return self._progress("lost_rank", {}), {**self._state(), **marks, "rates": rates}
 
     def _tensors(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), **self.optimization.state()}
+        model = {"model": self.model.state_dict()}
+        return {**model, **self.task_state.entry(), **self.optimization.state()}
 
     def _log(self, kind: str, **fields: Any) -> None:
         if self.rank_info.rank == 0:

@@ -28,6 +28,7 @@ from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.task_errors import check_loss, described, first_batch, refusing
+from clustertrain.training.task_state import TaskState
 
 
 def rehearse(
@@ -83,6 +84,7 @@ def _rehearse(
         optimization = Optimization(task, model, order, precision.scaler)
     with refusing(task, "scheduler", remedy=""):
         check_readable(optimization.state())
+    TaskState(task, model).rehearse()
     if settings.processes:
         sent_copy(batch_fetch(training_data, collate_of(task), ""), settings.processes)
     key = next(iter(order))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import default_collate
 
+from clustertrain.errors import JobError
 from clustertrain.training.metrics import Accuracy, Metric, MetricFunction
 
 
@@ -38,7 +39,7 @@ class Task:
     `on_step`, `on_epoch` and `on_eval` are callbacks: by default they do nothing. Every rank calls them, so a
     callback that writes to one place checks for `torch.distributed.get_rank() == 0`. They are called before
     the checkpoint of their step is saved. A run that resumes from a checkpoint repeats the later steps with
-    their callbacks. What a callback changes in the task is not part of a checkpoint.
+    their callbacks. What a callback changes in the task is part of a checkpoint only if `state_dict` has it.
     """
 
     criterion: Callable[[Any, Any], torch.Tensor] = nn.CrossEntropyLoss()
@@ -140,6 +141,22 @@ class Task:
         On a resume with another length or global batch it is rebuilt and stepped to the same position.
         """
         return None
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """What the task has beside its model and has to have again after a resume, such as an averaged copy
+        of the model: tensors, numbers, strings, and dicts, lists and tuples of them.
+
+        It is a part of each checkpoint: rank 0's, so it must be the same on all ranks. Every rank calls it.
+        """
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the state of a checkpoint, tensors on the CPU; called on every rank before the first step of a
+        run that resumes."""
+        raise JobError(
+            f"{type(self).__name__} has no load_state_dict() for what state_dict() puts into checkpoints.\n"
+            "Write both or none. To go on without the state of a checkpoint, start over with --fresh."
+        )
 
     def collate(self, samples: list[Any]) -> Any:
         """A batch from a list of samples. With loader_workers the task is pickled to the loader processes."""

@@ -49,7 +49,7 @@ def check_same_model(model: nn.Module, name: str, rank_info: RankInfo) -> str | 
                 "Training needs the same parameters on every rank. Build the model from `args` and the data, "
                 "not from the rank, the host or random numbers of your own."
             )
-    different = _first_difference({key: _checksums(t) for key, t in model.named_buffers()}, rank_info)
+    different = _first_difference({key: checksums(t) for key, t in model.named_buffers()}, rank_info)
     if different is None:
         return None
     rank, key = different
@@ -68,7 +68,7 @@ def check_same_weights(
     if rank_info.world_size == 1 or is_sharded(model):
         return
     parameters = dict(model.named_parameters())
-    values = {name: _checksums(parameter) for name, parameter in parameters.items()}
+    values = {name: checksums(parameter) for name, parameter in parameters.items()}
     states = {
         f"the optimizer's state of {name}": _checksums_of_state(optimizer.state.get(p), p.device)
         for name, p in parameters.items()
@@ -119,13 +119,13 @@ def _checksums_of_state(state: Any, device: torch.device) -> torch.Tensor:
     for place, value in tree_flatten_with_path(state)[0]:
         factor = 2 * zlib.crc32(keystr(place).encode()) + 1  # odd: a product modulo 2^64 keeps every bit
         if isinstance(value, torch.Tensor):
-            sums += factor * _checksums(value).to(device)
+            sums += factor * checksums(value).to(device)
         elif isinstance(value, str | int | float | complex):  # other objects may print an address
             sums += factor * zlib.crc32(repr(value).encode()) % 2**62  # as a number it must fit into int64
     return sums
 
 
-def _checksums(tensor: torch.Tensor) -> torch.Tensor:
+def checksums(tensor: torch.Tensor) -> torch.Tensor:
     """int64 (2,): sums over the bits of the elements, and over their squares, modulo 2^64. Integers add up to
     the same in any order, so equal tensors have equal sums on every device."""
     flat = tensor.detach().contiguous().reshape(-1)
