@@ -7,10 +7,12 @@ It builds model, data, optimizer and scheduler as the loop does, and takes the f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from clustertrain.training.data.loader_kinds import batch_fetch, dataset_of, draws_of, order_of
 from clustertrain.training.data.loading import sent_copy, to_device
@@ -18,7 +20,8 @@ from clustertrain.training.data.sampling import BatchSizes, Position
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.measured.profiling import check_profile
 from clustertrain.training.model.blocks import find_blocks
-from clustertrain.training.model.building import make_model
+from clustertrain.training.model.building import in_ddp, make_model
+from clustertrain.training.model.model_calls import calling_model
 from clustertrain.training.model.unused_parameters import check_gradients
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import restoring_rng, seed_all
@@ -39,7 +42,8 @@ def rehearse(
     *,
     world_size: int = 1,
 ) -> tuple[str, ...]:
-    """Rehearse a run of `world_size` ranks in this process, without a process group.
+    """Rehearse a run of `world_size` ranks in this process. In a process group, of one rank, the loss gets
+    the model in DDP as in the run.
 
     The random states of this process are restored. On a CPU, for a job whose workers have GPUs, the caller
     replaces the settings that need a GPU: precision fp16, normalization sync.
@@ -90,13 +94,15 @@ def _rehearse(
     key = next(iter(order))
     batch = first_batch(task, "train_data", training_data, key)
     remedy = f"The batch is {described(batch)}: it must fit the model, and the outputs must fit the loss."
+    is_ddp = world_size > 1 and settings.strategy == "ddp"
+    wrapped = in_ddp(model, settings, rank_info) if is_ddp and dist.is_initialized() else model
     with refusing(task, "loss", remedy=remedy):
-        with precision.autocast():
-            loss = task.loss(model, to_device(batch, rank_info.device))
+        with precision.autocast(), calling_model(task, wrapped) if world_size > 1 else nullcontext():
+            loss = task.loss(wrapped, to_device(batch, rank_info.device))
         check_loss(task, loss)
         precision.scaler.backward(loss * key.share)
     finds_unused = settings.find_unused_parameters or settings.ddp.static_graph
-    if world_size > 1 and settings.strategy == "ddp" and not finds_unused:
+    if is_ddp and not finds_unused:
         check_gradients(task, model)
     model.zero_grad(set_to_none=True)
     names = None

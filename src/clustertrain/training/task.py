@@ -88,7 +88,10 @@ class Task:
         return None
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """The mean loss of a batch, a scalar tensor. Call `model` itself, so that DDP is used.
+        """The mean loss of a batch, a scalar tensor.
+
+        Call `model` itself: with several ranks it is DDP's wrapper, which averages the gradients and has no
+        other method of the model. What the loss needs of the model is what its `forward` returns.
 
         With several ranks it is called twice more, with a copy of the first batch, before the first step:
         see building.settle_buckets.

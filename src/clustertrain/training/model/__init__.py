@@ -10,5 +10,6 @@ recomputing.py        activation checkpointing, by blocks or operations
 restore_tensors.py    the tensors of a checkpoint, divided as the model is
 compiling.py          torch.compile, and the compiler that it needs
 normalizing.py        BatchNorm layers converted to another normalization
+model_calls.py        a loss that does not call the model itself
 unused_parameters.py  parameters without a gradient, for which DDP would wait
 """

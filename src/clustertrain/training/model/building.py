@@ -23,6 +23,7 @@ from clustertrain.training.model.compiling import compiled
 from clustertrain.training.model.float8 import to_float8
 from clustertrain.training.model.initializing import Initialization, without_parameters
 from clustertrain.training.model.mmap_init import MappedInit
+from clustertrain.training.model.model_calls import calling_model
 from clustertrain.training.model.normalizing import convert
 from clustertrain.training.model.recomputing import recomputing
 from clustertrain.training.model.unused_parameters import AwaitedGradients
@@ -114,9 +115,15 @@ def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankI
         for block in named_modules(task, model, settings)[0]:
             recomputing(model, block, settings.activation_checkpointing)
     module = compiled(model, settings.compile, rank_info.device) if settings.compile else model
-    if rank_info.world_size == 1:
-        return module
-    buffers: dict[str, Any] = {} if settings.ddp.broadcast_buffers else {_SYNC_BUFFERS: False}
+    return module if rank_info.world_size == 1 else in_ddp(module, settings, rank_info)
+
+
+def in_ddp(module: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
+    """`module` in DDP, in the process group of this process. A rank alone sends nothing: a buffer may have a
+    dtype that only NCCL sends."""
+    is_alone = rank_info.world_size == 1
+    sends_buffers = settings.ddp.broadcast_buffers and not is_alone
+    buffers: dict[str, Any] = {} if sends_buffers else {_SYNC_BUFFERS: False}
     wrapped = DistributedDataParallel(
         module,
         device_ids=[rank_info.device] if rank_info.device.type == "cuda" else None,
@@ -124,6 +131,7 @@ def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankI
         find_unused_parameters=settings.find_unused_parameters,
         bucket_cap_mb=settings.ddp.bucket_cap_mb,
         static_graph=settings.ddp.static_graph,
+        init_sync=not is_alone,
         **buffers,
     )
     if settings.gradient_compression != "none":
@@ -181,7 +189,8 @@ def settle_buckets(
     before the first step whether the model works in these blocks.
 
     Raises:
-        JobError: parameters have no gradient (DDP), or are used outside their block (FSDP).
+        JobError: the loss does not call the model; parameters have no gradient (DDP), or are used outside
+            their block (FSDP).
     """
     is_fsdp = is_sharded(wrapped)
     if not isinstance(wrapped, DistributedDataParallel) and not is_fsdp:
@@ -190,7 +199,7 @@ def settle_buckets(
     with discarding(model, device), counter if is_fsdp else nullcontext():
         for _ in range(1 if is_fsdp else SETTLING_PASSES):
             with naming_block(task) if is_fsdp else nullcontext():
-                with precision.autocast():
+                with precision.autocast(), calling_model(task, wrapped):
                     loss = task.loss(wrapped, map_tensors(batch, torch.clone))
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
             awaited.check()
