@@ -104,6 +104,13 @@ class VectorLoss(Fine):
         return functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
+class LossWithOutputs(Fine):
+    def loss(self, model, batch):  # here: LossWithOutputs
+        inputs, classes = batch
+        outputs = model(inputs)
+        return functional.cross_entropy(outputs, classes), outputs
+
+
 class NumberLoss(Fine):
     def loss(self, model, batch):  # here: NumberLoss
         return super().loss(model, batch).item()

@@ -63,7 +63,7 @@ def test_the_file_has_the_own_parts_of_the_last_two_steps(tmp_path):
             assert torch.equal(part.rng, rng)
             assert part.buffers.keys() == buffers.keys()
             assert all(torch.equal(part.buffers[name], buffer) for name, buffer in buffers.items())
-            assert list(part.losses[::2]) == [(s, torch.tensor(loss).item(), 4) for s, loss in losses]
+            assert list(part.losses[::2]) == [(s, torch.tensor(loss).item(), 4, 4) for s, loss in losses]
 
 
 def test_the_state_counts_only_while_nothing_has_changed_it(tmp_path):
@@ -135,7 +135,7 @@ def test_a_buffer_that_the_model_replaces_is_copied_and_one_of_another_shape_end
     model.seen = model.seen + 1
     do_step(model, kept, meter, 1)
     assert read_own_part(file, 2).buffers["seen"].tolist() == [1, 1]
-    assert read_own_part(file, 2).losses == [(1, torch.tensor(1 / 3).item(), 4)] * 2
+    assert read_own_part(file, 2).losses == [(1, torch.tensor(1 / 3).item(), 4, 4)] * 2
     assert read_own_part(file, 2, flushed_step=1).losses == []
     model.seen = torch.zeros(3)
     do_step(model, kept, meter, 2)

@@ -44,6 +44,10 @@ MISTAKES = {
     mistaken.DoubleData: ["dtype", r"The batch is \[float64 \(32, 6\)"],
     mistaken.ThreeParts: [r"ThreeParts.loss\(\) raised ValueError: too many values", r"int64 \(32,\), int64"],
     mistaken.VectorLoss: [r"returned shape \(32,\), not a scalar", "mean over the batch"],
+    mistaken.LossWithOutputs: [
+        r"loss\(\) returned a pair, and its second part is float32 \(32, 3\), not a count",
+        r"or \(sum, count\)",
+    ],
     mistaken.NumberLoss: ["returned float, not a tensor"],
     mistaken.DetachedLoss: ["needs no gradient", "without detach"],
     mistaken.Frozen: ["without parameters that need a gradient", "leave some of them unfrozen"],

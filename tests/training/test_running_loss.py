@@ -31,6 +31,21 @@ def test_the_mean_is_over_samples_and_restarts_after_each_line():
     assert meter.read()[0] == 5.0
 
 
+def test_a_sum_weighs_by_its_count_also_in_what_another_process_continues():
+    meter = meter_of(ALONE)
+    meter.add(1, torch.tensor(6.0), 2, 3.0)
+    meter.add(1, torch.tensor(0.0), 2, 0.0)
+    rows = [(step, float(loss), samples, float(weight)) for step, loss, samples, weight in meter.added]
+    again = meter_of(ALONE)
+    again.load(meter.state(), rows)
+    for each in (meter, again):
+        each.add(2, torch.tensor(4.0), 2, torch.tensor(1.0))
+        each.flush()
+        assert each.state() == [10.0, 4.0, 6.0]
+    again.load([12.0, 6.0], [(3, 4.0, 2)])  # of an earlier release
+    assert again.read()[0] == (12 + 8) / (6 + 2)
+
+
 def _uneven(rank_info):
     meter = meter_of(rank_info)
     calls = []

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from clustertrain.errors import JobError
+from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.loader_kinds import (
     batch_fetch,
     evaluation_keys,
@@ -28,6 +28,7 @@ from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
 from clustertrain.training.ranks.dtensors import is_sharded
 from clustertrain.training.ranks.rng import derive_seed, restoring_rng, seed_all
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.counted import check_kind, mean_of, number_of, parts
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.task_errors import described, first_batch, refusing
@@ -95,13 +96,14 @@ class Evaluation:
                 "eval_step",
                 "loss",
                 remedy=f"The batch is {described(batch)}, the model in evaluation mode. "
-                "Return (mean loss, outputs, targets).",
+                "Return (mean loss, outputs, targets), or ((sum, count), outputs, targets).",
             ):
                 batch = to_device(batch, self._rank_info.device)
                 with self._precision.autocast():
                     loss, outputs, targets = self._task.eval_step(self._model, batch)
-                values = {"loss": float(loss)}
-            parts = [values]
+                loss, count = parts(loss)
+                values = {"loss": float(loss if count is None else mean_of(loss, number_of(count)))}
+            found = [values]
             for metric_name, metric in self._of_task.items():
                 with (
                     refusing(
@@ -117,8 +119,8 @@ class Evaluation:
                     metrics = Metrics(name, {metric_name: metric}, self._rank_info.device)
                     metrics.reset()
                     metrics.update(outputs, targets, key.ids)
-                    parts.append(metrics.compute(self._alone, len(key.ids)))
-        return joined(*parts)
+                    found.append(metrics.compute(self._alone, len(key.ids)))
+        return joined(*found)
 
     def images(self, step: int) -> dict[str, torch.Tensor]:
         """The task's images, on rank 0; see images.images_of. Rank 0 computes them without the others; with
@@ -158,16 +160,26 @@ class Evaluation:
     def _measure(self) -> dict[str, float]:
         self._metrics.reset()
         sums = torch.zeros(2, dtype=torch.float64, device=self._rank_info.device)  # loss × samples, samples
+        is_counted: bool | None = None
         for key, batch in self._loader:
             with self._precision.autocast():
                 loss, outputs, targets = self._task.eval_step(self._model, batch)
             self._metrics.update(outputs, targets, key.ids)
-            sums[0] += torch.as_tensor(loss, dtype=torch.float64).detach().reshape(()) * len(key.ids)
-            sums[1] += len(key.ids)
+            loss, count = parts(loss)
+            is_counted = count is not None if is_counted is None else is_counted
+            check_kind(f"{type(self._task).__name__}.eval_step()", count, is_counted=is_counted)
+            of_loss = 1 if is_counted else len(key.ids)
+            sums[0] += torch.as_tensor(loss, dtype=torch.float64).detach().reshape(()) * of_loss
+            sums[1] += number_of(count) if is_counted else len(key.ids)
         for _ in range(self._passes_of_others):
             with self._precision.autocast():
                 self._task.eval_step(self._model, batch)  # the other ranks gather parameters from this one
         loss_sum, samples = sum_over_ranks(sums, self._counted).tolist()
+        if samples == 0:
+            raise DataError(
+                f"{type(self._task).__name__}.eval_step() counted 0 over all of eval_data(): the loss has no "
+                "mean.\nReturn evaluation data in which there is something to count."
+            )
         values = self._metrics.compute(self._counted, self._samples)
         return joined({"loss": loss_sum / samples}, values)
 

@@ -35,6 +35,8 @@ from clustertrain.training.step.running_loss import Meter
 
 _MOST_BYTES = 4 << 20  # of an own part: copying more would slow the steps down
 
+_COLUMNS = 4  # of a loss: its step, the loss, its samples, their weight
+
 State = tuple[SaveProgress, dict[str, Any]]
 
 
@@ -61,7 +63,7 @@ def with_own_part(state: dict[str, Any], own: dict[str, Any], world_size: int) -
 
 def of_rank(own: dict[str, Any], flushed_step: int, world_size: int) -> dict[str, Any]:
     """What a state has of a rank: its random states, and its losses after `flushed_step`."""
-    losses = [(int(n), loss, int(m)) for n, loss, m in own["losses"][: int(own["count"])].tolist()]
+    losses = [(int(n), loss, int(m), w) for n, loss, m, w in own["losses"][: int(own["count"])].tolist()]
     return {
         "rng_of_ranks": own["rng"].expand(world_size, -1),
         "losses": [each for each in losses if each[0] > flushed_step],
@@ -91,7 +93,7 @@ class OwnPart:
         if buffers:
             torch._foreach_copy_(self.buffers, buffers)
         self._losses[: 8 * len(losses)] = memoryview(losses).cast("B")
-        self._count.cast("q")[0] = len(losses) // 3
+        self._count.cast("q")[0] = len(losses) // _COLUMNS
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
@@ -125,7 +127,7 @@ class LastStep:
         self._most_losses, self._state = most_losses, state
         self._mark = self._written = 0
         self._parts: tuple[OwnPart, OwnPart] | None = None
-        self._losses = array("d")  # step, loss, samples, as often as the meter has added
+        self._losses = array("d")  # step, loss, samples, weight: as often as the meter has added
         self._flushed_step = self._parts_written = 0
         self._parameters, self._versions = [*model.parameters()], list[int]()
         self._places: dict[str, tuple[nn.Module, str]] = {}
@@ -152,7 +154,7 @@ class LastStep:
         def part() -> dict[str, Any]:
             return {
                 "rng": pack_rng(self._rank_info.device),
-                "losses": torch.zeros(self._most_losses, 3, dtype=torch.float64),
+                "losses": torch.zeros(self._most_losses, _COLUMNS, dtype=torch.float64),
                 "count": torch.zeros((), dtype=torch.int64),
                 # With their strides: fused optimizers take the elements as they are in memory. Empty, so that
                 # no page of them is in the memory of this process.
@@ -203,7 +205,8 @@ class LastStep:
         number, parts = self._parts_written % 2, self._parts
         self._parts_written += 1
         self._add_losses()
-        if parts is None or not parts[number].fits(buffers) or len(self._losses) > 3 * self._most_losses:
+        has_room = len(self._losses) <= _COLUMNS * self._most_losses
+        if parts is None or not parts[number].fits(buffers) or not has_room:
             self._parts = None  # the model has replaced a buffer by one of another kind
             return
         self._marks[number] = 0  # a kill from here on leaves the other part
@@ -214,8 +217,8 @@ class LastStep:
     def _add_losses(self) -> None:
         if self._meter.flushed_step != self._flushed_step:
             self._flushed_step, self._losses = self._meter.flushed_step, array("d")
-        for step, loss, samples in self._meter.added[len(self._losses) // 3 :]:
-            self._losses.extend((step, float(loss), samples))
+        for step, loss, samples, weight in self._meter.added[len(self._losses) // _COLUMNS :]:
+            self._losses.extend((step, float(loss), samples, float(weight)))
 
     def state(self) -> tuple[int, SaveProgress, dict[str, Any]] | None:
         """The mark and the state of the last step without the own part, or None if it changes now. What was

@@ -42,6 +42,7 @@ from clustertrain.training.ranks.host import Host, SaveProgress
 from clustertrain.training.ranks.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.counted import Counts
 from clustertrain.training.step.kernels import kernels_in_use
 from clustertrain.training.step.not_finite import NotFinite
 from clustertrain.training.step.optimization import Optimization
@@ -159,6 +160,7 @@ class _Loop:
         self.awaited = AwaitedGradients(self.task, self.model, self.wrapped)
         self.task_state = TaskState(self.task, self.model)
         self.block_calls = BlockCalls(self.model, self.rank_info)
+        self.counts = Counts(self.task, self.rank_info)
         self.meter = Meter(self.rank_info, NotFinite(self.model, self.settings, self.precision))
         self.watch = StepWatch(self.task, self.rank_info, self.order, self.run.profile, log=self._log)
         self.line = StopLine(self.rank_info, self.run.requests, self.settings.save_every.minutes)
@@ -182,6 +184,7 @@ class _Loop:
             self.last_step = CopiedStep(
                 *kept, every=every, note=lambda text: self._log("note", text=text), copying=self._copying
             )
+        self.meter.before_sum = self.counts.check
         self.meter.before_change = self.last_step.changes
         self.between_due = False  # what follows a step is not done: the line of the log, evaluation, save
         self.line_of_step: dict[str, Any] = {}  # the line of the log of this step
@@ -205,6 +208,7 @@ class _Loop:
         if begins_anew := self.task_state.load(state):
             self._log("warning", text=begins_anew)
         self._log("note", text=self.optimization.lr_text(self.position.step))
+        self.counts.load(state)
         self.metrics = dict(state["metrics"])
         self.evaluation_due = state["evaluation_due"]
         self.between_due = state.get("between_due", False)
@@ -252,7 +256,8 @@ class _Loop:
             self.mark = 2 * key.after.step
             if not self.has_callbacks:
                 self.last_step.keep_own_part(self.mark)
-            self.optimization.step(key.after.step)
+            loss, factor = self.counts.end_step(key.after.step, loss)
+            self.optimization.step(key.after.step, factor)
             self.position = key.after
             self.watch.step_done(self.position.step)
             is_usual = self.is_regular and self.position.offset != 0 and self.position.step != first_step
@@ -295,19 +300,20 @@ class _Loop:
         """One forward and backward pass; ranks exchange gradients only in the last one of a step.
 
         Returns:
-            the share of this rank's loss of the step, a scalar on the device.
+            the share of this rank's loss of the step, a scalar on the device; of a sum, sum / K.
         """
-        with exchange_if(key.after is not None, self.wrapped, self.settings):
+        last = key.after is not None
+        with exchange_if(last, self.wrapped, self.settings):
             with self.precision.autocast(), self.awaited.naming():
-                loss = self.task.loss(self.wrapped, batch)
-            check_loss(self.task, loss)
-            share = loss * key.share
-            self.watch.backward(loss, exchanges=key.after is not None)
+                returned = self.task.loss(self.wrapped, batch)
+            check_loss(self.task, returned)
+            loss, share, count = self.counts.take(returned, key.share, last=last)
+            self.watch.backward(loss, exchanges=last)
             self.precision.scaler.backward(share)
-        if key.after is not None:
+        if last:
             self.awaited.check()
         self.meter.not_finite.look(loss, lambda model: self.task.loss(model, batch))
-        self.meter.add(self.position.step + 1, loss, len(key.ids))
+        self.meter.add(self.position.step + 1, loss, len(key.ids), count)
         return share.detach().reshape(())
 
     def _call_back(self, loss: torch.Tensor | float) -> None:
@@ -457,6 +463,7 @@ class _Loop:
             "evaluation_due": self.evaluation_due,
             "meter": self.meter.state(),
             "position": self.position.as_dict(),
+            **self.counts.state(),
         }
 
     def _last_state(self) -> tuple[SaveProgress, dict[str, Any]]:

@@ -27,6 +27,7 @@ from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import restoring_rng, seed_all
 from clustertrain.training.saving import check_readable
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.counted import parts
 from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task, collate_of
@@ -98,8 +99,9 @@ def _rehearse(
     wrapped = in_ddp(model, settings, rank_info) if is_ddp and dist.is_initialized() else model
     with refusing(task, "loss", remedy=remedy):
         with precision.autocast(), calling_model(task, wrapped) if world_size > 1 else nullcontext():
-            loss = task.loss(wrapped, to_device(batch, rank_info.device))
-        check_loss(task, loss)
+            returned = task.loss(wrapped, to_device(batch, rank_info.device))
+        check_loss(task, returned)
+        loss, _ = parts(returned)
         precision.scaler.backward(loss * key.share)
     finds_unused = settings.find_unused_parameters or settings.ddp.static_graph
     if is_ddp and not finds_unused:

@@ -13,6 +13,8 @@ from torch.utils.data import default_collate
 from clustertrain.errors import JobError
 from clustertrain.training.metrics import Accuracy, Metric, MetricFunction
 
+Loss = torch.Tensor | tuple[torch.Tensor, float | torch.Tensor]  # a mean, or a sum and its count
+
 
 class Task:
     """A training task. By default a classifier: batches are (inputs, classes), the loss is cross entropy.
@@ -87,11 +89,16 @@ class Task:
         """The samples to evaluate on, or None for no evaluation."""
         return None
 
-    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
         """The mean loss of a batch, a scalar tensor.
 
         Call `model` itself: with several ranks it is DDP's wrapper, which averages the gradients and has no
         other method of the model. What the loss needs of the model is what its `forward` returns.
+
+        Or (sum, count), always: the sum of the losses of tokens, pixels or weighted samples, and of how many
+        it is, a number or a tensor. Gradients, the logged loss and that of an evaluation are then the sum of
+        all sums / the sum of all counts, over all ranks and all passes of a step. A rank may count 0, all
+        ranks together may not.
 
         With several ranks it is called twice more, with a copy of the first batch, before the first step:
         see building.settle_buckets.
@@ -99,8 +106,9 @@ class Task:
         inputs, targets = batch
         return self.criterion(model(inputs), targets)
 
-    def eval_step(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any, Any]:
-        """(mean loss, outputs, targets) of a batch; the metrics take outputs and targets.
+    def eval_step(self, model: nn.Module, batch: Any) -> tuple[Loss, Any, Any]:
+        """(mean loss, outputs, targets) of a batch, or ((sum, count), outputs, targets); the metrics take
+        outputs and targets.
 
         Outputs are None if `loss` is overridden and this method is not; then no metric is updated. Gradients
         are off. Do not call collectives here: the ranks may have different numbers of batches.
@@ -169,7 +177,8 @@ class Task:
         """Called on every rank after each optimizer step; `step` counts from 1.
 
         Args:
-            metrics: "loss", this rank's mean loss over its samples of the step; "lr"; with train.clip_norm
+            metrics: "loss", this rank's mean loss over its samples of the step, or over what it has counted,
+                and NaN if that is nothing; "lr"; with train.clip_norm
                 "grad_norm". Loss and norm are scalar tensors on the rank's device: float() of a tensor on a
                 GPU waits for the GPU.
         """

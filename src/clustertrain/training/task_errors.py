@@ -20,6 +20,7 @@ from clustertrain.training.data.loader_kinds import batch_fetch
 from clustertrain.training.data.sampling import MicroBatch
 from clustertrain.training.data.streaming import is_stream
 from clustertrain.training.ranks.rng import private_rng
+from clustertrain.training.step.counted import parts
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.user_frames import OWN, source_lines_of
 
@@ -101,9 +102,17 @@ def _why_no_batch(error: Exception, task: Task, method: str, dataset: Any, key: 
 def check_loss(task: Task, loss: Any) -> None:
     """
     Raises:
-        JobError: it is not a tensor with one number, or no gradient can be computed from it.
+        JobError: it is neither a tensor with one number nor a pair of one and a count, or no gradient can be
+            computed from it.
     """
     name = _name(task, "loss")
+    loss, count = parts(loss)
+    is_tensor = isinstance(count, torch.Tensor) and count.numel() == 1 and not count.requires_grad
+    if not (count is None or is_tensor or isinstance(count, int | float)):
+        raise JobError(
+            f"{name} returned a pair, and its second part is {described(count)}, not a count.\n"
+            "Return the mean over the batch, or (sum, count): the sum, and of how many it is."
+        )
     if not isinstance(loss, torch.Tensor):
         raise JobError(
             f"{name} returned {type(loss).__name__}, not a tensor.\n"

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.training.model.building import discarding
 from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.step.counted import parts
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
 
@@ -61,6 +62,6 @@ def count_flops(
     """
     with discarding(model, device), FlopCounterMode(display=False) as counter:
         with precision.autocast():
-            loss = task.loss(model, map_tensors(batch, torch.clone))
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+            loss, _ = parts(task.loss(model, map_tensors(batch, torch.clone)))
+        loss.backward()
     return int(counter.get_total_flops())

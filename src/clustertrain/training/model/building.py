@@ -32,6 +32,7 @@ from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.dtensors import is_sharded
 from clustertrain.training.ranks.rng import restoring_rng
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.counted import parts
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
 
@@ -200,8 +201,8 @@ def settle_buckets(
         for _ in range(1 if is_fsdp else SETTLING_PASSES):
             with naming_block(task) if is_fsdp else nullcontext():
                 with precision.autocast(), calling_model(task, wrapped):
-                    loss = task.loss(wrapped, map_tensors(batch, torch.clone))
-                loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+                    loss, _ = parts(task.loss(wrapped, map_tensors(batch, torch.clone)))
+                loss.backward()
             awaited.check()
             wrapped.zero_grad(set_to_none=True)
     return int(counter.get_total_flops()) if is_fsdp else None

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from clustertrain.errors import JobError
 from clustertrain.training.data.sampling import TrainOrder
-from clustertrain.training.ranks.dtensors import map_state, of_python, whole
+from clustertrain.training.ranks.dtensors import local, map_state, of_python, whole
 from clustertrain.training.saving import owned
 from clustertrain.training.step.precision import LossScaler
 from clustertrain.training.task import Task
@@ -100,12 +100,14 @@ class Optimization:
     def _warmup(self, step: int) -> float:
         return min(1.0, step / max(1, self._settings.lr.warmup_steps))
 
-    def step(self, step: int) -> None:
-        """The optimizer step number `step`, counted from 1.
+    def step(self, step: int, factor: float | torch.Tensor | None = None) -> None:
+        """The optimizer step number `step`, counted from 1, with the gradients times `factor`.
 
         A step that the loss scaler skips (fp16, gradients too large for the scale) counts as a step, because
         its samples are consumed; the scheduler is not stepped.
         """
+        if factor is not None:
+            self._scale_gradients(factor)
         clip_norm = self._settings.clip_norm
         if clip_norm is not None:
             self._scaler.unscale(self.optimizer)
@@ -117,6 +119,12 @@ class Optimization:
         self._is_behind = True
         if not self._scaler.enabled:
             self._follow()
+
+    def _scale_gradients(self, factor: float | torch.Tensor) -> None:
+        gradients = [local(each.grad) for each in self._optimized if each.grad is not None]
+        if gradients and isinstance(factor, torch.Tensor):
+            factor = factor.to(gradients[0].dtype)  # of one type they are multiplied in one kernel
+        torch._foreach_mul_(gradients, factor)
 
     def _follow(self) -> None:
         """Step the scheduler after an optimizer step that was made. With a loss scaler that is known only

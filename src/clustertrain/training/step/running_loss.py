@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from clustertrain.errors import ClusterTrainError
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, sum_over_ranks
 from clustertrain.training.ranks.dtensors import is_sharded, local
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.counted import Count, mean_of
 from clustertrain.training.step.not_finite import NotFinite, remedies
 
 _RESUME = "To continue from the previous checkpoint, start it again with --accept-changes."
@@ -53,8 +55,9 @@ class Meter:
 
     def __init__(self, rank_info: RankInfo, not_finite: NotFinite) -> None:
         self._rank_info, self.not_finite = rank_info, not_finite
-        self.added: list[tuple[int, torch.Tensor, int]] = []  # step, loss, samples; since the last `flush`
+        self.added: list[tuple[int, torch.Tensor, int, Count]] = []  # step, mean loss, samples, their weight
         self.flushed_step = 0  # the last step before it
+        self.before_sum: Callable[[], None] = lambda: None  # called by `flush` at its beginning
         self.before_change: Callable[[], None] = lambda: None  # called by `flush` when all ranks have summed
         self._restart()
 
@@ -62,12 +65,16 @@ class Meter:
         self._since = time.perf_counter()
 
     def _restart(self) -> None:
-        self._loss_sum = self._count = self._carried = 0.0
+        self._loss_sum = self._weight = self._samples = self._carried = 0.0
         self.start_clock()
 
-    def add(self, step: int, loss: torch.Tensor, count: int) -> None:
-        """Add the mean loss of `count` samples of this rank in `step`."""
-        self.added.append((step, loss.detach().reshape(()), count))
+    def add(self, step: int, loss: torch.Tensor, samples: int, count: Count | None = None) -> None:
+        """Add the mean loss of `samples` of this rank in `step`; with a `count` their sum."""
+        loss = loss.detach().reshape(())
+        if count is None:
+            self.added.append((step, loss, samples, samples))
+        else:
+            self.added.append((step, mean_of(loss, count), samples, count))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -84,17 +91,19 @@ class Meter:
         """
         if not self.added:
             return
-        steps, each, samples = zip(*self.added, strict=True)
+        self.before_sum()
+        steps, each, samples, of_losses = zip(*self.added, strict=True)
         losses = torch.stack([loss.double() for loss in each])
-        counts = torch.tensor(samples, dtype=torch.float64, device=losses.device)
+        weights = _stacked(of_losses, losses.device)
         not_finite = losses.isfinite().logical_not()
-        sums = torch.stack([(losses * counts).sum(), counts.sum(), not_finite.sum().double()])
-        loss_sum, count, bad = sum_over_ranks(sums, self._rank_info).tolist()
+        sums = torch.stack([(losses * weights).sum(), weights.sum(), not_finite.sum().double()])
+        loss_sum, weight, bad = sum_over_ranks(sums, self._rank_info).tolist()
         if bad:
             raise self._first_not_finite(steps, losses.tolist(), not_finite.tolist())
         self.before_change()
         self._loss_sum += loss_sum
-        self._count += count
+        self._weight += weight
+        self._samples += self._rank_info.world_size * sum(samples)
         self.flushed_step = steps[-1]
         self.added.clear()
 
@@ -114,29 +123,36 @@ class Meter:
     def state(self) -> list[float]:
         """The sums since the last log line, right after `flush`, so that a resumed run logs the same
         values."""
-        return [self._loss_sum, self._count]
+        return [self._loss_sum, self._weight, self._samples]
 
-    def load(self, state: list[float], losses: Sequence[tuple[int, float, int]] = ()) -> None:
+    def load(self, state: list[float], losses: Sequence[tuple[Any, ...]] = ()) -> None:
         """
         Args:
-            losses: those of this rank that were not flushed: step, loss, samples.
+            losses: those of this rank that were not flushed: step, loss, samples, their weight. In a
+                checkpoint of an earlier release a weight is the number of samples.
         """
-        self._loss_sum, self._count = state
-        device = self._rank_info.device
+        self._loss_sum, self._weight = state[:2]
+        self._samples, device = state[-1], self._rank_info.device
         self.added = [
-            (step, torch.tensor(loss, dtype=torch.float64, device=device), n) for step, loss, n in losses
+            (step, torch.tensor(loss, dtype=torch.float64, device=device), n, weight[0] if weight else n)
+            for step, loss, n, *weight in losses
         ]
-        added = self._rank_info.world_size * sum(n for _, _, n in losses)
-        self._carried = self._count + added  # of the earlier process, which do not count for the speed
+        added = self._rank_info.world_size * sum(n for _, _, n, *_ in losses)
+        self._carried = self._samples + added  # of the earlier process, which do not count for the speed
 
     def read(self) -> tuple[float, float]:
-        """(mean loss over samples, samples per second), over all ranks since the last `read`.
+        """(mean loss, samples per second), over all ranks since the last `read`.
 
-        Raises:
-            NonFiniteLoss: as in `flush`.
+        Raises: as in `flush`.
         """
         self.flush()
-        loss = self._loss_sum / self._count if self._count else float("nan")
-        samples_per_s = (self._count - self._carried) / max(time.perf_counter() - self._since, 1e-9)
+        loss = self._loss_sum / self._weight if self._weight else float("nan")
+        samples_per_s = (self._samples - self._carried) / max(time.perf_counter() - self._since, 1e-9)
         self._restart()
         return loss, samples_per_s
+
+
+def _stacked(numbers: Sequence[Count], device: torch.device) -> torch.Tensor:
+    if any(isinstance(each, torch.Tensor) for each in numbers):
+        return torch.stack([torch.as_tensor(each, dtype=torch.float64, device=device) for each in numbers])
+    return torch.tensor(numbers, dtype=torch.float64, device=device)
