@@ -70,7 +70,8 @@ class Classify(Task):
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         x, y, ids = batch
-        self.ids.append(ids.tolist())
+        if torch.is_grad_enabled():  # a pass of a step, or one that settles the buckets
+            self.ids.append(ids.tolist())
         return functional.cross_entropy(model(x), y)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:

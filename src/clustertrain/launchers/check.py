@@ -102,7 +102,7 @@ def check_code(
                 size = world_size or job.world_sizes[-1]
                 notes += _import_and_rehearse(job, env, size, elsewhere=elsewhere, fork=fork, echo=echo)
     for note in notes:
-        echo(f"note: {note}")
+        echo(note if note.startswith("warning: ") else f"note: {note}")
     checked = Checked(time.monotonic() - started_s, notes)
     not_imported = f"{command.job_file}: the keys and the names are right; the code was not imported"
     echo(not_imported if as_text else f"checked in {checked.seconds:.1f} s")

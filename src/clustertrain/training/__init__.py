@@ -6,6 +6,7 @@ loop.py            train(): the loop, top to bottom
 rehearsal.py       one batch of training and evaluation in one process, before a cluster is started
 task_state.py      the state of a task in a checkpoint, or a warning about modules that are in none
 task_errors.py     what the user's code raises before the first step, with the line of the user's file
+summed_loss.py     whether a task's loss is a sum over the batch
 user_frames.py     which frames of a traceback are the user's
 evaluation.py      one pass over the evaluation data, each sample counted once
 metrics.py         the kinds of metrics, and how each is computed over all ranks

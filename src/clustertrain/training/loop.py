@@ -48,6 +48,7 @@ from clustertrain.training.step.not_finite import NotFinite
 from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.step.running_loss import Meter, check_weights
+from clustertrain.training.summed_loss import sum_warning
 from clustertrain.training.task import Task
 from clustertrain.training.task_errors import check_loss
 from clustertrain.training.task_state import TaskState
@@ -102,7 +103,7 @@ def train(
         return TrainResult(start.step, start.epoch, state["metrics"], True, why, skipped)
 
     datasets = {"train_data": training_data, "eval_data": eval_data}
-    warnings = order.limit_text, difference, differing_sample(task, datasets, settings.seed, rank_info)
+    warnings = [order.limit_text, difference, differing_sample(task, datasets, settings.seed, rank_info)]
     loader, settings = loader_of(task, training_data, order, rank_info, note)
     evaluation = None
     if eval_data is not None:
@@ -120,6 +121,8 @@ def train(
         first = next(batches)
         flops = settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
         loop.watch.count_flops(model, first, precision, counted=flops)
+        if state is None:
+            warnings.append(sum_warning(task, model, first[1], precision=precision, device=rank_info.device))
         loop.begin(state, warnings, (sharding, kernels_in_use(rank_info.device)))
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))

@@ -6,7 +6,7 @@ It builds model, data, optimizer and scheduler as the loop does, and takes the f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.counted import parts
 from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
+from clustertrain.training.summed_loss import sum_warning
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.task_errors import check_loss, described, first_batch, refusing
 from clustertrain.training.task_state import TaskState
@@ -42,12 +43,16 @@ def rehearse(
     data: Mapping[str, Path],
     *,
     world_size: int = 1,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> tuple[str, ...]:
     """Rehearse a run of `world_size` ranks in this process. In a process group, of one rank, the loss gets
     the model in DDP as in the run.
 
     The random states of this process are restored. On a CPU, for a job whose workers have GPUs, the caller
     replaces the settings that need a GPU: precision fp16, normalization sync.
+
+    Args:
+        warn: gets what is probably a mistake, and no refusal.
 
     Returns:
         the names of an evaluation's values, as logged; empty without evaluation data.
@@ -57,11 +62,17 @@ def rehearse(
         MemoryError, torch.OutOfMemoryError, torch.AcceleratorError: of this machine, not of the job.
     """
     with restoring_rng(device):
-        return _rehearse(task, settings, RankInfo(0, 0, 1, device), data, world_size)
+        return _rehearse(task, settings, RankInfo(0, 0, 1, device), data, world_size=world_size, warn=warn)
 
 
 def _rehearse(
-    task: Task, settings: TrainSettings, rank_info: RankInfo, data: Mapping[str, Path], world_size: int
+    task: Task,
+    settings: TrainSettings,
+    rank_info: RankInfo,
+    data: Mapping[str, Path],
+    *,
+    world_size: int,
+    warn: Callable[[str], None],
 ) -> tuple[str, ...]:
     precision = Precision(settings.precision, rank_info.device)
     seed_all(settings.seed, rank=0)
@@ -107,15 +118,28 @@ def _rehearse(
     if is_ddp and not finds_unused:
         check_gradients(task, model)
     model.zero_grad(set_to_none=True)
+    batch = to_device(batch, rank_info.device)
+    if text := sum_warning(task, model, batch, precision=precision, device=rank_info.device):
+        warn(f"warning: {text}")
     names = None
     if eval_data is not None:
         with refusing(task, "metrics", remedy="Return metrics by name."):
-            alone = replace(settings, loader_workers=0)
             evaluation = Evaluation(
-                task, model, eval_data, sizes.batch_size, alone, precision=precision, rank_info=rank_info
+                task,
+                model,
+                eval_data,
+                sizes.batch_size,
+                replace(settings, loader_workers=0),
+                precision=precision,
+                rank_info=rank_info,
             )
-        names = tuple(evaluation.of_one_batch())
-        with refusing(task, "images", remedy="Return images by name: (channels, height, width)."):
-            evaluation.images(0)
+        names = _rehearse_evaluation(task, evaluation)
     check_reported(settings, task, names)
     return names or ()
+
+
+def _rehearse_evaluation(task: Task, evaluation: Evaluation) -> tuple[str, ...]:
+    names = tuple(evaluation.of_one_batch())
+    with refusing(task, "images", remedy="Return images by name: (channels, height, width)."):
+        evaluation.images(0)
+    return names

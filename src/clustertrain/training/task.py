@@ -100,8 +100,9 @@ class Task:
         all sums / the sum of all counts, over all ranks and all passes of a step. A rank may count 0, all
         ranks together may not.
 
-        With several ranks it is called twice more, with a copy of the first batch, before the first step:
-        see building.settle_buckets.
+        Before the first step it is called more often: with several ranks twice, with a copy of the first
+        batch (see building.settle_buckets), and with a few samples of it, without gradients and in evaluation
+        mode (see summed_loss.py).
         """
         inputs, targets = batch
         return self.criterion(model(inputs), targets)

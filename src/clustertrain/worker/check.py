@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,7 +114,7 @@ class _Check:
             )
             return
         self.enter(REHEARSAL)
-        _rehearse(job, task, data, self.request)
+        _rehearse(job, task, data, self.request, self.notes.append)
 
     def is_of_this_machine(self, error: BaseException) -> bool:
         """Whether the error may not occur on the machines of a job that runs elsewhere: another package, file
@@ -130,7 +131,9 @@ class _Check:
         return self.job.resources.gpus_per_worker > 0 and device_of(self.job).type == "cpu"
 
 
-def _rehearse(job: Job, task: Task, data: dict[str, Path], request: CheckRequest) -> None:
+def _rehearse(
+    job: Job, task: Task, data: dict[str, Path], request: CheckRequest, warn: Callable[[str], None]
+) -> None:
     from clustertrain.training.rehearsal import rehearse
     from clustertrain.worker.machine.gpus import check_gpus
     from clustertrain.worker.train import settings_of
@@ -145,7 +148,7 @@ def _rehearse(job: Job, task: Task, data: dict[str, Path], request: CheckRequest
         normalization = "as_is" if settings.normalization == "sync" else settings.normalization
         settings = replace(settings, precision=precision, normalization=normalization)
     with rank_zero(device):
-        rehearse(task, settings, device, data, world_size=request.world_size)
+        rehearse(task, settings, device, data, world_size=request.world_size, warn=warn)
 
 
 def _limit_memory() -> None:

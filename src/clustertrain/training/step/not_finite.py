@@ -48,7 +48,7 @@ class NotFinite:
             for name, module in self._model.named_modules()
         ]
         try:
-            with torch.no_grad(), self._precision.autocast(), _Alone():  # type: ignore[no-untyped-call]  # torch
+            with torch.no_grad(), self._precision.autocast(), Alone():  # type: ignore[no-untyped-call]  # torch
                 loss_of(self._model)
             found.append("Every module's output was finite: look at the targets and the loss function.\n")
         except Exception:  # noqa: BLE001  the user's code, called a second time; the loss itself is reported
@@ -63,7 +63,7 @@ class NotFinite:
         return self._where + remedies(self._settings)
 
 
-class _Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Refuses collectives: the other ranks do not call them, as with FSDP and with SyncBatchNorm."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
