@@ -89,7 +89,7 @@ def test_the_log_shows_the_arithmetic_of_the_learning_rate(ranks):
     assert lrs(of_ranks[0])[0] == pytest.approx(0.1) and lrs(of_ranks[0])[-1] == pytest.approx(0.4)
     assert notes(of_ranks[1]) == [], "rank 0 writes the log"
     sqrt = replace(SETTINGS, lr=LearningRate("sqrt", 1))
-    (text,) = notes(ranks(1).results(run_task, OneCycle(), sqrt)[0])
+    text, _ = notes(ranks(1).results(run_task, OneCycle(), sqrt)[0])
     assert text.splitlines() == [
         "learning rate: 0.1 × √(4 / 1) = 0.2 (sqrt; global batch: "
         "batch_size 4 × workers 1 × accumulate 1 = 4, base 1)",

@@ -204,6 +204,8 @@ class _Loop:
         seed_all(derive_seed(self.settings.seed, self.position.step), self.rank_info.rank)
         if state is None:
             self._log("note", text=self.optimization.lr_text(self.position.step))
+            for kind, text in self.optimization.schedule_lines() if self.rank_info.rank == 0 else ():
+                self._log(kind, text=text)
             return
         state = with_tensors(state, self.model, self.optimization.optimizer, self.run.fill)
         load_weights(self.task, self.model, state["model"])
@@ -260,7 +262,7 @@ class _Loop:
             if not self.has_callbacks:
                 self.last_step.keep_own_part(self.mark)
             loss, factor = self.counts.end_step(key.after.step, loss)
-            self.optimization.step(key.after.step, factor)
+            self.optimization.step(key.after.step, factor, ends_epoch=key.after.offset == 0)
             self.position = key.after
             self.watch.step_done(self.position.step)
             is_usual = self.is_regular and self.position.offset != 0 and self.position.step != first_step

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import default_collate
 
 from clustertrain.errors import JobError
@@ -147,9 +148,11 @@ class Task:
 
     def scheduler(
         self, optimizer: torch.optim.Optimizer, total_steps: int
-    ) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """A scheduler, stepped after each optimizer step of `total_steps`, or None.
+    ) -> LRScheduler | tuple[LRScheduler, str] | None:
+        """A scheduler, stepped after each optimizer step of `total_steps`; (scheduler, "epoch") for one to be
+        stepped after each epoch; or None.
 
+        Rank 0 calls it once more, with a stand-in for the optimizer: its log has the rates of the whole run.
         On a resume with another length or global batch it is rebuilt and stepped to the same position.
         """
         return None

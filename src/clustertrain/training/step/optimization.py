@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -17,6 +19,7 @@ from clustertrain.training.data.sampling import TrainOrder
 from clustertrain.training.ranks.dtensors import local, map_state, of_python, whole
 from clustertrain.training.saving import owned
 from clustertrain.training.step.precision import LossScaler
+from clustertrain.training.step.schedule import Schedule
 from clustertrain.training.task import Task
 
 _SCHEDULED = {"lr", "momentum", "betas"}  # what schedulers change in the groups of an optimizer
@@ -55,12 +58,10 @@ class Optimization:
         self._unscaled_lr = float(self.optimizer.param_groups[0]["lr"])
         for group in self.optimizer.param_groups:
             group["lr"] *= lr_factor(settings.lr.scaling, order.sizes.global_batch_size, base)
-        self._scheduler = task.scheduler(self.optimizer, order.total_steps)
-        if isinstance(self._scheduler, ReduceLROnPlateau):
-            raise JobError(
-                f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which needs a metric; "
-                "schedulers are stepped after each optimizer step.\nUse one that counts steps."
-            )
+        unscheduled = deepcopy(self._options_now())
+        self._scheduler, self._unit = _scheduler_of(task, task.scheduler(self.optimizer, order.total_steps))
+        per = order.steps_per_epoch if self._unit == "epoch" else 1
+        self._schedule = partial(Schedule, task, unscheduled, self.optimizer.defaults, order.total_steps, per)
         self._task_name, self._groups = type(task).__name__, self._groups_now()
         self._options = deepcopy(self._options_now())  # before an optimizer changes those that are its state
         self.lr = 0.0  # of the first group, in the last step
@@ -97,10 +98,21 @@ class Optimization:
             )
         return "\n".join(lines)
 
+    def schedule_lines(self) -> Iterator[tuple[str, str]]:
+        """The rates of the run, and what is wrong with them: lines of the log with their kind. It takes up to
+        two seconds."""
+        if self._scheduler is not None:
+            schedule = self._schedule()
+            yield "note", schedule.text(self._warmup)
+            if text := schedule.warning():
+                yield "warning", text
+
     def _warmup(self, step: int) -> float:
         return min(1.0, step / max(1, self._settings.lr.warmup_steps))
 
-    def step(self, step: int, factor: float | torch.Tensor | None = None) -> None:
+    def step(
+        self, step: int, factor: float | torch.Tensor | None = None, *, ends_epoch: bool = False
+    ) -> None:
         """The optimizer step number `step`, counted from 1, with the gradients times `factor`.
 
         A step that the loss scaler skips (fp16, gradients too large for the scale) counts as a step, because
@@ -116,7 +128,9 @@ class Optimization:
         self._step_at(self._warmup(step))
         for parameter in self._parameters:  # also those that are not the optimizer's: they would add up
             parameter.grad = None
-        self._is_behind = True
+        if self._unit == "epoch" and ends_epoch:
+            _step(self._scheduler, 1)
+        self._is_behind = self._unit == "step"
         if not self._scaler.enabled:
             self._follow()
 
@@ -174,6 +188,7 @@ class Optimization:
             "optimizer_options": self._options,
             "optimizer_class": type(self.optimizer).__name__,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
+            "scheduler_unit": self._unit,
             "scaler": self._scaler.state(),
             "horizon": self._horizon,
         }
@@ -193,8 +208,9 @@ class Optimization:
         self._load_optimizer(state)
         self._groups = self._groups_now()
         self._scaler.load(state["scaler"])
-        schedule = state["scheduler"]
-        if state["horizon"] == self._horizon and (schedule is None) == (self._scheduler is None):
+        schedule, is_same_unit = state["scheduler"], state.get("scheduler_unit", "step") == self._unit
+        is_same = state["horizon"] == self._horizon and (schedule is None) == (self._scheduler is None)
+        if is_same and is_same_unit:
             if self._scheduler is not None:
                 self._scheduler.load_state_dict(schedule)
             return
@@ -203,8 +219,8 @@ class Optimization:
             is_kept = {key for key in old.keys() - _SCHEDULED if repr(old[key]) == repr(options.get(key))}
             group.update({key: value for key, value in options.items() if key not in is_kept})
         if self._scheduler is not None:
-            # A ChainedScheduler has no last_epoch.
-            _step(self._scheduler, (schedule or {}).get("last_epoch", state["position"]["step"]))
+            done = state["position"][self._unit]  # a ChainedScheduler has no last_epoch
+            _step(self._scheduler, (schedule or {}).get("last_epoch", done) if is_same_unit else done)
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
         found, own = state["optimizer_class"], type(self.optimizer).__name__
@@ -256,7 +272,31 @@ def _check_parameters(task: Task, optimizer: Any, model: nn.Module) -> None:
         )
 
 
-def _step(scheduler: LRScheduler, steps: int) -> None:
+def _scheduler_of(task: Task, made: Any) -> tuple[LRScheduler | None, str]:
+    """The scheduler, and whether it is stepped after each "step" or "epoch".
+
+    Raises:
+        JobError: it is not a scheduler, or one that needs a metric.
+    """
+    name = f"{type(task).__name__}.scheduler()"
+    is_pair = isinstance(made, tuple) and len(made) == 2
+    scheduler, unit = made if is_pair else (made, "step")
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise JobError(
+            f"{name} returned ReduceLROnPlateau, which needs a metric; "
+            "schedulers are stepped after each optimizer step or epoch.\nUse one that counts them."
+        )
+    is_scheduler = made is None or hasattr(scheduler, "step")
+    if not is_scheduler or unit != ("epoch" if is_pair else "step"):
+        what = f"({type(scheduler).__name__}, {unit!r})" if is_pair else type(made).__name__
+        raise JobError(
+            f"{name} returned {what}, not a torch.optim.lr_scheduler.LRScheduler.\n"
+            'Return the scheduler itself, or (scheduler, "epoch") for one that is stepped after each epoch.'
+        )
+    return scheduler, unit
+
+
+def _step(scheduler: Any, steps: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch expects an optimizer step before each
         for _ in range(steps):
