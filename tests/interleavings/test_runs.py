@@ -36,7 +36,7 @@ def the_protocol_alone(monkeypatch):
     """The checkpoints of these schedules are in the storage. What an attempt was started from is written to
     its own folder, and decides nothing."""
     monkeypatch.setattr(start, "newest_in_memory", lambda *args, **options: None)
-    monkeypatch.setattr(admission, "record_provenance", lambda attempt, source: None)
+    monkeypatch.setattr(admission, "record_provenance", lambda attempt, source, began: None)
 
 
 def begin(job, **options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import textwrap
 
@@ -19,6 +20,8 @@ from clustertrain.worker.code.user_code import check_task
 from clustertrain.worker.train import settings_of
 
 CODE = """
+    import random
+    import numpy
     import torch
     from clustertrain import Task
 
@@ -49,6 +52,10 @@ CODE = """
         def metrics(self):
             return {}
 
+    class Drawing(Plain):
+        def __init__(self):
+            self.drawn = random.random(), numpy.random.rand(), torch.rand(1).item()
+
     NUMBER = 5
 """
 
@@ -75,6 +82,12 @@ def made(job):
 def reported(job):
     """The names and the loss that a rehearsal of the job reports."""
     return rehearse(made(job), settings_of(job), torch.device("cpu"), {})
+
+
+def test_what_init_draws_is_that_of_the_seed_in_a_run_and_in_the_check_of_its_code(job):
+    drawn = [made(job("Drawing", seed=seed)).drawn for seed in (3, 3, 4)]
+    assert drawn[0] == drawn[1] and not {*drawn[0]} & {*drawn[2]}
+    assert drawn[0][0] == random.Random(3).random()
 
 
 def test_without_names_the_loss_is_cross_entropy_and_the_metric_accuracy(job):

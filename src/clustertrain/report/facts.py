@@ -45,7 +45,7 @@ class Stretch:
     """Steps that were trained with one state of the code.
 
     Attributes:
-        begins: such as "step 161"; of a script "attempt 2".
+        begins: "the start", or such as "step 161"; of a script "attempt 2".
         changed: the files that changed before, in one line.
         diff_uri: the file with the changes since the commit, if there are any.
     """
@@ -195,10 +195,11 @@ def _stretches(run: RunDir) -> list[Stretch]:
         before, state = state, [(each.folder, each.commit, each.changed) for each in repositories]
         if found and change is None and state == before:
             continue
+        since = f"step {claim.resumes + 1}" if claim.files is None else f"attempt {attempt.n}"
         has_diff = any(each.changed for each in repositories)
         found.append(
             Stretch(
-                f"step {claim.resumes + 1}" if claim.files is None or not found else f"attempt {attempt.n}",
+                since if found else "the start",
                 repositories,
                 change.text if change is not None else "",
                 attempt.run.store.uri(attempt.diff_key) if has_diff else "",
