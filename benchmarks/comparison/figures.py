@@ -8,7 +8,6 @@ from comparison.results import Report
 
 KIT, KIT_UNCHECKED = "clustertrain run", "clustertrain run --no-check"
 KIT_WITHOUT_RAY = "clustertrain run --no-ray"
-KIT_UP = "clustertrain run after up"
 TORCHRUN, SPAWN, RAY = "torchrun + DDP", "mp.spawn + DDP", "Ray TorchTrainer"
 ACCELERATE, FABRIC, LIGHTNING = "Accelerate", "Lightning Fabric", "Lightning Trainer"
 BARE = "a bare DDP step"
@@ -80,9 +79,8 @@ FIGURES = (
         "The first step",
         "s",
         "Seconds from the start of the command to the end of the first optimizer step. `clustertrain run` "
-        "checks the code before; with `--no-check` it does not. With `--no-ray` it starts no Ray. After up: "
-        "`clustertrain up` had ended before.",
-        (Goal(KIT, 0.4, RAY), Goal(KIT_WITHOUT_RAY, 1.1, TORCHRUN), Goal(KIT_UP, 0.5, TORCHRUN)),
+        "checks the code before; with `--no-check` it does not. With `--no-ray` it starts no Ray.",
+        (Goal(KIT, 0.4, RAY), Goal(KIT_WITHOUT_RAY, 1.1, TORCHRUN)),
         picture=True,
     ),
     Figure("job", "The whole job", "s", "Seconds from the start of the command to its end."),

@@ -71,13 +71,12 @@ class Measurement:
 
 def plan(amounts: Amounts, disk: Path) -> Iterator[Measurement]:
     """All measurements of a round. Saves and copies are made on the disk of that folder."""
-    started = [each for each in PROGRAMS if each.before is None]
-    wanted = [each for each in started if amounts.everything or each.name == KIT]
+    wanted = [each for each in PROGRAMS if amounts.everything or each.name == KIT]
     for each in PROGRAMS:
         yield _of_program("start", START_FIGURES, each, partial(_start, each, amounts))
     for each in (BARE_STEP, *wanted):
         yield _of_program("tensors", ("tensors",), each, partial(_from_tensors, each, amounts))
-    for each in started if amounts.everything else ():
+    for each in PROGRAMS if amounts.everything else ():
         yield _of_program("memory", ("memory",), each, partial(_memory, each, amounts))
     for each in wanted:
         if each.name in (RAY, KIT):

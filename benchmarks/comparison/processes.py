@@ -51,19 +51,6 @@ def running(argv: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[byte
         kill_descendants()
 
 
-def ended(argv: Sequence[str], folder: Path) -> None:
-    """Runs the command to its end, in the folder. What it has started in the background stays.
-
-    Raises:
-        Failed: it ended with an error.
-    """
-    become_subreaper()
-    options = {"cwd": folder, "env": environment(folder.parent), "timeout": PATIENCE_S}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
-    if done.returncode:
-        raise Failed(f"code {done.returncode}: {last_error(done.stdout + done.stderr)}")
-
-
 def wait_for(
     process: subprocess.Popen[bytes],
     folder: Path,

@@ -21,14 +21,13 @@ from comparison.figures import (
     FABRIC,
     KIT,
     KIT_UNCHECKED,
-    KIT_UP,
     KIT_WITHOUT_RAY,
     LIGHTNING,
     RAY,
     SPAWN,
     TORCHRUN,
 )
-from comparison.processes import Failed, MemoryWatch, ended, running, wait_for
+from comparison.processes import Failed, MemoryWatch, running, wait_for
 
 _STEP_S = 0.015  # about the time of a step
 PEERS = Path(__file__).resolve().parents[1] / "peers"
@@ -37,12 +36,11 @@ Command = Callable[[Path, Settings], list[str]]
 
 @dataclass(frozen=True)
 class Program:
-    """A program that trains, the module that it needs, and a command that has ended before it starts."""
+    """A program that trains, and the module that it needs."""
 
     name: str
     needs: str
     command: Command
-    before: Command | None = None
 
     @property
     def missing(self) -> str:
@@ -58,7 +56,7 @@ def under_torchrun(name: str) -> Command:
     return lambda folder, settings: [*launcher, *script(name)(folder, settings)[1:]]
 
 
-def kit(*options: str, name: str = "run") -> Command:
+def kit(*options: str) -> Command:
     """`clustertrain run`, or another command, of a job file in the folder."""
 
     def command(folder: Path, settings: Settings) -> list[str]:
@@ -74,7 +72,7 @@ def kit(*options: str, name: str = "run") -> Command:
             "env": {"OMP_NUM_THREADS": "1"},
         }
         (folder / "job.yaml").write_text(yaml.safe_dump(job))
-        return [sys.executable, "-m", "clustertrain.cli", name, *options, "job.yaml"]
+        return [sys.executable, "-m", "clustertrain.cli", "run", *options, "job.yaml"]
 
     return command
 
@@ -89,7 +87,6 @@ PROGRAMS = (
     Program(KIT, "clustertrain", kit()),
     Program(KIT_UNCHECKED, "clustertrain", kit("--no-check")),
     Program(KIT_WITHOUT_RAY, "clustertrain", kit("--no-ray")),
-    Program(KIT_UP, "clustertrain", kit(), before=kit(name="up")),
 )
 IMPORTS = """
 import contextlib, importlib
@@ -142,8 +139,6 @@ class Trained:
 
 def train(program: Program, folder: Path, steps: int, data: str, warm: int) -> Trained:
     """Trains to the end."""
-    if program.before is not None:
-        ended(program.before(folder, Settings(str(folder), steps, data)), folder)
     began_s = time.time()
     with running(program.command(folder, Settings(str(folder), steps, data)), folder) as process:
         wait_for(process, folder, lambda: process.poll() == 0, 0.01)

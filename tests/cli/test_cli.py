@@ -232,7 +232,6 @@ def test_every_folder_that_a_run_prints_names_it(cli, runs, command, folder):
         ("logs runs/b --attempt 0", "has no attempt 0"),
         ("explain runs/b --attempt 0", "has no attempt 0"),
         ("ls --namespace team", "Add --to kubernetes"),
-        ("up --idle 0 job.yaml", "it would end at once"),
     ],
 )
 def test_an_option_that_fits_nothing_is_refused(cli, runs, arguments, said):

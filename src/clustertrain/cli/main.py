@@ -350,38 +350,6 @@ def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: U
 @main.command()
 @JOB_FILE
 @SETS
-@click.option("--idle", default="30m", show_default=True, help="End it after this time without a run.")
-def up(job_file: str, sets: tuple[str, ...], idle: str) -> None:
-    """Keep a Ray ready on this machine for the next `run`. It then imports neither torch nor Ray.
-
-    It serves JOBFILE and every job with the same code folder, env, seed and resources; a run with another
-    environment starts its own. Each run gets a new Ray, and none of your code is imported before. `up` again
-    shows the state.
-    """
-    from clustertrain.job.file import load_job
-    from clustertrain.launchers.local.warm.commands import up as start
-    from clustertrain.units import duration_s
-
-    try:
-        idle_s = duration_s(idle)
-    except ValueError as error:
-        raise JobError(f"--idle={idle}: {error}") from None
-    if idle_s == 0:
-        raise JobError(f"--idle={idle}: it would end at once.\nGive a time, such as 30m.")
-    start(load_job(Path(job_file), sets), idle_s, click.echo)
-
-
-@main.command()
-def down() -> None:
-    """End what `up` keeps ready; a run that uses it goes on."""
-    from clustertrain.launchers.local.warm.commands import down as end
-
-    end(click.echo)
-
-
-@main.command()
-@JOB_FILE
-@SETS
 @click.option("--to", type=click.Choice(launcher_names()), default="local", show_default=True, help="Where.")
 @click.option("--steps", type=int, help="Steps of each run of a task.  [default: 12]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws the moments of the faults.")

@@ -12,7 +12,6 @@ fork/            the fork server of a node, which makes Ray's worker processes
 connection.py    connects to a Ray that runs
 deadline.py      ends the driver if a call to Ray does not return
 ray_watch.py     notices that Ray has ended or does not answer, and ends the driver
-stock.py         Ray Train with its public API alone
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
 scaling.py       the number of workers of each start of the group
 calls.py         the answers of the ranks to calls, with Ray and without

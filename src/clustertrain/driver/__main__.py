@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -24,12 +23,11 @@ from clustertrain.driver.claimed_attempt import ClaimedAttempt
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
-from clustertrain.driver.ray_internals import end_by_sigterm, is_stock, tested
+from clustertrain.driver.ray_internals import end_by_sigterm
 from clustertrain.driver.result_of_fit import of_error, of_outcome
 from clustertrain.errors import (
     EXIT_DRIVER_FAILED,
     EXIT_RAY_ENDED,
-    ClusterError,
     ClusterTrainError,
     RunStopped,
 )
@@ -43,8 +41,6 @@ from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.working_folder import copy_code
-from clustertrain.supervise.driver_process import MARK
-from clustertrain.supervise.early_driver import AttemptToCome
 from clustertrain.worker.code.user_code import check_code, code_folders, enter_code
 from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
@@ -54,21 +50,20 @@ _SHUTDOWN_WITHIN_S = 60.0
 
 
 def _import_all(run: _Run) -> None:
-    """Import the user's code, torch and Ray Train, in a thread while Ray's processes start: it saves 2 s. A
-    spare driver imports the code when its job is known."""
-    if not run.claimed.to_come.is_spare:
-        check_code(run.job)
+    """Import the user's code, torch and Ray Train, in a thread while Ray's processes start: it saves 2 s."""
+    check_code(run.job)
     import_module("clustertrain.driver.backend")
-    import_module(f"clustertrain.driver.{'stock' if is_stock() else 'trainer'}")
+    import_module("clustertrain.driver.trainer")
 
 
 def main(where: str) -> int:
     """Run the attempt that `where` names, as in ClaimedAttempt; returns the exit code of its result."""
     claimed = ClaimedAttempt(where)
     to_come = claimed.to_come
-    job = _job_of(to_come, json.loads(os.environ.pop(variables.ENV)))
+    env = json.loads(os.environ.pop(variables.ENV))
+    job = parse_job(to_come.job_yaml, JOB_YAML).model_copy(update={"env": env})
     cluster = ray_cluster_of(to_come.launcher, job)
-    is_elastic = isinstance(cluster, ElasticCluster) and not is_stock()
+    is_elastic = isinstance(cluster, ElasticCluster)
     sizes = _possible(job, to_come.world_size) if is_elastic else (to_come.world_size,)
     code = _run(_Run(claimed, job, cluster, sizes))
     claimed.end()
@@ -78,10 +73,6 @@ def main(where: str) -> int:
         with ending_after(_SHUTDOWN_WITHIN_S, lambda: None):  # the attempt has its result already
             ray.shutdown()  # gives the run's CPUs and GPUs back at once
     return code
-
-
-def _job_of(to_come: AttemptToCome, env: dict[str, str]) -> Job:
-    return parse_job(to_come.job_yaml, JOB_YAML).model_copy(update={"env": env})
 
 
 def _possible(job: Job, most: int) -> tuple[int, ...]:
@@ -128,14 +119,10 @@ class _Run:
         return ending_after(within_s, self._end_without_answer)
 
     def _end_without_answer(self) -> None:
-        """Write the result. A spare driver ends without an attempt: the run that takes it starts another."""
-        what = f"within {self.cluster.deadline}"
-        if self.claimed.to_come.is_spare and not self.claimed.is_claimed:
-            print(f"{MARK}{self.cluster.name} has not answered {what}", flush=True)
-            os._exit(EXIT_RAY_ENDED)
         attempt = self.attempt
         text = (
-            f"{self.cluster.name} does not answer: a call to it did not return {what}.\n"
+            f"{self.cluster.name} does not answer: a call to it did not return within "
+            f"{self.cluster.deadline}.\n"
             f"`{command_on(attempt.uri, 'logs', '--driver')}` shows which one."
         )
         write_result(attempt, self.cluster.result_of_late_ray(self.job, attempt, text))
@@ -151,8 +138,6 @@ def _run(run: _Run) -> int:
         result = of_outcome(run.attempt)
     except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
         traceback.print_exc()
-        if run.claimed.to_come.is_spare and not run.claimed.is_claimed:
-            return EXIT_RAY_ENDED  # if a run has taken it already, that starts another
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
             return EXIT_RAY_ENDED  # the launcher determines how Ray ended
         if isinstance(error, RayNotUp):
@@ -172,15 +157,13 @@ def _prepare(run: _Run) -> None:
 
 def _fit(run: _Run) -> None:
     if run.cluster.has_ray:
-        _choose_api(run)
+        import_module("ray")  # before the thread starts: two threads must not import one package at once
+        end_by_sigterm()
         imports = ThreadPoolExecutor(1).submit(_import_all, run)
         _connect(run, imports)
         imports.result()
     elif run.job.resources.gpus_per_worker:
         check_gpus(run.world_sizes[-1], run.job.resources.gpus_per_worker)
-    if run.claimed.to_come.is_spare:
-        run = replace(run, job=_job_of(run.claimed.to_come, run.job.env))
-        check_code(run.job)
     if run.attempt.stop.read() is not None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
     if os.environ.get(variables.CODE):  # else the workers work in the user's own folder
@@ -196,24 +179,6 @@ def _set_environment(job: Job) -> None:
     os.environ.update(driver_environment(job))
     if job.resources.gpus_per_worker:
         os.environ.setdefault(NCCL_HANG_DETECTOR, "1")
-
-
-def _choose_api(run: _Run) -> None:
-    """Import Ray, and prepare it for the driver.
-
-    Raises:
-        ClusterError: the variable that chooses has an unknown value.
-    """
-    if (value := os.environ.get(variables.RAY, "")) not in ("", "stock"):
-        raise ClusterError(f"{variables.RAY}={value!r}: the values are stock and none. Correct or unset it.")
-    if is_stock() and run.cluster.is_this_machine:
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray replaces the loopback address
-    ray = import_module("ray")  # before the thread starts: two threads must not import one package at once
-    if not is_stock():
-        end_by_sigterm()
-        return
-    text = f"{variables.RAY}=stock: Ray {ray.__version__} starts slower with its public API alone"
-    run.note(f"{text}; clustertrain is tested with {tested()}")
 
 
 def _ended_for_resize(attempt: Attempt) -> bool:
@@ -233,27 +198,11 @@ def _connect(run: _Run, imports: Future[None]) -> None:
     with run.ending_without_answer():
         run.cluster.start(run.world_sizes[-1], run.warn)
     started_s = time.monotonic() - started
-    if run.claimed.to_come.is_spare:
-        imports.result()
-        with run.ending_without_answer():
-            _prepare_fork_server()
-        run.claimed.is_ready()
-        started_s = 0.0
     attempt, started = run.attempt, time.monotonic()
     with run.ending_without_answer():
         address = run.cluster.connect(attempt, run.world_sizes)
-    if is_stock():
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # see end_by_sigterm
     seconds = started_s + time.monotonic() - started
     EventLog(attempt.events).write("ray_started", seconds=seconds, address=address)
-
-
-def _prepare_fork_server() -> None:
-    """Have Ray start and end a worker, for which the fork server imports Ray and Ray Train: a rank is then a
-    fork of that. Ray gives no actor the process of a task."""
-    import ray
-
-    ray.get(ray.remote(num_cpus=0, max_calls=1)(lambda: None).remote())
 
 
 def _group_start(run: _Run, policy: Any) -> Any:
@@ -281,10 +230,11 @@ def _forked_trainer(run: _Run) -> Any:
 
 def _trainer(run: _Run) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
     from ray.train.v2.api.config import LoggingConfig
 
     from clustertrain.driver.backend import KitTorchConfig
+    from clustertrain.driver.ray_internals import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
+    from clustertrain.driver.trainer import FailureWatch, KitTrainer, StartDeadline
     from clustertrain.worker import train as worker
 
     job, recorded = run.job, parse_job(run.job_yaml, JOB_YAML)
@@ -294,24 +244,9 @@ def _trainer(run: _Run) -> Any:
         resources_per_worker=worker_resources(job.resources, has_slots=run.cluster.has_worker_slots),
         placement_strategy="PACK",
     )
-    trainer, variables_of_worker = TorchTrainer, start_environment(recorded)
-    options: dict[str, Any] = {}
-    if is_stock():
-        from clustertrain.driver.stock import StockWatch
-
-        start = _group_start(run, StockWatch)
-    else:
-        from clustertrain.driver.ray_internals import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
-        from clustertrain.driver.trainer import FailureWatch, KitTrainer, StartDeadline
-
-        start, trainer = _group_start(run, FailureWatch), KitTrainer
-        options = {
-            "outlives_run": run.cluster.outlives_run,
-            "start_deadline": StartDeadline(run.ref, job.failures.watchdog.first_step_s),
-            "scaling_policy": _scaling_policy(run, scaling),
-        }
-        variables_of_worker = {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **variables_of_worker}
-    return trainer(
+    start = _group_start(run, FailureWatch)
+    variables_of_worker = {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **start_environment(recorded)}
+    return KitTrainer(
         worker.train_loop_per_worker,
         train_loop_config={},
         torch_config=KitTorchConfig(group_start=start),
@@ -330,7 +265,9 @@ def _trainer(run: _Run) -> Any:
             logging_config=LoggingConfig(log_level="INFO"),
             worker_runtime_env={"env_vars": variables_of_worker},
         ),
-        **options,
+        outlives_run=run.cluster.outlives_run,
+        start_deadline=StartDeadline(run.ref, job.failures.watchdog.first_step_s),
+        scaling_policy=_scaling_policy(run, scaling),
     )
 
 

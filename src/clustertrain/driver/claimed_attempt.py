@@ -9,7 +9,6 @@ import sys
 import threading
 import traceback
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from clustertrain.errors import EXIT_DRIVER_FAILED, ClusterTrainError
@@ -59,24 +58,12 @@ class ClaimedAttempt:
         self._is_there.wait()
         return self._attempt
 
-    @property
-    def is_claimed(self) -> bool:
-        return self._is_there.is_set()
-
-    def is_ready(self) -> None:
-        """Tell the process that started this one that nothing is left to do before the claim."""
-        if self._folder is not None:
-            self._folder.ready.touch()
-
     def end(self) -> None:
         """End the heartbeat, and the ledger's metrics."""
         self._at_end.close()
 
     def _begin(self, ref: AttemptRef) -> None:
         self._attempt = ref.open()
-        if self._folder is not None and self.to_come.is_spare:
-            job_yaml = self._attempt.run.store.read_or_none(self._attempt.job_key) or b""
-            self.to_come = replace(self.to_come, job_yaml=job_yaml.decode())
         self._is_there.set()
         self._at_end.enter_context(Heartbeat(self._attempt))
         self._at_end.enter_context(metrics_written(self._attempt.run))

@@ -1,7 +1,6 @@
 """Ray's private API: the one file that names it. Any release of Ray may change it.
 
 tests/driver/test_ray_internals.py states for each name what is relied on, so that a new Ray shows what broke.
-With CLUSTERTRAIN_RAY=stock a run on this machine, or on a given Ray cluster, uses none of them (stock.py).
 
 A name is looked up when it is imported, because the start of a node must not load Ray Train.
 """
@@ -14,7 +13,6 @@ import signal
 from importlib import import_module, metadata
 from typing import Any
 
-from clustertrain import variables
 from clustertrain.errors import ClusterTrainError
 
 ERROR_LOGGER = "ray.train.v2._internal.util"
@@ -71,13 +69,8 @@ def __getattr__(name: str) -> Any:
 
         raise ClusterTrainError(
             f"Ray {ray.__version__} has no {_MODULES[name]}.{name}; clustertrain is tested with {tested()}.\n"
-            f"Install that Ray, or set {variables.RAY}=stock to use Ray's public API alone."
+            "Install that Ray."
         ) from error
-
-
-def is_stock() -> bool:
-    """Whether the run is to use Ray's public API alone."""
-    return os.environ.get(variables.RAY) == "stock"
 
 
 def tested() -> str:

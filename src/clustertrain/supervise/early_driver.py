@@ -2,16 +2,13 @@
 
 It is told what the attempt will be, and gets the attempt itself when that is claimed. If the start is
 refused, the driver and its Ray end, and nothing of them is seen. The messages are files in its folder.
-
-A spare one (launchers/local/warm/) starts before its run, and imports nothing of the user's, who may still
-change it: it learns the job with the attempt.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +20,8 @@ from clustertrain.run.folder import Attempt
 from clustertrain.storage import Location, open_store
 from clustertrain.supervise.driver_process import environment_of_start
 from clustertrain.supervise.orphans import end_processes_of
-from clustertrain.supervise.private_folder import FORK_SERVER, LOG, private_folder, remove, take_over
-from clustertrain.supervise.process import Adopted, Guarded
+from clustertrain.supervise.private_folder import FORK_SERVER, LOG, private_folder, remove
+from clustertrain.supervise.process import Guarded
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.02
@@ -32,13 +29,11 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class AttemptToCome:
-    """What is known of an attempt before it is claimed. `job_yaml`: as the attempt will record it; of a spare
-    driver another job with the same start."""
+    """What is known of an attempt before it is claimed. `job_yaml`: as the attempt will record it."""
 
     job_yaml: str
     launcher: str
     world_size: int
-    is_spare: bool = False
 
 
 class StartFolder:
@@ -46,15 +41,13 @@ class StartFolder:
 
     Attributes:
         prepared: exists if the driver starts no fork server any more. Its socket is there if it has one.
-        ready: exists if the driver has nothing left to do before the claim.
     """
 
     def __init__(self, path: Path) -> None:
         store = open_store(Location(str(path)))
         self.to_come = RecordFile(store, "to_come", AttemptToCome)
         self.claimed = RecordFile(store, "claimed", AttemptRef)
-        self.prepared, self.ready = path / "prepared", path / "ready"
-        self.log, self.socket = path / LOG, path / FORK_SERVER
+        self.prepared, self.log, self.socket = path / "prepared", path / LOG, path / FORK_SERVER
 
 
 class EarlyDriver:
@@ -70,22 +63,14 @@ class EarlyDriver:
         launcher: str,
         world_size: int,
         environment_in: Callable[[Path], Mapping[str, str]],
-        *,
-        is_spare: bool = False,
     ) -> EarlyDriver:
         """Start it for a job, with the environment for its private folder."""
         folder = private_folder()
         start = StartFolder(folder)
-        start.to_come.write(AttemptToCome(record_of(job), launcher, world_size, is_spare))
+        start.to_come.write(AttemptToCome(record_of(job), launcher, world_size))
         command = [sys.executable, "-P", "-m", "clustertrain.driver", str(folder)]
         environment = environment_of_start(job, environment_in(folder))
         return cls(folder, Guarded(command, start.log, folder, environment))
-
-    @classmethod
-    def adopt(cls, folder: Path, descriptors: Sequence[int]) -> EarlyDriver:
-        """Take over one that another process has started."""
-        take_over(folder)
-        return cls(folder, Adopted(folder / LOG, descriptors))
 
     def fork_server(self, is_over: Callable[[], bool]) -> str:
         """The socket of its fork server, as soon as it has one; "" if it has none, or `is_over()` comes

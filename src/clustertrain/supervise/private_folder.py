@@ -68,13 +68,6 @@ def _folder_in(base: str) -> Path:
     return folder
 
 
-def take_over(folder: Path) -> None:
-    """Make this process the owner of a private folder that another process of this user has made."""
-    _write_owner(folder)
-    with suppress(OSError):
-        _write_owner(memory_folder(folder))
-
-
 def _write_owner(folder: Path) -> None:
     (folder / _OWNER).write_text(json.dumps(asdict(this_process())))
 

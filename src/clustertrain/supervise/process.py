@@ -58,16 +58,6 @@ class Guarded:
         """The process that is the guardian."""
         return self._process.pid
 
-    @property
-    def descriptors(self) -> list[int]:
-        """With these another process can take it over, as `Adopted`."""
-        return [self.fd, self._holds, self._alive]
-
-    def let_go(self) -> None:
-        """Leave it to the process that has the descriptors. This one still learns of its end."""
-        os.close(self._holds)
-        self._holds = -1
-
     def continue_log(self, log: Path) -> None:
         """Its log is this one now: the command itself copies there what it has printed. If it ends before
         that, `end` does."""
@@ -84,8 +74,8 @@ class Guarded:
     def end(self) -> int:
         """Kill what still runs and wait for its end; returns the code. If the guardian was killed, the second
         one does it."""
-        if self._holds >= 0:
-            self.let_go()
+        if self.fd >= 0:
+            os.close(self._holds)
         code = self._wait()
         if self.fd >= 0:
             select.select([self._alive], [], [], _CLEANED_WITHIN_S)

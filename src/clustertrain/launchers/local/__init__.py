@@ -5,6 +5,5 @@ launcher.py  the launcher: submits a run to the background, and finds its proces
 start.py     the program of a submitted run
 turn.py      waits until the runs before it in a sweep have ended
 ray.py       the driver's connection to Ray: its own on this machine, or the one of RAY_ADDRESS
-warm/        a Ray that is kept ready for the next run: `up` and `down`
 run.py       claims an attempt, starts the driver, shows its progress
 """

@@ -17,10 +17,6 @@ from clustertrain.launchers.one_host import NO_RAY, ray_address
 from clustertrain.node.network import LOOPBACK
 from clustertrain.run.folder import Attempt
 
-# Parameters of a node that `ray.init` has, and those for which its name begins with _.
-_OF_INIT = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
-_PRIVATE_OF_INIT = ("node_ip_address", "temp_dir", "memory")
-
 
 def ray_cluster(job: Job) -> RayCluster:
     """The cluster of RAY_ADDRESS if that is set; else Ray on this machine, or none."""
@@ -50,29 +46,17 @@ class LocalRay(RayCluster):
 
     def prepare(self) -> None:
         from clustertrain.driver.fork.starter import fork_server_of_this_process
-        from clustertrain.driver.ray_internals import is_stock
 
-        if not is_stock():
-            fork_server_of_this_process(Path(self.folder), self.resources.cpus_per_worker)
+        fork_server_of_this_process(Path(self.folder), self.resources.cpus_per_worker)
 
     def start(self, world_size: int, warn: Callable[[str], None]) -> None:
         import ray
 
-        from clustertrain.driver.ray_internals import is_stock
-
-        parameters = node_parameters(self.resources, world_size, LOOPBACK, Path(self.folder))
-        if is_stock():
-            ray.init(
-                address="local",
-                log_to_driver=False,
-                **{name: parameters[name] for name in _OF_INIT},
-                **{f"_{name}": parameters[name] for name in _PRIVATE_OF_INIT},
-            )
-            return
         from clustertrain.driver import ray_watch
         from clustertrain.driver.ray_internals import RayParams, keep_loopback
         from clustertrain.driver.ray_node import start_ray
 
+        parameters = node_parameters(self.resources, world_size, LOOPBACK, Path(self.folder))
         keep_loopback()
         node = start_ray(RayParams(**parameters), self.deadline, warn, head=True, shutdown_at_exit=False)
         ray_watch.end_with(node)
@@ -82,13 +66,9 @@ class LocalRay(RayCluster):
         return "local"
 
     def is_gone(self) -> bool:
-        from clustertrain.driver.ray_internals import is_stock
-
-        if is_stock() or not self.has_ray:
-            return False
         from clustertrain.driver.ray_watch import has_ended
 
-        return has_ended()
+        return self.has_ray and has_ended()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
-from clustertrain.launchers.local.warm.commands import take
 from clustertrain.launchers.one_host import driver_environment, ray_address, world_sizes_here
 from clustertrain.launchers.source_state import source_of
 from clustertrain.node.signals import handled_signals
@@ -66,8 +65,7 @@ def run_local(
 
         def check(world_size: int) -> None:
             """Check the code while the driver prepares itself and starts Ray."""
-            warm = None if options.no_ray else take(job, world_size, at_end, screen.echo)
-            driver = warm or EarlyDriver.start(job, "local", world_size, environment)
+            driver = EarlyDriver.start(job, "local", world_size, environment)
             early.append(driver)
             at_end.callback(driver.discard)
             if not options.no_check:

@@ -30,11 +30,8 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
         parameters: Ray's RayParams of the node, incomplete.
         head: this is the node of the head.
     """
-    from clustertrain.driver.ray_internals import is_stock, make_nodes_with, wait_for_dashboard
-
-    if is_stock():
-        return
     from clustertrain.driver.fork.starter import start_fork_server
+    from clustertrain.driver.ray_internals import make_nodes_with, wait_for_dashboard
     from clustertrain.driver.ray_node import start_ray
 
     job = job_of_pod()
