@@ -48,22 +48,6 @@ def of_files(folder: Path) -> dict[str, Digests]:
     return found
 
 
-def of_tensorboard(folder: Path) -> Digests:
-    """The losses in TensorBoard's files, by tag and step; a later file replaces the steps of an earlier."""
-    files = sorted(folder.rglob("events.out.tfevents.*"), key=lambda file: file.stat().st_mtime)
-    if not files:
-        return {}
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    found = {}
-    for event in (event for file in files for event in EventFileLoader(str(file)).Load()):
-        for value in event.summary.value:
-            if "loss" in value.tag.lower():
-                loss = next(iter([*value.tensor.float_val, value.simple_value]))
-                found[f"{value.tag} step {event.step}"] = repr(loss)
-    return found
-
-
 def _of_file(file: Path) -> Digests:
     if file.suffix == ".json":
         return {}

@@ -354,8 +354,6 @@ def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: U
 @click.option("--steps", type=int, help="Steps of each run of a task.  [default: 12]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws the moments of the faults.")
 @click.option("--faults", default="rank,driver,stop,save", show_default=True, help="Those to cause.")
-@click.option("--nodes", is_flag=True, help="Also kill the Ray of a node: the fault `node`.")
-@click.option("--budget", default="30m", show_default=True, help="Refuse a drill that takes longer.")
 @click.option("--keep", is_flag=True, help="Keep the runs even if all are exact.")
 @JSON
 def drill(
@@ -366,8 +364,6 @@ def drill(
     steps: int | None,
     seed: int,
     faults: str,
-    nodes: bool,
-    budget: str,
     keep: bool,
     as_json: bool,
 ) -> None:
@@ -375,8 +371,8 @@ def drill(
 
     It is trained shortly, again with faults, and every bit is compared with the run without a fault: the
     losses of each step, the samples of each epoch, the random states and every tensor of the checkpoints. The
-    exit code is 1 if something differs; then the report names the first step and tensor, and the likely
-    cause. The runs are named NAME-drill-… in the job's storage.
+    exit code is 1 if something differs; then the report names the first step and tensor. The runs are named
+    NAME-drill-… in the job's storage.
     """
     from clustertrain.drill import report
     from clustertrain.drill.plan import DrillPlan, faults_of
@@ -384,10 +380,10 @@ def drill(
     from clustertrain.launchers.check import check_training_installed
     from clustertrain.observe.as_json import as_json as json_of
 
-    plan = DrillPlan(job_file, sets, to, faults_of(faults, nodes=nodes), steps, seed)
+    plan = DrillPlan(job_file, sets, to, faults_of(faults), steps, seed)
     if to == "local":
         check_training_installed("drill")
-    found = report.drill(plan, budget, note, keep=keep)
+    found = report.drill(plan, note, keep=keep)
     echo_lines([json_of(found)] if as_json else found.lines())
     if not found.exact:
         sys.exit(EXIT_FAILED)

@@ -61,7 +61,6 @@ def left_by(run: RunDir) -> Left:
         _read_lines(found, _lines_of_rank_zero(attempt), job)
     if folder is not None:
         found.states = digests.of_files(folder)
-        found.curve |= {key: {"loss": value} for key, value in digests.of_tensorboard(folder).items()}
     found.resumed = "with its checkpoint files" if found.states else "from the start"
     return found
 

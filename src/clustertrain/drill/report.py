@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from clustertrain.drill.compare import Difference, differences, likely_cause, unseeded
+from clustertrain.drill.compare import Difference, differences, unseeded
 from clustertrain.drill.left import Left
-from clustertrain.drill.plan import FAULTS, DrillPlan, refuse_beyond
+from clustertrain.drill.plan import FAULTS, DrillPlan
 from clustertrain.drill.trial import Trial, remove, run_trial
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.file import load_job
@@ -21,7 +21,7 @@ class Outcome:
     """What one fault did.
 
     Attributes:
-        fault: rank, driver, stop, save or node.
+        fault: rank, driver, stop or save.
         caused: false if the run ended without the fault.
         exact: the run is that without a fault, bit by bit; false if the fault was not caused.
         step, rank: when and whom it struck; for a script, the number of the printed loss.
@@ -29,7 +29,6 @@ class Outcome:
         lost_steps: steps that were done twice; of a script, losses that were printed twice.
         lost_s: seconds from the fault to the first new step; of a script, how much longer the run took.
         differences: the first in samples, in the curve and in the checkpoints, earliest first.
-        cause: the likely cause of the differences.
         failure: why the run did not come to its end; else empty.
     """
 
@@ -42,7 +41,6 @@ class Outcome:
     lost_steps: int
     lost_s: float | None
     differences: tuple[Difference, ...]
-    cause: str
     failure: str
 
 
@@ -57,6 +55,7 @@ class Report:
         steps: of each run; of a script, its printed losses.
         compared: how many values were compared, by kind.
         not_compared: generators and files that cannot be loaded, if they differ without a fault.
+        without_fault: how two runs without a fault differ, first; read only if a resume differs.
         outcomes: one for each fault.
         kept: the folders of the runs, if they were not removed.
     """
@@ -67,6 +66,7 @@ class Report:
     steps: int
     compared: dict[str, int]
     not_compared: tuple[str, ...]
+    without_fault: tuple[Difference, ...]
     outcomes: tuple[Outcome, ...]
     kept: tuple[str, ...]
 
@@ -77,10 +77,11 @@ class Report:
         for each in self.outcomes:
             if each.failure:
                 yield f"{each.fault}: {each.failure}"
-            elif each.caused and not each.exact:
+            elif each.differences:
                 yield f"{each.fault}: differs first at {each.differences[0].text}"
                 yield from (f"  then at {other.text}" for other in each.differences[1:])
-                yield f"  likely cause: {each.cause}"
+        if self.without_fault:
+            yield f"two runs without a fault differ as well, first at {self.without_fault[0].text}"
         counted = ", ".join(f"{number} {what}" for what, number in self.compared.items() if number)
         yield f"{self.name}: {'every resume is exact' if self.exact else 'not exact'}; compared: {counted}"
         if self.not_compared:
@@ -95,24 +96,23 @@ def _row(each: Outcome) -> tuple[str, ...]:
         return FAULTS[each.fault], "-", "-", "-", "failed" if each.failure else "not caused"
     lost = f"{each.lost_steps} steps" + (f", {each.lost_s:.1f} s" if each.lost_s is not None else "")
     result = "exact" if each.exact else "failed" if each.failure else "differs"
-    who = f" (rank {each.rank})" if each.fault in ("rank", "node") else ""
+    who = f" (rank {each.rank})" if each.fault == "rank" else ""
     return f"{FAULTS[each.fault]}{who}", f"step {each.step}", each.resumed, lost, result
 
 
-def drill(plan: DrillPlan, budget: str, note: Note, *, keep: bool) -> Report:
+def drill(plan: DrillPlan, note: Note, *, keep: bool) -> Report:
     """Run the job without a fault and once with each fault, and compare. Runs that are all exact are removed.
 
     Raises:
-        JobError: it is estimated to take longer than the budget; the job is refused.
+        JobError: the job is refused.
         ClusterTrainError: the run without a fault failed.
     """
-    budget_s = plan.check_budget(budget)
     load_job(plan.job_file, plan.sets("reference"))
     trials: list[Trial] = []
 
     def trial(name: str, fault: str = "{kind: none}") -> Trial:
         note(f"drill: {name} …")
-        trials.append(run_trial(plan, name, fault, note, budget_s))
+        trials.append(run_trial(plan, name, fault))
         return trials[-1]
 
     def reference(name: str) -> tuple[Left, float]:
@@ -124,20 +124,13 @@ def drill(plan: DrillPlan, budget: str, note: Note, *, keep: bool) -> Report:
         return done.left, done.seconds
 
     first, seconds = reference("reference")
-    if plan.steps is None:
-        starts = 1 + 2 * len(plan.faults)
-        refuse_beyond(seconds * starts, budget_s, f"{starts} starts × {seconds:.0f} s, as the first run")
     struck = [(kind, trial(kind, plan.fault(kind, first))) for kind in plan.faults]
-
-    def compared_with(ignored: set[str]) -> dict[str, list[Difference]]:
-        return {kind: differences(first, each.left, ignored) if each.left else [] for kind, each in struck}
-
-    found, again, ignored = compared_with(set()), list[Difference](), set[str]()
-    if any(found.values()):
+    ignored, without_fault = set[str](), tuple[Difference, ...]()
+    if any(each.left and differences(first, each.left) for _, each in struck):
         second, _ = reference("again")
         ignored = unseeded(first, second)
-        again, found = differences(first, second, ignored), compared_with(ignored)
-    outcomes = tuple(_outcome(kind, each, (first, seconds), found[kind], again) for kind, each in struck)
+        without_fault = differences(first, second, ignored)
+    outcomes = tuple(_outcome(kind, each, first, seconds, ignored) for kind, each in struck)
     caused = [each for each in outcomes if each.caused or each.failure]
     exact = bool(caused) and all(each.exact for each in caused)
     kept = [each.uri for each in trials if keep or not exact or not remove(each)]
@@ -146,18 +139,23 @@ def drill(plan: DrillPlan, budget: str, note: Note, *, keep: bool) -> Report:
         "digests of sample ids": sum(map(len, first.samples.values())),
         "tensors and numbers of checkpoints": sum(map(len, first.states.values())),
     }
-    skipped = tuple(sorted(ignored))
-    return Report(plan.job.name, exact, plan.seed, first.steps, compared, skipped, outcomes, tuple(kept))
+    return Report(
+        plan.job.name,
+        exact,
+        plan.seed,
+        first.steps,
+        compared,
+        tuple(sorted(ignored)),
+        without_fault,
+        outcomes,
+        tuple(kept),
+    )
 
 
-def _outcome(
-    kind: str,
-    trial: Trial,
-    reference: tuple[Left, float],
-    found: list[Difference],
-    again: list[Difference],
-) -> Outcome:
-    left, (first, seconds) = trial.left or Left(), reference
+def _outcome(kind: str, trial: Trial, first: Left, seconds: float, ignored: set[str]) -> Outcome:
+    """The outcome of a fault, compared with the `first` run, which took so many `seconds`."""
+    left = trial.left or Left()
+    found = differences(first, left, ignored) if trial.left else ()
     caused, (step, rank) = left.strike is not None, left.strike or (None, None)
     lost_s = left.lost_s if left.lost_s is not None else max(0.0, trial.seconds - seconds)
     return Outcome(
@@ -169,7 +167,6 @@ def _outcome(
         left.resumed,
         left.lost_steps - first.lost_steps,
         lost_s if caused else None,
-        tuple(found),
-        likely_cause(found, again, left.resumed) if found else "",
+        found,
         trial.failure,
     )

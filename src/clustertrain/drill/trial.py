@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +32,8 @@ class Trial:
     failure: str = ""
 
 
-def run_trial(plan: DrillPlan, name: str, fault: str, note: Callable[[str], None], within_s: float) -> Trial:
+def run_trial(plan: DrillPlan, name: str, fault: str) -> Trial:
     """Run the job with a fault to its end, and read what it left. One that stops is started again.
-
-    Args:
-        within_s: after that it is stopped.
 
     Raises:
         ClusterTrainError: it was refused.
@@ -47,25 +42,16 @@ def run_trial(plan: DrillPlan, name: str, fault: str, note: Callable[[str], None
     command = "run" if to == "local" else f"submit --to {to}"
     start = Start.of(command, plan.job_file, plan.sets(name, fault))
     began = time.monotonic()
-    late = threading.Timer(within_s, _stop, (start,))
-    late.start()
-    try:
-        state, text = _to_its_end(start, to, note, is_first=True)
-        if name == "stop" and state == "stopped" and time.monotonic() - began < within_s:
-            state, text = _to_its_end(start, to, note, is_first=False)
-    finally:
-        late.cancel()
+    state, text = _to_its_end(start, to, is_first=True)
+    if name == "stop" and state == "stopped":
+        state, text = _to_its_end(start, to, is_first=False)
     seconds = time.monotonic() - began
     if state != "done":
         return Trial(start.run.target, None, seconds, f"it ended as {state}: {text}")
     return Trial(start.run.target, _read_left(start, to), seconds)
 
 
-def _stop(start: Start) -> None:
-    start.run.stop(wait=False)
-
-
-def _to_its_end(start: Start, to: str, note: Callable[[str], None], *, is_first: bool) -> tuple[str, str]:
+def _to_its_end(start: Start, to: str, *, is_first: bool) -> tuple[str, str]:
     if to == "local":
         _, result = start.run_here(Screen(silent), owns_process=False, fresh=is_first, no_check=True)
         if result.cause in ("interrupt", "terminated"):  # by the user of the drill
@@ -75,7 +61,7 @@ def _to_its_end(start: Start, to: str, note: Callable[[str], None], *, is_first:
     try:
         status = start.run.wait()
     except KeyboardInterrupt:
-        _stop(start)
+        start.run.stop(wait=False)
         raise
     return status.state, status.text
 

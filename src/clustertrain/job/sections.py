@@ -348,11 +348,11 @@ class Fault(Section):
     """The fault that a run of `clustertrain drill` causes itself, in its first start. Only that command sets
     it. Such a run also records which samples each step has used."""
 
-    kind: Literal["none", "rank", "driver", "stop", "save", "node"]
+    kind: Literal["none", "rank", "driver", "stop", "save"]
     """What is struck; `none` only records."""
 
     rank: CountOrZero = 0
-    """The rank that is struck, or whose node is."""
+    """The rank that is struck."""
 
     step: Count = 1
     """The step after which it happens. Of a script, the number of the printed loss."""

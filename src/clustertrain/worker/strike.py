@@ -19,7 +19,7 @@ from clustertrain.job.sections import Drill
 from clustertrain.run.folder import Restart
 from clustertrain.run.records import StopRequest
 
-_HOLD_S = 30.0  # until the end of this process: with the driver, or with the raylet
+_HOLD_S = 30.0  # until the end of this process: with the driver
 _READ_S = 1.0  # after which rank 0 has read a request to stop
 _LOOK_S = 0.002
 
@@ -37,8 +37,8 @@ class Strike:
         fault = self._fault
         if fault is None or step < fault.step:
             return
-        if fault.kind in ("rank", "node") and self._rank == fault.rank:
-            self._kill(int(os.environ["RAY_RAYLET_PID"]) if fault.kind == "node" else os.getpid())
+        if fault.kind == "rank" and self._rank == fault.rank:
+            self._kill(os.getpid())
         elif fault.kind == "driver":
             beat = self._attempt.heartbeat.read()
             if beat is not None and beat.is_here and os.environ.get("LOCAL_RANK", "0") == "0":
