@@ -98,7 +98,8 @@ def submit_side(tmp_path):
 def test_an_installation_for_submitting_checks_the_unchanged_job_of_init(submit_side, tmp_path):
     """What only a worker needs is a note, and `run` says how torch and Ray are installed there."""
     assert submit_side("init", "mine").returncode == 0
-    note = "note: train.log: tensorboard: not installed here; the nodes need it: uv pip install --python "
+    remedy = "Install clustertrain with its extra train into "
+    note = f"note: train.log: tensorboard: not installed here; the nodes need it. {remedy}"
     done = submit_side("check", "mine/job.yaml")
     assert (done.returncode, done.stderr) == (0, "")
     first, second, _ = done.stdout.splitlines()
@@ -112,7 +113,7 @@ def test_an_installation_for_submitting_checks_the_unchanged_job_of_init(submit_
     assert "#SBATCH" in submit_side("render", "--to", "slurm", "mine/job.yaml", *python).stdout
     done = submit_side("run", "mine/job.yaml")
     assert done.returncode == 2
-    assert "needs torch and ray: not installed here.\nuv pip install --python" in done.stderr
+    assert f"needs torch and ray: not installed here.\n{remedy}" in done.stderr
     (tmp_path / "mine" / "task.py").write_text("import torch\ndef train(config): pass\n")
     (tmp_path / "mine" / "job.yaml").write_text("name: a\nfunction: task:train\n")
     done = submit_side("check", "mine/job.yaml")

@@ -63,12 +63,11 @@ def test_ctrl_c_during_the_imports_is_no_traceback(tmp_path):
     assert done.stdout + done.stderr == ""
 
 
-def test_a_full_or_closed_output_is_no_traceback():
+def test_a_full_output_is_no_traceback():
     program = "import sys; from clustertrain.cli.main import main; main(['--version'], standalone_mode=False)"
     command = shlex.join([sys.executable, "-c", f"{program}; sys.stdout.isatty()"])
     full = ran(["bash", "-c", f"{command} >/dev/full"], code=EXIT_STORAGE, timeout=60).stderr
     assert full == "error: The output cannot be written: No space left on device.\nFree space there.\n"
-    ran(["bash", "-c", f"{command} >&-"], code=0, timeout=60)
 
 
 def test_code_in_a_folder_that_the_user_may_not_enter_is_no_traceback(cli, tmp_path, monkeypatch):
@@ -80,17 +79,6 @@ def test_code_in_a_folder_that_the_user_may_not_enter_is_no_traceback(cli, tmp_p
     result = cli("check", "--no-code", "job.yaml")
     assert result.exit_code == EXIT_STORAGE
     assert result.stderr.startswith("error: /theirs/code cannot be used by uid ")
-
-
-def test_a_current_folder_that_was_removed_is_no_traceback(cli, tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    for command in ("ls", "status", "run", "init"):
-        result = cli(command)
-        assert result.exit_code == EXIT_STORAGE
-        assert result.output.startswith("error: The current folder was removed.")
-    assert cli("--help").exit_code == 0
 
 
 def test_schema_is_json(cli):

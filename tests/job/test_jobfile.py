@@ -18,7 +18,6 @@ from clustertrain.job.file import (
 )
 from clustertrain.job.identity import FREE_TRAIN_KEYS, Change, identity, identity_difference, job_hash
 from clustertrain.job.model import Job
-from clustertrain.node.installed import how_to_install_later
 from clustertrain.version import __version__
 
 TASK = "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 4}\n"
@@ -439,7 +438,7 @@ def test_a_job_of_a_later_version_is_refused_before_anything_else_in_it(refusal)
     what, rule, remedy = message.splitlines()
     assert what == "job.yaml:4:1: version: 2 is of a later clustertrain"
     assert rule == f"clustertrain {__version__} reads versions up to 1"
-    assert remedy == how_to_install_later()
+    assert remedy == "install a later clustertrain"
 
 
 @pytest.mark.parametrize("version", ["0", "'2'", "0.5", "true", "[1]"])

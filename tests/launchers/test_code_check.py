@@ -268,7 +268,7 @@ def test_a_logger_that_is_not_installed_is_an_error_here_and_a_note_elsewhere(jo
         check_code(with_loggers(job, "tensorboard", "wandb"), print)
     assert str(refused.value).endswith(f"\n{how_to_install('wandb')}")
     (note,) = check_loggers(with_loggers(job, "wandb"), elsewhere=True)
-    assert note.endswith(f"not installed here; the nodes need it: {how_to_install('wandb')}")
+    assert note.endswith(f"not installed here; the nodes need it. {how_to_install('wandb')}")
     assert check_loggers(with_loggers(job, "mlflow")) == []
 
 

@@ -3,7 +3,6 @@
 __main__.py     `python -m clustertrain.cli`
 main.py         every command, a few lines each
 options.py      the arguments and options that several commands have
-complete.py     what the shell completes: job files, runs, data sets
 where.py        where a command reads a storage: here, or in the cluster
 init.py         `clustertrain init`: a job file and a Task to start from
 import_job.py   `clustertrain import`: a job file from the file or command of another launcher

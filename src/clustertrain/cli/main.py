@@ -40,7 +40,6 @@ from clustertrain.errors import (
     ClusterTrainError,
     JobError,
     RunStopped,
-    StorageError,
 )
 from clustertrain.node.installed import launcher_names
 from clustertrain.version import __version__
@@ -59,7 +58,6 @@ class _Commands(click.Group):
     that the locale cannot encode is no error."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        _open_streams()
         try:
             return super().main(*args, **options)
         except OSError as error:
@@ -77,7 +75,6 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            _check_current_folder()
             return super().invoke(ctx)
         except (ClusterTrainError, RunStopped) as error:
             click.echo(f"error: {error}", err=True)
@@ -97,23 +94,6 @@ def _refusal(error: OSError) -> str | None:
     if error.filename is not None and (is_full or error.errno in _REFUSALS):
         return str(refused(Path(str(error.filename)), "used", error))
     return None
-
-
-def _open_streams() -> None:
-    """Open the standard streams that the parent has closed (`>&-`), on /dev/null."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(number, True)
-    os.close(number)
-    sys.stdout = sys.stdout or os.fdopen(1, "w")
-
-
-def _check_current_folder() -> None:
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise StorageError(
-            'The current folder was removed.\nIf there is a new one at its place: cd "$PWD"'
-        ) from None
 
 
 @click.group(

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from clustertrain.cli.complete import data_names, job_files, targets
 from clustertrain.cli.where import Named
 from clustertrain.node.installed import launcher_names
 
@@ -35,14 +34,12 @@ def _may_name_a_job(name: str, **options: Any) -> Callable[[Callable[..., None]]
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
 )
-JOB_FILE = _may_name_a_job("job_file", default="job.yaml", metavar="[JOBFILE]", shell_complete=job_files)
-STORAGE = _may_name_a_job("storage", required=False, metavar="[STORAGE|JOBFILE]", shell_complete=job_files)
-DATA_NAME = click.argument("name", required=False, metavar="[DATASET]", shell_complete=data_names)
-TARGET = _may_name_a_job(
-    "target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets
-)
-ONE_TARGET = _may_name_a_job("target", metavar="JOBFILE|FOLDER|NAME", shell_complete=targets)
-TARGETS = _may_name_a_job("targets", nargs=-1, metavar="[JOBFILE|FOLDER|NAME]…", shell_complete=targets)
+JOB_FILE = _may_name_a_job("job_file", default="job.yaml", metavar="[JOBFILE]", type=click.Path())
+STORAGE = _may_name_a_job("storage", required=False, metavar="[STORAGE|JOBFILE]", type=click.Path())
+DATA_NAME = click.argument("name", required=False, metavar="[DATASET]")
+TARGET = _may_name_a_job("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", type=click.Path())
+ONE_TARGET = _may_name_a_job("target", metavar="JOBFILE|FOLDER|NAME", type=click.Path())
+TARGETS = _may_name_a_job("targets", nargs=-1, metavar="[JOBFILE|FOLDER|NAME]…", type=click.Path())
 GRID = click.option(
     "--grid",
     multiple=True,

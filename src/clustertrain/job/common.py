@@ -35,7 +35,6 @@ from clustertrain.job.values import (
     Text,
     written_as,
 )
-from clustertrain.node.installed import how_to_install_later
 from clustertrain.storage.location import Location
 from clustertrain.version import __version__
 
@@ -173,7 +172,8 @@ class CommonJob(Section):
         if isinstance(version, int | float) and version > JOB_VERSION:
             raise Refused(
                 f"{version} is of a later clustertrain\n"
-                f"clustertrain {__version__} reads versions up to {JOB_VERSION}\n{how_to_install_later()}",
+                f"clustertrain {__version__} reads versions up to {JOB_VERSION}\n"
+                "install a later clustertrain",
                 "version",
             )
         return data

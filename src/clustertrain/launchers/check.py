@@ -131,7 +131,7 @@ def check_loggers(job: Job, *, elsewhere: bool = False) -> list[str]:
         return []
     text = f"train.log: {' and '.join(missing)}: not installed here"
     if elsewhere:
-        return [f"{text}; the nodes need it: {how_to_install_loggers(missing)}"]
+        return [f"{text}; the nodes need it. {how_to_install_loggers(missing)}"]
     raise JobError(f"{text}.\n{how_to_install_loggers(missing)}")
 
 

@@ -27,7 +27,7 @@ def check_installed(host: str, key: str) -> None:
     if missing := missing_for_training():
         raise ClusterError(
             f"{sys.executable} on {host} has no {' and no '.join(missing)}.\n"
-            f"Run {how_to_install('train')} there, or set {key} to a Python that has both."
+            f"{how_to_install('train')} Or set {key} to a Python that has both."
         )
 
 

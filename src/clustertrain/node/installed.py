@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import (
-    Distribution,
-    EntryPoints,
-    PackageNotFoundError,
-    distribution,
-    distributions,
-    entry_points,
-)
+from importlib.metadata import EntryPoints, distributions, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 _EXTRA_OF_LOGGER = {"tensorboard": "train", "mlflow": "mlflow", "wandb": "wandb"}
 
@@ -59,14 +49,9 @@ def how_to_install_loggers(loggers: Iterable[str]) -> str:
 
 
 def how_to_install(*extras: str) -> str:
-    """The command that adds extras of clustertrain to this Python. It repeats where this copy came from:
-    clustertrain is on no package index, where anybody may take its name."""
-    try:
-        copy = distribution("clustertrain")
-    except PackageNotFoundError:
-        return f"Install the packages of {' and '.join(sorted(extras))} in clustertrain's pyproject.toml."
-    wanted = _source(copy, f"[{','.join(sorted(extras))}]") or _packages(copy, extras)
-    return _pip_install(wanted)
+    """The remedy for missing packages. clustertrain is on no package index, so it names no command."""
+    names = " and ".join(sorted(extras))
+    return f"Install clustertrain with its extra {names} into {sys.executable}, from where this copy came."
 
 
 def how_to_import_in(python: str) -> str:
@@ -74,43 +59,3 @@ def how_to_import_in(python: str) -> str:
     package. A link needs neither pip nor a network, and no copy grows old."""
     folder = f"{quote(python)} -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'"
     return f'ln -s {quote(str(Path(__file__).parents[1]))} "$({folder})"'
-
-
-def how_to_install_later() -> str:
-    """What to do for a later clustertrain: the command with which this copy was installed, without its
-    commit."""
-    try:
-        source = _source(distribution("clustertrain"), "", later=True)
-    except PackageNotFoundError:
-        source = []
-    text = "install a later clustertrain"
-    return f"{text} from where this one came: {_pip_install(source)}" if source else text
-
-
-def _pip_install(wanted: Iterable[str]) -> str:
-    pip = f"{quote(sys.executable)} -m pip install"
-    if not any(distributions(name="pip")):  # find_spec("pip") would let setuptools replace distutils
-        pip = f"uv pip install --python {quote(sys.executable)}"
-    return " ".join([pip, *map(quote, wanted)])
-
-
-def _source(copy: Distribution, extras: str, *, later: bool = False) -> list[str]:
-    """The arguments with which pip installs this copy again, or none if the source is unknown or gone; with
-    `later` the newest commit."""
-    origin = json.loads(copy.read_text("direct_url.json") or "{}")
-    url = origin.get("url", "")
-    if vcs := origin.get("vcs_info"):
-        url = f"{vcs['vcs']}+{url}" + ("" if later else f"@{vcs['commit_id']}")
-    elif url.startswith("file:"):
-        path = url2pathname(urlsplit(url).path)
-        editable = ["-e"] if origin.get("dir_info", {}).get("editable") else []
-        return [*editable, f"{path}{extras}"] if Path(path).exists() else []
-    if url and (folder := origin.get("subdirectory")):
-        url += f"#subdirectory={folder}"
-    return [f"clustertrain{extras} @ {url}"] if url else []
-
-
-def _packages(copy: Distribution, extras: Iterable[str]) -> list[str]:
-    """The packages of these extras themselves."""
-    required = [each.partition(";") for each in copy.requires or ()]
-    return [name.strip() for name, _, marker in required if any(f"'{each}'" in marker for each in extras)]

@@ -15,7 +15,6 @@ screen.py       the progress of a run: a bar on a terminal, lines elsewhere
 progress_region.py  the moving lines at the bottom of a terminal
 display.py      what a supervisor shows: events, and the output of rank 0
 rank_output.py  what the user's code prints on rank 0, from its log as it grows
-gpus.py         which GPU each rank has
 terminal_text.py  the lines of a program's output, without what changes a terminal
 wait.py         `submit --wait`: prints each change of state, until the run has ended
 """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from clustertrain.observe.gpus import gpus_text
 from clustertrain.observe.terminal_text import plain
+from clustertrain.run.streams.history import ranks_of
 from clustertrain.units import size_text
 
 Record = dict[str, Any]
@@ -34,9 +35,22 @@ def _stage_line(e: Record) -> str | None:
     return None
 
 
+def _gpus_text(group: Mapping[str, Any]) -> str:
+    """All GPUs of a start of the workers in one line, or empty without GPUs."""
+    gpus = [gpu for rank in ranks_of(group) for gpu in rank.get("gpus", ())]
+    if not gpus:
+        return ""
+    kinds = Counter((gpu["name"], gpu["driver"]) for gpu in gpus)
+    parts = [f"{count} × {name}, driver {driver}" for (name, driver), count in kinds.items()]
+    versions = [
+        f"{name} {group[key]}" for key, name in (("cuda", "CUDA"), ("nccl", "NCCL")) if group.get(key)
+    ]
+    return ", ".join([*parts, *versions])
+
+
 def _group_line(e: Record) -> str:
     workers = "1 worker" if e["world_size"] == 1 else f"{e['world_size']} workers"
-    gpus = gpus_text(e)
+    gpus = _gpus_text(e)
     return (
         f"{workers} started"
         + (f", restart {e['restart']}" if e["restart"] else "")

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from clustertrain.errors import EXIT_FAILED, EXIT_JOB, EXIT_STOPPED, ClusterTrainError
 from clustertrain.explain.explanation import summary
 from clustertrain.observe.event_lines import NOT_FIGURES
-from clustertrain.observe.gpus import gpu_rows
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import CommandLine, to_type
@@ -18,7 +17,6 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import change_lines, changed_nothing, run_beside, standing_attempt
 from clustertrain.run.provenance import code_changes
 from clustertrain.run.records import Result
-from clustertrain.run.streams.history import newest_group
 from clustertrain.units import aligned, time_text
 
 LEAST_WALL_S = 60.0
@@ -132,8 +130,7 @@ def status_rows(status: Status) -> list[Row]:
     rows += [*_change_rows(status), *status.job_rows]
     if result is None and (not status.where or status.runner is None):
         rows.append(("runs as", status.runner or _why_no_runner(status)))
-    rows += [*_gpu_rows(status), *_notes(status)]
-    rows += [("folder", status.run.uri), *_used_rows(status)]
+    rows += [*_notes(status), ("folder", status.run.uri), *_used_rows(status)]
     rows = _cause_first(rows, status.state, standing.text if result is None else result.text)
     is_lost = status.state == "lost" and status.ended is None
     return rows + _explanation_rows(status) if result is not None or is_lost else rows
@@ -198,10 +195,6 @@ def _change_rows(status: Status) -> list[Row]:
     """Where the job and its code were changed, and how; a row for each key, and each change of the code."""
     of_job = [("" if n else "changes", line) for n, line in enumerate(change_lines(status.run))]
     return of_job + [("" if n else "code", each.text) for n, each in enumerate(code_changes(status.run))]
-
-
-def _gpu_rows(status: Status) -> list[Row]:
-    return gpu_rows(newest_group(status.attempt) if status.attempt is not None else None)
 
 
 def _notes(status: Status) -> list[Row]:

@@ -337,7 +337,7 @@ def python_on_nodes(job: Job) -> str:
     if missing := missing_for_training():
         raise JobError(
             f"slurm.python is not given, and {sys.executable} has no {' and no '.join(missing)}\n"
-            f"the nodes need a Python with clustertrain and both: {how_to_install('train')}\n"
-            "or give slurm.python, in the job file or for all jobs in ~/.config/clustertrain/site.yaml"
+            f"{how_to_install('train')}\n"
+            "Or give slurm.python, in the job file or for all jobs in ~/.config/clustertrain/site.yaml"
         )
     return sys.executable
