@@ -242,7 +242,9 @@ def test_what_cannot_run_there_is_refused(user, section, resources, code, text):
 
 
 def test_what_is_sent_is_what_render_prints(user):
-    user.job("slow", {"queue": "all.q", "project": "physics", "time_limit": "1h"}, **SLOW, notify="${HOOK}")
+    user.job(
+        "slow", {"queue": "all.q", "project": "physics", "time_limit": "1h"}, **SLOW, env={"KEY": "${HOOK}"}
+    )
     script = user("render", "--to", "gridengine", "slow.yaml")
     assert "#$ -v CLUSTERTRAIN_SUBMISSION,HOOK\n" in script
     assert "#$ -q all.q\n#$ -P physics\n#$ -l s_rt=3539,h_rt=3600\n" in script
@@ -259,7 +261,7 @@ def test_what_is_sent_is_what_render_prints(user):
     ],
 )
 def test_what_the_script_does_before_it_starts_the_run(user, environment, code, printed):
-    user.job("slow", **SLOW, notify="${HOOK:-http://h}")
+    user.job("slow", **SLOW, env={"KEY": "${HOOK:-http://h}"})
     script = user("render", "--to", "gridengine", "slow.yaml").replace("exec ", 'echo "${HOOK-no HOOK}" # ')
     done = ran(["bash"], code=code, input=script, env=environment)
     assert printed in done.stdout

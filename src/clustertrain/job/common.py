@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from clustertrain import variables
 from clustertrain.job.data_and_storage import DataEntry, Storage
@@ -32,7 +31,6 @@ from clustertrain.job.values import (
     Refused,
     Scratch,
     ScriptPath,
-    Text,
     written_as,
 )
 from clustertrain.storage.location import Location
@@ -47,22 +45,6 @@ StorageText = Annotated[str, written_as("path or URI")]
 
 def _storage(value: object) -> object:
     return {"uri": value} if isinstance(value, str) else value
-
-
-def _notice_url(url: str) -> str:
-    """The message of an error never contains the URL, which may be a secret."""
-    check_dollars(url)
-    try:
-        urlsplit(url).port  # noqa: B018  raises an error if it is no number
-        is_url = url.isprintable() and url.startswith(("http://", "https://", "${"))
-    except ValueError:
-        is_url = False
-    if not is_url:
-        raise Refused("is not a URL (it is not shown here)\nwrite https://…, or ${NAME} for a secret one")
-    return url
-
-
-NoticeUrl = Annotated[Text, AfterValidator(_notice_url), written_as("URL")]
 
 
 class CommonJob(Section):
@@ -132,11 +114,6 @@ class CommonJob(Section):
     the run starts. `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker: see "Environment variables"
     above."""
 
-    notify: NoticeUrl | None = None
-    """A URL that gets one POST with JSON at each restart of the workers and at the end of an attempt, such as
-    a webhook of Slack: see [Notices](failures.md#notices). If the URL is a secret, write `${MY_WEBHOOK}`,
-    which is replaced where the run starts. A server that does not answer delays and ends nothing."""
-
     code: CodeFolders = (".",)
     """Folder of your code, relative to the job file, or a list of folders: `[., ../lib]`. All are on the
     import path, in this order. The first one is the working directory, of a submitted run a copy of it in the
@@ -197,8 +174,7 @@ class CommonJob(Section):
     @property
     def start_texts(self) -> dict[str, str]:
         """By their keys, the texts whose ${NAME} is replaced where the run starts, and in no record."""
-        own = {} if self.notify is None else {"notify": self.notify}
-        return {f"env.{name}": text for name, text in self.env.items()} | own
+        return {f"env.{name}": text for name, text in self.env.items()}
 
     @property
     def is_script(self) -> bool:

@@ -257,7 +257,7 @@ def _is_expanded_later(path: Keys) -> bool:
     """Whether the process that starts the driver, the shell on the node, the worker or the script itself
     replaces ${…}."""
     match path:
-        case ("notify",) | ("env", _) | ("args" | "resume_args", int()):
+        case ("env", _) | ("args" | "resume_args", int()):
             return True
         case (str(name), str(key), *_) if key in _section(name).shell_keys:
             return True
@@ -299,7 +299,7 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
         refuse(
             position,
             f"{dotted(path)}: {shown(value)} is not accepted",
-            "${NAME} is replaced only in storage, scratch, data.*.uri, env, code, interpreter, image, notify "
+            "${NAME} is replaced only in storage, scratch, data.*.uri, env, code, interpreter, image "
             f"and the paths of {_names_with_paths()}, and ${{{variables.PREFIX}…}} in the args of a script",
             "set another key on the command line: --set KEY=VALUE",
         )

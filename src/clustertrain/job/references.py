@@ -4,7 +4,7 @@ ${CLUSTERTRAIN_DATA_TRAIN} and the like, in `args`, `resume_args` and `env`: onl
 because it stages the data. So a run has the same identity on every machine. Any other ${…} of `args` is the
 script's own, and passes through.
 
-${NAME} in `env` and `notify`: the process that starts the driver has the values, which may be secrets.
+${NAME} in `env`: the process that starts the driver has the values, which may be secrets.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def with_values(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
 def check_set(texts: Mapping[str, str], environ: Mapping[str, str]) -> None:
     """
     Args:
-        texts: by their keys in the job file, such as `env.KEY` and `notify`.
+        texts: by their keys in the job file, such as `env.KEY`.
 
     Raises:
         JobError: a variable is not set, and the reference has no default.

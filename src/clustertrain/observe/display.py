@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from clustertrain.observe.event_lines import Record
 from clustertrain.observe.rank_output import RankOutput
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import CommandLine
@@ -17,17 +14,10 @@ class Display:
 
     Args:
         command: the command that started the run, for messages.
-        also: called with the records that are shown.
     """
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        screen: Screen,
-        command: CommandLine,
-        also: Callable[[list[Record]], None] = lambda records: None,
-    ) -> None:
-        self._screen, self._command, self._also = screen, command, also
+    def __init__(self, attempt: Attempt, screen: Screen, command: CommandLine) -> None:
+        self._screen, self._command = screen, command
         self._follower = AttemptFollower(attempt.run.on_this_node.attempt(attempt.n))
         self._output = RankOutput(attempt)
         self._has_peers = self._has_printed = False
@@ -47,5 +37,4 @@ class Display:
             self._has_printed = True
         self._screen.output(lines, unfinished)
         self._screen.show(records)
-        self._also(records)
         self.is_training |= bool(sizes)

@@ -8,6 +8,5 @@ driver_process.py  the driver under a guardian, and its next start or its result
 early_driver.py    a driver that starts before its attempt is claimed
 check_process.py   the check of a job's code below a guardian, with a deadline
 supervisor.py      the loop beside a driver: shows events, and ends the run if its policy decides so
-notices.py         `notify`: a POST at each restart and at the end
 stop_on_signal.py  the first signal requests a save and a stop, the second ends the run
 """

@@ -14,12 +14,10 @@ from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt
 from clustertrain.run.job_diff import run_beside
-from clustertrain.run.recorded_job import job_of
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.result import failed, write_result
 from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
-from clustertrain.supervise.notices import Notices
 from clustertrain.supervise.process import Guarded
 
 _POLL_S = 0.1
@@ -63,11 +61,9 @@ def supervise(
     """
     if owns_process:
         become_subreaper()
-    starts, display, notices, result = DriverStarts(attempt, start_driver), None, None, None
+    starts, display, result = DriverStarts(attempt, start_driver), None, None
     try:
-        job = job_of(attempt)
-        notices = Notices(attempt, job.notify if job is not None else None)
-        display = Display(attempt, screen, command, notices.restarts)
+        display = Display(attempt, screen, command)
         while result is None:
             result = _supervise_once(starts, policy, display, is_alone=owns_process and not beside)
     except ClusterTrainError as error:
@@ -81,10 +77,8 @@ def supervise(
             kill_descendants()  # finds processes only if both guardians were killed
     result = write_result(attempt, result)
     write_metrics(attempt.run, alive=False)
-    if notices is not None:
-        notices.ended(result)
     if display is not None:
-        display.update(is_last=True)  # a notice that was not delivered is an event
+        display.update(is_last=True)
     if result.already_finished:
         screen.echo(
             f"{attempt.run.name} is already finished; nothing was trained, and its records are unchanged.\n"

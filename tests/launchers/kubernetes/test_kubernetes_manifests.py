@@ -198,7 +198,7 @@ def test_storage_on_s3_needs_no_volume(make_job, storage):
     assert [each.claim for each in volumes(make_job(storage=storage, kubernetes=data))] == ["d"]
 
 
-def test_flows_to_s3_loggers_and_notices_are_allowed_only_where_they_are_used(make_job):
+def test_flows_to_s3_and_loggers_are_allowed_only_where_they_are_used(make_job):
     def outgoing(job):
         policies = of_kind(manifests(job), "NetworkPolicy")
         head = next(each for each in policies if each["metadata"]["name"].endswith("-head"))
@@ -221,8 +221,6 @@ def test_flows_to_s3_loggers_and_notices_are_allowed_only_where_they_are_used(ma
             train={"epochs": 1, "batch_size": 8, "log": ["mlflow"]}, env={"MLFLOW_TRACKING_URI": server}
         )
         assert outgoing(mlflow) == ([[{"protocol": "TCP", "port": port}]] if port else [])
-    for url, port in (("${HOOK}", 443), ("http://hooks:8065/${KEY}", 8065)):
-        assert outgoing(make_job(notify=url)) == [[{"protocol": "TCP", "port": port}]]
 
 
 def test_no_value_of_this_machine_is_in_the_objects(make_job, monkeypatch):

@@ -215,7 +215,7 @@ class Slurm(LauncherSection):
 
     environment: tuple[PassedOn, ...] = ()
     """Names of variables that are passed from the submitting environment to the job, such as `AWS_PROFILE`.
-    SLURM stores their values with the job. Of the others only those that `env` and `notify` refer to, HOME,
+    SLURM stores their values with the job. Of the others only those that `env` refers to, HOME,
     USER, LOGNAME, SHELL, LANG and what SLURM's commands need are passed on."""
 
     container: Literal["none", "apptainer", "pyxis", "podman"] = "none"

@@ -132,10 +132,8 @@ def _ports(*ports: int) -> list[dict[str, Any]]:
 
 
 def remote_ports(run: PodJob) -> list[int]:
-    """The ports of the servers of storage, data, loggers and notices, or empty if all of it is on volumes."""
+    """The ports of the servers of storage, data and loggers, or empty if all of it is on volumes."""
     ports = {_port(url) for url in server_urls(run.job)}
-    if (notify := run.job.notify) is not None:
-        ports.add(_port("https://" if notify.startswith("${") else notify))
     for location in (run.job.storage.location, *map(run.job.data_location, run.job.data)):
         if location.is_s3:
             ports.add(_port(location.endpoint or "https://s3.amazonaws.com"))
