@@ -121,8 +121,8 @@ def run_script(
     """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
 
     A stop request sends SIGTERM once, and SIGKILL after `grace_s` seconds; a script that asks for requests
-    itself (session.stop_requested) gets no SIGTERM. How the script ends after a
-    request is not a failure: most often it has lost the ranks that ended before it.
+    itself (session.stop_requested) gets no SIGTERM. How the script ends after a request is not a failure:
+    most often it has lost the ranks that ended before it.
 
     Args:
         code_folder: of the user's code, if it is another than `cwd`.
