@@ -40,7 +40,7 @@ from clustertrain.run.records import Failure, RestartClaim, ResumePoint, Schedul
 from clustertrain.run.rendezvous import wait_for_head
 from clustertrain.run.result import stopped, write_result
 from clustertrain.run.retry_budget import RetryBudget
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import start_line
 from clustertrain.run.streams.step_counter import Reached, reached_step
 from clustertrain.storage import open_store

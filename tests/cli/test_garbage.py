@@ -29,7 +29,7 @@ from clustertrain.run.records import (
     SchedulerJob,
     StopRequest,
 )
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 
 pytestmark = pytest.mark.slow

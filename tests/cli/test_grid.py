@@ -16,7 +16,7 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, ResumePoint
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.records import Beat, RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
 from clustertrain.run.result import write_result
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import OUTPUT_ENDS, start_line
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 

@@ -14,7 +14,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, ResumePoint
 from clustertrain.run.result import write_result
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from sample_records import sample_submission
 
 KEEP_BEST = {"keep_best": {"metric": "accuracy", "mode": "max"}}

@@ -11,7 +11,7 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Cancellation, Result, SchedulerStart
 from clustertrain.run.result import write_result
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.stream_upload import StreamUpload
 from run_status import status_of
 from sample_records import sample_submission

@@ -15,7 +15,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import StopRequest
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import OUTPUT_BEGINS, OUTPUT_ENDS, start_line
 from clustertrain.run.streams.stream_upload import StreamUpload
 

@@ -5,7 +5,7 @@ import pytest
 from clustertrain.job.file import load_job
 from clustertrain.observe.save_cost import save_cost_line
 from clustertrain.run.folder import RunDir
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 
 DAY_S = 86_400.0
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.run.streams.events import EventLog, new_records, read_events, streams_kept
+from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run.streams.events import new_records, read_events, streams_kept
 from clustertrain.run.streams.streams import Tail
 
 KEY = "digits/g1/events.jsonl"

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from clustertrain.run.records import ResumePoint
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.history import (
     _LIVELY_STREAMS,
     _STREAMS_PER_LOOK,

@@ -10,7 +10,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.recorded_job import job_of, newest_job, trained_jobs
 from clustertrain.run.records import JobChanges, Result, ResumePoint
 from clustertrain.run.result import write_result
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.history import curve
 from run_status import status_of
 from small_job import job

@@ -19,7 +19,7 @@ from clustertrain.errors import (
 from clustertrain.run.job_diff import standing_attempt
 from clustertrain.run.records import Outcome, Result, ResumePoint, StopRequest
 from clustertrain.run.result import ended, write_result
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 from shelves import commit
 

@@ -15,7 +15,8 @@ import pytest
 
 from clustertrain.run.folder import RunDir
 from clustertrain.run.streams import stream_upload
-from clustertrain.run.streams.events import EventLog, new_records
+from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run.streams.events import new_records
 from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
 from clustertrain.run.streams.step_counter import Reached, reached_step
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers

@@ -28,7 +28,7 @@ from waiting import wait_until
 AGENT = """
 import os, socket, sys, time
 from clustertrain.run.claims import Heartbeat, claim_attempt
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.result import write_result
 from clustertrain.run.folder import RunDir

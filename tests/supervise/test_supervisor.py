@@ -62,7 +62,7 @@ DRIVER = """
 import json, os, subprocess, sys, time
 from pathlib import Path
 from clustertrain.node.processes import Process, this_process
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.record_file import RecordFile
 from clustertrain.run.records import Result

@@ -39,7 +39,7 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.result import write_result
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.working_folder import copy_code
 from clustertrain.worker.code.user_code import check_code, code_folders, enter_code
 from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely

@@ -11,7 +11,7 @@ from clustertrain.driver.ray_cluster import RayCluster, all_there
 from clustertrain.driver.world_size import RayNode, largest, room_on
 from clustertrain.node.network import is_listening
 from clustertrain.run.folder import Attempt
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 
 _NOTICED_WITHIN_S = 60.0  # Ray calls a lost node alive for up to 30 s
 _LOOK_EVERY_S = 1.0

@@ -14,7 +14,7 @@ from typing import Any
 from clustertrain.driver.calls import answer, answers
 from clustertrain.run.claims import overtaken_by
 from clustertrain.run.folder import Restart
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.worker.last_step import (
     KeptFile,
     KeptOnNode,

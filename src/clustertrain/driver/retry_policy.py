@@ -24,7 +24,7 @@ from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import is_of_script, job_of
 from clustertrain.run.records import Failure
 from clustertrain.run.retry_budget import RetryBudget
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.waiting import wait_until
 
 

@@ -19,7 +19,7 @@ from clustertrain.errors import StorageError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import ResizeRequest
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 
 _LOOK_EVERY_S = 5.0
 

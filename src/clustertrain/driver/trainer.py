@@ -43,7 +43,7 @@ from clustertrain.errors import EXIT_CLUSTER, ClusterTrainError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.command_line import command_on
 from clustertrain.run.result import failed, write_result
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 
 _T = TypeVar("_T")
 _ENDS_WITHIN_S = 30.0  # of the workers' processes, after which the call of Ray fails

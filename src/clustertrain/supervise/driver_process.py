@@ -23,7 +23,7 @@ from clustertrain.run.recorded_job import is_of_script, job_of
 from clustertrain.run.records import RestartClaim, Result
 from clustertrain.run.result import ended, stopped
 from clustertrain.run.retry_budget import RetryBudget
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.supervise.process import Guarded
 

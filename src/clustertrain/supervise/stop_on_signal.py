@@ -14,7 +14,7 @@ from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Result
 from clustertrain.run.result import ended
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.supervise.driver_process import start_driver
 from clustertrain.supervise.early_driver import EarlyDriver
 from clustertrain.supervise.orphans import end_processes_of

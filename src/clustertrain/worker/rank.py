@@ -25,7 +25,8 @@ from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
 from clustertrain.run.best import retention_of
 from clustertrain.run.save_interval import mtbf_s
-from clustertrain.run.streams.events import EventLog, new_records
+from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run.streams.events import new_records
 from clustertrain.run.streams.step_counter import Reached
 from clustertrain.run.streams.streams import Tail
 from clustertrain.training.ranks.host import KeptStep, Requests, SaveProgress

@@ -22,7 +22,7 @@ from clustertrain.launchers.target import Target
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from launchers.kubernetes.api_objects import pod, rayjob
 from shelves import save
 

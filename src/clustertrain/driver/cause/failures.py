@@ -27,7 +27,7 @@ from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Restart
 from clustertrain.run.records import Failure
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import where_start_begins
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import last_step, watchdog

@@ -30,7 +30,7 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint, overtaken_by
 from clustertrain.run.folder import JOB_YAML, Attempt, Restart, RunDir
 from clustertrain.run.records import FunctionSeed, RestartClaim, ResumePoint
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
 from clustertrain.worker.last_step import KeptState

@@ -19,11 +19,8 @@ from typing_extensions import TypedDict
 from clustertrain.record_file import json_object
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Failure
-from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.streams import Tail
 from clustertrain.units import LARGEST_INTEGER, LATEST_S
-
-__all__ = ["EventLog"]
 
 
 class Kind(NamedTuple):

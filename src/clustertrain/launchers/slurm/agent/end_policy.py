@@ -29,7 +29,7 @@ from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.rendezvous import failures
 from clustertrain.run.result import ended, failed
-from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.event_log import EventLog
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop
 
