@@ -117,6 +117,9 @@ class Group:
 
     def report(self, errors: Mapping[int, BaseException]) -> Failure:
         """Determine the cause from Ray Train's errors by rank, and record it."""
+        if (hang := self._restart.hang.read()) is not None and hang.text:
+            failure = self._failure(hang.rank, "JobError", hang.text, recurrence.signature(hang.text))
+            return self._record(replace(failure, kit_exit_code=EXIT_JOB, fatal=True))
         return self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
 
     def save_last_step(self) -> None:
@@ -157,9 +160,6 @@ class Group:
     def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
         """The root cause. A dead process takes precedence over exceptions, which follow from the lost
         connection; but with NCCL the survivors die, too, and then an exception may be the cause."""
-        if (hang := self._restart.hang.read()) is not None and hang.text:
-            failure = self._failure(hang.rank, "JobError", hang.text, recurrence.signature(hang.text))
-            return replace(failure, kit_exit_code=EXIT_JOB, fatal=True)
         for rank, error in sorted(errors.items()):
             if _is_of_kit(error):
                 return self._of_exception(rank, error)
