@@ -235,3 +235,16 @@ def test_settings_that_need_a_gpu_are_rehearsed_without_one_where_the_job_runs_e
     train = {"epochs": 1, "batch_size": 4, "precision": "fp16", "normalization": "sync"}
     resources = {"workers": 1, "gpus_per_worker": 1}
     assert checked(elsewhere=True, train=train, resources=resources).error == ""
+
+
+def test_the_loss_gets_the_wrapper_that_the_run_has(checked):
+    """With one worker there is none."""
+    direct = """
+    class Direct(Digits):
+        def loss(self, model, batch):
+            return self.criterion(model(batch[0]) + model.bias, batch[1])
+    """
+    assert checked(direct, task="mine:Direct").error == ""
+    report = checked(direct, task="mine:Direct", world_size=2)
+    assert report.exit_code == 2 and "reads model.bias, and with several workers" in report.error
+    assert "mine.py:" in report.error

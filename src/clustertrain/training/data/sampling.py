@@ -33,7 +33,9 @@ class Draws:
         """As many draws as there are samples, int64 (n,). torch.multinomial takes at most 2^24 samples."""
         below = torch.nextafter(self.sums[-1], torch.zeros((), dtype=torch.float64))  # a product rounds
         points = below * torch.rand(len(self.sums), dtype=torch.float64, generator=generator)
-        return torch.searchsorted(self.sums, points, right=True)  # right: no sample of weight 0
+        points, places = points.sort()  # four times as fast: neighbours are in the processor's caches
+        drawn = torch.searchsorted(self.sums, points, right=True)  # right: no sample of weight 0
+        return torch.empty_like(drawn).scatter_(0, places, drawn)
 
 
 @lru_cache(maxsize=2)  # the epoch of the loop, and that of the loader, which may be ahead
