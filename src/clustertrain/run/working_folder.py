@@ -67,7 +67,8 @@ def copy_code(run: RunDir, folders: Sequence[str], echo: Callable[[str], None]) 
         raise refused(Path(error.filename or work), "copied", error) from error
     run.copied_code.write(CopiedCode(versions))
     if kept:
-        echo(f"files of the code are not copied to {work}, where the run has written its own: {_text(kept)}")
+        names = _text(sorted(kept))
+        echo(f"files of the code are not copied to {work}, where the run has written its own: {names}")
 
 
 def files_beside_code(folders: Sequence[str], no_code: Set[FileId] = frozenset()) -> dict[str, int] | None:
@@ -101,9 +102,12 @@ class FilesOfRun:
         if self._before is None or after is None or not (new := sorted(after.keys() - self._before.keys())):
             return
         echo(f"new files in {self._folder[0]}: {_text(new)}")
-        earlier = run.left_files.read()
-        names = {*new, *(earlier.names if earlier is not None else ())}
-        run.left_files.write(LeftFiles(self._folder[0], tuple(sorted(names))))
+        try:
+            earlier = run.left_files.read()
+            names = {*new, *(earlier.names if earlier is not None else ())}
+            run.left_files.write(LeftFiles(self._folder[0], tuple(sorted(names))))
+        except StorageError as error:  # the run has its result
+            echo(f"warning: {error}")
 
 
 def note_left_files(run: RunDir, echo: Callable[[str], None]) -> None:
