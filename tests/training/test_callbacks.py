@@ -37,7 +37,8 @@ class Recording(Plain):
 
     def loss(self, model, batch):
         loss = super().loss(model, batch)
-        self.losses.append(loss.item())
+        if loss.requires_grad:  # a pass of a step, or one that settles the buckets
+            self.losses.append(loss.item())
         return loss
 
     def on_step(self, step, metrics):

@@ -1,8 +1,8 @@
 """Whether a task's loss is a sum over the batch: the gradient then grows with the batch.
 
 The loss of a batch is compared with those of its halves: a mean, also a weighted one, lies between them. A
-term that compares the samples with each other does not, but is 0 for one sample: so the loss of two samples
-is compared with those of each as well.
+term that compares the samples with each other does not, but has no value, or a margin, for one sample: so
+the losses of a few are compared with those of each as well.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
 
 _SEEDS = range(5)  # a loss with noise, as of a diffusion model, may look like a sum with one of them
+_FEW = (0, 1, 2), (1, 2, 3), (2, 3, 4), (0, 1, 4)  # from the first sample to the second, and to the third
 _LEAST = 1e-4  # a smaller one, or a smaller share of the other half, may be one of rounding
 
 
@@ -37,7 +38,7 @@ def sum_warning(
     size = sizes.pop() // 2 * 2 if len(sizes) == 1 else 0
     if size < 2 or is_sharded(model):
         return ""
-    if size < 4:  # otherwise there is one comparison
+    if size < 4:  # as many as are compared
         leaves, size = [torch.cat([leaf[:2], leaf[:2]]) for leaf in leaves], 4
 
     def loss_of(first: int, last: int, seed: int) -> float:
@@ -46,17 +47,20 @@ def sum_warning(
         with precision.autocast():
             return float(task.loss(model, part))  # type: ignore[arg-type]  # TypeError if it has a count
 
-    def losses(samples: int, seed: int) -> tuple[float, float, float]:
-        ends = (0, samples), (0, samples // 2), (samples // 2, samples)
-        whole, one, other = (loss_of(first, last, seed) for first, last in ends)
+    def losses(split: tuple[int, int, int], seed: int) -> tuple[float, float, float]:
+        first, middle, last = split
+        ends = (first, last), (first, middle), (middle, last)
+        whole, one, other = (loss_of(*each, seed) for each in ends)
         return whole, one, other
+
+    halves = (0, size // 2, size)
 
     modes = [(module, module.training) for module in model.modules()]
     try:
         with discarding(model, device), torch.no_grad(), Alone():  # type: ignore[no-untyped-call]  # torch
             model.eval()  # without dropout; BatchNorm takes one sample
-            is_sum = all(_adds(*losses(samples, seed)) for seed in _SEEDS for samples in (2, size))
-            whole, one, other = losses(size, 0) if is_sum else (0.0, 0.0, 0.0)
+            is_sum = all(_adds(*losses(split, seed)) for seed in _SEEDS for split in (*_FEW, halves))
+            whole, one, other = losses(halves, 0) if is_sum else (0.0, 0.0, 0.0)
     except Exception:  # noqa: BLE001  the user's code, with a part of a batch: the whole one is what counts
         return ""
     finally:
@@ -72,7 +76,7 @@ def sum_warning(
 
 
 def _adds(whole: float, one: float, other: float) -> bool:
-    """Whether a loss is the sum of those of its halves. Any mean of them is further from it by the smaller
+    """Whether a loss is the sum of those of its parts. Any mean of them is further from it by the smaller
     one, or more."""
     small, large = sorted((abs(one), abs(other)))
     return one * other > 0 and small > _LEAST * max(1, large) and abs(whole - one - other) < 0.1 * small

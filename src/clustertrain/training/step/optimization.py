@@ -136,7 +136,9 @@ class Optimization:
 
     def _scale_gradients(self, factor: float | torch.Tensor) -> None:
         gradients = [local(each.grad) for each in self._optimized if each.grad is not None]
-        if gradients and isinstance(factor, torch.Tensor):
+        if not gradients:  # those of the optimizer have none in this step
+            return
+        if isinstance(factor, torch.Tensor):
             factor = factor.to(gradients[0].dtype)  # of one type they are multiplied in one kernel
         torch._foreach_mul_(gradients, factor)
 
