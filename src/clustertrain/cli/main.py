@@ -123,10 +123,9 @@ def init(folder: str) -> None:
 def import_(source: tuple[str, ...], output: str) -> None:
     """Write a job file that starts what another launcher starts.
 
-    FILE is a shell script for sbatch or for one machine, a PyTorchJob, TrainJob or RayJob, or a Python
-    program with mp.spawn. COMMAND is a line of torchrun, accelerate, deepspeed, mpirun, horovodrun, srun or
-    python. Comments in the job file say what was kept, what clustertrain does by itself, and what has no
-    counterpart.
+    FILE is a script for sbatch with one launch line. COMMAND is such a line: torchrun, accelerate launch,
+    python -m torch.distributed.run, or srun with one of them or with python. Comments in the job file list
+    what is not in it.
     """
     from clustertrain.cli.import_job import write_job
 
