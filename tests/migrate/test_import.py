@@ -72,7 +72,7 @@ srun torchrun \\
 """
 TYPES = """\
 #!/bin/bash -l
-#SBATCH -N 2                      # two nodes
+#SBATCH -N 2                      # two nodes, with gpus each
 #SBATCH --gpus-per-node=h100:2
 #SBATCH --ntasks-per-node 1
 #SBATCH --cpus-per-task 24
@@ -249,7 +249,8 @@ def test_no_secret_is_copied():
         f"DB_PASSWORD={secrets[2]} ./migrate.sh",
         f"wandb login {secrets[3]}",
         f"source setup.sh https://example.org?x={secrets[4]}",
-        f"AWS_SECRET_ACCESS_KEY={secrets[5]} torchrun train.py --hub_token {secrets[6]} --pad_token '<p>'",
+        f"AWS_SECRET_ACCESS_KEY={secrets[5]} torchrun train.py --hub_token {secrets[6]} --pad_token '<p>' "
+        + secrets[4],
     ]
     Path("a.sh").write_text("\n".join(lines))
     done = CliRunner().invoke(main, ["import", "a.sh"])
@@ -285,7 +286,7 @@ def test_the_example_prints_what_the_page_shows():
     [
         ("#SBATCH -N 2\npython prepare.py\n", "a.sh: launch lines found: none"),
         ("srun python a.py\n\ntorchrun b.py && torchrun c.py\n", "a.sh: launch lines found: 1, 3, 3"),
-        ("torchrun $SCRIPT --lr 1\n", "the name of the script is not in the file: $SCRIPT"),
+        ("\ntorchrun $SCRIPT --lr 1\n", "line 2: the name of the script is not there: $SCRIPT"),
         ("", "a.sh: launch lines found: none"),
     ],
 )

@@ -53,7 +53,7 @@ class Found:
     def leave_out(self, text: str, why: str = "") -> None:
         """Say that a piece is not in the job file."""
         if contains_secret(text):
-            text, why = f"{re.split(r'[= ]', text.removeprefix('export '))[0]}=…", _SECRET
+            text, why = "…", _SECRET
         place = f"line {self.line}: " if self.line else ""
         self.left_out.append(f"{place}{shortened(text, 100)}" + (f": {why}" if why else ""))
 
@@ -67,5 +67,4 @@ def contains_secret(text: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    is_switch = value.lower() in ("true", "false")
-    return (is_secret_text(name, value) or is_secret_key(name)) and not is_switch
+    return (is_secret_text(name, value) or is_secret_key(name)) and value.lower() not in ("true", "false")

@@ -26,7 +26,7 @@ def launch_of(words: list[str], line: int) -> Found | None:
     Raises:
         JobError: the name of the script is not there.
     """
-    found, command = Found(line=line), list(words)
+    found, command = Found(line=line), [*words]
     while command and (assigned := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", command[0], re.DOTALL)):
         _set_variable(assigned[1], assigned[2], found)
         del command[0]
@@ -55,7 +55,8 @@ def _launched(name: str, words: list[str], found: Found) -> Found:
     is_accelerate = name == "accelerate"
     found.sizes["launcher"] = "gpu" if is_accelerate else 1  # processes of a node without an option
     rest = read_options(words, ACCELERATE if is_accelerate else TORCHRUN, found)
-    if name == "torch.distributed.launch" and not any("use" in word for word in words[: -len(rest)]):
+    options = " ".join(words[: -len(rest)]).replace("_", "-")
+    if name == "torch.distributed.launch" and "--use-env" not in options:
         found.leave_out(name, _LOCAL_RANK)
     return _program(rest, found, is_module=found.sizes.pop("is_module", False))
 
@@ -63,7 +64,7 @@ def _launched(name: str, words: list[str], found: Found) -> Found:
 def _program(words: list[str], found: Found, *, is_module: bool) -> Found:
     if not words or "$" in words[0]:
         what = shortened(words[0] if words else "the end of the command")
-        raise JobError(f"the name of the script is not in the file: {what}\nwrite it there")
+        raise JobError(f"line {found.line or 1}: the name of the script is not there: {what}\nwrite it there")
     found.set("module" if is_module else "script", words[0])
     args: list[str] = []
     rest = words[1:]

@@ -54,7 +54,7 @@ def found_in_script(path: Path) -> Found:
             words = re.sub(r"^#SBATCH|\s#.*|[\"']", "", line).split()
             for word in read_options(words, SBATCH, found):
                 found.leave_out(word)
-            if (kind := _GPU_TYPE.search(line)) is not None:
+            if (kind := _GPU_TYPE.search(" ".join(words))) is not None:
                 found.set("slurm.gpu_type", kind[1])
             continue
         commands = commands_of(_expanded(line, variables, found.sizes))
