@@ -18,12 +18,14 @@ from pathlib import Path
 def below(folder: Path) -> dict[Path, int]:
     """The modes of all paths, relative to the folder. What is mounted below it is not the run's: a checkout
     below /tmp, the folders of the test."""
-    found = {}
+    found, own = {}, folder.stat().st_dev
     for top, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not os.path.ismount(f"{top}/{name}")]
         for path in (Path(top, name) for name in (*folders, *files)):
             with contextlib.suppress(FileNotFoundError):  # removed while we looked
-                found[path.relative_to(folder)] = path.lstat().st_mode
+                status = path.lstat()
+                if status.st_dev == own:
+                    found[path.relative_to(folder)] = status.st_mode
+        folders[:] = [name for name in folders if Path(top, name).relative_to(folder) in found]
     return found
 
 
