@@ -7,8 +7,8 @@ s3: the same object from the same server, with `aws s3 cp`. http: the same objec
 with `curl`. tar: an archive of many small files on the disk, with `tar -x`. The server is versitygw on
 loopback, started by this script over files in the same folder. Each copy is a separate process, measured from
 start to end, so that all include their imports. `stage()` does more work: it computes and compares the
-sha256, records its progress for a resume, checks the members of an archive, and has all on disk (sync) when
-it returns. Peak RSS is that of the process. `--json` writes the seconds of each side.
+sha256, checks the members of an archive, and has all on disk (sync) when it returns. Peak RSS is that of the
+process. `--json` writes the seconds of each side.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 import pytest
 
-from clustertrain.staging import source
-from clustertrain.staging.source import Source
+from clustertrain.staging import fetch, source
 from web import serving
 
 
@@ -14,7 +13,7 @@ def no_pauses(monkeypatch):
 
 @pytest.fixture
 def half_a_second_of_retries(monkeypatch):
-    monkeypatch.setattr(Source, "retry_s", 0.5)
+    monkeypatch.setattr(fetch, "WEB_RETRY_S", 0.5)
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import pytest
 
 from clustertrain.errors import DataError
-from clustertrain.staging.fetch import fetch, open_source
+from clustertrain.staging.fetch import fetch
+from clustertrain.staging.part import Part
 from clustertrain.storage.location import Location
 from liars import server
 
@@ -18,8 +19,8 @@ EMPTY = b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 def get(answers, folder):
     with server(*answers) as (url, requests):
         location = Location("s3://bkt/k", endpoint=url.removesuffix("/f"), region="us-east-1", retry_s=0)
-        source = open_source(location)
-        part = fetch(source, folder, uri=location.uri, sha256=None, tick=lambda *_: None)
+        part = Part(folder, location.uri)
+        fetch(location, part, sha256=None, tick=lambda *_: None)
         return part.path.read_bytes(), requests
 
 

@@ -8,8 +8,9 @@ import re
 import pytest
 
 from clustertrain.errors import DataError, StorageError
-from clustertrain.staging import fetch as fetch_module
-from clustertrain.staging.fetch import fetch, open_source
+from clustertrain.staging import part as part_module
+from clustertrain.staging.fetch import fetch
+from clustertrain.staging.part import Part
 from clustertrain.storage.location import Location
 from liars import server
 
@@ -24,8 +25,9 @@ WHOLE = OK + LENGTH + b"\r\n" + BODY
 
 
 def get(url, folder, **options):
-    source = open_source(Location(url, **options))
-    return fetch(source, folder, uri=url, sha256=None, tick=lambda *_: None).path.read_bytes()
+    part = Part(folder, url)
+    fetch(Location(url, **options), part, sha256=None, tick=lambda *_: None)
+    return part.path.read_bytes()
 
 
 def refusal_of(url, folder, **options):
@@ -50,10 +52,10 @@ def test_a_length_that_is_no_number_is_refused_at_once(folder, length):
         (b"http://[::1", "is not a URL"),
         (b"http://h:99999/", "is not a URL"),
         (b"//[x]/", "is not a URL"),
-        (b"ftp://h/f", "no http(s) address"),
-        (b"file:///etc/passwd", "no http(s) address"),
-        (b"javascript:alert(1)", "no http(s) address"),
-        (b"javascript:\x1b[31m", "no http(s) address"),
+        (b"ftp://h/f", "is not a URL"),
+        (b"file:///etc/passwd", "is not a URL"),
+        (b"javascript:alert(1)", "is not a URL"),
+        (b"javascript:\x1b[31m", "is not a URL"),
         (b"/f", "more than 10 redirects"),
         (b"http://" + b"x" * 70 + b".example/", "is not a URL"),
     ],
@@ -146,7 +148,7 @@ def test_the_time_limit_names_the_reason_of_the_last_try(folder):
 
 
 def test_a_body_without_a_length_does_not_fill_the_disk(folder, monkeypatch):
-    monkeypatch.setattr(fetch_module, "_KEPT_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr(part_module, "_KEPT_FREE_BYTES", 1 << 62)
     answer = endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"400\r\n" + b"x" * 1024 + b"\r\n")
     with server(answer) as (url, _), pytest.raises(StorageError, match="sends no length"):
         get(url, folder)
@@ -193,17 +195,17 @@ class TestEncodings:
         packed = gzip.compress(TEXT) + gzip.compress(BODY)
         with server(self.ANSWER % (len(packed), packed)) as (url, _):
             assert get(url, folder) == TEXT + BODY
-        (folder / "progress").unlink(missing_ok=True)
+        (folder / "download").unlink(missing_ok=True)
         cut = packed[:-9]
         with server(self.ANSWER % (len(cut), cut)) as (url, _):
             assert "Compressed file ended before" in refusal_of(url, folder)
 
     def test_a_bomb_does_not_fill_the_disk(self, folder, monkeypatch):
-        monkeypatch.setattr(fetch_module, "_KEPT_FREE_BYTES", 1 << 62)
+        monkeypatch.setattr(part_module, "_KEPT_FREE_BYTES", 1 << 62)
         packed = gzip.compress(bytes(300 << 20), 1)
         with server(self.ANSWER % (len(packed), packed)) as (url, _), pytest.raises(StorageError):
             get(url, folder)
-        assert (folder / "download").stat().st_size < 80 << 20
+        assert (folder / "download.part").stat().st_size < 80 << 20
 
     def test_a_file_that_is_compressed_itself_stays_so(self, folder):
         """Many servers send .gz files with this header."""
@@ -238,7 +240,7 @@ def test_a_proxy_is_used_and_its_lies_are_readable(folder, monkeypatch, half_a_s
         assert get("http://data.example/f", folder) == BODY
     assert requests[0].startswith("GET http://data.example/f HTTP/1.1")
     assert "proxy-authorization: Basic bWU6c0BjcmV0".lower() in requests[0].lower()
-    (folder / "progress").unlink(missing_ok=True)
+    (folder / "download").unlink(missing_ok=True)
     with server(b"HTTP/1.1 407 \x1b[31m\r\n\r\n") as (url, _):
         monkeypatch.setenv("https_proxy", url.removesuffix("/f"))
         assert "407" in refusal_of("https://data.example/f", folder)

@@ -13,12 +13,11 @@ import pytest
 from clustertrain.errors import DataError
 from clustertrain.job.file import parse_job
 from clustertrain.staging import source
-from clustertrain.staging.source import Source
 from clustertrain.storage.location import Location
 from clustertrain.training.data.shards import Shards, set_opener
 from clustertrain.training.data.tar_shard import open_local
 from clustertrain.worker.code.build_task import make_task
-from clustertrain.worker.data import shard_index
+from clustertrain.worker.data import shard_index, shard_source
 from clustertrain.worker.data.shard_source import ShardOpener
 from liars import server
 from training.streamed import Regression, write_shards
@@ -58,8 +57,7 @@ def test_shards_of_a_web_server_are_read_once_and_resumed_after_a_cut(web, readi
     shards = Shards(f"{web.url}/part-{{000..001}}.tar", index=INDEX)
     web.answers = [Answer(cut_after=5000), Answer(cut_after=3000)]
     assert ids(shards) == list(range(60))
-    last = len(web.files["/part-000.tar"]) - 1
-    assert web.ranges == [None, f"bytes=5000-{last}", f"bytes=8000-{last}", None]
+    assert web.ranges == [None, "bytes=5000-", "bytes=8000-", None]
 
 
 def test_a_shard_that_the_server_compresses_is_read_whole(reading, folder):
@@ -84,11 +82,11 @@ def test_a_server_that_sends_another_range_sends_the_bytes_again(web, reading):
     reading(Location("runs"))
     web.answers = [Answer(cut_after=5000), Answer(shift=7)]
     assert ids(Shards(f"{web.url}/part-000.tar", index=INDEX)) == list(range(30))
-    assert web.ranges == [None, f"bytes=5000-{len(web.files['/part-000.tar']) - 1}", None]
+    assert web.ranges == [None, "bytes=5000-", None]
 
 
 def test_a_shard_that_always_ends_early_is_an_error_with_its_name_and_byte(web, reading, monkeypatch):
-    monkeypatch.setattr(Source, "retry_s", 0.5)
+    monkeypatch.setattr(shard_source, "WEB_RETRY_S", 0.5)
     reading(Location("runs"))
     web.answers = [Answer(cut_after=5000), *[Answer(cut_after=0) for _ in range(1000)]]
     with pytest.raises(DataError) as error:

@@ -12,5 +12,5 @@ explain.py      `clustertrain explain` and `clustertrain stacks`
 checkpoints.py  `clustertrain ckpt`: list, verify and export checkpoints
 report.py       `clustertrain report` and `clustertrain watch`
 json_reference.py  the tables and schemas of docs/json.md, from the classes that are printed
-data.py         `clustertrain data`: list, fetch, verify and remove data sets
+data.py         `clustertrain data`: list, fetch and remove data sets
 """

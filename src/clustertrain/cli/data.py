@@ -1,11 +1,10 @@
-"""The commands `clustertrain data`: list, fetch, verify and remove the data sets of a job.
+"""The commands `clustertrain data`: list, fetch and remove the data sets of a job.
 
 Nothing here loads torch or ray.
 """
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -22,14 +21,9 @@ from clustertrain.launchers.listing import statuses_of
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import read_files, runs_of
-from clustertrain.regular_file import open_file
-from clustertrain.run.command_line import CommandLine
 from clustertrain.run.recorded_job import job_of
 from clustertrain.staging.entry import Entry, data_folder, local_folder
-from clustertrain.staging.folder_digest import contents_of
 from clustertrain.staging.lease import Contender
-from clustertrain.staging.marker import Marker
-from clustertrain.staging.partial_file import read_progress
 from clustertrain.staging.source import masked
 from clustertrain.staging.stage import stage
 from clustertrain.storage import open_store
@@ -84,7 +78,6 @@ class DataState:
         per: cluster or node, where each has its own copy.
         state: in place, ready, partial, absent, or missing: its source is not there.
         size_bytes: what is staged of it.
-        total_bytes: what there is to stage, if the source says so.
         source: its URI, without credentials.
         where: the file or folder; null if there is none yet.
         error: why it is missing.
@@ -95,7 +88,6 @@ class DataState:
     state: str
     source: str
     size_bytes: int | None = None
-    total_bytes: int | None = None
     where: str | None = None
     error: str | None = None
 
@@ -107,20 +99,14 @@ def list_data(sets: list[DataSet]) -> list[str]:
     rows = [("NAME", "PER", "STATE", "SIZE", "FROM", "WHERE")]
     for each in map(_state, sets):
         where = each.error or each.where or "-"
-        rows.append((each.name, each.per, each.state, _size(each), each.source, where))
+        size = "-" if each.size_bytes is None else size_text(each.size_bytes)
+        rows.append((each.name, each.per, each.state, size, each.source, where))
     return aligned(rows)
 
 
 def data_json(sets: list[DataSet]) -> list[str]:
     """The same as one JSON array."""
     return [as_json([*map(_state, sets)])]
-
-
-def _size(each: DataState) -> str:
-    if each.size_bytes is None:
-        return "-"
-    total = size_text(each.total_bytes) if each.total_bytes is not None else "?"
-    return size_text(each.size_bytes) + (f" of {total}" if each.state == "partial" else "")
 
 
 def _state(each: DataSet) -> DataState:
@@ -133,14 +119,10 @@ def _state(each: DataSet) -> DataState:
     except DataError as error:
         return state("missing", error=str(error).splitlines()[0])
     if found is not None:
-        size = found.size_bytes
-        return state("ready", size_bytes=size, total_bytes=size, where=str(found.path))
-    parts = [part for path in entry.parts() if (part := read_progress(path)) is not None]
-    if not parts:
+        return state("ready", size_bytes=found.size_bytes, where=str(found.path))
+    if not (parts := entry.parts()):
         return state("absent")
-    most = max(parts, key=lambda part: part.size_bytes)
-    total = most.total_bytes
-    return state("partial", size_bytes=most.size_bytes, total_bytes=total, where=str(entry.into))
+    return state("partial", size_bytes=max(map(_bytes_below, parts)), where=str(entry.into))
 
 
 def fetch_data(sets: list[DataSet], echo: Callable[[str], None]) -> None:
@@ -188,62 +170,6 @@ class _ProgressLines:
             line += f", {size_text(per_s)}/s"
             line += f", {time_text((total - done) / per_s)} left" if total is not None else ""
         return line
-
-
-def verify_data(sets: list[DataSet], command: CommandLine) -> Iterator[str]:
-    """Read every byte of the staged data sets; yields a line for each. `command` names the job.
-
-    Raises:
-        DataError: at the end, if any of them differs from what was staged.
-    """
-    differ = []
-    for each in sets:
-        if local_folder(each.location) is not None:
-            yield f"{each.name}  used in place; there is nothing to compare it with"
-            continue
-        entry = each.entry()
-        if not entry.folder.exists():
-            yield f"{each.name}  absent"
-            continue
-        wrong, size_bytes = _difference(entry)
-        if wrong is None:
-            yield f"{each.name}  whole, {size_text(size_bytes)}"
-        else:
-            differ.append(each.name)
-            yield f"{each.name}  differs: {wrong}"
-    if differ:
-        names = ", ".join(differ)
-        evict = ", ".join(f"`{command.of('data evict', name)}`" for name in differ)
-        raise DataError(
-            f"{len(differ)} of the data sets differ from what was staged: {names}.\n"
-            f"Remove them with {evict}, and the next start fetches them again."
-        )
-
-
-def _difference(entry: Entry) -> tuple[str | None, int]:
-    """The first difference from READY.json, or None, and the bytes recorded in READY.json."""
-    path = entry.content(entry.folder)
-    try:
-        marker = entry.marker()
-        for name, has, had in _measured(path, marker):
-            if has != had:
-                return f"{path} has {name} {has}, but {name} {had} was staged", marker.bytes
-    except FileNotFoundError as error:
-        return f"{error.filename} does not exist", 0
-    except OSError as error:
-        raise refused(Path(error.filename or path), "read", error) from error
-    return None, marker.bytes
-
-
-def _measured(path: Path, marker: Marker) -> list[tuple[str, int | str, int | str]]:
-    """What is compared: its name, what is there now, and what was staged."""
-    if marker.extract:
-        found = contents_of(path)
-        of_folder = ("digest", f"{found.digest:064x}", marker.digest)
-        return [("files", found.files, marker.files), ("bytes", found.size_bytes, marker.bytes), of_folder]
-    with open_file(path) as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return [("bytes", file.tell(), marker.bytes), ("sha256", sha256, marker.sha256)]
 
 
 def evict_data(job: Job, sets: list[DataSet], *, force: bool) -> Iterator[str]:

@@ -599,7 +599,7 @@ def ckpt_export(named: Named, *, name: str | None, output: str, best: bool, send
 
 @main.group()
 def data() -> None:
-    """List, fetch, verify and remove the data sets of a job."""
+    """List, fetch and remove the data sets of a job."""
 
 
 @data.command("ls")
@@ -624,18 +624,6 @@ def data_fetch(named: Named, name: str | None) -> None:
 
     if (job := job_here(named, "data fetch", name)) is not None:
         fetch_data(data_sets(job, name), click.echo)
-
-
-@data.command("verify")
-@names_run
-@DATA_NAME
-def data_verify(named: Named, name: str | None) -> None:
-    """Read every byte of the staged data sets; exit 4 on a difference."""
-    from clustertrain.cli.data import data_sets, verify_data
-    from clustertrain.run.command_line import typed
-
-    if (job := job_here(named, "data verify", name)) is not None:
-        echo_lines(verify_data(data_sets(job, name), typed("run", named.target, named.sets)))
 
 
 @data.command("evict")

@@ -143,10 +143,6 @@ def unpack(archive: Path, into: Path) -> None:
         StorageError: it cannot be written.
     """
     extract(archive, into)
-    with tarfile.open(archive, "r:gz") as members:  # extract() has checked every name of it
-        for member in members:
-            if member.isreg() and member.mode & _RUN:
-                (into / member.name).chmod(0o755)
 
 
 def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[Entry]:

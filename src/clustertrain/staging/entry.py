@@ -3,8 +3,7 @@
     <into>/<key>/READY.json       description and source; written last
     <into>/<key>/content/         the file under its own name, or the unpacked folder
     <into>/.leases/<key>.<n>      the process that fetches it (lease.py)
-    <into>/.<key>.<token>.part/   the partial download of one holder, which the next one continues
-                                  (partial_file.py)
+    <into>/.<key>.<token>.part/   the partial download of one holder, which the next one continues (part.py)
 
 The key identifies the content: by the sha256 if the job gives one, wherever the bytes come from; by path,
 size and modification times for a local file without one, so that a changed file is another data set; only by
@@ -23,8 +22,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clustertrain.node.user_folders import node_data_folder
-from clustertrain.staging.local_file import missing
 from clustertrain.staging.marker import Marker, read_marker
+from clustertrain.staging.source import missing
 from clustertrain.storage.location import Location, local_path
 
 MARKER = "READY.json"

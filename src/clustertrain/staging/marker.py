@@ -10,7 +10,6 @@ from pathlib import Path
 from clustertrain.errors import DataError
 from clustertrain.record_file import encoded, json_object, typed
 from clustertrain.regular_file import read_file
-from clustertrain.staging.folder_digest import Contents
 from clustertrain.units import shortened
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -26,8 +25,6 @@ class Marker:
         bytes: of the file, or of all unpacked files.
         extract: whether the file was unpacked.
         written_at: in unix seconds.
-        files: their number, of an unpacked archive.
-        digest: of an unpacked archive (folder_digest.py).
     """
 
     uri: str
@@ -35,13 +32,6 @@ class Marker:
     bytes: int
     extract: bool
     written_at: float
-    files: int = -1
-    digest: str = ""
-
-    @classmethod
-    def of_archive(cls, uri: str, sha256: str, contents: Contents, written_at: float) -> Marker:
-        digest = f"{contents.digest:064x}"
-        return cls(uri, sha256, contents.size_bytes, True, written_at, contents.files, digest)
 
     def write(self, path: Path) -> None:
         """Write the file, which does not exist yet, and sync it."""
@@ -69,9 +59,7 @@ def read_marker(path: Path) -> Marker:
 
 
 def _check(marker: Marker) -> None:
-    for name in ("bytes", "files") if marker.extract else ("bytes",):
-        if getattr(marker, name) < 0:
-            raise ValueError(f"{name} is {getattr(marker, name)}, not a number of {name}")
-    for name in ("sha256", "digest") if marker.extract else ("sha256",):
-        if not _SHA256.fullmatch(getattr(marker, name)):
-            raise ValueError(f"{name} is {getattr(marker, name)!r}, not a sha256")
+    if marker.bytes < 0:
+        raise ValueError(f"bytes is {marker.bytes}, not a number of bytes")
+    if not _SHA256.fullmatch(marker.sha256):
+        raise ValueError(f"sha256 is {marker.sha256!r}, not a sha256")

@@ -1,68 +1,61 @@
-"""An object on S3 as a source: ranged GETs that name the version (ETag)."""
+"""An object on S3, which boto3 downloads in several parts at the same time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from functools import partial
 
-from clustertrain.errors import DataError, StorageError
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Source, Stream
+from boto3.exceptions import RetriesExceededError
+from botocore.exceptions import BotoCoreError, ClientError
+from s3transfer.exceptions import S3DownloadFailedError
+
+from clustertrain.errors import DataError
+from clustertrain.staging.part import Part
+from clustertrain.staging.source import CutShort
 from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import (
-    connect,
-    explained,
-    http_status_of,
-    is_transient,
-    value_text,
-    with_new_credentials,
-)
+from clustertrain.storage.s3_client import connect, explained, is_transient, value_text, with_new_credentials
 from clustertrain.units import shortened
 
-
-class S3Source(Source):
-    """One object. The first answer contains its properties, so no HEAD and no second permission is needed."""
-
-    def __init__(self, location: Location) -> None:
-        if not location.bucket_and_key[1] or location.uri.endswith("/"):
-            raise DataError(
-                f"{location.uri} is a prefix, not an object; a data set on S3 is one object.\n"
-                "Pack them into one archive (tar) and set extract: true, or give the key of one object."
-            )
-        self._location, self.retry_s = location, location.retry_s
-
-    def read_range(self, offset: int, end: int, validator: str | None) -> Stream:
-        requested = f"{offset}-{end - 1}"
-        request = {} if validator is None else {"Range": f"bytes={requested}", "IfMatch": validator}
-        answer = self._get(request)
-        body, etag, sent = answer["Body"], answer.get("ETag"), answer.get("ContentRange", "")
-        if not request and not sent:
-            return Stream(_blocks(body), body.close, answer["ContentLength"], etag)
-        if not request or etag != validator or not sent.startswith(f"bytes {requested}/"):
-            body.close()
-            wanted = f"bytes {requested} of version {validator}" if request else "the whole object"
-            raise NotThatRange(f"the server sent {shortened(f'{sent} of version {etag}')}, not {wanted}")
-        return Stream(_blocks(body), body.close, None, etag)
-
-    def _get(self, request: dict[str, str]) -> Any:
-        bucket, key = self._location.bucket_and_key
-        try:
-            return with_new_credentials(
-                lambda: connect(self._location).get_object(Bucket=bucket, Key=key, **request)
-            )
-        except StorageError as error:
-            raise DataError(str(error)) from error
-        except Exception as error:
-            if is_transient(error):
-                raise CutShort(value_text(error)) from error
-            if request and http_status_of(error) in (412, 416):
-                raise NotThatRange("it changed during the download") from error
-            raise DataError(str(explained(self._location, "GET", key, error))) from error
+_TRIES = 5  # of a request of one part; then the object begins anew
 
 
-def _blocks(body: Any) -> Iterator[bytes]:
+def receive(location: Location, part: Part) -> None:
+    """Receive an object.
+
+    Raises:
+        CutShort: a transient error.
+        DataError: a permanent error: there is no such object, or access is refused.
+        StorageError: it does not fit on the disk.
+    """
+    bucket, key = location.bucket_and_key
+    if not key or location.uri.endswith("/"):
+        raise DataError(
+            f"{location.uri} is a prefix, not an object; a data set on S3 is one object.\n"
+            "Pack them into one archive (tar) and set extract: true, or give the key of one object."
+        )
+    with explained_errors(location):
+        # For the length, and the reason of a refusal, which the answer to a HEAD would not have.
+        whole = with_new_credentials(partial(connect(location).get_object, Bucket=bucket, Key=key))
+        whole["Body"].close()
+        if sent := whole.get("ContentRange"):
+            sent = shortened(f"{sent} of version {whole.get('ETag')}")
+            raise CutShort(f"the server sent {sent}, not the whole object")
+        part.begin(None, whole["ContentLength"])
+        client = connect(location, _TRIES)
+        client.download_file(bucket, key, str(part.first), Callback=part.count)
+    part.end()
+
+
+@contextmanager
+def explained_errors(location: Location) -> Iterator[None]:
+    """Turns the errors of boto3 into CutShort and DataError."""
     try:
-        yield from body.iter_chunks(CHUNK_BYTES)
+        yield
     except Exception as error:
-        if not is_transient(error) and not isinstance(error, OSError):
-            raise
-        raise CutShort(value_text(error)) from error
+        cause = error.last_exception if isinstance(error, RetriesExceededError) else error
+        if is_transient(cause) or isinstance(error, S3DownloadFailedError):  # the latter: it has changed
+            raise CutShort(value_text(cause)) from error
+        if isinstance(error, ClientError | BotoCoreError):
+            raise DataError(str(explained(location, "GET", location.bucket_and_key[1], error))) from error
+        raise

@@ -1,20 +1,20 @@
-"""A source of bytes: it opens at any byte of a known version, and a transfer may be cut and tried again."""
+"""What the sources of data have in common: transient errors, their retries, and what messages may show."""
 
 from __future__ import annotations
 
-import math
+import os
 import random
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from clustertrain.errors import DataError
+from clustertrain.storage.posix import refused
 from clustertrain.units import shortened
 
 CHUNK_BYTES = 1 << 19  # of a block; small enough for the CPU's cache
 BACKOFF_S = 1.0  # grows with the time for which there was no new byte
+WEB_RETRY_S = 60.0
 _LONGEST_BACKOFF_S = 20.0
 
 
@@ -26,61 +26,14 @@ class CutShort(Exception):
         self.retry_after_s = retry_after_s
 
 
-class NotThatRange(CutShort):
-    """The source has another version, or sends no ranges: the file has to be read anew."""
-
-
-@dataclass(frozen=True)
-class Stream:
-    """Bytes of a source.
-
-    Attributes:
-        blocks: the bytes, each block as soon as it has arrived. Raises CutShort if the connection broke or
-            timed out; a source that ends early may also only stop.
-        total_bytes: the length of the whole file, if it was requested and the source knows it.
-        validator: identifies the version of the bytes. It is None if the source has no versions,
-            or gives no length.
-        has_ranges: the source says that it serves any range of them. Otherwise a cut transfer restarts.
-    """
-
-    blocks: Iterator[bytes]
-    close: Callable[[], None]
-    total_bytes: int | None
-    validator: str | None
-    has_ranges: bool = True
-
-
-class Source(ABC):
-    """The source of a file.
-
-    Attributes:
-        retry_s: how long transient errors are retried without a new byte.
-        timeout_s: how long a download may take in all.
-    """
-
-    retry_s: float = 60.0
-    timeout_s: float = math.inf
-
-    @abstractmethod
-    def read_range(self, offset: int, end: int, validator: str | None) -> Stream:
-        """A stream of the bytes from `offset` to `end` of the version `validator`; if that is None, of the
-        whole file in its current version.
-
-        Raises:
-            NotThatRange: the source does not send that range of that version.
-            CutShort: a transient error.
-            DataError: a permanent error: the file does not exist or access is refused.
-        """
-
-
 class Retries:
-    """The retries of one file. They end after `retry_s` of the source without a new byte from any stream.
+    """The retries of one file. They end after `retry_s` without a new byte.
 
     Retry libraries count the tries of one call.
     """
 
-    def __init__(self, source: Source, uri: str) -> None:
-        self._retry_s, self._uri = source.retry_s, uri
+    def __init__(self, retry_s: float, uri: str) -> None:
+        self._retry_s, self._uri = retry_s, uri
         self._most_bytes, self._since = -1, 0.0
 
     def pause_s(self, cut: CutShort, done_bytes: int) -> float:
@@ -116,3 +69,13 @@ def masked(uri: str) -> str:
     host = "***@" + parts.netloc.rpartition("@")[2] if "@" in parts.netloc else parts.netloc
     shown = urlunsplit((parts.scheme, host, parts.path, "…" if parts.query else "", ""))
     return shown if shown.isprintable() else repr(shown)[1:-1]
+
+
+def missing(path: Path, error: OSError) -> DataError:
+    """The DataError for local data that cannot be opened."""
+    if isinstance(error, FileNotFoundError):
+        return DataError(
+            f"{path} does not exist on {os.uname().nodename} (working directory: {Path.cwd()}).\n"
+            "Correct the path, or put the data on a path that every node sees."
+        )
+    return DataError(str(refused(path, "read", error)))

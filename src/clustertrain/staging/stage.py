@@ -20,10 +20,10 @@ from typing import Any
 from clustertrain.errors import DataError, RunStopped, StorageError
 from clustertrain.staging.archive import extract as extract_archive
 from clustertrain.staging.entry import MARKER, Entry, local_folder
-from clustertrain.staging.fetch import Fetched, fetch, open_source
+from clustertrain.staging.fetch import fetch
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
 from clustertrain.staging.marker import Marker
-from clustertrain.staging.partial_file import Tick, copy_part, forget, read_progress
+from clustertrain.staging.part import Part, Tick
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused
@@ -109,71 +109,70 @@ def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
         if is_there:  # a marker without its content, or content that was cut
             lease.check()
             remove_tree(entry.folder)
-        tick = report.ticker("download", lease)
-        _adopt(entry, lease, work, tick)
-        source = open_source(entry.location)
-        fetched = fetch(
-            source, work, uri=entry.location.uri, sha256=entry.sha256, tick=tick, on_cut=report.failed_try
-        )
-        _arrange(entry, fetched, work / "whole", report.ticker("extract", lease))
+        _take_over(entry, lease, work)
+        part, tick = Part(work, masked(entry.location.uri)), report.ticker("download", lease)
+        sha256 = fetch(entry.location, part, sha256=entry.sha256, tick=tick, on_cut=report.failed_try)
+        _arrange(entry, part, sha256, work / "whole", report.ticker("extract", lease))
         lease.check()
         _publish(entry, work / "whole")
     except (OSError, StorageError) as error:
         lease.check()  # if the lease is lost, the next holder removes the files
         shutil.rmtree(work / "whole", ignore_errors=True)  # a disk that it filled must not stay full
         if isinstance(error.__cause__ or error, FileNotFoundError) and not work.exists():
-            raise LeaseLost(f"{work} was removed by an earlier holder, which had been stopped.") from error
+            raise _removed(work) from error
         if isinstance(error, StorageError):
             raise
         raise refused(Path(error.filename or work), "written", error) from error
     finally:
-        if lease.is_lost or read_progress(work) is None:  # otherwise the next holder resumes from them
+        if lease.is_lost or not Part(work, "").can_go_on:  # otherwise the next holder resumes from them
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _adopt(entry: Entry, lease: Lease, work: Path, tick: Tick) -> None:
-    """Create `work` from the largest partial download of the earlier holders, and remove the others.
+def _take_over(entry: Entry, lease: Lease, work: Path) -> None:
+    """Create `work` from the download of the last holder if that has certainly ended, and remove the others.
 
-    The folder of a holder that has ended is renamed. The folder of a holder that may only be stopped, and may
-    continue to write, is copied: no other process may write to files that are published.
+    A holder that was only stopped finds its folder gone, and cannot publish half of it.
     """
     others = [path for path in entry.parts() if path != work]
-    found = {path: progress for path in others if (progress := read_progress(path)) is not None}
-    best = max(found, key=lambda path: found[path].size_bytes, default=None)
-    if best is not None and lease.ended_token is not None and best == entry.part(lease.ended_token):
-        best.rename(work)
+    if lease.ended_token is not None and (ended := entry.part(lease.ended_token)) in others:
+        ended.rename(work)
     else:
         work.mkdir()
-        if best is not None:
-            copy_part(best, work, tick)
     for path in others:
-        # A holder that was only stopped finds its folder gone, and cannot publish half of it.
         doomed = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
         with suppress(OSError):
             shutil.rmtree(path.rename(doomed), ignore_errors=True)
 
 
-def _arrange(entry: Entry, fetched: Fetched, whole: Path, tick: Tick) -> None:
+def _arrange(entry: Entry, part: Part, sha256: str, whole: Path, tick: Tick) -> None:
     """Create the folder in its final form: the content, then the marker."""
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
-    uri, path = masked(entry.location.uri), fetched.path
+    uri, content = masked(entry.location.uri), entry.content(whole)
     if entry.extract:
         try:
-            contents = extract_archive(path, entry.content(whole), tick=tick)
+            size_bytes = extract_archive(part.path, content, tick=tick)
         except DataError as error:
-            forget(path.parent)  # this archive is unusable; the next start downloads it again
-            raise DataError(str(error).replace(path.name, uri, 1)) from error
-        marker = Marker.of_archive(uri, fetched.sha256, contents, time.time())
+            part.path.unlink()  # this archive is unusable; the next start downloads it again
+            raise DataError(str(error).replace(part.path.name, uri, 1)) from error
+        if (
+            not part.path.exists()
+        ):  # the libraries make the folders above a member: they would hide the removal
+            raise _removed(whole.parent)
     else:
-        entry.content(whole).parent.mkdir()
-        marker = Marker(uri, fetched.sha256, fetched.size_bytes, False, time.time())
+        content.parent.mkdir()
+        size_bytes = part.path.stat().st_size
     _sync_file_system(whole)  # one call, because there may be a million files
-    marker.write(whole / MARKER)
-    forget(path.parent)
-    if not entry.extract:  # a rename, because BeeGFS and AFS have links within one folder only
-        path.rename(entry.content(whole))
-        fsync_folder(entry.content(whole).parent)
+    Marker(uri, sha256, size_bytes, entry.extract, time.time()).write(whole / MARKER)
+    if entry.extract:
+        part.path.unlink()
+    else:  # a rename, because BeeGFS and AFS have links within one folder only
+        part.path.rename(content)
+        fsync_folder(content.parent)
+
+
+def _removed(work: Path) -> LeaseLost:
+    return LeaseLost(f"{work} was removed by an earlier holder, which had been stopped.")
 
 
 def _publish(entry: Entry, whole: Path) -> None:

@@ -1,7 +1,8 @@
 """The S3 client: one for each location of a process, and the classification of its errors.
 
 Transient errors (5xx, 429, a broken connection, a timeout) are retried with growing pauses for
-`Location.retry_s`; boto3's own retries count tries, not time, and give up after seconds, so they are off. A
+`Location.retry_s`; boto3's own retries count tries, not time, and give up after seconds, so they are off
+where a caller retries. A
 permanent error becomes a StorageError that names the action, the key, the HTTP status and the likely cause.
 """
 
@@ -82,25 +83,28 @@ _CAUSES = {
 }
 
 
-def connect(location: Location) -> Any:
-    """The boto3 client for a location; one per server and process, shared by its threads.
+def connect(location: Location, tries: int = 1) -> Any:
+    """The boto3 client for a location; one per server and process, shared by its threads. It sends a request
+    up to `tries` times.
 
     Raises:
         StorageError: the profile does not exist.
     """
     # By pid, because a forked child must not use the connections of its parent.
-    return _client(location.endpoint, location.region, location.profile, location.addressing, os.getpid())
+    server = (location.endpoint, location.region, location.profile, location.addressing)
+    return _client(server, tries, os.getpid())
 
 
 @cache
-def _client(endpoint: str | None, region: str | None, profile: str | None, addressing: str, pid: int) -> Any:
+def _client(server: tuple[str | None, ...], tries: int, pid: int) -> Any:
     import boto3
     from botocore.config import Config
 
+    endpoint, region, profile, addressing = server
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=READ_TIMEOUT_S,
-        retries={"total_max_attempts": 1, "mode": "standard"},
+        retries={"total_max_attempts": tries, "mode": "standard"},
         max_pool_connections=16,
         s3={"addressing_style": addressing},
         # Some servers refuse the checksums that clients add by default; here are Content-MD5 and sha256.

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
 from clustertrain.errors import DataError
-from clustertrain.staging.fetch import open_source
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, NotThatRange, Retries, Source, masked
-from clustertrain.storage.location import Location
+from clustertrain.staging.source import CHUNK_BYTES, WEB_RETRY_S, CutShort, Retries, masked
+from clustertrain.storage.location import Location, local_path
 from clustertrain.training.data.tar_shard import open_local
 
 
@@ -38,7 +37,10 @@ class ShardOpener:
         """
         if "://" not in name:
             return open_local(name)
-        remote = _Remote(_blocks(open_source(self.location_of(name)), name))
+        location = self.location_of(name)
+        if not (location.is_s3 or location.is_http):
+            return open_local(str(local_path(name, what="shards")))
+        remote = _Remote(_blocks(location))
         return cast(BinaryIO, io.BufferedReader(remote, CHUNK_BYTES))
 
     def location_of(self, name: str) -> Location:
@@ -66,18 +68,30 @@ class _Remote(io.RawIOBase):
         super().close()
 
 
-def _blocks(source: Source, uri: str) -> Generator[bytes]:
-    """The bytes of a source from start to end, over any number of connections."""
-    retries, at = Retries(source, uri), 0
-    validator, total_bytes = None, None
+@dataclass(frozen=True)
+class _Stream:
+    """Bytes of a shard from `offset` to the end.
+
+    Attributes:
+        total_bytes: the length of the whole shard, or None if it is not known.
+        validator: identifies the version of the bytes, or None if they have none.
+    """
+
+    blocks: Iterator[bytes]
+    close: Callable[[], None]
+    offset: int
+    total_bytes: int | None
+    validator: str | None
+
+
+def _blocks(location: Location) -> Generator[bytes]:
+    """The bytes of a shard from start to end, over any number of connections."""
+    uri, opened = location.uri, _from_s3 if location.is_s3 else _from_web
+    retries = Retries(location.retry_s if location.is_s3 else WEB_RETRY_S, uri)
+    at, validator, total_bytes = 0, None, None
     while True:
         try:
-            known_bytes = 0
-            try:
-                stream = source.read_range(at, total_bytes or 0, validator if at else None)
-            except NotThatRange:  # of a server that only sends whole files
-                stream, known_bytes = source.read_range(0, 0, None), at
-            with closing(stream):
+            with closing(opened(location, validator, at)) as stream:
                 if at == 0:
                     validator, total_bytes = stream.validator, stream.total_bytes
                 elif validator is None or stream.validator != validator:
@@ -86,6 +100,7 @@ def _blocks(source: Source, uri: str) -> Generator[bytes]:
                         "it has another version, or names none.\n"
                         "Continue the run, or stage the shards under `data`."
                     )
+                known_bytes = at - stream.offset  # of a server that only sends whole files
                 for block in stream.blocks:
                     known_bytes, data = max(0, known_bytes - len(block)), block[known_bytes:]
                     at += len(data)
@@ -96,3 +111,43 @@ def _blocks(source: Source, uri: str) -> Generator[bytes]:
             raise CutShort(f"{at} of {total_bytes} bytes were received")
         except CutShort as cut:
             time.sleep(retries.pause_s(cut, at))
+
+
+def _from_web(location: Location, validator: str | None, offset: int) -> _Stream:
+    from clustertrain.staging.http import blocks_of, get, is_rest, version_of
+
+    url = location.uri
+    answer = get(url, validator, offset)
+    if answer.status == 200:
+        version, total_bytes = version_of(url, answer)
+        return _Stream(blocks_of(url, answer), answer.close, 0, total_bytes, version)
+    if is_rest(answer, validator, offset):
+        return _Stream(blocks_of(url, answer), answer.close, offset, None, validator)
+    answer.close()
+    return _from_web(location, None, 0)
+
+
+def _from_s3(location: Location, validator: str | None, offset: int) -> _Stream:
+    from clustertrain.staging.s3 import explained_errors
+    from clustertrain.storage.s3_client import connect, http_status_of, with_new_credentials
+
+    bucket, key = location.bucket_and_key
+    request = {} if validator is None else {"Range": f"bytes={offset}-", "IfMatch": validator}
+    with explained_errors(location):
+        try:
+            answer = with_new_credentials(
+                lambda: connect(location).get_object(Bucket=bucket, Key=key, **request)
+            )
+        except Exception as error:
+            if request and http_status_of(error) in (412, 416):
+                return _from_s3(location, None, 0)
+            raise
+    body, etag = answer["Body"], answer.get("ETag")
+
+    def blocks() -> Iterator[bytes]:
+        with explained_errors(location):
+            yield from body.iter_chunks(CHUNK_BYTES)
+
+    is_whole = "ContentRange" not in answer
+    total_bytes = answer["ContentLength"] if is_whole else None
+    return _Stream(blocks(), body.close, 0 if is_whole else offset, total_bytes, etag)
