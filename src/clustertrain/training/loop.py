@@ -121,7 +121,7 @@ def train(
         first = next(batches)
         flops = settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
         loop.watch.count_flops(model, first, precision, counted=flops)
-        if state is None:
+        if state is None and settings.compares_halves:
             warnings.append(sum_warning(task, model, first[1], precision=precision, device=rank_info.device))
         loop.begin(state, warnings, (sharding, kernels_in_use(rank_info.device)))
         state = None  # every rank has read the whole checkpoint into host memory

@@ -255,6 +255,7 @@ class TrainSettings(Train):
     cpus: float | None = None  # of this rank, for loader_workers auto; None: its share of the node's
     job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job
     records_samples: bool = False  # each rank logs a digest of the samples of each step
+    compares_halves: bool = True  # calls loss with parts of the first batch: see summed_loss.py
 
     @property
     def processes(self) -> int:

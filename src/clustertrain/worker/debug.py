@@ -70,7 +70,8 @@ def debug(job: Job) -> None:
                 if job.function:
                     call_function(job, rank_info, _NoFiles(screen), data, Path(checkpoints))
                 else:
-                    train_task(job, settings_of(job), rank_info, _NoFiles(screen), data)
+                    settings = replace(settings_of(job), compares_halves=False)  # a breakpoint is for steps
+                    train_task(job, settings, rank_info, _NoFiles(screen), data)
         except bdb.BdbQuit:
             raise KeyboardInterrupt from None
 
