@@ -130,7 +130,7 @@ def test_the_commands_reach_it(name):
 def test_its_data_and_its_line_of_ls():
     assert call("data", "ls") == "data ls there\n"
     _, line, note = call("ls").splitlines()
-    assert line.split() == ["digits", "running", *"----", "queue", "of", "the", "lab,", "job", "77"]
+    assert line.split() == ["digits", "running", *"---", "queue", "of", "the", "lab,", "job", "77", *"--"]
     assert note == "note: one queue is closed"
 
 

@@ -291,7 +291,7 @@ def test_ls_asks_once_for_all(runs, tmp_path, monkeypatch):
         runs.submit("--hold", name=name)
     monkeypatch.setenv("PATH", f"{shim.parent}:{runs.cluster.environment['PATH']}")
     listed = CliRunner().invoke(main, ["ls", str(runs.storage)]).output.splitlines()
-    assert [line.split()[:4] for line in listed[1:]] == [[name, "queued", "-", "-"] for name in names]
+    assert [line.split()[:3] for line in listed[1:]] == [[name, "queued", "-"] for name in names]
     assert asked.read_text() == "asked\n"
 
 
