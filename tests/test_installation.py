@@ -21,6 +21,7 @@ OPTIONAL = ("float8", "mlflow", "wandb", "webdataset")  # imported where install
 # Parts of a dependency, which it pins itself.
 BROUGHT_BY = {
     "botocore": "boto3",
+    "s3transfer": "boto3",
     "urllib3": "boto3",
     "pydantic-core": "pydantic",
     "pyarrow": "ray",

@@ -9,7 +9,6 @@ import json
 import lzma
 import os
 import random
-import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -152,7 +151,7 @@ def is_unpacked(data):
         into.parent.mkdir()
         try:
             with mock.patch.multiple(archive_module, **LIMITS):
-                written_bytes = extract(archive, into).size_bytes
+                written_bytes = extract(archive, into)
         except DataError as error:
             assert str(error).count("\n") in (1, 2)
             written_bytes = None
@@ -252,30 +251,3 @@ def test_a_marker_of_any_bytes(source, tmp_path_factory, data):
         assert "Remove that folder" in str(error)
     finally:
         marker.write_bytes(good)
-
-
-@pytest.fixture(scope="module")
-def in_part(source, tmp_path_factory):
-    """The folder of a staging that was ended in its midst, and the note there of how far it came."""
-
-    def end(event):
-        raise Enough
-
-    into = tmp_path_factory.mktemp("part")
-    with pytest.raises(Enough):
-        staged(source, into, on_event=end)
-    (note,) = into.glob(".*.part/progress")
-    return into, note.relative_to(into), note.read_bytes()
-
-
-@fuzz(max(20, EXAMPLES // 6))
-@given(data=st.data())
-def test_a_progress_file_of_any_bytes(source, in_part, data):
-    """The recorded bytes are used or fetched again; the data set is right in the end."""
-    original, note, good = in_part
-    bad = data.draw(mutated([good]) | markers | markers.map(lambda marker: marker.ljust(4096) + good[4096:]))
-    with tempfile.TemporaryDirectory() as name:
-        into = Path(name) / "data"
-        shutil.copytree(original, into)
-        (into / note).write_bytes(bad)
-        assert staged(source, into).read_bytes() == CONTENT

@@ -25,6 +25,7 @@ MOST_RATIO = 200.0  # unpacked bytes per byte of archive, once more than 256 MiB
 
 _CHUNK_BYTES = 1 << 20
 _HEADER_BYTES = 1 << 20  # real ones are small
+_PADDING_BYTES = 64 << 20  # zeros after the end mark; tar pads to its record size
 _NAME_BYTES = 255
 _PATH_BYTES = 3000
 _DEPTH = 100
@@ -106,8 +107,10 @@ class _Unpacking:
                 self._check(member.name, member.size, is_file=member.isreg(), is_folder=member.isdir())
                 archive.extract(member, self._into, filter=_plain)
             # To the end, where gzip and xz store their checksum.
+            padding_bytes = 0
             while padding := archive.fileobj.read(_CHUNK_BYTES):
-                if any(padding):
+                padding_bytes += len(padding)
+                if any(padding) or padding_bytes > _PADDING_BYTES:
                     raise tarfile.ReadError("its last member is followed by data that is not a member")
 
     def add_zip(self, file: _Watched) -> None:
