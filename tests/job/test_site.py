@@ -82,7 +82,7 @@ def test_an_empty_file_changes_nothing(site_file, text):
         ("[1]\n", "site.yaml:1:1: a site file is a mapping of keys\n"),
         ("slurm: {account: '${X}'}\n", "site.yaml:1:18: slurm.account: '${X}' is not accepted\n"),
         ("slurm: {python: '${X}'}\n", "needs the environment variable X, which is not set\n"),
-        ("slurm: {container: podman}\n", "slurm.container: podman is given without an image\n"),
+        ("slurm: {container: pyxis}\n", "slurm.container: pyxis is given without an image\n"),
         ("slurm: {mounts: [/a]}\n", "slurm.mounts: /a is given without a container\n"),
     ],
 )
@@ -108,8 +108,8 @@ def test_a_job_does_without_the_sites_container(site_file):
 
 def test_the_python_on_the_nodes(monkeypatch):
     assert python_on_nodes(job(python="/sw/python")) == "/sw/python"
-    assert python_on_nodes(job(image="i", container="podman")) == "python3"
-    assert python_on_nodes(job(image="i", container="podman", python="/opt/python")) == "/opt/python"
+    assert python_on_nodes(job(image="i", container="pyxis")) == "python3"
+    assert python_on_nodes(job(image="i", container="pyxis", python="/opt/python")) == "/opt/python"
     monkeypatch.setattr(installed, "find_spec", lambda name: object())
     monkeypatch.setattr(sys, "executable", "/venv/bin/python")
     assert python_on_nodes(job()) == "/venv/bin/python"

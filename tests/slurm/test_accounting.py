@@ -1,7 +1,5 @@
 """A cluster with slurmdbd: what it remembers of jobs that SLURM has forgotten, and whom it lets submit."""
 
-import re
-
 import pytest
 
 from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
@@ -49,23 +47,20 @@ def test_accounting_remembers_what_the_controller_forgot(cluster, login, monkeyp
     assert state().startswith("cancelled")
 
 
-@pytest.mark.parametrize(("key", "remedy"), [("account", "show assoc user=$USER"), ("qos", "show qos")])
-def test_who_or_what_accounting_does_not_know_is_refused(login, key, remedy):
+@pytest.mark.parametrize("key", ["account", "qos"])
+def test_who_or_what_accounting_does_not_know_is_refused(login, key):
     login.job(slurm={key: "nobody-knows"})
     error = login.submit("job.yaml", code=3)
     assert f"Invalid {key}" in error
-    assert f"slurm.{key}; `sacctmgr {remedy}`" in error
     assert login.jobs() == set()
 
 
-def test_a_limit_of_a_qos_is_named_with_what_helps(cluster, login):
+def test_a_limit_of_a_qos_is_named(cluster, login):
     cluster.accounts("add", "qos", "full")
     cluster.accounts("modify", "qos", "full", "set", "MaxSubmitJobsPerUser=0")
     cluster.accounts("modify", "user", "root", "set", "qos+=full")
     login.job(slurm={"qos": "full"})
-    error = login.submit("job.yaml", code=3)
-    assert "time limits); QOSMaxSubmitJobPerUserLimit." in error
-    assert error.splitlines()[1].startswith("A limit of your account or qos: ")
+    assert "QOSMaxSubmitJobPerUserLimit" in login.submit("job.yaml", code=3)
 
 
 def test_a_job_goes_to_its_account_and_qos(cluster, login):
@@ -76,13 +71,3 @@ def test_a_job_goes_to_its_account_and_qos(cluster, login):
     (job_id,) = login.jobs()
     job = cluster.job(job_id)
     assert (job["Account"], job["QOS"]) == (ACCOUNT, "night")
-
-
-def test_a_qos_may_lift_the_limits_of_a_partition(cluster, login):
-    cluster.accounts("add", "qos", "long", "set", "Flags=PartitionTimeLimit")
-    cluster.accounts("modify", "user", "root", "set", "qos+=long")
-    login.job(slurm={"partition": "short", "time_limit": "1h", "options": ["--hold"]})
-    assert "partition short allows 10m" in login.submit("job.yaml", code=3)
-    job_id = re.search(r"SLURM job (\d+)", login.submit("job.yaml", "--set", "slurm.qos=long"))[1]
-    job = cluster.job(job_id)
-    assert (job["TimeLimit"], job["QOS"]) == ("01:00:00", "long")

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from slurm.login import Login
 from waiting import wait_until
 
 
@@ -19,52 +18,14 @@ def refusal(login, code, **environment):
     return error
 
 
-ON_ANY_SITE = {
-    "too many GPUs": (
-        {"resources": {"workers": 1, "gpus_per_worker": 3}},
-        "1 workers × 3 GPUs = 3 GPUs on each node, and a node of partition gpu has at most 2",
-    ),
-    "too much memory": (
-        {"resources": {"workers": 1, "memory_per_worker": "4Gi"}},
-        "1 workers × 4096 MiB + 2048 MiB for Ray = 6144 MiB of memory on each node",
-    ),
-    "GPUs of a type that it has not": (
-        {"resources": {"workers": 1, "gpus_per_worker": 1}, "slurm": {"gpu_type": "h100"}},
-        "GPUs of type h100 on each node, and a node of partition gpu has at most 0. It has gpu:2: without",
-    ),
-    "too short": (
-        {"slurm": {"time_limit": "2m"}},
-        "slurm.time_limit is 2m, and the job needs 60 s to start + 90 s for the last save",
-    ),
-    "too short a limit of the partition": (
-        {"slurm": {"partition": "short", "time_limit": None, "lead_time": "10m"}},
-        "the limit of partition short is 10m, and the job needs 60 s to start + 600 s for the last save",
-    ),
-}
-
-
-@pytest.mark.parametrize(("sections", "said"), ON_ANY_SITE.values(), ids=ON_ANY_SITE)
-def test_the_impossible_is_refused_with_the_arithmetic(login, sections, said):
-    login.job(**sections)
+def test_a_time_limit_that_is_too_short_is_refused_with_the_arithmetic(login):
+    login.job(slurm={"time_limit": "2m"})
+    said = "slurm.time_limit is 2m, and the job needs 60 s to start + 90 s for the last save"
     assert said in refusal(login, 3)
 
 
-def test_a_site_that_would_queue_the_impossible_for_ever(fresh_cluster, tmp_path):
-    """EnforcePartLimits=NO is SLURM's default."""
-    login = Login(fresh_cluster(nodes=1, EnforcePartLimits="NO"), tmp_path)
-    accepted = login.cluster.sbatch("--partition=short", "--time=60", wrap="true")
-    assert login.cluster.job(accepted)["JobState"] == "PENDING"
-    login.cluster.command("scancel", accepted)
-    for sections, said in (
-        ({"slurm": {"partition": "short", "time_limit": "1h"}}, "partition short allows 10m"),
-        ({"resources": {"workers": 2, "nodes": 2}}, "partition gpu has 1 such nodes"),
-        ({"resources": {"workers": 9}}, "9 workers × 1 CPUs = 9 CPUs on each node, and a node of"),
-    ):
-        login.job(**sections)
-        assert said in refusal(login, 3)
-
-
-NO_PLAN = "SLURM queues the job and plans no start of it yet: Requested node configuration is not available."
+NO_PLAN = "note: SLURM plans no start of the job yet. sbatch --test-only printed:\n"
+GENERAL = "allocation failure: Requested node configuration is not available"
 
 
 def drained(cluster):
@@ -93,9 +54,9 @@ def changing(cluster):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (drained, f"note: {NO_PLAN} Not usable now: node3 (drained: a new disk)."),
-        (reserved, f"note: {NO_PLAN} Not usable now: node3 (maint: none)."),
-        (in_a_partition_that_is_down, "PENDING (PartitionDown: its partition is down)"),
+        (drained, f"{NO_PLAN}{GENERAL}"),
+        (reserved, f"{NO_PLAN}{GENERAL}"),
+        (in_a_partition_that_is_down, "PENDING (PartitionDown)"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -109,51 +70,43 @@ def test_what_slurm_queues_until_nodes_return_is_submitted_with_its_reason(login
     assert changing.job(record["job_id"])["JobState"] == "PENDING"
 
 
-def test_a_reservation_of_others_is_no_matter_of_partitions(login, changing):
+def test_a_reservation_of_others_is_refused(login, changing):
     reserved(changing)
     login.job(slurm={"reservation": "mine"})
-    error = refusal(login, 3)
-    assert "sbatch printed: Access denied to requested reservation.\nName a reservation that you may" in error
+    assert "Access denied to requested reservation" in refusal(login, 3)
 
 
 PARTITIONS = {
-    "none of this name": ("gpu,gpus", "", "Invalid partition name specified", "There is no such partition"),
-    "drained": ("gpu", "State=DRAIN", "Required partition not available", "Name a partition that takes"),
-    "no default": (None, "Default=NO", "No partition specified or system default partition", "Set slurm."),
+    "none of this name": ("gpu,gpus", "", "Invalid partition name specified"),
+    "drained": ("gpu", "State=DRAIN", "Required partition not available"),
+    "no default": (None, "Default=NO", "No partition specified or system default partition"),
 }
 
 
 @pytest.mark.usefixtures("changing")
-@pytest.mark.parametrize(("partition", "change", "said", "remedy"), PARTITIONS.values(), ids=PARTITIONS)
-def test_slurm_says_that_a_partition_cannot_take_the_job(login, partition, change, said, remedy):
+@pytest.mark.parametrize(("partition", "change", "said"), PARTITIONS.values(), ids=PARTITIONS)
+def test_slurm_says_that_a_partition_cannot_take_the_job(login, partition, change, said):
     login.job(slurm={"partition": partition})
     if change:
         login.cluster.command("scontrol", "update", "PartitionName=gpu", change)
-    error = refusal(login, 3)
-    assert said in error
-    assert remedy in error
-    assert "slurm.partition" in error
+    assert said in refusal(login, 3)
 
 
 SLURM_SAYS = {
-    "a feature": ({"constraint": "h100"}, "Invalid feature specification", "slurm.constraint"),
-    "a reservation": ({"reservation": "mine"}, "Requested reservation is invalid", "slurm.reservation"),
-    "an option": ({"options": ["--mial-type=END"]}, "mial-type", "slurm.options"),
-    "a licence": (
-        {"options": ["--licenses=matlab"]},
-        "Invalid license specification",
-        "scontrol show licenses",
-    ),
+    "a feature": ({"constraint": "h100"}, "Invalid feature specification"),
+    "a reservation": ({"reservation": "mine"}, "Requested reservation is invalid"),
+    "an option": ({"options": ["--mial-type=END"]}, "mial-type"),
+    "a licence": ({"options": ["--licenses=matlab"]}, "Invalid license specification"),
 }
 
 
-@pytest.mark.parametrize(("slurm", "said", "remedy"), SLURM_SAYS.values(), ids=SLURM_SAYS)
-def test_what_slurm_refuses_is_told_with_its_words_and_where_to_look(login, slurm, said, remedy):
+@pytest.mark.parametrize(("slurm", "said"), SLURM_SAYS.values(), ids=SLURM_SAYS)
+def test_what_slurm_refuses_is_told_with_its_words_and_where_to_look(login, slurm, said):
     login.job(slurm=slurm)
     error = refusal(login, 3)
-    assert "SLURM refused the job digits. sbatch printed: " in error
+    assert error.startswith("error: sbatch --test-only ended with code ")
     assert said in error
-    assert remedy in error
+    assert "render --to slurm job.yaml` prints the script that was sent." in error
 
 
 def test_no_sbatch_on_path(login, tmp_path):
@@ -229,7 +182,7 @@ def test_an_image_that_is_not_there(login, slurm, image):
 
 
 def test_an_image_in_a_registry_is_not_looked_for(login):
-    login.job(image="registry.example.org/train:1", slurm={"container": "podman"})
+    login.job(image="registry.example.org/train:1", slurm={"container": "pyxis"})
     assert "submitted" in login.submit()
 
 

@@ -71,10 +71,9 @@ FAILURES = {
         ["set -u", "echo $UNSET", "touch canary"],
         "NODE ended with code 127 before the end",
     ),
-    # Lines that are no shell are refused before the queue (test_setup_lines.py). An alias hides these.
     "an open if": (
-        ["shopt -s expand_aliases; alias begin='if true; then'", "begin", "touch canary"],
-        "/setup: line 5: syntax error: unexpected end of file",
+        ["if true; then", "touch canary"],
+        "/setup: line 4: syntax error: unexpected end of file",
     ),
 }
 

@@ -105,7 +105,7 @@ def test_one_that_waits_says_why(runs):
     status = status_of(runs.run())
     assert (status.state, status.standing.cause, status.note) == ("queued", "scheduler", None)
     shown = runs.cli("status")
-    assert f"SLURM {job_id}: PENDING (BeginTime: its start time has not been reached" in shown
+    assert f"SLURM {job_id}: PENDING (BeginTime)" in shown
     starts = r"^starts +about (\S+ )?\d\d:\d\d, 1st in its partition's queue$"
     assert re.search(starts, shown, re.MULTILINE)
     assert runs.cli("logs").startswith("queued (scheduler): PENDING (BeginTime")
@@ -114,7 +114,7 @@ def test_one_that_waits_says_why(runs):
 def test_one_that_may_never_start_is_queued_too(runs, cluster):
     held = runs.submit("--hold")
     cluster.wait_for_state(held, {"PENDING"})
-    assert "JobHeldUser: held by its user" in status_of(runs.run()).standing.text
+    assert "JobHeldUser" in status_of(runs.run()).standing.text
 
 
 def test_one_that_has_nodes_and_no_attempt_waits_for_them(runs, cluster):
@@ -176,7 +176,7 @@ def test_what_waits_behind_one_that_runs_does_not_go_on_after_a_stop(runs, clust
     second = runs.submit(f"--dependency=afterany:{first}")
     shown = runs.cli("status")
     assert "running (training)" in shown
-    assert f"SLURM {second}: PENDING (Dependency: waits for another job)" in shown
+    assert f"SLURM {second}: PENDING (Dependency)" in shown
     said = runs.cli("stop").splitlines()
     assert said[0] == f"SLURM job {second} was cancelled in the queue"
     assert said[1].startswith(f"sent a stop request to SLURM job {first} on node")

@@ -119,7 +119,7 @@ def test_permanent_errors_end_it_at_once(proxy, moto_s3, into, code, after):
 
 
 def test_a_flipped_byte_is_found_by_the_checksum(proxy, moto_s3, into):
-    proxy.script([None, None, flip_answer(1000)], when=get)
+    proxy.script([None, None, flip_answer(500)], when=get)
     with pytest.raises(DataError, match=f"expected sha256 {SHA256}"):
         bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into)
 

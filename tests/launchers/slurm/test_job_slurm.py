@@ -30,7 +30,7 @@ EVERYTHING = {
     "nodes_wait": "10m",
     "setup": ["module load cuda", 'export PATH="${HOME}/bin:$PATH"'],
     "environment": ["AWS_PROFILE", "WANDB_API_KEY"],
-    "container": "podman",
+    "container": "pyxis",
     "mounts": ["/data", "/scratch:/tmp/scratch", "/sets:/sets:ro"],
     "python": "/opt/x y/bin/python",
     "gpus_as": "gpus-per-node",
@@ -102,10 +102,10 @@ def test_what_real_sites_write(key, value):
         ({"setup": ["#PBS -l nodes=9"]}, "put it under slurm.options"),
         ({"environment": ["A B"]}, "should match pattern"),
         ({"environment": ["A=b"]}, "should match pattern"),
-        ({"mounts": ["data"], "container": "podman"}, "must be /folder"),
-        ({"mounts": ["/a:/b:rx"], "container": "podman"}, "must be /folder"),
-        ({"mounts": ["/a,/b"], "container": "podman"}, "must be /folder"),
-        ({"mounts": ["/a:b"], "container": "podman"}, "must be /folder"),
+        ({"mounts": ["data"], "container": "pyxis"}, "must be /folder"),
+        ({"mounts": ["/a:/b:rx"], "container": "pyxis"}, "must be /folder"),
+        ({"mounts": ["/a,/b"], "container": "pyxis"}, "must be /folder"),
+        ({"mounts": ["/a:b"], "container": "pyxis"}, "must be /folder"),
         ({"mounts": ["/a"]}, "/a is given without a container"),
         ({"output": "~/logs"}, "'~' is not expanded"),
         ({"output": "logs of mine"}, "letters, digits and"),
@@ -123,7 +123,7 @@ def test_words_that_sbatch_would_take_for_the_whole_environment_are_no_names(nam
     assert "so that no secret of the login environment is passed on unnoticed" in refusal(environment=[name])
 
 
-@pytest.mark.parametrize("container", ["apptainer", "pyxis", "podman"])
+@pytest.mark.parametrize("container", ["apptainer", "pyxis"])
 def test_a_container_needs_an_image(container):
     with pytest.raises(ValidationError, match=f"{container} is given without an image"):
         Job.model_validate(FUNCTION | {"slurm": {"container": container}})
@@ -134,7 +134,7 @@ def test_a_sif_file_is_for_apptainer():
     keys = FUNCTION | {"image": "/images/train.sif"}
     assert Job.model_validate(keys | {"slurm": {"container": "apptainer"}}).image == "/images/train.sif"
     with pytest.raises(ValidationError, match=r"only apptainer runs a \.sif file"):
-        Job.model_validate(keys | {"slurm": {"container": "podman"}})
+        Job.model_validate(keys | {"slurm": {"container": "pyxis"}})
 
 
 @pytest.mark.parametrize("image", ["", " ", "-v", "a\nb", "a\x07", " train:1"])
@@ -246,7 +246,7 @@ def with_value(key, value):
     keys = FUNCTION | {"image": "train:1"}
     if key == "image":
         return keys | {"image": value}
-    mounted = {"container": "podman"} if key == "mounts" else {}
+    mounted = {"container": "pyxis"} if key == "mounts" else {}
     return keys | {"slurm": mounted | {key: [value] if key in (*IN_LISTS, "setup") else value}}
 
 

@@ -1,4 +1,4 @@
-"""A node on which Ray does not start costs a job of several nodes a start; failures.retries limits these."""
+"""A node on which Ray does not start costs a job of several nodes a start."""
 
 import os
 import socket
@@ -14,9 +14,8 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import SchedulerStart
-from clustertrain.run.result import ended, write_result
+from clustertrain.run.result import write_result
 from commands import ran
-from sample_records import sample_restart_claim
 
 NODES = ("node1", "node2")
 LATE = "Ray on node2 did not start.\nIts log shows why."
@@ -56,30 +55,10 @@ def test_a_job_that_gets_no_other_start_has_failed(start, nodes, sections):
     assert (result.state, result.cause, result.exit_code, result.text) == ("failed", "cluster", 3, LATE)
 
 
-def test_the_starts_of_a_job_are_counted_until_none_is_left(start):
-    job = job_of(failures={"retries": 2})
-    for number in (1, 2):
-        result = late(start(restart=number - 1), job)
-        assert (result.state, result.cause) == ("lost", "node_fail")
-        assert result.text.startswith(LATE)
-        assert f"({number} of at most 2 times in a row" in result.text
-    result = late(start(restart=2), job)
-    assert (result.state, result.exit_code) == ("failed", 3)
-    assert "All 2 restarts of the job in a row" in result.text
-    assert "(failures.retries)" in result.text
-
-
-@pytest.mark.parametrize("between", ["it trained", "another job"])
-def test_what_came_between_ends_the_row(start, between):
-    job = job_of(failures={"retries": 1})
-    assert late(start(), job).state == "lost"
-    if between == "it trained":
-        trained = start(restart=1)
-        trained.restart(0).claim.create(sample_restart_claim())
-        write_result(trained, ended(trained, "lost", "node_fail"))
-        assert late(start(restart=2), job).state == "lost"
-    else:
-        assert late(start(job_id="8"), job).state == "lost"
+def test_a_job_of_several_nodes_goes_back_into_the_queue(start):
+    result = late(start())
+    assert (result.state, result.cause) == ("lost", "node_fail")
+    assert result.text == f"{LATE}\nThe job goes back into the queue."
 
 
 def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start):

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ def options(made, **arguments) -> dict[str, str]:
 
 def evaluated(text: str, folder: Path, **environ: str) -> list[str]:
     """What bash makes of the part between the templates: the words of launch, then job and at_time_limit."""
-    marks = r"^(# The values of this job\.|# From here on the script|# Four functions for podman)"
+    marks = r"^(# The values of this job\.|# From here on the script)"
     _, _, values, mark, _ = re.split(marks, text, flags=re.M)[:5]
     assert mark
     done = subprocess.run(
@@ -249,7 +248,7 @@ def test_nothing_in_a_value_is_executed(tmp_path, value):
 
 
 @pytest.mark.parametrize("value", NASTY.values(), ids=NASTY)
-@pytest.mark.parametrize("container", ["apptainer", "pyxis", "podman"])
+@pytest.mark.parametrize("container", ["apptainer", "pyxis"])
 def test_nothing_in_a_value_is_executed_with_a_container(tmp_path, container, value):
     slurm = {"container": container, "mounts": [f"/m {value}:/in/{value}:ro"]}
     made = job(slurm, image=f"/images/{value}", storage=f"/runs/{value}", code=f"/code/{value}")
@@ -354,25 +353,6 @@ def test_pyxis_is_told_the_registry_apart(tmp_path, image, enroot):
     assert in_container(tmp_path, "pyxis", image)[0] == f"--container-image={enroot}"
 
 
-def test_podman(tmp_path):
-    userns = "host" if os.geteuid() == 0 else "keep-id"
-    words = in_container(tmp_path, "podman", "registry.example.org/train:1")
-    assert words == [
-        *("bash", "-c", 'run_podman "$@"', "run_podman"),
-        *("--rm", "--network=host", "--ipc=host", "--uts=host", "--cgroups=disabled"),
-        *(f"--userns={userns}", "--security-opt=label=disable", "--ulimit=host", "--entrypoint="),
-        *("--env=CLUSTERTRAIN_*", "--env=SLURM_*", "--env=TMPDIR"),
-        *("--env=NCCL_*", "--env=FI_*", "--env=UCX_*", "--env=RDMAV_*", "--env=GLOO_*", "--env=TORCH_*"),
-        *("--env=CUDA_VISIBLE_DEVICES", "--env=CUDA_DEVICE_*", "--env=CUDA_MODULE_LOADING"),
-        *("--env=CUDA_LAUNCH_BLOCKING", "--env=NVIDIA_*"),
-        "--env=AWS_PROFILE",
-        *(f"--volume={mount}" for mount in mounts(tmp_path)),
-        "registry.example.org/train:1",
-    ]
-    assert "--device=nvidia.com/gpu=all" in in_container(tmp_path, "podman", "a", gpus_per_worker=1)
-
-
-@pytest.mark.parametrize("container", ["podman", "pyxis"])
 @pytest.mark.parametrize(
     ("gpus", "environ", "visible"),
     [
@@ -381,32 +361,14 @@ def test_podman(tmp_path):
         (0, {"NVIDIA_VISIBLE_DEVICES": "all"}, "void"),
     ],
 )
-def test_a_container_has_gpus_only_if_the_job_has(tmp_path, container, gpus, environ, visible):
-    made = job({"container": container}, image="a", resources={"gpus_per_worker": gpus})
+def test_a_container_has_gpus_only_if_the_job_has(tmp_path, gpus, environ, visible):
+    made = job({"container": "pyxis"}, image="a", resources={"gpus_per_worker": gpus})
     text = script(made).replace("launch=(", 'launch=( "$NVIDIA_VISIBLE_DEVICES"', 1)
     assert evaluated(text, tmp_path, **environ)[0] == visible
 
 
-def test_podman_gets_the_devices_of_infiniband_where_a_node_has_some(tmp_path):
-    """The function of the template, with a folder of the test's own in place of /dev/infiniband."""
-    template = resources.files("clustertrain.launchers.slurm").joinpath("templates", "podman.sh").read_text()
-    function = re.search(r"^run_podman\(\) \{.*?^\}", template, flags=re.M | re.S)[0]
-    assert function.count("/dev/infiniband") == 2
-    devices = tmp_path / "infiniband"
-    program = function.replace("/dev/infiniband", str(devices))
-    program += '\nrecord_signals() { echo "$@"; }\nrun_podman --rm image'
-
-    def words():
-        done = ran(["bash", "-eu", "-c", program], code=0)
-        return done.stdout.split()
-
-    assert words() == ["podman", "--runtime=crun", "run", "--rm", "image"]
-    devices.mkdir()
-    assert words() == ["podman", "--runtime=crun", "run", f"--device={devices}", "--rm", "image"]
-
-
 def test_runs_on_s3_need_no_mount(tmp_path):
-    made = job({"container": "podman"}, image="a", storage="s3://bucket/runs")
+    made = job({"container": "pyxis"}, image="a", storage="s3://bucket/runs")
     assert not [word for word in evaluated(script(made), tmp_path) if "bucket" in word]
 
 
@@ -477,7 +439,7 @@ EVERY_KIND = {
             "data": DATA,
             "slurm": {"container": container, "mounts": ["/a b:/c"], "environment": ["AWS_PROFILE"]},
         }
-        for container in ("apptainer", "pyxis", "podman")
+        for container in ("apptainer", "pyxis")
         for gpus in (0, 1)
     },
 }

@@ -1,7 +1,7 @@
 import pytest
 
 from clustertrain.launchers.scheduler.run_state import Files, standing_of
-from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState, reason_text
+from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState
 from clustertrain.run.records import Result
 from clustertrain.run.states import STATES
 
@@ -30,7 +30,7 @@ def files(restart=None, result=None, live="waiting", cancelled=False):
 
 
 def job(native, restarts=0, reason="", nodes="", exit_code=None):
-    return QueueState("12", native, reason_text(reason or "None"), restarts, nodes, exit_code=exit_code)
+    return QueueState("12", native, reason, restarts, nodes, exit_code=exit_code)
 
 
 NEVER = files()
@@ -127,7 +127,7 @@ def test_every_state_of_slurm_leads_somewhere_that_agrees_with_itself(native, re
 
 def test_what_is_said_of_a_job_that_waits():
     first = standing_of(NEVER, job("PENDING", reason="Priority"), None, lambda: None)
-    assert first.text == "PENDING (Priority: jobs of higher priority come first)"
+    assert first.text == "PENDING (Priority)"
     again = standing_of(files(0, PREEMPTED), job("PENDING", 1, "BeginTime"), None, lambda: None)
     assert again.text.endswith("; requeued after attempt 3")
 

@@ -136,7 +136,6 @@ class JobState:
     start_estimate: float | None = None
     position: str = ""
     exit_code: int | None = None
-    note: str = ""
 
     @property
     def meaning(self) -> Meaning:
@@ -162,7 +161,7 @@ class JobState:
 
     @property
     def text(self) -> str:
-        """The state and its reason, such as "PENDING (Priority: jobs of higher priority come first)"."""
+        """The state and its reason, such as "PENDING (Priority)"."""
         is_stale = self.is_cancelled  # a cancelled job may keep the reason of its wait
         return f"{self.native} ({self.reason})" if self.reason and not is_stale else self.native
 
@@ -186,7 +185,7 @@ class JobState:
         """Why a job with nodes does not train, or not for long; empty if nothing is known."""
         if self.meaning.phase != "ending" and self.meaning.state != "waiting":
             return ""
-        return f"the job {self.meaning.text}" + (f"; {self.note}" if self.note else "")
+        return f"the job {self.meaning.text}"
 
     @property
     def retries_failures(self) -> bool:

@@ -4,10 +4,6 @@ plugin.py      registers the launcher
 section.py     the section `slurm` of a job file
 launcher.py    the scheduler: plans a submission, and calls sbatch
 preflight.py   the checks before a job is submitted
-sbatch_errors.py  the error of a failed sbatch, with a remedy
-partitions.py  compares the resources of a job with the partitions of the cluster
-site_settings.py  settings of the cluster that a user should know
-setup_lines.py  the lines of slurm.setup, checked by bash
 script.py      the sbatch script of a job, with the files of templates/
 queue.py       the states of jobs in squeue and sacct
 ray_start_retry.py  what follows if Ray does not start on a node

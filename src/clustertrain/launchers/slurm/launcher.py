@@ -17,8 +17,7 @@ from clustertrain.launchers.scheduler.lead_time import measured_save_s
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm import queue
-from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, mount_notes
-from clustertrain.launchers.slurm.sbatch_errors import MAY_BE_QUEUED, refusal
+from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, mount_notes, refusal
 from clustertrain.launchers.slurm.script import (
     job_name,
     lead_time_s,
@@ -27,13 +26,12 @@ from clustertrain.launchers.slurm.script import (
     render,
 )
 from clustertrain.launchers.slurm.section import Slurm
-from clustertrain.launchers.slurm.setup_lines import check_setup
-from clustertrain.launchers.slurm.site_settings import site_notes, site_settings
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import SchedulerStart
 
 _SUBMIT_S = 120.0  # a busy controller answers late, and may queue the job even after a timeout here
+_MAY_BE_QUEUED = "If SLURM did not answer, the job may still be queued: check with `squeue --me`."
 # For sbatch these take precedence over the script, so each is passed on only if the job does not set its key.
 _SBATCH_DEFAULTS = {
     f"SBATCH_{key.upper()}": key for key in ("account", "partition", "qos", "reservation", "constraint")
@@ -54,17 +52,16 @@ class SlurmScheduler(Scheduler):
 
     def plan(self, job: Job, options: Options) -> Plan:
         """The lead time is computed from the saves of the run's last attempts."""
-        check_setup(job.section(Slurm).setup)
         lead_s = lead_time_s(job, measured_save_s(job))
         path = options.command.job_file
         return render(job, job_path=path, python=python_on_nodes(job), lead_s=lead_s)
 
     def preflight(self, job: Job, plan: Plan, command: CommandLine) -> Sequence[str]:
-        """Returns why the job can only wait now, and settings of the cluster."""
+        """Returns why the job can only wait now, and which mounts this machine lacks."""
         environ = environment(job)
         check_submit_host(job, environ)
         waits = check_cluster(job, plan, environ, command)
-        return [*filter(None, [waits]), *mount_notes(job), *site_notes(job, site_settings(environ))]
+        return [*filter(None, [waits]), *mount_notes(job)]
 
     def submit(self, job: Job, plan: Plan, submission: str, command: CommandLine) -> Handle:
         environ = {**environment(job), variables.SUBMISSION: submission}
@@ -73,14 +70,14 @@ class SlurmScheduler(Scheduler):
                 plan.argv, input=plan.script, environ=environ, timeout_s=_SUBMIT_S, check=False
             )
         except CommandFailed as error:
-            raise ClusterError(f"{error}\n{MAY_BE_QUEUED}") from None
+            raise ClusterError(f"{error}\n{_MAY_BE_QUEUED}") from None
         if done.code != 0:
-            raise refusal(job, done, command, may_be_queued=True)
+            raise refusal(done, _MAY_BE_QUEUED)
         answers = re.findall(r"^(\d+)(?:;(\S+))?$", done.stdout.strip(), re.MULTILINE)
         if not answers:
             raise ClusterError(
                 "sbatch ended with code 0, and printed no job ID: "
-                f"{done.stdout.strip()!r} {done.stderr.strip()!r}\n{MAY_BE_QUEUED}"
+                f"{done.stdout.strip()!r} {done.stderr.strip()!r}\n{_MAY_BE_QUEUED}"
             )
         job_id, cluster = answers[-1]  # a plugin of the site may print lines before it
         output = Path(job.section(Slurm).output).absolute() / f"{job_name(job)}-{job_id}.out"

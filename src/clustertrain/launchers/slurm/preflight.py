@@ -1,7 +1,7 @@
 """Checks a job before it is submitted, so that an error shows before hours in the queue.
 
 check_submit_host  this machine: SLURM answers, the job's files can be written, its image exists
-check_cluster      the cluster: a partition has the resources, the time suffices, `sbatch --test-only` works
+check_cluster      the cluster: the time limit suffices, `sbatch --test-only` plans the job
 
 All checks run on the machine that submits. What is visible only on the nodes is checked by the agents, before
 the training starts.
@@ -10,6 +10,7 @@ the training starts.
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,16 +19,7 @@ from shlex import quote
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.scheduler.interface import Plan, start_text
-from clustertrain.launchers.shell import CommandFailed, Unanswered, run
-from clustertrain.launchers.slurm.partitions import (
-    ANSWER_S,
-    Partition,
-    check_partition,
-    not_usable_now,
-    partitions,
-    without_limits,
-)
-from clustertrain.launchers.slurm.sbatch_errors import GENERAL, reason_of_the_plan, refusal
+from clustertrain.launchers.shell import CommandFailed, Done, Unanswered, run
 from clustertrain.launchers.slurm.script import is_image_file
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.launchers.slurm.times import slurm_time_s
@@ -35,8 +27,20 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.storage.posix import refused
 from clustertrain.units import duration_text
 
+ANSWER_S = 20.0
 START_S = 60.0
 TEST_S = 60.0  # SLURM plans the start among all waiting jobs, which takes long on a large cluster
+_QUEUED = (
+    "Requested node configuration is not available",
+    "Required node not available (down, drained or reserved)",
+    "Requested nodes are busy",
+    "Requested partition configuration not available now",
+    "Requested reservation not usable now",
+    "Partition in DOWN state",
+    "Job can not start due to maintenance reservation.",
+    "Invalid time specified",  # for a reservation that begins later
+)
+"""What `sbatch --test-only` prints also of jobs that sbatch takes into the queue."""
 
 
 def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
@@ -57,24 +61,14 @@ def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
 
 
 def check_cluster(job: Job, plan: Plan, environ: Mapping[str, str], command: CommandLine) -> str | None:
-    """Check that the cluster can ever start the job, and that its time limit is long enough. Returns why it
-    can only wait now, or None if SLURM plans its start.
+    """Check that the time limit of the job is long enough, and that SLURM plans the job. Returns why it can
+    only wait now, or None if SLURM plans its start.
 
     Raises:
-        ClusterError: a check failed; the message shows the arithmetic.
+        ClusterError: a check failed; the message shows the arithmetic, or what sbatch printed.
     """
-    requested = job.section(Slurm).partition or environ.get("SBATCH_PARTITION")
-    partition = None
-    if not is_elsewhere(job, environ):
-        known, qos = partitions(environ), job.section(Slurm).qos or environ.get("SBATCH_QOS")
-        try:
-            partition = check_partition(job, known, requested)
-        except ClusterError:
-            if qos is None:
-                raise
-            partition = check_partition(job, without_limits(known, qos, environ), requested)
-    check_time(job, plan.lead_s, partition)
-    return test_only(job, plan, environ, command, partition)
+    check_time(job, plan.lead_s)
+    return test_only(plan, environ, command)
 
 
 def check_controller(environ: Mapping[str, str]) -> None:
@@ -90,12 +84,6 @@ def check_controller(environ: Mapping[str, str]) -> None:
             f"SLURM's controller does not answer: {pings.splitlines()[0]}.\n"
             "Running jobs continue without it. Try again later, or contact the cluster's administrators."
         )
-
-
-def is_elsewhere(job: Job, environ: Mapping[str, str]) -> bool:
-    """Whether the job is for another cluster; `sinfo` here does not list its partitions."""
-    named = any(option.startswith("--cluster") for option in job.section(Slurm).options)
-    return named or any(environ.get(name) for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"))
 
 
 def check_output(job: Job) -> None:
@@ -143,34 +131,28 @@ def mount_notes(job: Job) -> list[str]:
     ]
 
 
-def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
+def check_time(job: Job, lead_s: float) -> None:
     """Check that the time limit covers the start, the lead time for the last save, and the grace time.
 
     Raises:
         ClusterError: it is shorter; the message shows the arithmetic.
     """
-    limit_s, limit = job.section(Slurm).time_limit_s, "slurm.time_limit"
-    if limit_s is None:
-        if partition is None:
-            return
-        limit_s, limit = partition.job_time_s, f"the limit of partition {partition.name}"
-    grace_s = job.failures.grace_s
+    limit_s, grace_s = job.section(Slurm).time_limit_s, job.failures.grace_s
     required_s = START_S + lead_s + grace_s
-    if limit_s >= required_s:
+    if limit_s is None or limit_s >= required_s:
         return
     raise ClusterError(
-        f"{limit} is {duration_text(limit_s)}, and the job needs {START_S:g} s to start + {lead_s:g} s for "
-        f"the last save (slurm.lead_time) + {grace_s:g} s to end (failures.grace) = {required_s:g} s.\n"
+        f"slurm.time_limit is {duration_text(limit_s)}, and the job needs {START_S:g} s to start + "
+        f"{lead_s:g} s for the last save (slurm.lead_time) + {grace_s:g} s to end (failures.grace) = "
+        f"{required_s:g} s.\n"
         "Set a longer slurm.time_limit, or a shorter slurm.lead_time."
     )
 
 
-def test_only(
-    job: Job, plan: Plan, environ: Mapping[str, str], command: CommandLine, partition: Partition | None
-) -> str | None:
+def test_only(plan: Plan, environ: Mapping[str, str], command: CommandLine) -> str | None:
     """Let SLURM check the exact script that will be submitted. Returns when a job that has to wait would
-    start, or SLURM's reason if it plans no start: it plans with the nodes that it can use now. A busy SLURM
-    may not answer in time: then sbatch itself checks the job.
+    start, or what SLURM prints if it plans no start: it plans with the nodes that it can use now. A busy
+    SLURM may not answer in time: then sbatch itself checks the job.
 
     Raises:
         ClusterError: SLURM refuses it.
@@ -184,9 +166,12 @@ def test_only(
         planned = re.search(r" to start at (\S+)", done.stderr)
         starts = start_text((planned and slurm_time_s(planned[1])) or None)
         return f"SLURM would start the job {starts} if it came now" if starts else None
-    reason = reason_of_the_plan(done.stderr)
-    away = not_usable_now(partition, environ) if reason is not None and partition is not None else []
-    if reason is None or (reason == GENERAL and not away):
-        raise refusal(job, done, command)
-    nodes = f" Not usable now: {'; '.join(away)}." if away else ""
-    return f"SLURM queues the job and plans no start of it yet: {reason.removesuffix('.')}.{nodes}"
+    if any(text in done.stderr for text in _QUEUED):
+        return f"SLURM plans no start of the job yet. sbatch --test-only printed:\n{done.stderr.strip()}"
+    raise refusal(done, f"`{command.on_job('render --to slurm')}` prints the script that was sent.")
+
+
+def refusal(done: Done, where_to_look: str) -> ClusterError:
+    """The error for an sbatch that failed, with what it printed."""
+    printed = done.stderr.strip() or "It printed nothing."
+    return ClusterError(f"{shlex.join(done.argv)} ended with code {done.code}:\n{printed}\n{where_to_look}")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.scheduler.interface import Answer, JobState, Meaning, ordinal
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
-from clustertrain.launchers.slurm.site_settings import TRAINS_ON, site_settings, tracks_by_group
 from clustertrain.launchers.slurm.times import slurm_time_s
 
 ANSWER_S = 10.0  # if the controller is down, squeue retries for 18 s: too long for an interactive command
@@ -49,37 +49,6 @@ NATIVE_STATES: dict[str, Meaning] = {
     "REVOKED": Meaning("lost", "revoked", "was started by another cluster of the federation: query that one"),
 }
 
-REASONS = {
-    "Priority": "jobs of higher priority come first",
-    "Resources": "waits for free resources",
-    "BeginTime": "its start time has not been reached; SLURM also sets one after a requeue",
-    "Cleaning": "SLURM is cleaning up after its last start",
-    "Dependency": "waits for another job",
-    "DependencyNeverSatisfied": "its dependency can no longer be satisfied: it will never start",
-    "PartitionConfig": "requests what its partition does not allow: it may never start",
-    "PartitionNodeLimit": "requests more nodes than its partition allows: it may never start",
-    "PartitionTimeLimit": "requests more time than its partition allows: it may never start",
-    "PartitionDown": "its partition is down",
-    "PartitionInactive": "its partition starts no jobs",
-    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
-    "NodeDown": "a node that it needs is down",
-    "BadConstraints": "no node has what it requests: it will never start",
-    "Reservation": "waits for its reservation",
-    "Licenses": "waits for a licence",
-    "JobHeldUser": "held by its user: scontrol release JOBID",
-    "JobHeldAdmin": "held by an administrator",
-    "JobHoldMaxRequeue": "held, because it was requeued too often: scontrol release JOBID",
-    "job requeued in held state": "held by a requeuehold: scontrol release JOBID",
-    "launch failed requeued held": "its launch failed; held: scontrol release JOBID",
-    "JobLaunchFailure": "its node could not start its script, and left no output: a cause is that the node "
-    "does not see the folder of that output (slurm.output)",
-    "InvalidAccount": "its account is not valid: it will never start",
-    "InvalidQOS": "its qos is not valid: it will never start",
-    "AccountNotAllowed": "its account may not use the partition",
-    "QOSNotAllowed": "its qos may not be used in the partition",
-}
-LIMITS = {"QOS": "a limit of its qos", "Assoc": "a limit of its account"}  # prefixes of reasons
-
 
 @dataclass(frozen=True)
 class QueueState(JobState):
@@ -91,24 +60,14 @@ class QueueState(JobState):
     meanings = NATIVE_STATES
 
     def end_of(self, job_text: str) -> str:
-        why = self.reason.partition(": ")[2] if self.native == "FAILED" else ""  # other states are a reason
+        why = self.reason if self.native == "FAILED" else ""  # other states are a reason
         return f"{super().end_of(job_text)}: {why}" if why else super().end_of(job_text)
-
-
-def reason_text(reason: str) -> str:
-    """SLURM's reason and its meaning; only the reason if it needs no explanation; empty if there is none."""
-    if reason == "None":
-        return ""
-    word = re.split(r"[,:( ]", reason, maxsplit=1)[0]
-    limit = next((text for start, text in LIMITS.items() if word.startswith(start)), None)
-    meaning = REASONS.get(reason) or REASONS.get(word) or limit
-    return f"{reason}: {meaning}" if meaning else reason
 
 
 def query_queue(job_ids: Sequence[str]) -> Answer:
     """The states of some jobs in SLURM. Raises no error: `Answer.no_answer` contains it."""
     try:
-        jobs = {job_id: _with_note(job) for job_id, job in query_squeue(job_ids).items()}
+        jobs = query_squeue(job_ids)
     except CommandMissing:
         return Answer({}, "squeue is not on PATH here")
     except CommandFailed as error:
@@ -117,12 +76,6 @@ def query_queue(job_ids: Sequence[str]) -> Answer:
     if not purged:
         return Answer(jobs)
     return Answer({**_from_accounting(purged), **jobs}, cluster=cluster_name())
-
-
-def _with_note(job: QueueState) -> QueueState:
-    if job.meaning.cause == "suspended" and tracks_by_group(site_settings()):
-        return replace(job, note=TRAINS_ON)
-    return job
 
 
 def _error_text(error: CommandFailed) -> str:
@@ -160,7 +113,7 @@ def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
 def position(job_id: str) -> str:
     """The position of a waiting job among those of its partition, by priority; empty if SLURM hides jobs of
     other users, or does not answer."""
-    if "jobs" in site_settings().get("PrivateData", ""):
+    if "jobs" in _settings().get("PrivateData", ""):
         return ""
     argv = [*_SQUEUE, "--states=PENDING", "--sort=-p", "--format=%P|%i"]
     try:
@@ -179,7 +132,7 @@ def _parsed(line: str) -> QueueState:
     return QueueState(
         job_id=job_id,
         native=native,
-        reason=reason_text(reason.removesuffix("|")),
+        reason="" if reason == "None|" else reason.removesuffix("|"),
         restarts=int(restarts) if restarts.isdecimal() else None,
         nodes=nodes,
         time_left=left if left == "UNLIMITED" or re.fullmatch(r"[\d:-]+", left) else "",
@@ -231,7 +184,15 @@ def number_of(job_id: str) -> str:
 
 def cluster_name() -> str | None:
     """The name of this machine's cluster, or None if SLURM does not answer."""
-    return site_settings().get("ClusterName") or None
+    return _settings().get("ClusterName") or None
+
+
+def _settings() -> dict[str, str]:
+    """The names and values of `scontrol show config`, or empty if SLURM does not answer."""
+    with suppress(ClusterError):
+        done = run(["scontrol", "show", "config"], timeout_s=ANSWER_S)
+        return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", done.stdout, re.MULTILINE))
+    return {}
 
 
 def cancel(job_id: str, *, only_waiting: bool = False) -> None:

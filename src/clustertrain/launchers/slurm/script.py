@@ -3,7 +3,6 @@
     #SBATCH lines                  generated here from the job
     templates/mailbox.sh           the same for every job
     a few quoted variables         generated here from the job; one of them has the lines of slurm.setup
-    templates/podman.sh            only if podman runs the image
     templates/batch.sh             the same for every job
 
 Of a job file, the shell executes only the lines of `slurm.setup`, in a shell of their own. #SBATCH lines are
@@ -45,12 +44,6 @@ _FOLDERS = ("PATH", "LD_LIBRARY_PATH")
 _ARGV = ("sbatch", "--parsable", "--export=ALL")
 # The mailbox of the batch shell and the agent is a folder in this one (mailbox.sh); a container mounts it.
 _TEMPORARY = '"$temporary"'
-# Of the environment of a node, what configures its network and its GPUs: podman passes on no other variables.
-# Of CUDA_… not all: CUDA_HOME and CUDA_PATH are folders of the node.
-_NETWORK_AND_GPUS = (
-    *("NCCL_*", "FI_*", "UCX_*", "RDMAV_*", "GLOO_*", "TORCH_*"),
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_*", "CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING", "NVIDIA_*"),
-)
 # What NVIDIA's hooks read to give a container GPUs, whatever its image sets for them.
 _NVIDIA = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
@@ -70,9 +63,6 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Plan:
     """
     if not job_path.isprintable():
         raise JobError(f"{job_path!r}: a path with control characters\nrename the file or its folder")
-    body = _template("batch.sh")
-    if job.section(Slurm).container == "podman":
-        body = _template("podman.sh") + body
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{option}" for option in _options(job, lead_s)),
@@ -87,7 +77,7 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Plan:
     if slurm.python is None and slurm.container == "none":
         notes.append(f"the nodes use the Python of this command, {python}; slurm.python names another")
     return Plan(
-        "\n".join([*lines, body]).encode(),
+        "\n".join([*lines, _template("batch.sh")]).encode(),
         _ARGV,
         lead_s,
         own_output=rf"{re.escape(job_name(job))}-[\d_]+\.out",
@@ -198,7 +188,7 @@ def _time(seconds: float) -> str:
 
 
 def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
-    """Lines of shell that set the body's variables: job, at_time_limit, setup, launch, image (podman)."""
+    """Lines of shell that set the body's variables: job, at_time_limit, setup, launch."""
     container = job.section(Slurm).container
     is_absolute = job_path.startswith("/")
     folder = "" if container == "none" or is_absolute else '"$PWD"/'  # a container has another $PWD
@@ -208,13 +198,9 @@ def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
     if lines:
         yield "# shellcheck disable=SC2016  # another shell expands $ here"
     yield f"setup={quote(lines)}"
-    if container in ("podman", "pyxis"):
+    if container == "pyxis":
         yield from _gpus_in_container(job)
-    if container == "podman":
-        yield f"image={quote(job.image or '')}"
-        yield "# The container runs as the same user. Root needs no mapping of user IDs, others need one."
-        yield 'if [ "$EUID" -eq 0 ]; then userns=host; else userns=keep-id; fi'
-    prefixes = {"apptainer": _apptainer, "pyxis": _pyxis, "podman": _podman}
+    prefixes = {"apptainer": _apptainer, "pyxis": _pyxis}
     yield "launch=("
     # --cpus-per-task is repeated, because srun does not inherit it from the job since SLURM 22.05. With a
     # site's KillOnBadExit or WaitTime the end of one agent would kill that of the head before it writes the
@@ -259,22 +245,6 @@ def _pyxis(job: Job) -> Iterator[str]:
     yield f"--container-mounts={comma.join(_mounts(job))}"
     yield f"--container-env={comma.join((*_NVIDIA, *_named_variables(job)))}"
     yield "--no-container-mount-home --no-container-remap-root --no-container-entrypoint"
-
-
-def _podman(job: Job) -> Iterator[str]:
-    """The container uses the network, /dev/shm and the host name of the node. It stays in the job's cgroup,
-    so SLURM's limits apply; only crun supports that. Podman then requires a separate PID namespace: all its
-    processes end with the agent."""
-    yield """bash -c 'run_podman "$@"' run_podman"""
-    yield "--rm --network=host --ipc=host --uts=host --cgroups=disabled"
-    yield '"--userns=$userns" --security-opt=label=disable --ulimit=host --entrypoint='
-    yield f"--env='{variables.PREFIX}*' --env='SLURM_*' --env=TMPDIR"
-    yield " ".join(f"--env={quote(name)}" for name in _NETWORK_AND_GPUS)
-    yield from (f"--env={name}" for name in _named_variables(job))
-    if gpus_per_node(job):
-        yield "--device=nvidia.com/gpu=all"
-    yield from (f"--volume={mount}" for mount in _mounts(job))
-    yield '"$image"'
 
 
 def _mounts(job: Job) -> Iterator[str]:

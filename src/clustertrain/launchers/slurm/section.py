@@ -205,8 +205,8 @@ class Slurm(LauncherSection):
 
     nodes_wait_s: Seconds = Field(default=300.0, alias="nodes_wait")
     """How long the job waits until Ray has started on all of its nodes. A start of Ray that fails on a node
-    is repeated within this time. Then a job of several nodes goes back into the queue, at most
-    `failures.retries` times in a row; a job of one node ends."""
+    is repeated within this time. Then a job of several nodes goes back into the queue, as after the loss of
+    a node; a job of one node ends."""
 
     setup: tuple[ShellLine, ...] = ()
     """Shell lines, such as `module load cuda`, that run first, on the job's first node, in a login shell of
@@ -218,7 +218,7 @@ class Slurm(LauncherSection):
     SLURM stores their values with the job. Of the others only those that `env` refers to, HOME,
     USER, LOGNAME, SHELL, LANG and what SLURM's commands need are passed on."""
 
-    container: Literal["none", "apptainer", "pyxis", "podman"] = "none"
+    container: Literal["none", "apptainer", "pyxis"] = "none"
     """The container runtime of the job's `image`."""
 
     mounts: tuple[Mount, ...] = ()
