@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("no_pauses", "aws_environment")
 PART = (
     b'HTTP/1.1 206 P\r\nConnection: close\r\nETag: "x"\r\nContent-Length: 5\r\nContent-Range: %s\r\n\r\nhello'
 )
+LENGTH = b'HTTP/1.1 200 OK\r\nConnection: close\r\nETag: "x"\r\n%s\r\nhello'
 EMPTY = b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -29,6 +30,10 @@ def get(answers, folder):
     [
         ([PART % b"bytes 3-7/10"], "sent bytes 3-7/10 of version"),
         ([PART % b"\x1b[31m"], r"sent \x1b[31m of version"),
+        ([LENGTH % b"Content-Length: abc\r\n"], "invalid literal for int() with base 10: 'abc'"),
+        ([LENGTH % b"Content-Length: -5\r\n"], "5 read, but total bytes expected is -5"),
+        ([LENGTH % b""], "KeyError: 'ContentLength'"),
+        ([LENGTH % b"Content-Length: 50\r\n"], "5 read, but total bytes expected is 50"),
         ([EMPTY % b"416 \x1b"], "HTTP 416"),
         ([EMPTY % b"503 \x1b"], "HTTP 503"),
     ],

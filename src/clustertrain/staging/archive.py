@@ -33,6 +33,7 @@ _DEPTH = 100
 # spaces and joiners of other scripts and of macOS.
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
 _RATIO_FROM_BYTES = 256 << 20  # below this size a high ratio does no harm
+_ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others are unpacked in memory, without limit
 _ERRORS_OF_BYTES = {None, errno.EINVAL, errno.EEXIST, errno.ENOTDIR}  # EINVAL: an offset before the start
 
@@ -53,14 +54,12 @@ def extract(archive: Path, into: Path, *, tick: Callable[[int, int], None] = lam
     into.mkdir()
     unpacking = _Unpacking(archive, into)
     with _Watched(archive, tick) as file, _explained(archive, into):
-        try:
-            opened = tarfile.open(fileobj=file, tarinfo=_TarMember, errors="surrogateescape")  # noqa: SIM115
-        except tarfile.ReadError:
-            if not zipfile.is_zipfile(file):
-                raise
+        is_zip = file.read(4) in _ZIP_STARTS  # zipfile would also find one at the end of a damaged tar
+        file.seek(0)
+        if is_zip:
             unpacking.add_zip(file)
         else:
-            unpacking.add_tar(opened)
+            unpacking.add_tar(file)
     return unpacking.total_bytes
 
 
@@ -100,8 +99,8 @@ class _Unpacking:
         self._into, self._free_bytes = into, shutil.disk_usage(into).free
         self._members = self.total_bytes = 0
 
-    def add_tar(self, archive: tarfile.TarFile) -> None:
-        with archive:
+    def add_tar(self, file: _Watched) -> None:
+        with tarfile.open(fileobj=file, tarinfo=_TarMember, errors="surrogateescape") as archive:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # it keeps every header: gigabytes
                 self._check(member.name, member.size, is_file=member.isreg(), is_folder=member.isdir())

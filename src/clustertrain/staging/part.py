@@ -23,6 +23,11 @@ Tick = Callable[[int, int | None], None]
 work."""
 
 
+def can_go_on(folder: Path) -> bool:
+    """Whether the next process has a use for the download in a folder."""
+    return any((folder / name).exists() for name in ("download", "validator"))
+
+
 class Part:
     """The download in a folder, which one thread fills.
 
@@ -47,11 +52,6 @@ class Part:
     def is_complete(self) -> bool:
         return self.path.exists()
 
-    @property
-    def can_go_on(self) -> bool:
-        """Whether the next process has a use for it."""
-        return self.is_complete or self.validator is not None
-
     def begin(self, validator: str | None, total_bytes: int | None) -> None:
         """Begin anew, in a new file: a holder of the lease that was stopped may have the old one open.
 
@@ -69,12 +69,11 @@ class Part:
 
     def append(self, blocks: Iterable[bytes]) -> None:
         """Append bytes, and end the file if they are the last ones."""
-        with self.first.open("ab", buffering=0) as file:
+        with self.first.open("ab") as file:
             for block in blocks:
                 with self._open():
-                    rest = memoryview(block)
-                    while rest:  # a nearly full disk writes some bytes, then refuses
-                        rest = rest[file.write(rest) :]
+                    file.write(block)
+                    file.flush()
                 self.count(len(block))
         if self.total_bytes in (None, self.received_bytes):
             self.end()

@@ -58,4 +58,9 @@ def explained_errors(location: Location) -> Iterator[None]:
             raise CutShort(value_text(cause)) from error
         if isinstance(error, ClientError | BotoCoreError):
             raise DataError(str(explained(location, "GET", location.bucket_and_key[1], error))) from error
+        if isinstance(error, ValueError | LookupError):  # of a length that is none
+            raise DataError(
+                f"{location.uri} cannot be fetched: it is not the answer of S3: {value_text(error)}.\n"
+                "Correct the endpoint, or download it yourself, and use its path as the URI."
+            ) from error
         raise

@@ -23,7 +23,7 @@ from clustertrain.staging.entry import MARKER, Entry, local_folder
 from clustertrain.staging.fetch import fetch
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
 from clustertrain.staging.marker import Marker
-from clustertrain.staging.part import Part, Tick
+from clustertrain.staging.part import Part, Tick, can_go_on
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused
@@ -124,7 +124,7 @@ def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
             raise
         raise refused(Path(error.filename or work), "written", error) from error
     finally:
-        if lease.is_lost or not Part(work, "").can_go_on:  # otherwise the next holder resumes from them
+        if lease.is_lost or not can_go_on(work):  # otherwise the next holder resumes from them
             shutil.rmtree(work, ignore_errors=True)
 
 
