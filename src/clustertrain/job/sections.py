@@ -295,8 +295,7 @@ class Failures(Section):
     retries: CountOrZero | None = None
     """Restarts of the worker group in a row without a new checkpoint, by default 3; one more failure ends the
     run. A script saves its own checkpoints: there all restarts of an attempt count. If it leaves no file in
-    its checkpoint folder, only a number that is written here restarts it after the same error twice. Also how
-    often in a row a SLURM job goes back into the queue because Ray does not start on one of its nodes."""
+    its checkpoint folder, only a number that is written here restarts it after the same error twice."""
 
     attempts: Count = 5
     """Starts of the run in a row without a new checkpoint; the next start is refused, except with `--retry`.
