@@ -1,4 +1,4 @@
-"""The first hour on a GPU: eight measurements in 25 minutes, the most valuable first. Needs torch and pytest.
+"""The first hour on a GPU: seven measurements in 25 minutes, the most valuable first. Needs torch and pytest.
 
     python benchmarks/gpu.py OUT [NUMBER…]
 
@@ -12,8 +12,7 @@ proves this program, not a GPU.
 4  resumed in a new process against uninterrupted, bit by bit, for six settings
 5  how long a save of 8 GiB blocks, against torch's pinned copy, and what reserving buffers costs the steps
 6  DDP and FSDP with NCCL on one rank: compile, accumulation, checkpointing, clipping, parts written and read
-7  the counted operations against 6·N·D, and what counting costs
-8  the texts of real faults through the diagnosis; TF32 against fp32
+7  the texts of real faults through the diagnosis; TF32 against fp32
 """
 
 from __future__ import annotations
@@ -105,8 +104,7 @@ MEASUREMENTS: dict[int, tuple[float, Measurement]] = {  # the limit in seconds
     4: (330, gpu_states.resumes),
     5: (150, lambda out: gpu_states.saves()),
     6: (180, gpu_states.on_one_rank),
-    7: (60, lambda out: gpu_steps.operations()),
-    8: (60, lambda out: faults()),
+    7: (60, lambda out: faults()),
 }
 _RESULT = "RESULT "
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from clustertrain.checkpoints.shards import ShardSaver, fill
 from clustertrain.training.data.loader_kinds import order_of
 from clustertrain.training.data.sampling import BatchSizes, Position
 from clustertrain.training.model.building import exchange_if, wrap
-from clustertrain.training.model.float8 import to_float8
 from clustertrain.training.model.sharding import shard_model
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import SaveProgress
@@ -172,8 +170,6 @@ def on_one_rank(out: Path) -> dict[str, Any]:
             "ddp compiled": {"compile": Compile()},
             "fsdp compiled, blocks again": {**blocks, "compile": Compile()},
         }
-    if IS_GPU and find_spec("torchao"):
-        cases |= {f"{name} float8": {**cases[name], "float8": True} for name in ("ddp", "fsdp")}
     found: dict[str, Any] = {}
     losses: dict[str, list[float]] = {}
     rules = {"steps": 10, "batch_size": GPU_BOUND.batch, "accumulate": 2, "clip_norm": 1.0}
@@ -192,8 +188,6 @@ def _trained(settings: TrainSettings, folder: Path) -> tuple[dict[str, Any], lis
     torch.manual_seed(0)
     task, precision = Language(GPU_BOUND), Precision("bf16", DEVICE)
     model, note = task.model(), ""
-    if settings.float8:
-        to_float8(model, DEVICE)
     if settings.strategy == "fsdp":
         note = shard_model(task, model, settings, RankInfo(0, 0, 1, DEVICE))
     else:

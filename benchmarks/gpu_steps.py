@@ -1,4 +1,4 @@
-"""Measurements of steps: implicit synchronizations, a loop written by hand, counted operations."""
+"""Measurements of steps: implicit synchronizations, a loop written by hand."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_decoder import ALONE, DEVICE, GPU_BOUND, IS_GPU, LAUNCH_BOUND, Language, Shape, Timed, seconds_of
+from gpu_decoder import ALONE, DEVICE, GPU_BOUND, IS_GPU, LAUNCH_BOUND, Language, Shape, Timed
 
 from clustertrain.training.loop import train
-from clustertrain.training.measured.flops import count_flops, peak_of
 from clustertrain.training.settings import Compile, TrainSettings
-from clustertrain.training.step.precision import Precision
 
 
 def synchronizations() -> dict[str, Any]:
@@ -95,45 +93,3 @@ def _hand_step_s(shape: Shape, is_compiled: bool, warm: int, steps: int) -> floa
             loss.item()
         clock.phase("usual_step", step)
     return clock.step_s
-
-
-def operations() -> dict[str, Any]:
-    """The counted operations of a pass against 6·N·D with attention (N: without the embedding)."""
-    task, precision, shape = Language(GPU_BOUND), Precision("bf16", DEVICE), GPU_BOUND
-    model = task.model().to(DEVICE)
-    batch = [task.train_data({}).tensors[0][: shape.batch].to(DEVICE)]
-
-    def one_pass() -> None:
-        with precision.autocast():
-            loss = task.loss(model, batch)
-        loss.backward()
-        model.zero_grad(set_to_none=True)
-
-    def count() -> None:
-        counted.append(count_flops(task, model, batch, precision=precision, device=DEVICE))
-
-    counted: list[int] = []
-    one_pass()
-    pass_bytes, count_s, count_bytes = _peak_bytes(one_pass), seconds_of(count), _peak_bytes(count)
-    tokens = shape.tokens * shape.batch
-    parameters = sum(p.numel() for p in model.parameters()) - model.embedding.weight.numel()
-    formula = 6 * parameters * tokens + 12 * shape.layers * shape.width * shape.tokens * tokens
-    return {
-        "counted": counted[0],
-        "6·N·D and attention": formula,
-        "ratio": counted[0] / formula,
-        "count_s": count_s,
-        "peak_bytes of a pass": pass_bytes,
-        "peak_bytes of counting": count_bytes,
-        "peak FLOP/s by the table": peak_of(DEVICE, "bf16"),
-    }
-
-
-def _peak_bytes(function: Any) -> int:
-    if not IS_GPU:
-        function()
-        return 0
-    torch.cuda.reset_peak_memory_stats()
-    function()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated()

@@ -92,17 +92,12 @@ FULL = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which "
     "4.00 GiB is free."
 )
-NOTE = "What the GPU's memory held, for pytorch.org/memory_viz: /runs/digits/g1/memory/rank-1.pickle"
 
 
-def test_the_failure_names_the_file_with_what_the_memory_held(group):
-    error = torch.OutOfMemoryError(FULL)
-    error.add_note(NOTE)
-    failure = group._of_exception(1, UserCodeFailed(report_of(error, "/code")))
+def test_memory_that_the_rank_itself_has_used_up_is_not_retried(group):
+    failure = group._of_exception(1, UserCodeFailed(report_of(torch.OutOfMemoryError(FULL), "/code")))
     assert failure.text.startswith("rank 1 (pid 11 on node7): out of GPU memory, 20.00 GiB were requested. ")
-    assert failure.text.splitlines()[-1] == NOTE and failure.fatal
-    without = group._of_exception(1, UserCodeFailed(report_of(torch.OutOfMemoryError(FULL), "/code")))
-    assert failure.text == f"{without.text}\n{NOTE}"
+    assert failure.fatal
 
 
 def test_memory_of_another_process_is_retried_and_a_broken_gpu_once(group):

@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.distributed import RankInfo
@@ -52,8 +51,7 @@ def test_the_curve_has_the_figures_of_the_gpu(gpu):
     for line in lines:
         assert 0 < line["compute_s"] < 10 and 0 <= line["data_wait_s"] < 10
         assert 0 < line["gpu_memory_peak_bytes"] <= torch.cuda.get_device_properties(gpu.device).total_memory
-        assert line["flops_per_s"] > 0 and line["tokens_per_s"] == 8 * line["samples_per_s"]
-        assert 0 < line.get("mfu", 0.5) < 1
+        assert line["tokens_per_s"] == 8 * line["samples_per_s"]
         assert 0 <= line.get("gpu_utilization_percent", 0) <= 100
 
 
@@ -161,26 +159,6 @@ def test_nccl_over_all_gpus_with_sync_batchnorm_and_a_stop(tmp_path):
     for process in started:
         process.join(60)
         assert process.exitcode == 0
-
-
-class InFloat8(Plain):
-    """Two layers that are large enough, also with the 6 samples of the last batch."""
-
-    def model(self):
-        wide = nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)
-        return nn.Sequential(nn.Linear(4, 1024), nn.ReLU(), *wide, nn.ReLU(), nn.Linear(1024, 1))
-
-
-@needs_cuda
-def test_float8_trains_and_resumes_bit_identical(gpu, deterministic):
-    pytest.importorskip("torchao", reason="torchao is not installed: train.float8 needs it")
-    settings = replace(SETTINGS, batch_size=16, precision="bf16", float8=True)
-    whole = run_task(gpu, InFloat8(lr=1e-3), settings)
-    plain = run_task(gpu, InFloat8(lr=1e-3), replace(settings, float8=False))
-    assert all(bool(value.isfinite().all()) for value in whole.weights().values())
-    assert not same(whole.weights(), plain.weights()), "the products were rounded to 8 bits"
-    resumed = run_task(gpu, InFloat8(lr=1e-3), settings, whole.saves[2])
-    assert whole.result.step > 2 and same(resumed.weights(), whole.weights())
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler's advice on number formats and GPU size

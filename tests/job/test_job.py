@@ -259,8 +259,6 @@ def test_workers_that_do_not_spread_evenly(workers, nodes, arithmetic, remedy):
     [
         {"normalization": "sync"},
         {"precision": "fp16"},
-        {"memory_snapshot": True},
-        {"float8": True, "precision": "bf16"},
     ],
 )
 def test_what_needs_a_gpu_is_refused_without_one(setting):
@@ -271,13 +269,6 @@ def test_what_needs_a_gpu_is_refused_without_one(setting):
     for resources in ({"gpus_per_worker": 1}, {"nodes": 1, "gpus_per_node": 1}):
         assert job(train=train, resources=resources)
     assert job(train=TASK["train"] | {"precision": "bf16"})
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_float8_needs_bf16(precision):
-    train = TASK["train"] | {"float8": True, "precision": precision}
-    text = refusal(**TASK | {"train": train}, resources={"gpus_per_worker": 1})
-    assert f"true with precision {precision}" in text and "set precision: bf16" in text
 
 
 @pytest.mark.parametrize(

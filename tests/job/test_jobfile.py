@@ -599,9 +599,8 @@ def test_every_key_of_train_is_decided():
         "accumulate",
         "clip_norm",
         "compile",
-        "float8",
     }
-    arithmetic |= {"normalization", "find_unused_parameters", "gradient_compression", "lr", "limit_batches"}
+    arithmetic |= {"normalization", "find_unused_parameters", "lr", "limit_batches"}
     arithmetic |= {
         "loss",
         "strategy",
@@ -684,7 +683,6 @@ def test_a_job_file_is_a_regular_file(tmp_path, make):
     [
         (("fsdp.shard=hybrid",), "train.fsdp: is given, but strategy is ddp\n"),
         (("strategy=fsdp", "precision=fp16"), "train.precision: is fp16, and strategy is fsdp\n"),
-        (("strategy=fsdp", "gradient_compression=bf16"), "train.gradient_compression: is bf16, and strategy"),
         (("strategy=fsdp", "compare_weights_every=5"), "train.compare_weights_every: is 5, and strategy is"),
     ],
 )

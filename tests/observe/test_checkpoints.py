@@ -13,7 +13,7 @@ from clustertrain.cli.main import main
 from clustertrain.observe import checkpoints
 from clustertrain.run.folder import RunDir
 
-RELEASE = Path(__file__).parents[1] / "fixtures" / "release_0" / "storage"
+SAMPLE = Path(__file__).parents[1] / "fixtures" / "sample_runs" / "storage"
 
 
 @pytest.mark.slow
@@ -29,7 +29,7 @@ def test_the_files_of_a_script_on_s3_have_their_size_and_time(moto_s3):
 
 @pytest.mark.parametrize("command", ["ls", "verify"])
 def test_a_checkpoint_that_the_run_removes_meanwhile_is_not_damaged(tmp_path, monkeypatch, command):
-    run = shutil.copytree(RELEASE / "finished", tmp_path / "finished")
+    run = shutil.copytree(SAMPLE / "finished", tmp_path / "finished")
     (only,) = (run / "g1" / "checkpoints").iterdir()
 
     def removed_first(shelf, name):

@@ -13,12 +13,12 @@ from clustertrain.observe.run_table import rows_of
 from clustertrain.observe.status import status_by_files
 from clustertrain.run.folder import RunDir
 
-RELEASE = Path(__file__).parents[1] / "fixtures" / "release_0" / "storage"
+SAMPLE = Path(__file__).parents[1] / "fixtures" / "sample_runs" / "storage"
 
 
 @pytest.fixture
 def attempt(tmp_path):
-    return RunDir.newest(str(shutil.copytree(RELEASE, tmp_path / "runs")), "finished").attempt(1)
+    return RunDir.newest(str(shutil.copytree(SAMPLE, tmp_path / "runs")), "finished").attempt(1)
 
 
 def used(attempt):

@@ -1,6 +1,5 @@
 """The parts of a step, measured on real ranks whose slow parts are known."""
 
-import copy
 import gzip
 import json
 import time
@@ -9,21 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import JobError
-from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
+from clustertrain.training.data.sampling import BatchSizes, Position, TrainOrder
 from clustertrain.training.loop import train
-from clustertrain.training.measured import step_times, step_watch
-from clustertrain.training.measured.flops import count_flops, peak_flops_per_s
+from clustertrain.training.measured import step_times
 from clustertrain.training.measured.step_times import StepTimes, Times
 from clustertrain.training.measured.step_watch import StepWatch
 from clustertrain.training.measured.stragglers import Stragglers, by_rank, straggler_text
-from clustertrain.training.model.building import make_model, settle_buckets, shard
-from clustertrain.training.settings import EvalEvery, Fsdp, Profile, TrainSettings
-from clustertrain.training.step.precision import Precision
+from clustertrain.training.settings import EvalEvery, Profile, TrainSettings
 from training.ranks import ALONE
-from training.tasks import Classify, MemoryRun, Plain, run_task, same
+from training.tasks import Classify, MemoryRun, Plain, run_task
 
 CPU = torch.device("cpu")
 
@@ -102,7 +97,7 @@ class Uneven(Plain):
 def _uneven(rank_info):
     settings = TrainSettings(steps=9, batch_size=2, log_every=3)
     task = Uneven()
-    task.flops_per_sample, task.tokens_per_sample = 1e6, 8
+    task.tokens_per_sample = 8
     return run_task(rank_info, task, settings).logs
 
 
@@ -120,7 +115,6 @@ def test_a_slow_rank_is_named_once_and_the_others_wait_in_the_exchange(ranks):
     assert last["data_wait_s"] > 0
     assert last["rank_s"][1] > last["rank_s"][0] + 0.05 and len(last["rank_s"]) == 2
     assert last["tokens_per_s"] == 8 * last["samples_per_s"]
-    assert last["flops_per_s"] == 1e6 * last["samples_per_s"] and "mfu" not in last
 
 
 def of(*own_s):
@@ -148,39 +142,6 @@ def test_the_warning_has_the_numbers_and_the_part_that_is_slow():
     )
     assert "train.loader_workers" in text and len(text.splitlines()) == 2
     assert "nvidia-smi" in straggler_text(0, "node7", of(0.4, 0.1))
-
-
-def counted(task):
-    """The operations of a pass, which leaves nothing; and the model and the batch."""
-    model, dataset = task.model(), task.train_data({})
-    batch = torch.utils.data.default_collate([dataset[i] for i in range(4)])
-    before, random_before = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
-    try:
-        return count_flops(task, model, batch, precision=Precision("fp32", CPU), device=CPU), model, batch
-    finally:
-        assert all(parameter.grad is None for parameter in model.parameters())
-        assert same(model.state_dict(), before)
-        assert torch.equal(random_before, torch.random.get_rng_state())
-
-
-def test_operations_are_counted_and_the_pass_leaves_nothing():
-    flops, model, batch = counted(Plain())
-    with FlopCounterMode(display=False) as counter:
-        Plain().loss(model, batch)
-    assert counter.get_total_flops() < flops <= 3 * counter.get_total_flops()
-
-
-class Interrupted(Classify):
-    """Its pass fails after BatchNorm and gradients have changed."""
-
-    def loss(self, model, batch):
-        super().loss(model, batch).backward()
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-
-def test_a_pass_that_fails_leaves_nothing_as_well():
-    with pytest.raises(torch.OutOfMemoryError):
-        counted(Interrupted())
 
 
 class NVMLError(Exception):
@@ -213,37 +174,6 @@ def test_a_gpu_without_an_answer_of_nvml_has_one_note_and_no_figure(monkeypatch)
     assert notes == ["NVML does not answer, no utilization of the GPU is shown: Insufficient Permissions"]
 
 
-@pytest.mark.parametrize(("recomputes", "share"), [(False, "mfu"), (True, "hfu")])
-def test_what_is_computed_twice_is_not_called_mfu(monkeypatch, recomputes, share):
-    monkeypatch.setattr(step_watch, "peak_of", lambda device, precision: 1e12)
-    made, _ = watch(GPU, activation_checkpointing="blocks" if recomputes else "none")
-    made.count_flops(None, (MicroBatch([0, 1], 0, 1.0, None), None), None, counted=4 * 10**9)
-    assert made._flop_figures(100.0) == {"flops_per_s": 2e11, share: 0.2}
-
-
-def _counted(rank_info):
-    settings = TrainSettings(steps=1, batch_size=4, strategy="fsdp", fsdp=Fsdp(blocks=("Linear",)))
-    task = Dense()
-    model = make_model(task, settings, rank_info)
-    shard(task, model, settings, rank_info)
-    return settle_buckets(task, model, model, torch.ones(4, 64), precision=Precision("fp32", CPU), device=CPU)
-
-
-class Dense(Plain):
-    def model(self):
-        return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
-
-    def loss(self, model, batch):
-        return model(batch).sum()
-
-
-def test_fsdp_counts_the_operations_in_the_pass_that_it_needs_anyway(ranks):
-    """A pass of their own could fail on one rank, while the others wait in its collectives for 20 minutes."""
-    of_a_layer = 2 * 64 * 64 * 4  # forward, and as much for the gradients of its weights and of its input
-    expected = 6 * of_a_layer - of_a_layer  # nobody needs the gradient of the batch
-    assert ranks(2).results(_counted) == [expected] * 2
-
-
 def _slow_ranks(rank_info, strategy):
     """Rank 1 computes for long, or (FSDP) every rank but rank 1 waits for it while it computes."""
     made, notes = watch(rank_info, strategy=strategy)
@@ -257,22 +187,6 @@ def _slow_ranks(rank_info, strategy):
 @pytest.mark.parametrize(("strategy", "named"), [("ddp", 1), ("fsdp", 0)])
 def test_a_rank_that_waits_for_others_in_its_passes_is_not_called_slow(ranks, strategy, named):
     assert [len(notes) for notes in ranks(2).results(_slow_ranks, strategy)] == [named, named]
-
-
-@pytest.mark.parametrize(
-    ("gpu", "precision", "tf32", "peak"),
-    [
-        ("NVIDIA H100 80GB HBM3", "bf16", False, 989e12),
-        ("NVIDIA H100 PCIe", "fp16", False, 756e12),
-        ("NVIDIA A100-SXM4-80GB", "fp32", True, 156e12),
-        ("NVIDIA A100-SXM4-80GB", "fp32", False, 19.5e12),
-        ("NVIDIA B200", "fp32", True, None),
-        ("NVIDIA GeForce RTX 9999", "bf16", False, None),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bf16", False, None),
-    ],
-)
-def test_the_peak_depends_on_the_gpu_and_the_number_format(gpu, precision, tf32, peak):
-    assert peak_flops_per_s(gpu, precision, tf32=tf32) == peak
 
 
 def _profiled(rank_info, folder, requested):

@@ -294,15 +294,12 @@ def _check_device(train: Train, resources: Resources) -> None:
             "torch has no SyncBatchNorm on CPU",
             "use group or layer on CPU",
         ),
-        "memory_snapshot": (train.memory_snapshot, "it shows the memory of a GPU", "remove the key"),
-        "float8": (train.float8, "CPUs have no float8", "remove the key"),
         "precision": (train.precision == "fp16", "fp16 needs a GPU", "use bf16 or fp32 on CPU"),
     }
     for key, (is_unfit, why, other) in unfit.items():
         if is_unfit:
-            value = "true" if getattr(train, key) is True else getattr(train, key)
             remedy = f"set resources.gpus_per_worker, or {other}"
-            raise Refused(f"{value} with 0 GPUs per worker\n{why}\n{remedy}", "train", key)
+            raise Refused(f"{getattr(train, key)} with 0 GPUs per worker\n{why}\n{remedy}", "train", key)
 
 
 def _check_loaders(train: Train, resources: Resources) -> None:

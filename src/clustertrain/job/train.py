@@ -173,12 +173,6 @@ class Train(Section, settings.Train):
                 "profile",
                 "steps",
             )
-        if self.float8 and self.precision != "bf16":
-            raise Refused(
-                f"true with precision {self.precision}\nother operations than the products are in bf16\n"
-                "set precision: bf16, or remove the key",
-                "float8",
-            )
         return self
 
     @model_validator(mode="after")
@@ -193,10 +187,6 @@ class Train(Section, settings.Train):
             return self
         unfit = {
             "precision": (self.precision == "fp16", "bf16 or fp32: bf16 needs no loss scaling"),
-            "gradient_compression": (
-                self.gradient_compression != "none",
-                "none; precision bf16 has the same use",
-            ),
             "compare_weights_every": (
                 bool(self.compare_weights_every),
                 "0: no two workers have the same weights",

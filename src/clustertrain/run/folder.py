@@ -20,7 +20,6 @@
             hang.json, stacks/    the first rank that hung; which ranks have written their stacks
             stacks-now/           a request for the stacks of all ranks, and their answers
             profile/              the ranks' profiles
-            memory/               what the memory of a rank's GPU held when it was exhausted
             nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
           heartbeat.json          a counter that changes while the driver lives
           stop, save, profile     requests; the file exists if the request was made
@@ -174,10 +173,6 @@ class Restart:
 
     def profile_key(self, rank: int) -> str:
         return f"{self.key}/profile/rank-{rank}.pt.trace.json.gz"  # TensorBoard looks for such names
-
-    def memory_key(self, rank: int) -> str:
-        """What the memory of a rank's GPU held when it was exhausted."""
-        return f"{self.key}/memory/rank-{rank}.pickle"
 
     def flight_record_key(self, rank: int) -> str:
         """What torch's flight recorder has of a rank, in a file that is named as `torchfrtrace` needs it."""

@@ -119,8 +119,7 @@ def train(
     )
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
-        flops = settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
-        loop.watch.count_flops(model, first, precision, counted=flops)
+        settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
         if state is None and settings.compares_halves:
             warnings.append(sum_warning(task, model, first[1], precision=precision, device=rank_info.device))
         loop.begin(state, warnings, (sharding, kernels_in_use(rank_info.device)))

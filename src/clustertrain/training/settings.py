@@ -161,10 +161,6 @@ class Train:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the forward pass; weights stay fp32. fp16 scales the loss and needs a GPU."""
 
-    float8: bool = False
-    """Multiply the inputs, weights and gradients of large linear layers in float8, by torchao, on GPUs from
-    Ada and Hopper on. Needs `precision: bf16` and the extra `float8`: see [float8](gpu.md#float8)."""
-
     matmul: Literal["tf32", "highest"] = "tf32"
     """Matrix products and convolutions of fp32 numbers on GPUs: `tf32` rounds the factors to 10 bits of
     mantissa and uses the tensor cores, `highest` computes in fp32. CPUs always do. `tf32` is the default,
@@ -209,9 +205,6 @@ class Train:
     find_unused_parameters: bool = False
     """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""
 
-    gradient_compression: Literal["none", "fp16", "bf16"] = "none"
-    """Exchange gradients in this number format: half of the bytes."""
-
     lr: LearningRate = LearningRate()
     """How the learning rate follows the batch size."""
 
@@ -235,10 +228,6 @@ class Train:
 
     profile: Profile | None = None
     """Records a few steps in a file per worker, in the run's folder; the log shows where."""
-
-    memory_snapshot: bool = False
-    """If a GPU is out of memory, write what it held and the last 100,000 allocations, with their lines of
-    code: a file in the run's folder, which the message names. It costs each allocation a few microseconds."""
 
     limit_batches: Count | None = None
     """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. The

@@ -35,9 +35,7 @@ class Task:
     `criterion` and `named_metrics` are the loss and the metrics of the job file, `train.loss` and
     `train.metrics`; the methods `loss`, `eval_step` and `metrics` use them unless they are overridden.
 
-    `flops_per_sample` is the number of floating-point operations of a forward and a backward pass for one
-    sample, from which the log has the MFU; without it torch counts them on a GPU. With `tokens_per_sample`
-    the log has tokens per second.
+    With `tokens_per_sample` the log has tokens per second.
 
     `on_step`, `on_epoch` and `on_eval` are callbacks: by default they do nothing. Every rank calls them, so a
     callback that writes to one place checks for `torch.distributed.get_rank() == 0`. They are called before
@@ -47,7 +45,6 @@ class Task:
 
     criterion: Callable[[Any, Any], torch.Tensor] = nn.CrossEntropyLoss()
     named_metrics: Mapping[str, Metric | MetricFunction] | None = None
-    flops_per_sample: float | None = None
     tokens_per_sample: int | None = None
 
     def model(self) -> nn.Module:

@@ -120,7 +120,3 @@ class _NoFiles:
     def profile(self) -> tuple[Path, str]:
         path = Path.cwd() / "debug.pt.trace.json.gz"
         return path, str(path)
-
-    def memory(self) -> tuple[Path, str]:
-        path = Path.cwd() / "debug.memory.pickle"
-        return path, str(path)

@@ -278,9 +278,6 @@ class WorkerRun:
     def profile(self) -> tuple[Path, str]:
         return self._file(self.attempt.restart(self.plan.restart).profile_key(self.rank))
 
-    def memory(self) -> tuple[Path, str]:
-        return self._file(self.attempt.restart(self.plan.restart).memory_key(self.rank))
-
     def _file(self, key: str) -> tuple[Path, str]:
         return self.attempt.run.local_path(key), self.attempt.run.store.uri(key)
 

@@ -25,7 +25,6 @@ from clustertrain.run.records import Outcome
 from clustertrain.run.streams.rank_log import marks_of_output
 from clustertrain.run.working_folder import files_beside_code, lost_files
 from clustertrain.training.loop import TrainResult, train
-from clustertrain.training.measured.memory_snapshot import memory_snapshot
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import Host
 from clustertrain.training.ranks.rng import seed_all
@@ -120,9 +119,8 @@ def train_task(
 ) -> TrainResult:
     """Create the task of a job and train it."""
     use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
-    with memory_snapshot(settings.memory_snapshot, rank_info.device, host.memory):
-        task = make_task(check_task(job.task or ""), job)
-        return train(task, settings, rank_info, host, dict(data))
+    task = make_task(check_task(job.task or ""), job)
+    return train(task, settings, rank_info, host, dict(data))
 
 
 def settings_of(job: Job) -> TrainSettings:

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard, TypeVar
 from clustertrain.driver.calls import NoAnswer, RankDied, answer, answers, answers_by_rank
 from clustertrain.driver.cause import error_signature as recurrence
 from clustertrain.driver.cause.diagnosis import Diagnosis, diagnose
-from clustertrain.driver.cause.gpu_diagnosis import SNAPSHOT, diagnose_gpu
+from clustertrain.driver.cause.gpu_diagnosis import diagnose_gpu
 from clustertrain.errors import EXIT_JOB, ClusterTrainError, RunStopped
 from clustertrain.node.gpus import gpu_states
 from clustertrain.node.limits import Limits, process_state, read_limits
@@ -351,14 +351,12 @@ class Group:
         )
         if found is None:
             return failure
-        snapshot = SNAPSHOT.search(message)
-        text = f"{found.text}\n{snapshot[0]}" if snapshot else found.text
         if found.retry_after_s is None:
-            return replace(failure, cause=found.cause, text=text, fatal=True)
+            return replace(failure, cause=found.cause, text=found.text, fatal=True)
         return replace(
             failure,
             cause=found.cause,
-            text=text,
+            text=found.text,
             transient=found.retry_after_s > 0,
             retry_after_s=found.retry_after_s,
             broken_node=self._workers[rank].metadata.node_id if found.of_hardware else "",

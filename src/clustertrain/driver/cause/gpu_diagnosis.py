@@ -15,9 +15,6 @@ from clustertrain.node.memory_kill import out_of_memory_text
 from clustertrain.units import size_bytes, size_text
 
 GPU = "gpu"
-SNAPSHOT = re.compile(
-    r"^What the GPU's memory held, .*$", re.MULTILINE
-)  # of training/measured/memory_snapshot.py
 RETRY_AFTER_S = 30.0  # what another process needs to end, and CUDA to free its memory
 
 _OUT_OF_MEMORY = re.compile(

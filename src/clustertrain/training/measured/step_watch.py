@@ -13,15 +13,12 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import nn
 
 from clustertrain.training.data.sampling import MicroBatch, TrainOrder
-from clustertrain.training.measured.flops import count_flops, peak_of
 from clustertrain.training.measured.profiling import Profile
 from clustertrain.training.measured.step_times import StepTimes, Times
 from clustertrain.training.measured.stragglers import Stragglers, by_rank, straggler_text
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
-from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
 
 
@@ -45,32 +42,7 @@ class StepWatch:
         self._times = StepTimes(rank_info.device)
         self._stragglers = Stragglers()
         self.profile = Profile(order, rank_info, profile, log)
-        self._flops_per_sample = task.flops_per_sample
-        self._share = "mfu"  # of the peak; "hfu" if what is computed twice was counted twice
         self._has_utilization = rank_info.device.type == "cuda"
-
-    def count_flops(
-        self, model: nn.Module, first: tuple[MicroBatch, Any], precision: Precision, *, counted: int | None
-    ) -> None:
-        """Count the operations of a sample in a pass of the first batch, on a GPU, unless the task gives
-        their number.
-
-        Args:
-            counted: those of the first batch, if they were counted before.
-        """
-        device = self._rank_info.device
-        if self._flops_per_sample is not None or device.type != "cuda":
-            return
-        key, batch = first
-        try:
-            if counted is None:
-                counted = count_flops(self._task, model, batch, precision=precision, device=device)
-        except (NotImplementedError, RuntimeError, TypeError) as error:
-            self._log("note", text=f"torch cannot count the operations of a step, no MFU is shown: {error}")
-            return
-        self._flops_per_sample = counted / len(key.ids)
-        if self._settings.activation_checkpointing != "none":
-            self._share = "hfu"
 
     def batches(self, batches: Iterable[tuple[MicroBatch, Any]]) -> Iterator[tuple[MicroBatch, Any]]:
         return self._times.batches(batches, before=self.profile.begin_if_due)
@@ -110,7 +82,7 @@ class StepWatch:
             figures["gpu_memory_peak_bytes"] = of_ranks[:, 3].max().item()
             if (of_ranks[:, 4] >= 0).all():
                 figures["gpu_utilization_percent"] = of_ranks[:, 4].mean().item()
-        return figures | self._flop_figures(samples_per_s)
+        return figures
 
     def _gathered(self) -> torch.Tensor:
         """The numbers of every rank, float64 (world_size, 5): one all_gather."""
@@ -138,11 +110,3 @@ class StepWatch:
             hosts = gather_objects(socket.gethostname(), self._rank_info)
             for rank in ranks:
                 self._log("warning", text=straggler_text(rank, hosts[rank], times))
-
-    def _flop_figures(self, samples_per_s: float) -> dict[str, float]:
-        if self._flops_per_sample is None:
-            return {}
-        flops_per_s = self._flops_per_sample * samples_per_s
-        peak = peak_of(self._rank_info.device, self._settings.precision)
-        share = {} if peak is None else {self._share: flops_per_s / (self._rank_info.world_size * peak)}
-        return {"flops_per_s": flops_per_s, **share}

@@ -5,7 +5,6 @@ sharding.py           FSDP: the model divided among the ranks
 blocks.py             the blocks of a model that FSDP gathers together, and what FSDP refuses
 mmap_init.py          a model larger than the memory is built in mapped files
 initializing.py       initial weights by the task, block by block
-float8.py             large matrix products in 8 bits
 recomputing.py        activation checkpointing, by blocks or operations
 restore_tensors.py    the tensors of a checkpoint, divided as the model is
 compiling.py          torch.compile, and the compiler that it needs

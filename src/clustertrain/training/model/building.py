@@ -11,16 +11,13 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
-from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import JobError
 from clustertrain.training.data.loader_kinds import dataset_of
 from clustertrain.training.model.blocks import named_modules, naming_block
 from clustertrain.training.model.compiling import compiled
-from clustertrain.training.model.float8 import to_float8
 from clustertrain.training.model.initializing import Initialization, without_parameters
 from clustertrain.training.model.mmap_init import MappedInit
 from clustertrain.training.model.model_calls import calling_model
@@ -38,7 +35,6 @@ from clustertrain.training.task import Task
 
 SETTLING_PASSES = 2
 _SAID = 300  # characters of an error
-_COMPRESSION = {"fp16": fp16_compress_hook, "bf16": bf16_compress_hook}
 # DDP's parameter has another name since torch 2.13, which warns of the old one.
 _SYNC_BUFFERS = "broadcast_buffers"
 if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
@@ -60,10 +56,8 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 
     Raises:
-        JobError: it is not a module, is lazy, has no trainable parameters, its normalization or its layers
-            for float8 cannot be converted, it does not load its own state, or the task does not initialize a
-            parameter.
-        ClusterError: the GPU has no float8.
+        JobError: it is not a module, is lazy, has no trainable parameters, its normalization cannot be
+            converted, it does not load its own state, or the task does not initialize a parameter.
     """
     is_divided = divides(settings, rank_info)
     initializes = type(task).init_weights is not Task.init_weights
@@ -94,8 +88,6 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     if isinstance(task.criterion, nn.Module):
         task.criterion.to(rank_info.device)  # the weights of the classes, for example
     model = convert(model, settings.normalization, rank_info.device)
-    if settings.float8:
-        to_float8(model, rank_info.device)
     if not is_divided:
         Initialization(task, model, settings.seed, rank_info.device).fill(model)
         model.to(rank_info.device)  # FSDP moves it block by block
@@ -125,7 +117,7 @@ def in_ddp(module: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> n
     is_alone = rank_info.world_size == 1
     sends_buffers = settings.ddp.broadcast_buffers and not is_alone
     buffers: dict[str, Any] = {} if sends_buffers else {_SYNC_BUFFERS: False}
-    wrapped = DistributedDataParallel(
+    return DistributedDataParallel(
         module,
         device_ids=[rank_info.device] if rank_info.device.type == "cuda" else None,
         gradient_as_bucket_view=True,  # saves one copy of the gradients
@@ -135,9 +127,6 @@ def in_ddp(module: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> n
         init_sync=not is_alone,
         **buffers,
     )
-    if settings.gradient_compression != "none":
-        wrapped.register_comm_hook(None, _COMPRESSION[settings.gradient_compression])
-    return wrapped
 
 
 def shard(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> str:
@@ -176,12 +165,8 @@ def settle_buckets(
     *,
     precision: Precision,
     device: torch.device,
-) -> int | None:
+) -> None:
     """Run two passes and discard their gradients, buffers and random numbers; with FSDP one.
-
-    Returns:
-        with FSDP, the floating-point operations of the pass as torch counts them: a further pass, only to
-        count them, could fail on one rank, while the others wait in its collectives.
 
     DDP rebuilds its gradient buckets after it has seen the order in which gradients become ready. With three
     or more ranks the buckets determine the order of summation. If the first training steps after each start
@@ -195,9 +180,9 @@ def settle_buckets(
     """
     is_fsdp = is_sharded(wrapped)
     if not isinstance(wrapped, DistributedDataParallel) and not is_fsdp:
-        return None
-    awaited, counter = AwaitedGradients(task, model, wrapped), FlopCounterMode(display=False)
-    with discarding(model, device), counter if is_fsdp else nullcontext():
+        return
+    awaited = AwaitedGradients(task, model, wrapped)
+    with discarding(model, device):
         for _ in range(1 if is_fsdp else SETTLING_PASSES):
             with naming_block(task) if is_fsdp else nullcontext():
                 with precision.autocast(), calling_model(task, wrapped):
@@ -205,7 +190,6 @@ def settle_buckets(
                 loss.backward()
             awaited.check()
             wrapped.zero_grad(set_to_none=True)
-    return int(counter.get_total_flops()) if is_fsdp else None
 
 
 @contextmanager

@@ -16,7 +16,6 @@ _EXPENSIVE = {
     _OPS.mm.default,
     _OPS.addmm.default,
     _OPS.bmm.default,
-    _OPS._scaled_mm.default,  # of float8
     _OPS.convolution.default,
     _OPS._scaled_dot_product_flash_attention.default,
     _OPS._scaled_dot_product_flash_attention_for_cpu.default,

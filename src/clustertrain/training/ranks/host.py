@@ -90,8 +90,5 @@ class Host(Protocol):
     def profile(self) -> tuple[Path, str]:
         """The file for this rank's profile, and the place where people find it."""
 
-    def memory(self) -> tuple[Path, str]:
-        """The same for what the memory of this rank's GPU held when it was exhausted."""
-
     def finish(self) -> None:
         """Wait for the last save; called on all ranks, at the end."""
