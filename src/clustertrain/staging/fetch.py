@@ -50,8 +50,9 @@ def fetch(
         StorageError: it does not fit on the disk, or cannot be written.
     """
     uri, last_cut = masked(location.uri), ""
-    limit_s, retry_s = (location.timeout_s, WEB_RETRY_S) if location.is_http else (math.inf, location.retry_s)
-    retries, ends_at = Retries(retry_s, location.uri), time.monotonic() + limit_s
+    limit_s = location.timeout_s if location.is_http else math.inf
+    retries = Retries(location.retry_s if location.is_s3 else WEB_RETRY_S, location.uri)
+    ends_at = time.monotonic() + limit_s
 
     def watch() -> None:
         if time.monotonic() >= ends_at:
@@ -136,7 +137,7 @@ def _watched(work: Callable[[], _T], watch: Callable[[], None]) -> _T:
     def run() -> None:
         try:
             outcome.set_result(work())
-        except Exception as error:  # noqa: BLE001  the waiting thread raises it
+        except BaseException as error:  # noqa: BLE001  the waiting thread raises it
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

@@ -91,6 +91,7 @@ class Part:
             os.fsync(file.fileno())
         with self._open():
             self.first.rename(self.path)
+            self._record.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let the thread write nothing more: the next holder may go on with the same file."""
