@@ -70,6 +70,15 @@ def test_what_slurm_queues_until_nodes_return_is_submitted_with_its_reason(login
     assert changing.job(record["job_id"])["JobState"] == "PENDING"
 
 
+def test_what_no_node_has_is_refused_by_sbatch_itself(login):
+    login.job(resources={"workers": 1, "gpus_per_worker": 3})
+    error = login.submit("job.yaml", code=3)
+    assert login.records() == []
+    assert error.startswith("error: sbatch --parsable --export=ALL ended with code 1:\n")
+    assert "Requested node configuration is not available" in error
+    assert "`squeue --me`" in error
+
+
 def test_a_reservation_of_others_is_refused(login, changing):
     reserved(changing)
     login.job(slurm={"reservation": "mine"})

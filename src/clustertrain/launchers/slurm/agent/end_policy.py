@@ -155,8 +155,8 @@ class SlurmEndPolicy:
         return None
 
     def _node_lost(self, text: str, is_training: bool) -> Result:
-        """The result after the loss of a node. Another start of the job follows, also if no worker had started
-        and the job has several nodes."""
+        """The result after the loss of a node, which another start of the job follows. If no worker had
+        started, the job needs several nodes for it."""
         if is_training:
             return ended(self.attempt, "lost", "node_fail", text=text)
         return result_of_late_node(self.attempt, self.start.job, text)
