@@ -163,7 +163,7 @@ def test_a_python_without_ray_on_the_nodes_is_told(make, cluster, tmp_path):
     run = make("rayless", **FAULTY, slurm={**ON_TWO, "python": python}).submit()
     said = refused(run, 3)
     assert f"{python} on node1 has no torch and no ray" in said
-    assert "[train]" in said
+    assert "with its extra train into" in said
     assert (run.result.state, run.result.cause) == ("failed", "cluster")
 
 
