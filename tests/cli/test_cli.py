@@ -183,7 +183,7 @@ def runs(cli, tmp_path):
     return attempt
 
 
-COMMANDS = ("status", "logs", "ckpt ls", "ckpt verify", "data ls", "data verify", "data evict", "stop")
+COMMANDS = ("status", "logs", "ckpt ls", "ckpt verify", "data ls", "data evict", "stop")
 
 
 def assert_is_about(run, command, result):
