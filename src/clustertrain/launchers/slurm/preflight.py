@@ -10,11 +10,10 @@ the training starts.
 from __future__ import annotations
 
 import re
-import shlex
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
@@ -174,4 +173,4 @@ def test_only(plan: Plan, environ: Mapping[str, str], command: CommandLine) -> s
 def refusal(done: Done, where_to_look: str) -> ClusterError:
     """The error for an sbatch that failed, with what it printed."""
     printed = done.stderr.strip() or "It printed nothing."
-    return ClusterError(f"{shlex.join(done.argv)} ended with code {done.code}:\n{printed}\n{where_to_look}")
+    return ClusterError(f"{join(done.argv)} ended with code {done.code}:\n{printed}\n{where_to_look}")
