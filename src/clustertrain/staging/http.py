@@ -63,7 +63,7 @@ def get(url: str, validator: str | None, offset: int) -> Any:
     for _ in range(_MOST_REDIRECTS):
         with _explained(here):
             encoded = parse_url(here)._replace(fragment=None).url
-            answer = connections_to(encoded).request(
+            answer = _connections_to(encoded).request(
                 "GET",
                 encoded,
                 headers=headers,
@@ -160,7 +160,7 @@ def _explained(url: str) -> Iterator[None]:
         raise CutShort(shortened(f"{type(error).__name__}: {error}", 200)) from error
 
 
-def connections_to(url: str) -> PoolManager:
+def _connections_to(url: str) -> PoolManager:
     """A manager of connections to the server of a URL, or to the proxy that the environment gives for it.
 
     Raises:
