@@ -136,7 +136,6 @@ def test_a_change_after_a_checkpoint_is_refused_with_the_command_that_accepts_it
         "  args.lr: 0.1 → 0.01",
         f"To train the changed job as a new run beside it: `{COMMAND} --set name=a-2`",
         f"To continue from the checkpoint with the changed job: `{COMMAND} --accept-changes`",
-        f"To start over and keep the old run: `{COMMAND} --fresh`",
     ]
     assert len(attempt.run.attempts()) == 1
 

@@ -58,8 +58,7 @@ def job_changes(
             f"{run.uri} has {has}, and the job has changed since:\n"
             f"{_lines(keys)}\n"
             f"To train the changed job as a new run beside it: `{run_beside(run, command)}`\n"
-            f"To continue{whence} with the changed job: `{command} --accept-changes`\n"
-            f"To start over and keep the old run: `{command} --fresh`"
+            f"To continue{whence} with the changed job: `{command} --accept-changes`"
         )
     return changes
 

@@ -86,6 +86,8 @@ class _TarMember(tarfile.TarInfo):
             if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # the end mark
                 raise
             raise tarfile.ReadError(f"a header is damaged, or cut ({error})") from error
+        if member.size < 0:
+            raise tarfile.ReadError(f"the size of a member is {member.size}")
         if not member.isreg() and member.size > _HEADER_BYTES:  # it would be read into memory
             raise tarfile.ReadError(f"the headers of a member are longer than {_HEADER_BYTES} bytes")
         return member
@@ -104,13 +106,25 @@ class _Unpacking:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # it keeps every header: gigabytes
                 self._check(member.name, member.size, is_file=member.isreg(), is_folder=member.isdir())
-                archive.extract(member, self._into, filter=_plain)
+                self._write(archive, member)
             # To the end, where gzip and xz store their checksum.
             padding_bytes = 0
             while padding := archive.fileobj.read(_CHUNK_BYTES):
                 padding_bytes += len(padding)
                 if any(padding) or padding_bytes > _PADDING_BYTES:
                     raise tarfile.ReadError("its last member is followed by data that is not a member")
+
+    def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        """Write a regular file or a folder, which others may read. Its time is that of now: by an older one a
+        scratch disk would be cleaned. Debian's Python 3.11.2 has no filters to extract with."""
+        path, content = self._into / member.name, archive.extractfile(member)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            path.mkdir(exist_ok=True)
+            return
+        with content, path.open("xb") as file:
+            shutil.copyfileobj(content, file, _CHUNK_BYTES)
+        path.chmod(0o755 if member.mode & 0o100 else 0o644)
 
     def add_zip(self, file: _Watched) -> None:
         with zipfile.ZipFile(file) as archive:
@@ -156,15 +170,6 @@ class _Unpacking:
             f"{self._archive.name} is not unpacked: {shown}: {rule}.\n"
             "Pack it again, or unpack it yourself and use the folder as the URI."
         )
-
-
-def _plain(member: tarfile.TarInfo, into: str) -> tarfile.TarInfo:
-    """A member that others may read, and without its time, by which a scratch disk would be cleaned."""
-    kept = tarfile.data_filter(member, into)
-    if kept.mode is None:  # of a folder
-        return kept
-    mode = 0o755 if kept.mode & 0o100 else 0o644
-    return kept.replace(mode=mode, mtime=None)  # type: ignore[arg-type]  # None: that of now
 
 
 @contextmanager
