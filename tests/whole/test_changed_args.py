@@ -54,7 +54,7 @@ def test_a_start_that_trains_nothing_changes_no_record(make_run, at_the_end, ext
     remedies = [line for line in refused.splitlines() if line.endswith("`")]
     beside = f"run {run.job_file} --set args.lr=1.0 --set name=halved-2"
     assert f"{beside}`" in remedies[0]
-    assert [each.rpartition(" ")[2] for each in remedies[1:]] == ["--accept-changes`", "--fresh`"]
+    assert [each.rpartition(" ")[2] for each in remedies[1:]] == ["--accept-changes`"]
 
     output = run.start("--no-ray", *changed, "--accept-changes").end(0)
     assert "halved is already finished; nothing was trained" in output and f"{beside}`" in output
