@@ -303,7 +303,7 @@ def test_a_run_that_was_never_started_has_no_attempt_yet():
 
 
 def test_the_check_of_the_code_as_json(monkeypatch):
-    monkeypatch.setattr("clustertrain.launchers.check._import_and_rehearse", lambda *_: ["a note"])
+    monkeypatch.setattr("clustertrain.launchers.check._import_and_rehearse", lambda *_, **__: ["a note"])
     (checked,) = printed_json("check", "job.yaml")
     assert checked.keys() == {"seconds", "notes", "format_version"}
     assert checked["notes"] == ["a note"]

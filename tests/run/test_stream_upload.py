@@ -188,9 +188,6 @@ def test_what_readers_cannot_join_goes_up_whole(run, elsewhere):
     profile.parent.mkdir(parents=True)
     profile.write_bytes(b"trace")
     profile.with_name(f".{profile.name}").write_bytes(b"unfinished")
-    snapshot = run.local_path(attempt.restart(0).memory_key(1))
-    snapshot.parent.mkdir(parents=True)
-    snapshot.write_bytes(b"memory")
     with StreamUpload(attempt, pytest.fail):
         pass
     reached.close()
@@ -200,7 +197,6 @@ def test_what_readers_cannot_join_goes_up_whole(run, elsewhere):
     with StreamUpload(later, pytest.fail):
         pass
     assert run.store.list(key.rpartition("/")[0]) == ["rank-1.pt.trace.json.gz"]
-    assert run.store.read_or_none(attempt.restart(0).memory_key(1)) == b"memory"
     assert run.store.list(run.tensorboard_key) == ["events.out", "events.out.2"]  # one curve
     assert run.store.read_or_none(f"{run.key}/tensorboard/events.out") == b"curve"
     assert elsewhere(lambda r: reached_step(attempt.restart(0))) == 17

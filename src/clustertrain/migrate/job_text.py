@@ -44,7 +44,7 @@ def _job_of(found: Found, folder: Path) -> dict[str, Any]:
             job.setdefault(section, {})[name] = value
         else:
             job[key] = value
-    start = posixpath.basename(job.get("script") or job["module"]).removesuffix(".py")
+    start = posixpath.basename(job.get("script", job.get("module", ""))).removesuffix(".py")
     job["name"] = as_name(job.get("name", "")) or as_name(start) or "imported"
     _place(job, folder)
     return {key: job[key] for key in dict.fromkeys((*_ORDER, *job)) if job.get(key) not in (None, [])}

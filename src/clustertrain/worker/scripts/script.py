@@ -183,7 +183,7 @@ def _start(program: Program, environment: dict[str, str], cwd: Path) -> _Child:
         except OSError as error:
             print(f"clustertrain: the script imports torch itself: {error}", flush=True)
     argv = program.argv
-    if argv[2] == "-m":
+    if "-m" in argv[2:3]:
         argv = (*argv[:2], "-c", _MODULE, *argv[3:])
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *argv],
