@@ -51,7 +51,6 @@ def ask_all_and_why_it_failed(run, node: str, name_of_process: str, failed: str)
     said = asked("exec", "--rank", "1", "--", "sh", "-c", say, code=7)
     assert re.fullmatch(rf"1 on {node}\nray::\S+\n", said)
     run.wait(failed)
-    assert asked("watch").startswith("asked  failed\n")
     explained = asked("explain")
     assert re.search(rf"^proof: .* rank 1 \(pid \d+ on {node}\) died of signal 9", explained, re.M), explained
     asked("report", "-o", "asked.html")

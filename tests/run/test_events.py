@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.events import new_records, read_events, streams_kept
+from clustertrain.run.streams.events import new_records, read_events
 from clustertrain.run.streams.streams import Tail
 
 KEY = "digits/g1/events.jsonl"
@@ -61,18 +61,6 @@ def test_a_line_on_its_way_waits_for_its_end(run, path):
         file.write(line[10:] + line)
     assert len(list(new_records(tail))) == 2
     assert list(new_records(tail)) == []
-
-
-def test_within_the_block_only_what_was_added_is_read(run, path):
-    EventLog(path).write("note", text="first")
-    with streams_kept():
-        before = read_events(run, KEY)
-        path.write_bytes(b"#" * path.stat().st_size)  # it would be no record if it was read again
-        EventLog(path).write("note", text="second")
-        with streams_kept():
-            assert read_events(run, KEY)[:1] == before
-        assert [each["text"] for each in read_events(run, KEY)] == ["first", "second"]
-    assert [each["text"] for each in read_events(run, KEY)] == []
 
 
 def test_a_broken_line_hides_no_other(run, path):

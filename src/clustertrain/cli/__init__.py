@@ -10,7 +10,7 @@ grid.py         `--grid`: the points of a sweep
 now.py          `clustertrain checkpoint` and `profile`: requests to a run that trains
 explain.py      `clustertrain explain` and `clustertrain stacks`
 checkpoints.py  `clustertrain ckpt`: list, verify and export checkpoints
-report.py       `clustertrain report` and `clustertrain watch`
+report.py       `clustertrain report`
 json_reference.py  the tables and schemas of docs/json.md, from the classes that are printed
 data.py         `clustertrain data`: list, fetch and remove data sets
 """

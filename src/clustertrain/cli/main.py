@@ -527,29 +527,15 @@ def exec_(named: Named, command: tuple[str, ...], rank: int) -> None:
 @click.option(
     "-o", "--output", default="report.html", show_default=True, help="The file to write; - prints it."
 )
-@click.option("--follow", is_flag=True, help="Write it again until the runs have ended.")
 @click.option("--send", type=int, default=None, hidden=True)
-def report(targets: tuple[str, ...], to: str | None, output: str, follow: bool, send: int | None) -> None:
-    """Write curves, ledger and timeline of runs as one HTML file.
-
-    With several runs it compares them first.
-    """
+def report(targets: tuple[str, ...], to: str | None, output: str, send: int | None) -> None:
+    """Write curves, ledger and attempts of runs as one HTML file; of several what differs as well."""
     from clustertrain.cli import report as reports
 
     if send is not None:
         reports.send(targets[0], to, send)
     else:
-        reports.write_report(targets or ("job.yaml",), to, output, follow=follow)
-
-
-@main.command()
-@TARGET
-@WHERE
-def watch(target: str, to: str | None) -> None:
-    """Show the curve and the ledger of a run until it ends."""
-    from clustertrain.cli.report import watch_run
-
-    watch_run(target, to)
+        reports.write_report(targets or ("job.yaml",), to, output)
 
 
 @main.group()

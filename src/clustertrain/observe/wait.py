@@ -30,7 +30,6 @@ def wait_for_end(
     *,
     passing: tuple[type[ClusterTrainError], ...] = (StorageError, ClusterError),
     patience_s: float = math.inf,
-    busy: float = 1.0,
     timeout_s: float | None = None,
     sure_after: int = 2,
 ) -> T:
@@ -42,7 +41,6 @@ def wait_for_end(
             the run may continue.
         sure_after: how often in a row the run has to be over, unless its standing is settled: a job that is
             being requeued may look for a moment as if it had ended.
-        busy: the share of the time that may go into asking. If each answer takes long, fewer are asked for.
 
     Raises:
         TimeoutError: the run has not ended within `timeout_s`.
@@ -51,7 +49,6 @@ def wait_for_end(
     began = answered = time.monotonic()
     shown, over, is_settled = "", 0, False
     while True:
-        asked = time.monotonic()
         try:
             status = status_of()
         except passing as error:
@@ -68,8 +65,7 @@ def wait_for_end(
             return status
         if timeout_s is not None and not over and time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{name} has not ended within {timeout_s:g} s: {line}")
-        answered_in_s = time.monotonic() - asked
-        time.sleep(min(poll_s, _SURE_S) if over else max(poll_s, answered_in_s * (1 / busy - 1)))
+        time.sleep(min(poll_s, _SURE_S) if over else poll_s)
 
 
 def follow_to_its_end(

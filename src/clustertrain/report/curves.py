@@ -1,70 +1,45 @@
-"""The curves of a run: each measured value over the steps, thinned out to what a chart can show."""
+"""The curves of a run: each measured value over the steps, thinned out to what a chart can show, and drawn.
+
+A chart is stretched to the width of its column, so its texts are beside the drawing; colours and dashes are
+in report.css.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from operator import itemgetter
-from statistics import median
 from typing import Any
 
-from clustertrain.report.svg import COLOURS, Point
-
-MOST_POINTS = 800
-RANKS = "rank_s"
-"""The value with a number for each rank."""
-SECONDARY = ("data_wait_s", "compute_s", "communication_s", RANKS, "slowest_rank", "lr")
-"""What is not shown where there is room for few curves only."""
+Point = tuple[float, float]
 _LARGEST = 1e300  # the distance of two larger values is not finite
-_NO_VALUES = {"step", "epoch", "time", "total_steps", "epoch_progress", "samples_seen", "slowest_rank_s"}
-_NO_VALUES |= {RANKS}
+_NO_VALUES = {"step", "epoch", "time", "total_steps", "epoch_progress", "samples_seen"}
+_NO_VALUES |= {"slowest_rank", "slowest_rank_s"}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A value over the steps.
-
-    Attributes:
-        name: of the value, such as `loss`.
-        kind: "train" or "eval", or whose it is, such as `rank 3`.
-    """
+    """A value over the steps. `kind`: of the records that have it, train or eval."""
 
     name: str
     kind: str
     points: tuple[Point, ...]
 
 
-def curves_of(records: Sequence[dict[str, Any]], most: int) -> tuple[tuple[Curve, ...], int]:
-    """The curves of the records `train` and `eval`. Values that no chart can show are only counted."""
+def curves_of(records: Iterable[Mapping[str, Any]], most: int) -> tuple[tuple[Curve, ...], int]:
+    """The curves of these records. Values that no chart can show are only counted."""
     found: dict[tuple[str, str], list[Point]] = {}
     left_out = 0
     for record in records:
-        step, kind = record["step"], record["kind"]
-        measured = [(name, kind, value) for name, value in record.items() if name not in _NO_VALUES]
-        for name, of, value in (*measured, *_of_ranks(record)):
-            if isinstance(value, bool) or not isinstance(value, int | float):
+        for name, value in record.items():
+            if name in _NO_VALUES or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             if abs(value) <= _LARGEST:  # which NaN is not
-                found.setdefault((name, of), []).append((step, value))
+                found.setdefault((name, record["kind"]), []).append((record["step"], value))
             else:
                 left_out += 1
     return tuple(Curve(*key, tuple(thinned(points, most))) for key, points in found.items()), left_out
-
-
-def _of_ranks(record: dict[str, Any]) -> Iterable[tuple[str, str, float]]:
-    """(name, kind, value): the steps per second of each rank without waiting for others, of many ranks the
-    least, the median and the most; then the slowest rank."""
-    value = record.get(RANKS)
-    if not isinstance(value, list) or not value or not all(isinstance(each, int | float) for each in value):
-        return
-    speeds = [1 / each if each > 0 else math.inf for each in value]
-    if len(speeds) <= COLOURS:
-        yield from ((RANKS, f"rank {rank}", speed) for rank, speed in enumerate(speeds))
-    else:
-        named = (("slowest", min(speeds)), ("median", median(speeds)), ("fastest", max(speeds)))
-        yield from ((RANKS, name, speed) for name, speed in named)
-    yield "slowest_rank", "rank", float(speeds.index(min(speeds)))
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
@@ -75,6 +50,33 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     count = most // 2 - 1
     for n in range(count):
         stretch = points[n * len(points) // count : (n + 1) * len(points) // count]
-        extremes = {min(stretch, key=itemgetter(1)), max(stretch, key=itemgetter(1))}
-        kept += sorted(extremes)
+        kept += sorted({min(stretch, key=itemgetter(1)), max(stretch, key=itemgetter(1))})
     return [*kept, points[-1]] if kept[-1] != points[-1] else kept
+
+
+def chart(name: str, lines: Sequence[tuple[str, int, Curve]]) -> str:
+    """The curves of a value over each other; each has a label, and the number of its run."""
+    points = [point for _, _, curve in lines for point in curve.points]
+    first, last = min(points)[0], max(points)[0]
+    low, high = min(y for _, y in points), max(y for _, y in points)
+
+    def drawn(curve: Curve) -> str:
+        at = [
+            f"{300 * (x - first) / (last - first or 1):.1f},{100 * (high - y) / (high - low or 1):.1f}"
+            for x, y in curve.points
+        ]
+        return " ".join(at * 2 if len(at) == 1 else at)
+
+    told = [
+        f"{label}: {curve.points[-1][1]:.5g} at step {curve.points[-1][0]:g}" for label, _, curve in lines
+    ]
+    css = [f'class="{curve.kind}" style="--n: {n}"' for _, n, curve in lines]
+    image = "".join(f'<polyline {c} points="{drawn(each[2])}"/>' for c, each in zip(css, lines, strict=True))
+    legend = "".join(f"<li {c}>{escape(text)}</li>" for c, text in zip(css, told, strict=True))
+    label = escape(f"{name}, from {low:.5g} to {high:.5g}; {'; '.join(told)}")
+    return (
+        f"<figure><figcaption>{escape(name)}</figcaption><span>{high:.5g}</span>"
+        f'<svg viewBox="0 0 300 100" preserveAspectRatio="none" role="img" aria-label="{label}">{image}</svg>'
+        f'<span>{low:.5g}</span><span class="steps">step {first:g} to {last:g}</span>'
+        f"<ul>{legend}</ul></figure>"
+    )

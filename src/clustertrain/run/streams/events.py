@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import fields
 from typing import Annotated, Any, NamedTuple
 
@@ -83,28 +81,9 @@ KINDS = {
 """The kinds of records: events, and the metrics `train` and `eval`."""
 
 
-_kept: ContextVar[dict[str, tuple[Tail, list[dict[str, Any]]]] | None] = ContextVar("kept", default=None)
-
-
-@contextmanager
-def streams_kept() -> Iterator[None]:
-    """Within the block `read_events` reads each stream once, and later only what was added to it."""
-    if _kept.get() is not None:
-        yield
-        return
-    token = _kept.set({})
-    try:
-        yield
-    finally:
-        _kept.reset(token)
-
-
 def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
     """All complete lines of a stream, or empty if there is no stream."""
-    kept = _kept.get()
-    tail, records = (kept if kept is not None else {}).setdefault(run.store.uri(key), (Tail(run, key), []))
-    records += new_records(tail)
-    return [*records]
+    return list(new_records(Tail(run, key)))
 
 
 def new_records(tail: Tail) -> Iterator[dict[str, Any]]:
