@@ -1,7 +1,7 @@
 """Counts the functions that get a job in the process of a command, and the calls back to a higher layer.
 
     python benchmarks/job_way.py run JOB.yaml
-    python benchmarks/job_way.py submit --to kubernetes --dry-run JOB.yaml
+    python benchmarks/job_way.py render --to kubernetes JOB.yaml
 
 Runs the command in this process under `sys.setprofile`. A function counts if one of its arguments, or a
 variable of the function around it, is a `Job`. A call climbs if both functions have the job and the called

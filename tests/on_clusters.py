@@ -35,13 +35,11 @@ def ask_all_and_why_it_failed(run, node: str, name_of_process: str, failed: str)
     """
 
     def asked(command: str, *arguments: str, code: int = 0) -> str:
-        return run.command(command, str(run.job_file), *arguments, code=code).stdout
+        return run.command(*command.split(), str(run.job_file), *arguments, code=code).stdout
 
     run.wait_for_step(2)
-    saved = asked("checkpoint", "--now").strip()
+    saved = asked("ckpt save").strip()
     assert saved in map(str, names(run.run_dir.checkpoints))
-    assert asked("profile", "--now", "--steps", "2").startswith("the profile of steps ")
-    assert len(list(run.attempt.path.glob("restarts/0/profile/rank-[01].pt.trace.json.gz"))) == 2
     assert "faulty.py:" in asked("stacks")
     assert asked("explain").startswith("cause:  the run is running; ")
     status = json.loads(asked("status", "--json"))

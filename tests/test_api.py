@@ -16,7 +16,6 @@ from clustertrain import api
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import load_job, sets_of
-from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.observe.checkpoints import Checkpoint
 from clustertrain.record_file import typed
@@ -142,17 +141,11 @@ def test_runs_are_rows_for_a_data_frame(prepared):
 def submitted(monkeypatch, calls):
     """Lets SLURM accept every job."""
 
-    def prepare(job, options, echo):
+    def submit(job, options, echo):
         calls.append((job, options))
-        return job, options
-
-    def submit(name, jobs, echo):
-        ((job, options),) = jobs
         echo("submitted")
         claim_attempt(RunDir.newest(job.storage.location, job.name))
-        return [KnownRun.of(job, options.command.job_file, "slurm", "SLURM", "12")]
 
-    monkeypatch.setattr(launcher_of("slurm"), "prepare", prepare, raising=False)
     monkeypatch.setattr(launcher_of("slurm"), "submit", submit, raising=False)
 
 

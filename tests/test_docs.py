@@ -64,7 +64,7 @@ def test_the_site_has_every_page_and_no_dead_link(tmp_path):
     )
     assert "examples/digits/index.html" in (tmp_path / "index.html").read_text()
     assert "submit" in (tmp_path / "api.html").read_text()
-    assert "--dry-run" in (tmp_path / "commands.html").read_text()
+    assert "--grid" in (tmp_path / "commands.html").read_text()
     assert (tmp_path / "search" / "search_index.js").read_text().startswith("var __index = {")
     (tmp_path / "404.html").unlink()  # only a server shows it
     for page in tmp_path.rglob("*.html"):

@@ -25,7 +25,6 @@ from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.local.run import run_local
 from clustertrain.launchers.model import model_of
 from clustertrain.launchers.resolve_run import find
-from clustertrain.launchers.scheduler.submit import Prepared
 from clustertrain.launchers.target import Echo, Target, silent
 from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of
 from clustertrain.observe.columns import Cell, Columns
@@ -293,18 +292,13 @@ class Start:
     def run(self) -> Run:
         return Run(_uri(self.job))
 
-    def prepare(
+    def submit(
         self, to: str, echo: Echo, after: Sequence[str] = (), **options: Unpack[StartOptions]
-    ) -> Prepared | None:
-        """Check the job, for `Launcher.submit`; None if its run is already finished. `after`: the jobs before
-        it in a sweep."""
+    ) -> Target | None:
+        """Check the job and submit it; None if its run is already finished. `after`: the jobs before it in a
+        sweep."""
         launcher, given = launcher_of(to), Options(**options, command=self.command, after=tuple(after))
-        return launcher.prepare(launcher.merged(self.job), given, echo)
-
-    def submit(self, to: str, echo: Echo, **options: Unpack[StartOptions]) -> None:
-        """Check the job and submit it, unless its run is already finished."""
-        if (prepared := self.prepare(to, echo, **options)) is not None:
-            launcher_of(to).submit(self.job.name, [prepared], echo)
+        return launcher.submit(launcher.merged(self.job), given, echo)
 
     def run_here(
         self, screen: Screen, *, owns_process: bool, **options: Unpack[RunOptions]

@@ -140,7 +140,7 @@ class Session:
         """
         self._step = step
         self._run.phase("step", step)
-        stop, save, timer, _ = self._line.read()
+        stop, save, timer = self._line.read()
         due = self._save_every_steps is not None and step % self._save_every_steps == 0
         self._stopped |= stop
         save |= timer or due

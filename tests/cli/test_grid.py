@@ -71,30 +71,7 @@ def test_refused(job_file, option, message):
         points_of(job_file, (), [option])
 
 
-@pytest.mark.parametrize("launcher", ["local", "kubernetes"])
-def test_submit_renders_each_point(job_file, launcher):
-    grid = ["--dry-run", "--grid", "lr=0.1,0.01", job_file]
-    done = CliRunner().invoke(main, ["submit", "--to", launcher, "--set", "image=a/b:1", *grid])
-    assert done.exit_code == 0, done.output
-    assert all(f"name: digits-0-{digits}\n" in done.output for digits in ("1", "01"))
-
-
-def test_on_slurm_it_renders_the_one_array_that_it_sends(job_file):
-    def sent(*grid):
-        done = CliRunner().invoke(main, ["submit", "--to", "slurm", "--dry-run", *grid, job_file])
-        assert done.exit_code == 0, done.output
-        return done
-
-    array, alone = sent("--grid", "lr=0.1,0.01", "--grid", "seed=1,2"), sent()
-    assert array.stdout == alone.stdout
-    assert "note: one job with 4 elements; it is sent by `sbatch " in array.stderr
-    assert "--array=0-3 --output=" in array.stderr
-    apart = sent("--grid", "resources.workers=1,2")
-    assert apart.stdout.count("#SBATCH --job-name=digits-") == 2
-    assert "elements" not in apart.stderr
-
-
-def test_points_that_are_jobs_of_their_own_do_not_depend_on_one_that_is_refused(job_file, monkeypatch):
+def test_the_points_do_not_depend_on_one_that_is_refused(job_file, monkeypatch):
     def submit(self, job, plan, submission, command):
         if job.resources.workers == 2:
             raise ClusterError("too many jobs")

@@ -11,13 +11,12 @@ from clustertrain.launchers.elsewhere import LauncherElsewhere, _Shown
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
 from clustertrain.launchers.scheduler.stop import stop_run
-from clustertrain.launchers.scheduler.submit import Prepared, idle_workers, send_array
+from clustertrain.launchers.scheduler.submit import idle_workers
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.launchers.slurm.queue import QueueState
 from clustertrain.launchers.target import NotThere
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import SchedulerStart
@@ -27,32 +26,21 @@ SILENT = Answer({}, "the queue does not answer")
 
 
 class Queue(Scheduler):
-    name, label, job_word, state, has_arrays = "slurm", "queue", "RayJob", QueueState, True
+    name, label, job_word, state = "slurm", "queue", "RayJob", QueueState
 
     def __init__(self, native="PENDING"):
-        self.native, self.asked, self.located_ids = native, [], []
+        self.native = native
 
     def plan(self, job, options):
         return Plan(b"script", ("send",))
 
-    def array(self, job, plan, size):
-        return plan
-
     def submit(self, job, plan, submission, command):
-        return Handle("7", printed=("a word of the site",))
-
-    def element(self, array, index):
-        return Handle(f"7_{index}")
+        raise NotImplementedError
 
     def states(self, jobs):
-        self.asked.append([job.job_id for job in jobs])
         if self.native is None:
             return SILENT
         return Answer({job.job_id: QueueState(job.job_id, self.native) for job in jobs})
-
-    def located(self, job):
-        self.located_ids.append(job.job_id)
-        return job
 
     def cancel(self, job, *, only_waiting=False):
         self.native = "CANCELLED"
@@ -100,18 +88,6 @@ def test_workers_that_the_batch_never_divides_among_are_named_where_they_are_pai
     assert note.endswith("set resources.workers: [2, 4]")
     assert idle_workers(launcher_of("local").scheduler, job) == []
     assert idle_workers(Queue(), Job(**sections, resources={"workers": (2, 4)})) == []
-
-
-def test_an_array_is_asked_for_once_however_many_elements_it_has():
-    job, said = Job(name="digits", function="m:f"), []
-    points = [Prepared(job, Plan(b"script", ()), None, Options())] * 3
-    queue = Queue()
-    sent = send_array(queue, "digits", points, said.append)
-    assert [(each.handle.job_id, each.state.native) for each in sent] == [
-        (f"7_{index}", "PENDING") for index in range(3)
-    ]
-    assert (queue.asked, queue.located_ids) == ([["7_0", "7_1", "7_2"]], ["7_0"])
-    assert said == ["a word of the site"]
 
 
 # ------------------------------------------------------------------------ a storage that only a cluster has

@@ -20,7 +20,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Cancellation, SchedulerEnd
 from clustertrain.run.snapshot import take_snapshot, unpack
-from clustertrain.run.submission import Submission, array_text, record, upload
+from clustertrain.run.submission import Submission, record, upload
 from clustertrain.storage import Location
 from commands import ran
 
@@ -295,14 +295,6 @@ def test_a_node_finds_the_job_and_the_code(run, job, code, tmp_path):
     assert (tmp_path / "there" / "train.py").read_text() == "print(1)\n"
     assert os.access(tmp_path / "there" / "go.sh", os.X_OK)
     assert not list(tmp_path.glob("tmp*"))
-
-
-def test_each_element_of_an_array_finds_its_own_and_too_many_are_refused(run, job):
-    made = [submission_of(run, take_snapshot(job(env={"A": value}))) for value in "12"]
-    text = array_text(made)
-    assert [Submission.of_element(text, index) for index in (0, 1)] == made
-    with pytest.raises(JobError, match=r"--grid: 1000 points need [\d,]+ bytes .* allows 130,000"):
-        array_text(made * 500)
 
 
 def test_the_same_snapshot_is_uploaded_once(run, job, code):

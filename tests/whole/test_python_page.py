@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from clustertrain.errors import EXIT_DONE
-from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.local.run import run_local
 from clustertrain.observe.screen import Screen
@@ -20,7 +19,6 @@ GRID = "[0.001, 0.003, 0.01], [16, 32, 64]"
 def trained_here(job, options, echo):
     _, result = run_local(job, options, Screen(echo), owns_process=False)
     assert result.exit_code == EXIT_DONE, result.text
-    return KnownRun.of(job, options.command.job_file, "local")
 
 
 @pytest.mark.timeout(900)
@@ -29,11 +27,7 @@ def test_every_block_runs_as_it_is_shown(grid, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("clustertrain.api._POLL_S", 0.1)
-    here = launcher_of("slurm")
-    monkeypatch.setattr(here, "prepare", lambda job, options, echo: (job, options), raising=False)
-    monkeypatch.setattr(
-        here, "submit", lambda name, jobs, echo: [trained_here(*each, echo) for each in jobs], raising=False
-    )
+    monkeypatch.setattr(launcher_of("slurm"), "submit", trained_here, raising=False)
     ignored = shutil.ignore_patterns("runs", "__pycache__")
     shutil.copytree(ROOT / "examples" / "digits", "examples/digits", ignore=ignored)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -4,7 +4,7 @@ import time
 
 from clustertrain.record_file import encoded
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import ProfileRequest, ResizeRequest, SaveRequest, StopRequest
+from clustertrain.run.records import ResizeRequest, SaveRequest, StopRequest
 from clustertrain.training.ranks.host import Requests
 from clustertrain.waiting import wait_until
 from clustertrain.worker import stop_requests as requests
@@ -25,13 +25,6 @@ def test_each_save_request_is_returned_once(attempt):
         assert poller.take() == Requests()
         attempt.save.write(SaveRequest(time=2.0))
         assert taken(poller) == Requests(save=True)
-
-
-def test_a_profile_is_requested_once(attempt):
-    with RequestPoller(attempt) as poller:
-        attempt.profile.write(ProfileRequest(7))
-        assert taken(poller) == Requests(profile=7)
-        assert poller.take() == Requests()
 
 
 def test_one_start_of_the_workers_is_asked_to_return_for_a_larger_one(attempt):
@@ -64,7 +57,6 @@ def test_a_request_of_an_earlier_start_is_old_news(attempt):
 
 def test_a_request_since_the_claim_of_this_start_is_served_once(attempt):
     attempt.save.write(SaveRequest(time=2.0))
-    attempt.profile.write(ProfileRequest(7, time=1.0))
     with RequestPoller(attempt, claimed_s=1.5) as poller:
         assert poller.take() == Requests(save=True)
         attempt.stop.write(StopRequest("user"))

@@ -7,9 +7,8 @@ where.py        where a command reads a storage: here, or in the cluster
 init.py         `clustertrain init`: a job file and a Task to start from
 import_job.py   `clustertrain import`: a job file from the file or command of another launcher
 grid.py         `--grid`: the points of a sweep
-now.py          `clustertrain checkpoint` and `profile`: requests to a run that trains
 explain.py      `clustertrain explain` and `clustertrain stacks`
-checkpoints.py  `clustertrain ckpt`: list, verify and export checkpoints
+checkpoints.py  `clustertrain ckpt`: list, verify, export and request checkpoints
 report.py       `clustertrain report`
 json_reference.py  the tables and schemas of docs/json.md, from the classes that are printed
 data.py         `clustertrain data`: list, fetch and remove data sets

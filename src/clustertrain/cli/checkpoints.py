@@ -1,4 +1,4 @@
-"""The output of `clustertrain ckpt`: the checkpoints of a run, listed and verified. Does not load torch."""
+"""`clustertrain ckpt`: the checkpoints of a run: listed, verified, exported, asked for. Loads no torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ from pathlib import Path
 from clustertrain.checkpoints.manifest import CheckpointDamaged, UnknownFormat, names
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.transfer import send_model
-from clustertrain.errors import JobError, StorageError
+from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.model import model_of
 from clustertrain.launchers.target import Target
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.checkpoints import SCRIPT, Checkpoint, checkpoints_of, choose, some
-from clustertrain.run.folder import RunDir
+from clustertrain.observe.status import live_state
+from clustertrain.run.claims import who_runs
+from clustertrain.run.command_line import command_on
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.recorded_job import job_of
+from clustertrain.run.records import SaveRequest
+from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.units import aligned, moment_text, size_text
+from clustertrain.waiting import wait_until
+
+_SAVES_WITHIN_S = 1800.0
+_POLL_S = 0.3
 
 
 def list_checkpoints(run: RunDir) -> list[str]:
@@ -107,3 +117,47 @@ def send_checkpoint(run: RunDir, name: str | None, *, best: bool) -> None:
     """Write the model of a checkpoint to stdout, for `export_model` elsewhere. Raises as `choose`."""
     send_model(run.checkpoints, choose(run, name, best=best), sys.stdout.buffer)
     sys.stdout.buffer.flush()
+
+
+def save_now(run: RunDir) -> Iterator[str]:
+    """Request a save, and wait until its checkpoint is complete; yields its name.
+
+    Raises:
+        JobError: the run does not train, is that of a script, or ended before.
+        ClusterError: it did not answer.
+    """
+    attempt = _training(run)
+    restart = attempt.newest_restart()
+    before = names(run.checkpoints)  # a start that has finished no step yet has reached 0
+    reached = reached_step(restart) if restart is not None else 0
+    attempt.save.write(SaveRequest())
+
+    def look() -> tuple[bool, str]:
+        has_ended = attempt.result.exists()  # first: what was written before the end is found
+        new = (each for each in names(run.checkpoints) if each not in before and each.step > reached)
+        return has_ended, next(map(str, new), "")
+
+    has_ended, name = wait_until(look, _SAVES_WITHIN_S, _POLL_S, any)
+    if name:
+        yield name
+    elif has_ended:
+        raise JobError(f"{run.name} ended before it came to the request.\nStart it again.")
+    else:
+        raise ClusterError(f"{run.name} did not answer within {_SAVES_WITHIN_S:g} s.\nTry again.")
+
+
+def _training(run: RunDir) -> Attempt:
+    """The attempt that trains, if its entry point takes the request."""
+    attempt = run.newest_attempt()
+    job = job_of(attempt) if attempt is not None else None
+    if job is not None and job.is_script:
+        raise JobError(
+            f"{run.name} is a {job.entry_point}, which saves its own checkpoints.\n"
+            "ckpt save asks a task, or a function."
+        )
+    if attempt is None or who_runs(attempt) is None or live_state(attempt) != "running":
+        raise JobError(
+            f"{run.name} does not train now.\nckpt save asks a run between two of its steps: "
+            f"`{command_on(run.uri, 'status')}` shows its state."
+        )
+    return attempt

@@ -7,13 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from clustertrain.cli.where import note
 from clustertrain.errors import JobError
 from clustertrain.job.file import load_job, sets_of
 from clustertrain.job.identity import with_option
 from clustertrain.job.model import Job
-from clustertrain.launchers.launcher import launcher_of
-from clustertrain.run.command_line import typed
 
 _ARG = "args."
 
@@ -58,18 +55,6 @@ def _sets_of(job: Job, point: Iterable[tuple[str, str]]) -> Iterator[str]:
             args, is_changed = with_option(args, key.removeprefix(_ARG), value), True
     if is_changed:
         yield from sets_of({"args": [*args]})
-
-
-def rendered(job_file: str, points: Sequence[tuple[str, ...]], to: str, name: str = "") -> str:
-    """What `submit` sends for these `--set` options of each point. `name`: of the sweep.
-
-    Raises:
-        JobError: a job cannot be rendered.
-    """
-    launcher = launcher_of(to)
-    jobs = [launcher.merged(load_job(Path(job_file), sets)) for sets in points]
-    commands = [typed("render", job_file, sets) for sets in points]
-    return launcher.render_sweep(name, [*zip(jobs, commands, strict=True)], note)
 
 
 def _as_name(value: str) -> str:

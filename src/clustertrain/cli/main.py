@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -20,7 +19,6 @@ from clustertrain.cli.options import (
     JOB_FILE,
     JSON,
     LISTED,
-    NOW,
     ONE_TARGET,
     SETS,
     STORAGE,
@@ -46,7 +44,6 @@ from clustertrain.version import __version__
 
 if TYPE_CHECKING:
     from clustertrain.api import RunOptions, StartOptions
-    from clustertrain.launchers.scheduler.submit import Prepared
     from clustertrain.launchers.target import Target
 
 
@@ -192,10 +189,13 @@ def check(
 @SETS
 @TO
 def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
-    """Print what `submit` would send, and send nothing. `submit --dry-run` does the same."""
-    from clustertrain.cli.grid import rendered
+    """Print what `submit` would send, and send nothing."""
+    from clustertrain.job.file import load_job
+    from clustertrain.launchers.launcher import launcher_of
+    from clustertrain.run.command_line import typed
 
-    click.echo(rendered(job_file, [sets], to), nl=False)
+    launcher, job = launcher_of(to), load_job(Path(job_file), sets)
+    click.echo(launcher.render(launcher.merged(job), typed("render", job_file, sets), note), nl=False)
 
 
 @main.command()
@@ -205,7 +205,6 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
 @GRID
 @start_options
 @click.option("--wait", is_flag=True, help="Follow the run to its end; exit with its code.")
-@click.option("--dry-run", is_flag=True, help="Print what would be sent, and send nothing.")
 def submit(
     job_file: str,
     sets: tuple[str, ...],
@@ -213,52 +212,33 @@ def submit(
     *,
     grid: tuple[str, ...],
     wait: bool,
-    dry_run: bool,
     **options: Unpack[StartOptions],
 ) -> None:
     """Check a job and submit it to a scheduler. `--to local` starts it in the background of this machine.
 
     It runs a snapshot of job and code: later changes have no effect on it. With --grid it is a job for each
-    point of a sweep; on SLURM, an array of them; here, one starts when the one before has ended.
+    point of a sweep; on this machine one starts when the one before has ended.
     """
     from clustertrain.api import Start
-    from clustertrain.cli.grid import points_of, rendered
-    from clustertrain.job.file import load_job
+    from clustertrain.cli.grid import points_of
     from clustertrain.launchers.launcher import launcher_of
 
     submitted: list[Target] = []
-    prepared: list[Prepared] = []
-    codes, name, points = [0], load_job(Path(job_file), sets).name, points_of(job_file, sets, grid)
-    if dry_run:
-        click.echo(rendered(job_file, points, to, name), nl=False)
-        return
-    launcher = launcher_of(to)
-
-    @contextmanager
-    def of_a_sweep(name: str) -> Iterator[None]:
+    codes = [0]
+    for each in points_of(job_file, sets, grid):
+        start = Start.of(f"submit --to {to}", job_file, each)
+        before = [run.known.job_id for run in submitted if run.known is not None]
         try:
-            yield
+            run = start.submit(to, click.echo, before, **options)
         except ClusterTrainError as error:
             if not grid:
                 raise
-            note(f"error: {name}: {error}")  # the other points do not depend on it
+            note(f"error: {start.job.name}: {error}")  # the other points do not depend on it
             codes.append(error.exit_code)
-
-    for each in points:
-        start = Start.of(f"submit --to {to}", job_file, each)
-        with of_a_sweep(start.job.name):
-            before = [run.known.job_id for run in submitted if run.known is not None]
-            if (job := start.prepare(to, click.echo, before, **options)) is None:
-                continue
-            if grid and launcher.scheduler.has_arrays:
-                prepared.append(job)
-            else:
-                submitted += launcher.submit(name, [job], click.echo)
-    for jobs in launcher.sent_together(name, prepared):
-        with of_a_sweep(jobs[0].job.name if len(jobs) == 1 else name):
-            submitted += launcher.submit(name, jobs, click.echo)
+        else:
+            submitted += [] if run is None else [run]
     if wait:
-        codes += [launcher.follow(run, click.echo) for run in submitted]
+        codes += [launcher_of(to).follow(run, click.echo) for run in submitted]
     sys.exit(next(filter(None, codes), 0))
 
 
@@ -484,27 +464,6 @@ def stop(named: Named, no_wait: bool) -> None:
     Run(*named, note).stop(wait=not no_wait, echo=click.echo)
 
 
-@main.command()
-@names_run
-@NOW
-def checkpoint(named: Named) -> None:
-    """Save now, and print the name of the complete checkpoint. The run continues."""
-    from clustertrain.cli.now import checkpoint_now
-
-    about_run(named, "checkpoint --now", checkpoint_now)
-
-
-@main.command()
-@names_run
-@NOW
-@click.option("--steps", type=click.IntRange(1, 100), default=5, show_default=True, help="How many.")
-def profile(named: Named, steps: int) -> None:
-    """Record the next steps of a task as traces for Perfetto. The command prints their paths."""
-    from clustertrain.cli.now import profile_now
-
-    about_run(named, "profile --now", lambda run: profile_now(run, steps), f"--steps={steps}")
-
-
 @main.command("exec")
 @partial(names_run, target=ONE_TARGET)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
@@ -540,7 +499,7 @@ def report(targets: tuple[str, ...], to: str | None, output: str, send: int | No
 
 @main.group()
 def ckpt() -> None:
-    """List, verify and export the checkpoints of a run."""
+    """Save, list, verify and export the checkpoints of a run."""
 
 
 @ckpt.command("ls")
@@ -581,6 +540,15 @@ def ckpt_export(named: Named, *, name: str | None, output: str, best: bool, send
         return
     check_training_installed("ckpt export")
     click.echo("wrote {} and {}".format(*export_model(launcher, run, name, Path(output), best=best)))
+
+
+@ckpt.command("save")
+@names_run
+def ckpt_save(named: Named) -> None:
+    """Save at the next step, and print the name of the complete checkpoint. The run continues."""
+    from clustertrain.cli.checkpoints import save_now
+
+    about_run(named, "ckpt save", save_now)
 
 
 @main.group()

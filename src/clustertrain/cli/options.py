@@ -47,7 +47,6 @@ GRID = click.option(
     help="A run for each combination: lr=0.1,0.01.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-NOW = click.option("--now", is_flag=True, expose_value=False, help="At the next step: the only moment.")
 
 
 def _to(help_text: str, *, required: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:

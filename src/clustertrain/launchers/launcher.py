@@ -6,7 +6,6 @@ job. That part has another interface: driver/ray_cluster.py.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -19,15 +18,7 @@ from clustertrain.launchers.scheduler.interface import Handle, LaidOutJob, Sched
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import located, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
-from clustertrain.launchers.scheduler.submit import (
-    Prepared,
-    Submitted,
-    array_of,
-    idle_workers,
-    prepare,
-    send_array,
-    what_next,
-)
+from clustertrain.launchers.scheduler.submit import idle_workers, submit, what_next
 from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.columns import Columns
@@ -99,54 +90,23 @@ class Launcher:
             note(f"note: {by_hand}, the job reads {command.job_file} without the changes of --set")
         return plan.script.decode()
 
-    def render_sweep(self, name: str, points: Sequence[tuple[SiteJob, CommandLine]], note: Echo) -> str:
-        """Return what `submit` sends for the points of a sweep: one script, if they are sent as one job.
+    def submit(self, job: SiteJob, options: Options, echo: Echo) -> Target | None:
+        """Check a job, submit it, record its run, and print the next commands. Returns the run; None if it is
+        already finished.
 
         Raises:
-            JobError: a point cannot be rendered.
+            ClusterTrainError: it was not submitted.
         """
-        array = array_of(self.scheduler, name, [(job, Options(command=command)) for job, command in points])
-        if array is None:
-            return "".join(self.render(job, command, note) for job, command in points)
-        _, plan = array
-        note(f"note: one job with {len(points)} elements; it is sent by `{shlex.join(plan.argv)}`")
-        return plan.script.decode()
-
-    def prepare(self, job: SiteJob, options: Options, echo: Echo) -> Prepared | None:
-        """Check a job, and store its snapshot; None if its run is already finished.
-
-        Raises:
-            ClusterTrainError: it cannot be submitted.
-        """
-        return prepare(self.scheduler, job, options, echo)
-
-    def sent_together(self, name: str, points: Sequence[Prepared]) -> list[list[Prepared]]:
-        """The points of a sweep, those of one job in one list: the others are sent if one is refused."""
-        array = array_of(self.scheduler, name, [(each.job, each.options) for each in points])
-        return [[each] for each in points] if array is None else [[*points]]
-
-    def submit(self, name: str, points: Sequence[Prepared], echo: Echo) -> list[Target]:
-        """Submit jobs, those of a sweep as one if the scheduler can; record their runs, and print the next
-        commands. Returns the runs.
-
-        Args:
-            name: of that one job in the queue.
-
-        Raises:
-            ClusterTrainError: they were not submitted.
-        """
-        sent = send_array(self.scheduler, name, points, echo)
-        return [self._told(*each, echo) for each in zip(points, sent, strict=True)]
-
-    def _told(self, point: Prepared, submitted: Submitted, echo: Echo) -> Target:
-        job, command = point.job, point.options.command
-        known = known_run(self.scheduler, job, command.job_file, submitted.handle)
+        if (submitted := submit(self.scheduler, job, options, echo)) is None:
+            return None
+        command = options.command
+        known = known_run(self.scheduler, submitted.job, command.job_file, submitted.handle)
         if (problem := record_known_run(known)) is not None:
             echo(f"note: {problem}")
-        echo(what_next(self.scheduler, job.name, submitted, by_name(command, known)))
-        if word := self.scheduler.first_word(job):
+        echo(what_next(self.scheduler, submitted, by_name(command, known)))
+        if word := self.scheduler.first_word(submitted.job):
             echo(word)
-        return Target(command.job_file, job, known, sets=command.sets)
+        return Target(command.job_file, submitted.job, known, sets=command.sets)
 
     def follow(self, target: Target, echo: Echo) -> int:
         """Print each change of state until the run has ended. Returns the exit code of the run."""

@@ -22,7 +22,7 @@
             profile/              the ranks' profiles
             nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
           heartbeat.json          a counter that changes while the driver lives
-          stop, save, profile     requests; the file exists if the request was made
+          stop, save              requests; the file exists if the request was made
           events*.jsonl           events; one writing process per file
           metrics-<r>.jsonl       metrics, by rank 0 of restart r
           logs/                   driver.log, <host>/rank-<k>.log, <host>/ray.log
@@ -200,7 +200,6 @@ class Attempt:
     heartbeat = _Record("heartbeat.json", records.Beat)
     stop = _Request("stop", records.StopRequest)
     save = _Request("save", records.SaveRequest)
-    profile = _Request("profile", records.ProfileRequest)
     result = _Record("result.json", records.Result)
     rendezvous = _Record(RENDEZVOUS, records.Rendezvous)
     job_key = _Key(JOB_YAML)

@@ -219,14 +219,6 @@ class SaveRequest:
 
 
 @dataclass(frozen=True)
-class ProfileRequest:
-    """A request that the run profiles its next steps."""
-
-    steps: int
-    time: float = field(default_factory=time.time)
-
-
-@dataclass(frozen=True)
 class BestCheckpoint:
     """The best checkpoint of a run by `checkpoint.keep_best`: its name, and its value of the metric."""
 

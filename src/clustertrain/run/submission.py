@@ -14,7 +14,6 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,8 +29,6 @@ from clustertrain.run.records import SchedulerJob
 from clustertrain.run.snapshot import Snapshot, unpack
 from clustertrain.storage import Location, open_store
 from clustertrain.storage.posix import refused
-
-_LONGEST_TEXT = 130_000  # MAX_ARG_STRLEN, less the name of the variable
 
 
 @dataclass(frozen=True)
@@ -62,11 +59,6 @@ class Submission:
                 f"${variables.SUBMISSION} is not what `clustertrain submit` sets: {error}.\n"
                 "It may come from another version: submit the job again, or unset the variable."
             ) from None
-
-    @classmethod
-    def of_element(cls, text: str, index: int) -> Submission:
-        """One of several submissions, which `array_text` joined. Raises as `from_text`."""
-        return cls.from_text(json.dumps(json.loads(text)[index]))
 
     def to_text(self) -> str:
         """One line of ASCII; contains no secret."""
@@ -116,21 +108,6 @@ class Submission:
                 unpack(Path(archive.name), folder)
         except OSError as error:
             raise refused(folder, "written", error) from error
-
-
-def array_text(submissions: Sequence[Submission]) -> str:
-    """The submissions of the elements of an array, as text that a scheduler can pass on.
-
-    Raises:
-        JobError: they are longer than a variable of the environment may be.
-    """
-    text = json.dumps([asdict(each) for each in submissions])
-    if len(text) > _LONGEST_TEXT:
-        raise JobError(
-            f"--grid: {len(submissions)} points need {len(text):,} bytes in the environment of their job, "
-            f"and Linux allows {_LONGEST_TEXT:,}.\nSubmit a part of the values at a time."
-        )
-    return text
 
 
 def submission_of(run: RunDir, digest: str, options: Options) -> Submission:

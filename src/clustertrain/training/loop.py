@@ -350,9 +350,6 @@ class _Loop:
             if not self.last_step.is_whole:  # one copy of a step: when nothing of this is due any more
                 self.last_step.completed(self.mark)
         requests, step = self.line.read(), self.position.step
-        if requests.profile and not ended:
-            self.is_regular = False
-            self.watch.profile.begin_at_next(requests.profile)
         if ended or step % self.settings.log_every == 0:
             self._log_training()
         measured: dict[str, float] = {}

@@ -1,5 +1,5 @@
-"""Requests to a running training, which are files: `stop`, `save` and `profile` in the attempt's folder, and
-`resize` in that of one start of the workers, which then save and return as for a stop."""
+"""Requests to a running training, which are files: `stop` and `save` in the attempt's folder, and `resize` in
+that of one start of the workers, which then save and return as for a stop."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from contextlib import suppress
 from clustertrain.errors import StorageError
 from clustertrain.record_file import decoded
 from clustertrain.run.folder import Attempt, Restart
-from clustertrain.run.records import ProfileRequest, SaveRequest
+from clustertrain.run.records import SaveRequest
 from clustertrain.storage import Store
 from clustertrain.training.ranks.host import Requests
 
 POLL_S = 0.2
 POLL_S_ON_S3 = 2.0
-_KINDS: dict[str, type[SaveRequest | ProfileRequest]] = {"save": SaveRequest, "profile": ProfileRequest}
 _MARGIN_S = 0.4  # for the processes that read the result of a poll
 
 
@@ -48,15 +47,15 @@ class RequestPoller:
         self, attempt: Attempt, resizable: Restart | None = None, claimed_s: float = math.inf
     ) -> None:
         run = attempt.run
-        self._keys = {"stop": attempt.stop.key, "save": attempt.save.key, "profile": attempt.profile.key}
+        self._keys = {"stop": attempt.stop.key, "save": attempt.save.key}
         if resizable is not None:
             self._keys["resize"] = resizable.resize.key
         self._local = run.spool
         self._remote = run.with_patience(0).store if run.is_spooled else None
         self._polled_remote_s = float("-inf")
         self._ends: set[str] = set()  # the requests to end that were found
-        self._served: set[bytes] = set()  # the requests for a save or a profile
-        self._save, self._profile_steps = False, 0
+        self._served: set[bytes] = set()  # the requests for a save
+        self._save = False
         self._poll_all(since_s=claimed_s)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="requests", daemon=True)
@@ -70,11 +69,10 @@ class RequestPoller:
         self._thread.join()
 
     def take(self) -> Requests:
-        """Whether a stop of this start of the workers was requested, and whether a save or a profile was
-        requested since the last call. Reads no file."""
+        """Whether a stop of this start of the workers was requested, and whether a save was requested since
+        the last call. Reads no file."""
         save, self._save = self._save, False
-        steps, self._profile_steps = self._profile_steps, 0
-        return Requests(bool(self._ends), save, profile=steps)
+        return Requests(bool(self._ends), save)
 
     def is_stopping(self) -> bool:
         """Whether a request to end was found."""
@@ -101,14 +99,8 @@ class RequestPoller:
                 request = store.read_or_none(self._keys[name])
                 if request is None or request in self._served:
                     continue
-                if name not in _KINDS:
+                if name != "save":
                     self._ends.add(name)
                     continue
                 self._served.add(request)
-                asked = decoded(_KINDS[name], request, self._keys[name])
-                if asked.time < since_s:
-                    continue
-                if isinstance(asked, ProfileRequest):
-                    self._profile_steps = asked.steps
-                else:
-                    self._save = True
+                self._save |= decoded(SaveRequest, request, self._keys[name]).time >= since_s

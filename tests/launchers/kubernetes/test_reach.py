@@ -32,7 +32,7 @@ def sent(job, monkeypatch):
     "command",
     [
         *(["stacks"], ["explain"], ["explain", "--attempt", "3", "--json"], ["drilled"]),
-        *(["report", "--send", "60"], ["checkpoint", "--now"], ["profile", "--now", "--steps=5"]),
+        *(["report", "--send", "60"], ["ckpt", "save"]),
         *(["ckpt", "ls", "--json"], ["ckpt", "verify"], ["data", "ls", "digits"]),
     ],
     ids=" ".join,

@@ -49,12 +49,6 @@ def test_who_it_is():
     assert read_start_of_job({**STEP, "SLURM_RESTART_COUNT": "3"})[0].restart == 3
 
 
-def test_an_element_of_an_array_has_the_id_that_scontrol_takes_for_it_alone():
-    """Its own number is that of the whole array for one element of each."""
-    element = {**STEP, "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
-    assert read_start_of_job(element)[0].job_id == "12_3"
-
-
 @pytest.mark.parametrize(
     "missing", ["SLURM_JOB_ID", "SLURM_NODEID", "CLUSTERTRAIN_TOKEN", "CLUSTERTRAIN_MAIL"]
 )

@@ -223,7 +223,6 @@ class Scheduler(ABC):
         job_word: how it calls a job.
         state: the class of its states.
         reads_storage: whether this machine reads the storage of its runs, and sends the code through it.
-        has_arrays: whether the points of a sweep can be the elements of one job: `array` and `element`.
     """
 
     name: ClassVar[str]
@@ -233,7 +232,6 @@ class Scheduler(ABC):
     job_word: ClassVar[str] = "job"
     state: ClassVar[type[JobState]]
     reads_storage: ClassVar[bool] = True
-    has_arrays: ClassVar[bool] = False
 
     @property
     def is_elsewhere(self) -> bool:
@@ -294,18 +292,6 @@ class Scheduler(ABC):
             JobError: it says that it will never run the job.
         """
         return ""
-
-    def array(self, job: SiteJob, plan: Plan, size: int) -> Plan:
-        """The plan of one job with so many elements, if the scheduler `has_arrays`.
-
-        Args:
-            plan: of a job with one element, which is that of each of them.
-        """
-        raise NotImplementedError
-
-    def element(self, array: Handle, index: int) -> Handle:
-        """An element of an array that the scheduler has accepted: it is a job of its own."""
-        raise NotImplementedError
 
     @abstractmethod
     def states(self, jobs: Sequence[Handle]) -> Answer:

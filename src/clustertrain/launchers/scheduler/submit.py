@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from clustertrain.errors import ClusterError, StorageError
@@ -24,7 +24,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.states import STATES
-from clustertrain.run.submission import Submission, array_text, record, submission_of, upload
+from clustertrain.run.submission import Submission, record, submission_of, upload
 from clustertrain.run.working_folder import note_left_files
 
 
@@ -35,30 +35,15 @@ class Submitted:
     `state`: its state in the queue; None without an answer.
     """
 
+    job: LaidOutJob
     handle: Handle
     state: JobState | None
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A job that is checked and can be sent.
-
-    Attributes:
-        plan: what is sent.
-        submission: its snapshot in the storage; None if the plan contains job and code.
-        options: of the start.
-    """
-
-    job: LaidOutJob
-    plan: Plan
-    submission: Submission | None
-    options: Options
-
-
-def prepare(
+def submit(
     scheduler: Scheduler, given: SiteJob, options: Options, echo: Callable[[str], None]
-) -> Prepared | None:
-    """Check a job, and store its snapshot. Returns None if its run is already finished.
+) -> Submitted | None:
+    """Check a job, store its snapshot, and send it. Returns None if its run is already finished.
 
     Raises:
         ClusterTrainError: the last attempts all ended without a new committed step.
@@ -86,69 +71,16 @@ def prepare(
     if not options.no_check:
         check_code(job, echo, command=options.command, elsewhere=scheduler.is_elsewhere)
     submission = _snapshot(run, job, plan, options) if run is not None else None
-    return Prepared(job, plan, submission, options)
-
-
-def send(scheduler: Scheduler, prepared: Prepared, echo: Callable[[str], None]) -> Submitted:
-    """Submit a job.
-
-    Raises:
-        ClusterError: the scheduler does not answer, or refuses the job.
-    """
-    submission, command = prepared.submission, prepared.options.command
     text = submission.to_text() if submission is not None else ""
-    handle = scheduler.submit(prepared.job, prepared.plan, text, command)
-    return _accepted(scheduler, handle, [(prepared, handle)], echo)[0]
-
-
-def send_array(
-    scheduler: Scheduler, name: str, points: Sequence[Prepared], echo: Callable[[str], None]
-) -> list[Submitted]:
-    """Submit jobs as one job with an element for each, or one by one: see `array_of`.
-
-    Raises:
-        JobError: there are too many.
-        ClusterError: the scheduler does not answer, or refuses the job.
-    """
-    array = array_of(scheduler, name, [(each.job, each.options) for each in points])
-    if array is None:
-        return [send(scheduler, each, echo) for each in points]
-    submissions = [each.submission for each in points if each.submission is not None]
-    handle = scheduler.submit(*array, array_text(submissions), points[0].options.command)
-    elements = [(each, scheduler.element(handle, index)) for index, each in enumerate(points)]
-    return _accepted(scheduler, handle, elements, echo)
-
-
-def array_of(
-    scheduler: Scheduler, name: str, points: Sequence[tuple[SiteJob, Options]]
-) -> tuple[LaidOutJob, Plan] | None:
-    """The job with an element for each of these jobs, and its plan; None if the scheduler has no arrays, or
-    they differ in what it is asked for, such as the number of nodes. `name`: of the job in the queue."""
-    if not scheduler.has_arrays or len(points) < 2:
-        return None
-    named = [LaidOutJob(SiteJob(job.model_copy(update={"name": name}))) for job, _ in points]
-    plans = [scheduler.plan(job, options) for job, (_, options) in zip(named, points, strict=True)]
-    if any(plan.script != plans[0].script for plan in plans):
-        return None
-    return named[0], scheduler.array(named[0], plans[0], len(points))
-
-
-def _accepted(
-    scheduler: Scheduler,
-    sent: Handle,
-    jobs: Sequence[tuple[Prepared, Handle]],
-    echo: Callable[[str], None],
-) -> list[Submitted]:
-    for line in sent.printed:
+    handle = scheduler.submit(job, plan, text, options.command)
+    for line in handle.printed:
         echo(line)
-    for prepared, handle in jobs:
-        if prepared.submission is not None:
-            _record(scheduler, prepared.submission, handle, echo)
-    states = scheduler.states([handle for _, handle in jobs]).jobs
-    first, *more = [Submitted(handle, states.get(handle.job_id)) for _, handle in jobs]
-    if first.state is not None and first.state.is_waiting:  # the others are behind it
-        first = replace(first, state=scheduler.located(first.state))
-    return [first, *more]
+    if submission is not None:
+        _record(scheduler, submission, handle, echo)
+    state = scheduler.states([handle]).jobs.get(handle.job_id)
+    if state is not None and state.is_waiting:
+        state = scheduler.located(state)
+    return Submitted(job, handle, state)
 
 
 def idle_workers(scheduler: Scheduler, job: Job) -> list[str]:
@@ -233,13 +165,13 @@ def _record(
         echo(f"warning: {job} is queued, but its record could not be written: {error}")
 
 
-def what_next(scheduler: Scheduler, name: str, submitted: Submitted, command: CommandLine) -> str:
+def what_next(scheduler: Scheduler, submitted: Submitted, command: CommandLine) -> str:
     """A message with the next commands; `command` submitted the run."""
     state, output = submitted.state, submitted.handle.output
     text = f": {state.text}" if state is not None and state.text else ""
     starts = f"\nstarts: {state.starts}" if state is not None and state.starts else ""
     return (
-        f"submitted {name} as {scheduler.label} job {submitted.handle.job_id}{text}{starts}\n"
+        f"submitted {submitted.job.name} as {scheduler.label} job {submitted.handle.job_id}{text}{starts}\n"
         f"status: {command.of('status')}\n"
         f"logs:   {command.of('logs', '--follow')}\n"
         f"stop:   {command.of('stop')}" + (f"\n{scheduler.label}'s own output: {output}" if output else "")

@@ -48,7 +48,6 @@ class SlurmScheduler(Scheduler):
     submit_program = "sbatch"
     after_another = "SLURM start this job after it with slurm.dependency: singleton"
     state = queue.QueueState
-    has_arrays = True
 
     def plan(self, job: Job, options: Options) -> Plan:
         """The lead time is computed from the saves of the run's last attempts."""
@@ -84,14 +83,6 @@ class SlurmScheduler(Scheduler):
         printed = tuple(done.stderr.splitlines())  # messages of a site's plugin
         return Handle(job_id, cluster or queue.cluster_name(), str(output), printed)
 
-    def array(self, job: Job, plan: Plan, size: int) -> Plan:
-        output = f"--output={job.section(Slurm).output.rstrip('/')}/%x-%A_%a.out"
-        return replace(plan, argv=(*plan.argv, f"--array=0-{size - 1}", output))
-
-    def element(self, array: Handle, index: int) -> Handle:
-        job_id, end = f"{array.job_id}_{index}", f"{array.job_id}.out"
-        return replace(array, job_id=job_id, output=array.output.removesuffix(end) + f"{job_id}.out")
-
     def states(self, jobs: Sequence[Handle]) -> Answer:
         return queue.query_queue([job.job_id for job in jobs])
 
@@ -105,7 +96,7 @@ class SlurmScheduler(Scheduler):
             return super().argv_on(start, host, command)
         names = {node.partition(".")[0]: node for node in start.nodes}
         node = names.get(host.partition(".")[0], host)
-        job = f"--jobid={queue.number_of(start.job_id)}"
+        job = f"--jobid={start.job_id}"
         step = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", job)
         own = [name for name in os.environ if name.startswith(("SLURM_", "SRUN_"))]
         removed = [word for name in own if name not in _COMMAND_VARIABLES for word in ("-u", name)]

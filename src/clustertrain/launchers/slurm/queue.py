@@ -84,9 +84,9 @@ def _error_text(error: CommandFailed) -> str:
 
 
 _UNKNOWN = "Invalid job id"
-_SQUEUE = ("squeue", "--noheader", "--array")  # each element of an array has a line and an ID such as 12_3
+_SQUEUE = ("squeue", "--noheader")
 _COLUMNS = (
-    *("JobArrayID", "State", "RestartCnt", "TimeLeft", "Cluster"),
+    *("JobID", "State", "RestartCnt", "TimeLeft", "Cluster"),
     *("SubmitTime", "StartTime", "exit_code", "NodeList"),
 )
 
@@ -115,7 +115,7 @@ def position(job_id: str) -> str:
     other users, or does not answer."""
     if "jobs" in _settings().get("PrivateData", ""):
         return ""
-    argv = [*_SQUEUE, "--states=PENDING", "--sort=-p", "--format=%P|%i"]
+    argv = [*_SQUEUE, "--array", "--states=PENDING", "--sort=-p", "--format=%P|%i"]
     try:
         printed = run(argv, environ=_environment(), timeout_s=ANSWER_S).stdout
     except ClusterError:
@@ -174,14 +174,6 @@ def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
     return found
 
 
-def number_of(job_id: str) -> str:
-    """The number of a job: srun knows the elements of an array by no other ID."""
-    if "_" not in job_id:
-        return job_id
-    argv = [*_SQUEUE, f"--jobs={job_id}", "--Format=JobID"]
-    return run(argv, environ=_environment(), timeout_s=ANSWER_S).stdout.strip()
-
-
 def cluster_name() -> str | None:
     """The name of this machine's cluster, or None if SLURM does not answer."""
     return _settings().get("ClusterName") or None
@@ -202,15 +194,9 @@ def cancel(job_id: str, *, only_waiting: bool = False) -> None:
         CommandMissing: scancel is not on PATH.
         CommandFailed: SLURM does not answer, or the job belongs to another user.
     """
-    environ = _environment()
+    argv = ["scancel", *(["--state=PENDING"] if only_waiting else []), job_id]
     try:
-        if only_waiting and "_" in job_id:
-            # Otherwise --state=PENDING cancels all waiting elements of the array, which are one record until
-            # one of them is changed (seen with 22.05).
-            change = ["scontrol", "update", f"JobId={job_id}", "Comment=cancelled"]
-            run(change, environ=environ, timeout_s=ANSWER_S, check=False)
-        argv = ["scancel", *(["--state=PENDING"] if only_waiting else []), job_id]
-        run(argv, environ=environ, timeout_s=2 * ANSWER_S)
+        run(argv, environ=_environment(), timeout_s=2 * ANSWER_S)
     except CommandFailed as error:
         if _UNKNOWN not in error.stderr:
             raise

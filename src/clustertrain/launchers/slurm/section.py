@@ -45,7 +45,7 @@ KIT_OPTIONS = {
 # Options that would break the run, each with the reason.
 BREAKING_OPTIONS = {
     "array": "its elements would be one run: clustertrain submit --to slurm JOBFILE --grid KEY=V1,V2\n"
-    "makes an array in which each is a run of its own",
+    "submits a job for each point of a sweep",
     "chdir": "relative paths start from the folder in which the job is submitted",
     "help": "sbatch would print its help instead of submitting",
     "no-kill": "after the loss of a node the job would continue and end as COMPLETED",

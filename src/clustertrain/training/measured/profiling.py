@@ -29,7 +29,7 @@ def check_profile(order: TrainOrder) -> None:
 class Profile:
     """Records the steps that the job names, the first to the last one, and writes a file on each rank.
 
-    A run that resumes after the first of them records the rest. A later profile replaces an earlier one.
+    A run that resumes after the first of them records the rest.
 
     Args:
         file: as Run.profile.
@@ -47,7 +47,6 @@ class Profile:
         wanted = order.settings.profile
         self._first, self._last = wanted.steps if wanted is not None else (0, -1)
         self._rank_info, self._file, self._log = rank_info, file, log
-        self._order = order
         self._next_step = order.start.step + 1
         self._profiler: profile | None = None
 
@@ -60,12 +59,6 @@ class Profile:
             self._first = self._next_step
             self._profiler = profile(activities=activities, record_shapes=True)
             self._profiler.start()
-
-    def begin_at_next(self, steps: int) -> None:
-        """Record the next steps, up to the last one of the run; no effect while others are recorded."""
-        if self._profiler is None:
-            self._first = self._next_step
-            self._last = min(self._next_step + steps - 1, self._order.total_steps)
 
     def step_done(self, step: int) -> None:
         """After step `step`, on every rank."""

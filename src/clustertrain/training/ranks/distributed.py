@@ -142,8 +142,8 @@ class StopLine:
         if flags[-1]:
             now = self._exchange.exchange(self._flags())
             flags = torch.maximum(flags, now)
-        stop, save, timer, profile, _ = flags.tolist()
-        return Requests(bool(stop), bool(save), bool(timer), profile)
+        *requests, _ = map(bool, flags.tolist())
+        return Requests(*requests)
 
     def broadcast(self) -> None:
         """Distribute rank 0's requests, for the `read` after the next step."""
@@ -160,10 +160,10 @@ class StopLine:
         return bool(self._exchange.exchange(stop) if self._rank_info.world_size > 1 else stop)
 
     def _requests(self) -> Requests:
-        (stop, save, timer, profile), self._kept = self._kept, Requests()
+        (stop, save, timer), self._kept = self._kept, Requests()
         new = self._requests_of_launcher()
         timer |= new.save_timer or time.monotonic() - self._saved_at_s >= self._save_every_s
-        return Requests(new.stop or stop, new.save or save, timer, new.profile or profile)
+        return Requests(new.stop or stop, new.save or save, timer)
 
     def _flags(self) -> torch.Tensor:
         """int32: this rank's requests, and whether its last step was slow. Only rank 0's count."""

@@ -17,7 +17,6 @@ class Requests(NamedTuple):
     stop: bool = False
     save: bool = False
     save_timer: bool = False  # the time between two saves has passed, by the loop's clock or the launcher's
-    profile: int = 0  # how many of the next steps to profile
 
 
 @dataclass(frozen=True)

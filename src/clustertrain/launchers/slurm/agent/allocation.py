@@ -36,15 +36,8 @@ def read_start_of_job(environ: Mapping[str, str] = os.environ) -> tuple[Schedule
         )
     nodes = tuple(environ[variables.NODES].split(","))
     cluster, restart = environ.get("SLURM_CLUSTER_NAME"), int(environ.get("SLURM_RESTART_COUNT") or 0)
-    start = SchedulerStart("slurm", cluster, _job_id(environ), restart, nodes)
+    start = SchedulerStart("slurm", cluster, environ["SLURM_JOB_ID"], restart, nodes)
     return start, int(environ["SLURM_NODEID"])
-
-
-def _job_id(environ: Mapping[str, str]) -> str:
-    """The ID of this job as users know it: 12_3 for an element of an array, which has a number of its own."""
-    if (index := environ.get("SLURM_ARRAY_TASK_ID")) is None:
-        return environ["SLURM_JOB_ID"]
-    return f"{environ['SLURM_ARRAY_JOB_ID']}_{index}"
 
 
 def check_no_array(job: Job, command: CommandLine) -> None:
@@ -56,7 +49,7 @@ def check_no_array(job: Job, command: CommandLine) -> None:
     if index := os.environ.get("SLURM_ARRAY_TASK_ID"):
         raise ClusterError(
             f"This job is element {index} of a job array, and all its elements would be the run {job.name}.\n"
-            f"An array in which each element is a run of its own: {command} --grid KEY=V1,V2"
+            f"A job for each point of a sweep: {command} --grid KEY=V1,V2"
         )
 
 

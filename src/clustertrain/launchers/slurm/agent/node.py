@@ -25,7 +25,6 @@ from clustertrain.node.user_folders import spool_base
 from clustertrain.run.admission import Options
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Arrival, SchedulerStart
-from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 from clustertrain.supervise.process import Guarded
 
@@ -75,12 +74,8 @@ def read_start(argument: str, folder: Path) -> Start:
             the SLURM job is an element of an array.
     """
     record, node_rank = read_start_of_job()
-    if is_of_sweep := argument.startswith("["):
-        index = int(os.environ["SLURM_ARRAY_TASK_ID"])
-        argument = Submission.of_element(argument, index).to_text()
     job, run, options, code = read_start_of(argument, folder, "submit --to slurm", record.restart)
-    if not is_of_sweep:
-        check_no_array(job, options.command)
+    check_no_array(job, options.command)
     return Start(job, run, options, record, node_rank, folder, code)
 
 
@@ -97,7 +92,6 @@ def prepare_node(start: Start, route_target: str) -> Node:
     check_installed(start.host, "slurm.python")
     check_resources(start.job, start.host, start.options.command)
     address = address_towards(route_target)
-    # The number of the job, not its name: those of jobs that start together differ, also in an array.
     ports = free_block(ports_needed(start.job), seed=int(os.environ["SLURM_JOB_ID"]))
     token_path = write_token(start.folder, os.environ[variables.TOKEN])
     own = {

@@ -10,16 +10,12 @@ CLUSTERTRAIN_NODES=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd, 
 CLUSTERTRAIN_TOKEN=$(od -An -v -N32 -tx1 /dev/urandom | tr -d ' \n')
 export CLUSTERTRAIN_AT_TIME_LIMIT CLUSTERTRAIN_NODES CLUSTERTRAIN_TOKEN
 
-# With the number that SLURM_JOB_ID has, scontrol and scancel would mean all elements of an array.
-id=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
-id=${id:-$SLURM_JOB_ID}
-
 # Whether SLURM has not requeued the job since. A node that lost the network and returns still runs this script
 # after SLURM has started the job on other nodes. It must not signal or requeue that start.
 is_newest_start() {
   local job
   for _ in {1..60}; do # as long as SLURM's controller does not answer: it may be restarted
-    if job=$(scontrol show job "$id" -o 2>&1) || [[ $job == *"Invalid job id"* ]]; then break; fi
+    if job=$(scontrol show job "$SLURM_JOB_ID" -o 2>&1) || [[ $job == *"Invalid job id"* ]]; then break; fi
     read -r -t 1 -u 9 _
   done
   [[ $job == *" Restarts=${SLURM_RESTART_COUNT:-0} "* ]]
@@ -75,7 +71,7 @@ while kill -0 "$step" 2> /dev/null; do
   if [ -e "$mail/query" ]; then
     rm -f "$mail/query"
     {
-      scontrol show job "$id" -o
+      scontrol show job "$SLURM_JOB_ID" -o
       scontrol show config | grep -E '^(KillWait|Configuration data as of)'
       sinfo --noheader --nodes="$SLURM_JOB_NODELIST" --states=down --format='Down: %N|%T|%H|%E'
     } > "$mail/answer.new" 2>&1
@@ -86,7 +82,7 @@ while kill -0 "$step" 2> /dev/null; do
   # other agents have ended or ignore the signal.
   if [ -n "${ended_at:-}" ] && ((SECONDS >= ended_at + 3)) && [ -z "${term_sent:-}" ]; then
     term_sent=yes
-    if is_newest_start; then scancel --signal=TERM "$id"; fi
+    if is_newest_start; then scancel --signal=TERM "$SLURM_JOB_ID"; fi
   fi
 done
 wait "$step"
@@ -112,7 +108,7 @@ elif [ ! -e "$mail/agent" ] && [ ! -e "$mail/term" ]; then
 fi
 trap '' TERM
 rm -rf "$mail" # before the requeue, which kills this shell
-if [ "$verdict" = requeue ] && is_newest_start && scontrol requeue "$id"; then
-  echo "clustertrain: job $id is requeued: the run continues from its newest checkpoint, if it has one"
+if [ "$verdict" = requeue ] && is_newest_start && scontrol requeue "$SLURM_JOB_ID"; then
+  echo "clustertrain: job $SLURM_JOB_ID is requeued: the run continues from its newest checkpoint, if it has one"
 fi
 exit "$code"

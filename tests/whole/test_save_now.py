@@ -1,13 +1,12 @@
-"""`checkpoint`, `profile` and `exec` on a run that trains: it saves and profiles at once, and goes on."""
+"""`ckpt save` and `exec` on a run that trains: it saves at once, and goes on."""
 
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
 from clustertrain.checkpoints.manifest import names
-from clustertrain.cli.now import checkpoint_now, profile_now
+from clustertrain.cli.checkpoints import save_now
 from clustertrain.errors import JobError
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
@@ -21,28 +20,25 @@ __all__ = ["job"]
 SLOW = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_every": 1}, **ONE_WORKER}
 
 
-def test_a_run_saves_and_profiles_on_request_and_continues(make_run):
+def test_a_run_saves_on_request_and_continues(make_run):
     run = make_run("asked", args={"step_s": 0.2}, checkpoint={"every": {"epochs": 500}}, **SLOW).start()
 
-    def asked(*command: str) -> str:
-        argv = [sys.executable, "-m", "clustertrain.cli", *command, str(run.job_file)]
+    def saved() -> str:
+        argv = [sys.executable, "-m", "clustertrain.cli", "ckpt", "save", str(run.job_file)]
         return ran(argv, code=0, timeout=120).stdout.strip()
 
     run.wait_for_step(1)
-    assert [asked("checkpoint", "--now")] == [str(name) for name in names(run.run_dir.checkpoints)]
-    printed = asked("profile", "--steps", "2")
-    trace = Path(printed.partition(" is ")[2].partition(";")[0])
-    assert printed.startswith("the profile of steps ") and trace.stat().st_size > 1000
+    assert [saved()] == [str(name) for name in names(run.run_dir.checkpoints)]
     beside = ["sh", "-c", "kill -0 $CLUSTERTRAIN_PID && echo rank $RANK; exit 7"]
     argv = [sys.executable, "-m", "clustertrain.cli", "exec", str(run.job_file), "--rank", "0", "--", *beside]
     done = ran(argv, timeout=120)
     assert (done.returncode, done.stdout) == (7, "rank 0\n")
-    second = asked("checkpoint")
+    second = saved()
     assert len(names(run.run_dir.checkpoints)) == 2 and str(names(run.run_dir.checkpoints)[-1]) == second
     run.process.send_signal(signal.SIGTERM)
     run.end(75)
     with pytest.raises(JobError, match="asked does not train now"):
-        next(checkpoint_now(run.run_dir))
+        next(save_now(run.run_dir))
 
 
 def test_an_entry_point_with_its_own_loop_is_refused(tmp_path, job):
@@ -50,6 +46,4 @@ def test_an_entry_point_with_its_own_loop_is_refused(tmp_path, job):
     attempt.claim.create(sample_claim(world_size=1))
     record_job(attempt, job(task=None, train=None, script="train.py"))
     with pytest.raises(JobError, match="own is a script, which saves its own checkpoints"):
-        next(checkpoint_now(attempt.run))
-    with pytest.raises(JobError, match="own is a script, which has a training loop of its own"):
-        next(profile_now(attempt.run, 5))
+        next(save_now(attempt.run))

@@ -1,7 +1,7 @@
-"""`checkpoint` of a start that has resumed and has not finished a step yet."""
+"""`ckpt save` of a start that has resumed and has not finished a step yet."""
 
 from clustertrain.checkpoints.manifest import names
-from clustertrain.cli import now
+from clustertrain.cli import checkpoints
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from shelves import commit
@@ -17,7 +17,7 @@ def test_the_answer_is_a_checkpoint_written_after_the_request(tmp_path, monkeypa
         return look()
 
     commit(run.checkpoints, 20)
-    monkeypatch.setattr(now, "_training", lambda run, *why: run.newest_attempt())
-    monkeypatch.setattr(now, "wait_until", saved_meanwhile)
-    assert [*now.checkpoint_now(run)] == [str(names(run.checkpoints)[-1])]
+    monkeypatch.setattr(checkpoints, "_training", lambda run: run.newest_attempt())
+    monkeypatch.setattr(checkpoints, "wait_until", saved_meanwhile)
+    assert [*checkpoints.save_now(run)] == [str(names(run.checkpoints)[-1])]
     assert names(run.checkpoints)[-1].step == 21
