@@ -8,7 +8,6 @@ Whoever submits needs an account: root has the account `physics`, everybody else
 """
 
 import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,9 +66,6 @@ class AccountingCluster(SlurmCluster):
         """Until it answers."""
         self._start("slurmdbd", [*self._inside("site"), "env", *self._variables(), "slurmdbd", "-D"], 1)
         self._wait_until(lambda: self.accounts("show", "cluster").returncode == 0, "slurmdbd is silent")
-
-    def stop_accounting(self) -> None:
-        self._end("slurmdbd", signal.SIGTERM)
 
     def accounts(self, *words: str) -> Done:
         """What sacctmgr does when it is not asked back."""

@@ -18,7 +18,7 @@ from clustertrain.node.processes import this_process
 from clustertrain.observe.tables import finish
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.records import Beat, RankStacks, Result, ResumePoint, SchedulerEnd, SchedulerStart
+from clustertrain.run.records import Beat, RankStacks, Result, ResumePoint, SchedulerStart
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import OUTPUT_ENDS, start_line
@@ -270,7 +270,7 @@ def test_the_earlier_failures_of_an_attempt_are_named(attempt):
     assert found.earlier == ("start 0: rank 1: OSError: [Errno 5] Input/output error",)
 
 
-def test_without_workers_the_log_of_the_driver_and_the_word_of_the_scheduler_decide(run):
+def test_without_workers_the_log_of_the_driver_decides(run):
     attempt = run.attempt(1)
     attempt.claim.create(sample_claim(allocation=SchedulerStart("slurm", None, "12")))
     attempt.result.write(Result("failed", "driver_died", 1, "The driver ended with code 71."))
@@ -278,8 +278,6 @@ def test_without_workers_the_log_of_the_driver_and_the_word_of_the_scheduler_dec
     attempt.driver_log.parent.mkdir(parents=True)
     attempt.driver_log.write_text("ModuleNotFoundError: No module named 'ray'\n")
     assert explain(attempt.run).failure == "no_module"
-    attempt.run.scheduler_end("slurm", "12").write(SchedulerEnd("NODE_FAIL", nodes="node7"))
-    assert explain(attempt.run).failure == "node_failure"
 
 
 def test_a_run_whose_processes_are_gone_is_explained_by_its_last_signs(run):

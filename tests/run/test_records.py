@@ -25,7 +25,6 @@ from clustertrain.run.records import (
     ResumePoint,
     Returned,
     SaveRequest,
-    SchedulerEnd,
     SchedulerStart,
     StopRequest,
 )
@@ -63,7 +62,6 @@ def files(run):
         (restart.stacks(0), this_process()),
         (run.submission("slurm", "12"), sample_submission("12", cluster="sim")),
         (run.cancellation("slurm", "12"), Cancellation("u on login")),
-        (run.scheduler_end("slurm", "12"), SchedulerEnd("NODE_FAIL", 1, "n[1-2]", "sim", 3)),
     ]
 
 

@@ -18,7 +18,7 @@ from clustertrain.job.file import load_job, record_of
 from clustertrain.run import snapshot
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Cancellation, SchedulerEnd
+from clustertrain.run.records import Cancellation
 from clustertrain.run.snapshot import take_snapshot, unpack
 from clustertrain.run.submission import Submission, record, upload
 from clustertrain.storage import Location
@@ -373,7 +373,6 @@ def test_names_and_jobs_of_any_scheduler_are_listed(run):
     for scheduler, job_id in of:
         record(run, scheduler=scheduler, job_id=job_id, digest="0" * 16)
         run.cancellation(scheduler, job_id).create(Cancellation(by="u on login"))
-        run.scheduler_end(scheduler, job_id).create(SchedulerEnd("DONE"))
     assert [(each.scheduler, each.job_id) for each in run.submissions()] == of
 
 

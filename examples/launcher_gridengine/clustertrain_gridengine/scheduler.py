@@ -20,7 +20,7 @@ from clustertrain.launchers.scheduler.lead_time import lead_time_s, measured_sav
 from clustertrain.launchers.shell import run
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
-from clustertrain_gridengine.queue import ANSWER_S, GridEngineState, query
+from clustertrain_gridengine.queue import ANSWER_S, query
 from clustertrain_gridengine.section import GridEngine
 
 _SUBMIT_S = 60.0
@@ -32,7 +32,6 @@ class GridEngineScheduler(Scheduler):
     name = "gridengine"
     label = "Grid Engine"
     submit_program = "qsub"
-    state = GridEngineState
 
     def plan(self, job: Job, options: Options) -> Plan:
         section, job_file = job.section(GridEngine), options.command.job_file

@@ -52,21 +52,16 @@ class Start:
         return cls(attempt, restart, failure, result, hosts, pids, clocks)
 
     def records(self) -> Iterator[Source]:
-        """The failure of the start, the result of the attempt, and the scheduler's word on its job."""
+        """The failure of the start, and the result of the attempt or its last signs."""
         if (failure := self.failure) is not None and self.restart is not None:
             name = self._name(self.restart.failure.key)
             yield Source(name, failure.text, failure.rank, failure.host, _OF_RECORD)
         if (result := self.result) is not None and (failure is None or failure.text not in result.text):
             text = f"{result.state} ({result.cause}): {result.text}"
             yield Source(self._name(self.attempt.result.key), text, order=_OF_RUN, time=result.ended_at)
-        run = self.attempt.run
         claim = self.attempt.claim.read()
         if claim is not None and self.failure is None and self.result is None:
             yield self._last_signs(claim)
-        if claim is not None and (job := claim.allocation) is not None:
-            end = run.scheduler_end(job.scheduler, job.job_id).read()
-            if end is not None and end.restarts in (None, job.restart):
-                yield Source(f"{job.scheduler} job {job.job_id}", f"{end.native} {end.nodes}", order=_OF_RUN)
 
     def _last_signs(self, claim: Claim) -> Source:
         """What is known of an attempt that left neither a failure nor a result."""

@@ -69,7 +69,7 @@ _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
 _EVENTS = re.compile(r"events.*\.jsonl")
 _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 _SUBMISSIONS = "submissions"
-_SUBMISSION = re.compile(r".+-.+(?<!\.ended)(?<!\.verdict)\.json")
+_SUBMISSION = re.compile(r".+-.+(?<!\.ended)\.json")
 
 
 @dataclass(frozen=True)
@@ -389,11 +389,6 @@ class RunDir:
         """The record of a waiting job that `stop` cancelled."""
         key = f"{self._submissions_key}/{scheduler}-{job_id}.ended.json"
         return RecordFile(self.store, key, records.Cancellation)
-
-    def scheduler_end(self, scheduler: str, job_id: str) -> RecordFile[records.SchedulerEnd]:
-        """The scheduler's last answer about a job that is over."""
-        key = f"{self._submissions_key}/{scheduler}-{job_id}.verdict.json"
-        return RecordFile(self.store, key, records.SchedulerEnd)
 
     @property
     def function_seed(self) -> RecordFile[records.FunctionSeed]:

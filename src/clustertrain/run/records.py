@@ -515,25 +515,6 @@ class SchedulerJob:
 
 
 @dataclass(frozen=True)
-class SchedulerEnd:
-    """The scheduler's answer about a job that is over: it soon forgets the job.
-
-    Attributes:
-        native: the scheduler's own state, such as NODE_FAIL.
-        restarts: how often the scheduler had started the job again.
-        exit_code: the nonzero exit code of the job, or None.
-        reason: the scheduler's reason and what it means, or empty.
-    """
-
-    native: str
-    restarts: int | None = None
-    nodes: str = ""
-    cluster: str = ""
-    exit_code: int | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
 class Cancellation:
     """A waiting job that `stop` cancelled: the scheduler does not keep it. `by`: "user on host"."""
 

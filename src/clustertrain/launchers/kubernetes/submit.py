@@ -50,7 +50,6 @@ class KubernetesScheduler(Scheduler):
     name = "kubernetes"
     label = "Kubernetes"
     job_word = "RayJob"
-    state = RayJobState
     reads_storage = False
 
     def cluster_text(self, handle: Handle) -> str:

@@ -66,7 +66,6 @@ class LocalScheduler(Scheduler):
 
     name = "local"
     label = "local"
-    state = ProcessState
 
     @property
     def is_elsewhere(self) -> bool:

@@ -221,7 +221,6 @@ class Scheduler(ABC):
         submit_program: the program that takes the script; empty if nobody can send the script by hand.
         after_another: how a job is submitted that starts after another one of its run; empty if it cannot be.
         job_word: how it calls a job.
-        state: the class of its states.
         reads_storage: whether this machine reads the storage of its runs, and sends the code through it.
     """
 
@@ -230,7 +229,6 @@ class Scheduler(ABC):
     submit_program: ClassVar[str] = ""
     after_another: ClassVar[str] = ""
     job_word: ClassVar[str] = "job"
-    state: ClassVar[type[JobState]]
     reads_storage: ClassVar[bool] = True
 
     @property

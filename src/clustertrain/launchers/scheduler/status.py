@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from clustertrain.errors import StorageError
 from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Scheduler
 from clustertrain.launchers.scheduler.run_state import Files, standing_of
 from clustertrain.observe.run_state import RunState
@@ -22,8 +20,7 @@ from clustertrain.observe.status import (
 )
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import SchedulerEnd, SchedulerJob, SchedulerStart
-from clustertrain.run.states import STATES
+from clustertrain.run.records import SchedulerJob, SchedulerStart
 
 _ANOTHER_JOB_S = 3600.0  # the clocks of two machines differ by less
 
@@ -192,33 +189,9 @@ def _queued_job(named: SchedulerJob | SchedulerStart, read: _Files, answer: Answ
     no_answer = answer.no_answer
     if queue is None and cluster and here and here != cluster:
         no_answer = f"{read.scheduler.label}'s cluster here is {here}, the run's is {cluster}"
-    queue = _kept(named, read, queue)
     cancelled_by_stop = read.files.run.cancellation(read.scheduler.name, job_id).exists()
     handle = Handle(job_id, cluster, record.output if record is not None else "")
     return QueuedJob(handle, queue, no_answer, cancelled_by_stop)
-
-
-def _kept(named: SchedulerJob | SchedulerStart, read: _Files, queue: JobState | None) -> JobState | None:
-    """The state of a job in the scheduler; if that has none, the end that was kept in the storage. Keeps an
-    end that the result of the run does not contain."""
-    result, own = read.files.result, read.own_start
-    if result is not None and not STATES[result.state].restarts:
-        return queue
-    file = read.files.run.scheduler_end(read.scheduler.name, named.job_id)
-    if queue is None:
-        kept = file.read()
-        started = own.restart if own is not None and own.job_id == named.job_id else 0
-        if kept is None or (kept.restarts is not None and kept.restarts < started):
-            return None
-        return read.scheduler.state(named.job_id, **asdict(kept))
-    if queue.is_over:
-        end = SchedulerEnd(
-            queue.native, queue.restarts, queue.nodes, queue.cluster, queue.exit_code, queue.reason
-        )
-        with suppress(StorageError):  # who may only read the storage sees the state as well
-            if file.read() != end:
-                file.write(end)
-    return queue
 
 
 def _is_another(queue: JobState, cluster: str | None, recorded_at: float | None) -> bool:

@@ -47,7 +47,6 @@ class SlurmScheduler(Scheduler):
     label = "SLURM"
     submit_program = "sbatch"
     after_another = "SLURM start this job after it with slurm.dependency: singleton"
-    state = queue.QueueState
 
     def plan(self, job: Job, options: Options) -> Plan:
         """The lead time is computed from the saves of the run's last attempts."""
