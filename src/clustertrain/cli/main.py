@@ -488,7 +488,10 @@ def exec_(named: Named, command: tuple[str, ...], rank: int) -> None:
 )
 @click.option("--send", type=int, default=None, hidden=True)
 def report(targets: tuple[str, ...], to: str | None, output: str, send: int | None) -> None:
-    """Write curves, ledger and attempts of runs as one HTML file; of several what differs as well."""
+    """Write curves, ledger and attempts of runs as one HTML file.
+
+    Of several runs it shows what differs as well.
+    """
     from clustertrain.cli import report as reports
 
     if send is not None:
