@@ -1,13 +1,12 @@
 """What the text of the user's code shows, without an import: one test for each mistake, with its message."""
 
-import os
 import sys
 import textwrap
 
 import pytest
 
 from clustertrain.errors import JobError
-from clustertrain.job.source import check_arg_names, check_source
+from clustertrain.job.source import check_source
 from commands import ran
 from small_job import job
 
@@ -37,9 +36,7 @@ def check(job, tmp_path):
         if "task" not in sections:
             sections |= {"task": None, "train": None}
         try:
-            made = job(args={"lr": 0.1} if args is None else args, **sections)
-            check_source(made)
-            check_arg_names(made)
+            check_source(job(args={"lr": 0.1} if args is None else args, **sections))
         except JobError as error:
             return str(error).replace(str(tmp_path), "CODE").splitlines()
         return []
@@ -54,36 +51,13 @@ def test_code_that_is_right(check):
     assert check(script="mine.py", args=[]) == []
 
 
-@pytest.mark.parametrize(
-    "entry", [{"task": "mien:Digits"}, {"function": "mien:f"}, {"module": "mien", "args": []}]
-)
-def test_a_folder_of_the_kernel_has_no_module_either(check, entry):
-    """Some of its folders cannot be listed."""
-    code = f"/proc/{os.getpid()}/task"
-    first, second, _ = check(code=code, **entry)
-    assert first.endswith(": there is no module mien.")
-    assert second == f"{code} has no mien.py, and no installed package has this name."
-    assert check(code="/proc", **entry)[1].startswith("/proc has no mien.py")
-
-
 def test_a_module_that_is_not_there(check):
     assert check(task="mien:Digits") == [
-        "task: mien:Digits: there is no module mien.",
-        "CODE has no mien.py, and no installed package has this name.",
-        "Did you mean 'mine'? A module is named by its path below `code`, with dots, without .py.",
+        "task: mien:Digits: there is neither mien/__init__.py nor mien.py in CODE, and no installed package "
+        "mien.",
+        "A module is named by its path below `code`, with dots, without .py.",
     ]
-    assert "CODE has no mine/inner.py" in check(task="mine.inner:Digits")[1]
-
-
-def test_a_module_in_the_folder_src_of_a_package(check, tmp_path):
-    package = tmp_path / "src" / "package"
-    package.mkdir(parents=True)
-    (package / "learn.py").write_text(TASK)
-    hint = "It is in CODE/src: set `code` to this folder, or add it to the list."
-    assert check(task="package.learn:Digits")[2] == hint
-    assert check(task="package.learn:Digits", code=str(tmp_path / "src")) == []
-    (package / "__init__.py").touch()
-    assert check(task="learn:Digits")[2].startswith("A module is named by its path")
+    assert "neither mine/inner/__init__.py nor mine/inner.py" in check(task="mine.inner:Digits")[0]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +72,8 @@ def test_a_file_that_is_not_python(check):
         "task: mine:Digits is not valid Python: invalid syntax",
         "At CODE/mine.py:1:12: def broken(:",
     ]
-    assert check("return 3\n", script="mine.py", args=[])[0] == (
-        "script: mine.py is not valid Python: 'return' outside function"
+    assert (
+        check("if:\n", script="mine.py", args=[])[0] == "script: mine.py is not valid Python: invalid syntax"
     )
     assert "source code string cannot contain null bytes" in check("a = '\0'")[0]
 
@@ -107,9 +81,9 @@ def test_a_file_that_is_not_python(check):
 def test_a_class_that_is_not_there(check):
     assert check(task="mine:Digit") == [
         "task: mine:Digit names 'Digit', which CODE/mine.py does not have.",
-        "Did you mean 'Digits'? It has: Digits, train.",
+        "It defines: Digits, train.",
     ]
-    assert check("x = 1\n")[1] == "It defines no class and no function."
+    assert check("x = 1\n")[1] == "It defines: nothing."
 
 
 @pytest.mark.parametrize(
@@ -212,32 +186,10 @@ def test_code_that_only_mentions_ray_train(check, text):
     assert check(text, script="mine.py", args=[]) == []
 
 
-def test_the_names_of_args(check):
-    assert check(args={"lr": 1, "widht": 3}) == [
-        "args: Digits does not take 'widht'.",
-        "Did you mean 'width'? It takes: lr, width, name.",
-        "At CODE/mine.py:6.",
-    ]
-    assert check("class Digits:\n    def __init__(self): ...\n")[1] == "It takes no arguments."
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "class Digits(Base): pass\n",
-        "class Digits:\n    def __init__(self, **rest): ...\n",
-        "class Digits:\n    @wrapped\n    def __init__(self): ...\n",
-        "@wrapped\nclass Digits:\n    def __init__(self): ...\n",
-    ],
-)
-def test_args_that_the_text_does_not_show_are_left_to_the_import(check, text):
-    assert check(text, args={"unknown": 1}) == []
-
-
 def test_a_script_that_is_not_there(check):
     assert check(script="mien.py", args=[]) == [
         "script: mien.py does not exist in CODE.",
-        "Did you mean 'mine.py'? The path is relative to `code`.",
+        "The path is relative to `code`.",
     ]
 
 
@@ -247,20 +199,14 @@ def test_a_module_for_python_m(check, tmp_path):
     (package / "train.py").write_text("print('trains')\n")
     assert check(module="mine", args=[]) == check(module="package.train", args=[]) == []
     assert check(module="torch.distributed.run", args=[]) == []  # installed
-    assert check(module="package.trian", args=[]) == [
-        "module: package.trian: there is no module package.trian.",
-        "CODE has no package/trian.py, and no installed package has this name.",
-        "Did you mean 'package.train'? A module is named by its path below `code`, with dots, without .py.",
-    ]
-    (package / "__init__.py").touch()
-    assert check(module="package", args=[]) == [
-        "module: package is a package without __main__.py, which `python -m` cannot run.",
-        "Name one of its modules: package.train.",
-    ]
-    (package / "__main__.py").write_text("return 3\n")
-    assert check(module="package", args=[])[0] == (
-        "module: package is not valid Python: 'return' outside function"
+    assert check(module="package.trian", args=[])[0] == (
+        "module: package.trian: there is neither package/trian/__main__.py nor package/trian.py in CODE, "
+        "and no installed package package."
     )
+    (package / "__init__.py").touch()
+    assert "neither package/__main__.py nor package.py" in check(module="package", args=[])[0]
+    (package / "__main__.py").write_text("if:\n")
+    assert check(module="package", args=[])[0] == "module: package is not valid Python: invalid syntax"
 
 
 def test_the_syntax_of_another_python_is_left_to_it(check):
@@ -277,13 +223,10 @@ def test_code_in_several_folders(check, job, tmp_path):
     both = {"code": [str(tmp_path), str(tmp_path / "lib")]}
     assert check(task="inner.other:Digits", **both) == []
     assert check(module="inner.other", args=[], **both) == []
-    assert check(task="inner.ohter:Digits", **both)[1:] == [
-        "CODE and CODE/lib have no inner/ohter.py, and no installed package has this name.",
-        "Did you mean 'inner.other'? A module is named by its path below `code`, with dots, without .py.",
-    ]
+    assert "nor inner/ohter.py in CODE or CODE/lib, and" in check(task="inner.ohter:Digits", **both)[0]
     assert check(script="inner/other.py", args=[], **both) == [
         "script: inner/other.py does not exist in CODE.",
-        "The path is relative to the first folder of `code`. It is in CODE/lib: name that first.",
+        "The path is relative to the first folder of `code`.",
     ]
 
 
@@ -294,9 +237,7 @@ def test_a_folder_that_is_not_there(job, tmp_path):
 
 def test_validate_reports_it_without_torch(tmp_path):
     (tmp_path / "mine.py").write_text(TASK)
-    (tmp_path / "job.yaml").write_text(
-        "name: a\ntask: mine:Digit\nargs: {widht: 1}\ntrain: {epochs: 1, batch_size: 2}\n"
-    )
+    (tmp_path / "job.yaml").write_text("name: a\ntask: mine:Digit\ntrain: {epochs: 1, batch_size: 2}\n")
     code = (
         "import sys\nfrom clustertrain.cli.main import main\n"
         "code = main(['check', '--no-code', sys.argv[1]], standalone_mode=False)\n"
@@ -304,4 +245,4 @@ def test_validate_reports_it_without_torch(tmp_path):
     )
     done = ran([sys.executable, "-c", code, str(tmp_path / "job.yaml")], code=2)
     assert "task: mine:Digit names 'Digit'" in done.stderr
-    assert "Did you mean 'Digits'?" in done.stderr
+    assert "It defines: Digits, train." in done.stderr

@@ -140,18 +140,6 @@ def test_a_change_after_a_checkpoint_is_refused_with_the_command_that_accepts_it
     assert len(attempt.run.attempts()) == 1
 
 
-@pytest.mark.parametrize(
-    ("changed", "hint"),
-    [({"task": "m:Tt"}, "Did you mean 'T'"), ({"args": {"lrr": 0.1}}, "Did you mean 'lr'")],
-)
-def test_a_mistyped_change_after_a_checkpoint_is_a_mistake_and_not_a_change_to_accept(job, changed, hint):
-    attempt = ended(job(args={"lr": 0.1}))
-    commits(attempt.run, 120)
-    with pytest.raises(JobError, match=hint) as caught:
-        begun(job(**changed))
-    assert "--accept-changes" not in str(caught.value)
-
-
 def test_an_accepted_change_is_printed_and_recorded_with_its_step(job):
     first = ended(job(args={"lr": 0.1}))
     commits(first.run, 120)

@@ -210,7 +210,6 @@ train:
             "train.loss: unknown key 'clas' (the first of 2 problems)\ndid you mean 'class'?",
         ),
         ("{class: a.b, args: [1]}", "job.yaml:6:28: train.loss.args: a list is not accepted"),
-        ("{class: a.b, args: {x: 010}}", "job.yaml:6:32: 010 is octal"),
     ],
 )
 def test_what_the_text_shows_is_an_error_of_the_file(tmp_path, loss, said):

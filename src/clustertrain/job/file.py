@@ -146,15 +146,10 @@ def positions_in(source: str) -> Callable[[int, int], TextPosition]:
 def _read_job(text: str, position: Callable[[int, int], TextPosition]) -> Document:
     """The document of a whole job file, which must be a mapping."""
     document = Reader(text, position, expected_at).document(())
-    if document.data is None:
-        refuse(
-            position(1, 1),
-            "the job file is empty",
-            "it needs name and one of task, function, script and module; clustertrain init writes an example",
-        )
     if not isinstance(document.data, dict):
-        what = f"the job file is {shown(document.data)}"
-        refuse(document.positions[()][1], what, "it must be a mapping of keys, such as name: my-run")
+        found = "empty" if document.data is None else shown(document.data)
+        remedy = "it must be a mapping of keys, such as name: my-run; clustertrain init writes an example"
+        refuse(document.positions[()][1], f"the job file is {found}", remedy)
     return document
 
 

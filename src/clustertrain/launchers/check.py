@@ -23,7 +23,7 @@ from clustertrain.job.file import dump_job, place_of_key
 from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offline, loggers_of
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of, with_values, without_references
-from clustertrain.job.source import check_arg_names, check_source
+from clustertrain.job.source import check_source
 from clustertrain.job.start_environment import hash_seed, without_gpus
 from clustertrain.node.installed import (
     how_to_install,
@@ -93,8 +93,6 @@ def check_code(
     with placing(command):
         env = {} if as_text else _env_here(job.env, elsewhere)
         check_source(job)
-        if as_text or _is_submit_side():
-            check_arg_names(job)
         notes = check_loggers(job, elsewhere=elsewhere)
         if not as_text:
             notes += [*_check_data(job, elsewhere), *_check_interpreter(job.interpreter, elsewhere)]

@@ -13,7 +13,6 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import JobError
 from clustertrain.job.identity import Change, identity_difference, needs_consent
 from clustertrain.job.model import Job
-from clustertrain.job.source import check_arg_names, check_source
 from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
@@ -33,8 +32,7 @@ def job_changes(
         command: the command that starts the run, for the message.
 
     Raises:
-        JobError: the run has a checkpoint, and the changes need consent or another kind of entry point; or
-            the changed job names what its code does not have.
+        JobError: the run has a checkpoint, and the changes need consent or another kind of entry point.
     """
     keys = identity_difference(old, new)
     if not keys:
@@ -49,8 +47,6 @@ def job_changes(
             f"Choose another name, or start over with `{command} --fresh`, which keeps the old run."
         )
     if not accepted and any(needs_consent(change, new) for change in keys):
-        check_source(new)  # a mistake in the changed job is reported as one: consent would not help
-        check_arg_names(new)
         has, whence = f"a checkpoint{_at(changes)}", " from the checkpoint"
         if changes.of_script:
             has, whence = "files in the checkpoint folder of its script", ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sysconfig
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 SourceLine = tuple[str, int, str]
 """A frame as Python gives it: file name, line, function."""
@@ -31,6 +34,15 @@ def source_lines_of(origin: int, places: Iterable[SourceLine], code: str) -> lis
         if _origin(place[0], code) == origin and found[-1:] != [place]:
             found.append(place)
     return found[::-1]
+
+
+def defined_at(*things: Any) -> str:
+    """`FILE:LINE` of the first of these classes and functions that is in a file: the `__init__` of a
+    dataclass, for example, is not."""
+    for thing in map(inspect.unwrap, things):
+        with suppress(OSError, TypeError):
+            return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
+    return f"the module {getattr(things[-1], '__module__', '?')}"
 
 
 def short_path(path: str, code: str) -> str:

@@ -205,5 +205,5 @@ def test_operations_of_a_json_patch_come_in_their_order():
 @pytest.mark.parametrize("patches", [["add"], "add", 3])
 def test_patches_are_a_mapping_or_a_list_of_mappings(patches):
     text = yaml.safe_dump({"name": "a", "function": "t:t", "kubernetes": {"patches": patches}})
-    with pytest.raises(JobError, match=r"kubernetes.patches.* is not accepted\nmust be a mapping"):
+    with pytest.raises(JobError, match=r"kubernetes.patches.* is not accepted\nmust be a valid"):
         parse_job(text, "job.yaml")

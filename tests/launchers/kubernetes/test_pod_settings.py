@@ -212,8 +212,8 @@ def test_outgoing_traffic_and_trusted_namespaces(make):
         ({"labels": {"ray.io/cluster": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"annotations": {"clustertrain.io/storage": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"pod_annotations": {"ray.io/node-type": "x"}}, "clustertrain or KubeRay sets this one"),
-        ({"egress": [{"ports": []}]}, "egress.0.ports: a list is not accepted\nmust not be empty"),
-        ({"run_as": {"user": -1}}, "at least 0"),
+        ({"egress": [{"ports": []}]}, "egress.0.ports: a list is not accepted\nmust have at least 1 item"),
+        ({"run_as": {"user": -1}}, "greater than or equal to 0"),
     ],
 )
 def test_wrong_values_are_refused(make, section, message):

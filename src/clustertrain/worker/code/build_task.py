@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.train import Part
+from clustertrain.training.user_frames import defined_at
 from clustertrain.units import shortened
 from clustertrain.worker.code.arguments import EMPTY, signature_of, unknown_text
 from clustertrain.worker.code.error_report import first_lines
-from clustertrain.worker.code.user_code import OF_FILES, args_of, defined_at, load_object, place_of
+from clustertrain.worker.code.user_code import OF_FILES, args_of, load_object, place_of
 
 if TYPE_CHECKING:
     from clustertrain.training.task import Task

@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -16,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.job.source import check_module, imported_now, refuse_ray_train, script_file
+from clustertrain.job.source import check_source, imported_now
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.run.folder import RunDir
 from clustertrain.run.working_folder import working_folder
+from clustertrain.training.user_frames import defined_at
 from clustertrain.worker.code.arguments import check_args, signature_of
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import report_of
@@ -70,10 +70,10 @@ def enter_code(job: Job, cwd: Path | None = None) -> None:
     job's.
 
     Raises:
-        JobError: the entry point needs Ray Train; also for a start without the check.
+        JobError: as `check_source`; also for a start without the check.
     """
     folders = code_folders(job)
-    refuse_ray_train(folders, job)
+    check_source(job, folders)
     sys.argv = sys.argv[:1]
     sys.path[:0] = map(str, folders)
     os.chdir(cwd or folders[0])
@@ -152,7 +152,7 @@ def check_task(spec: str) -> type[Task]:
 
 
 def check_code(job: Job) -> None:
-    """Import the task or function that the job names, or find its script or module; calls none of it.
+    """Import the task or function that the job names, or find the script's interpreter; calls none of it.
 
     Raises:
         JobError: it is missing or does not import, or does not take the job's args; names the line.
@@ -163,10 +163,6 @@ def check_code(job: Job) -> None:
         check_function(job.function)
     elif job.interpreter:
         interpreter_file(job.interpreter)
-    if job.module:
-        check_module(code_folders(job), job)
-    elif job.script:
-        script_file(code_folders(job), job.script)
 
 
 def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
@@ -210,12 +206,3 @@ def args_of(cls: type[Task], job: Job) -> dict[str, Any]:
     args = dict(job.args) if isinstance(job.args, dict) else {}
     check_args(cls, args, defined_at(cls.__init__, cls))
     return args
-
-
-def defined_at(*things: Any) -> str:
-    """`FILE:LINE` of the first of these classes and functions that is in a file: the `__init__` of a
-    dataclass, for example, is not."""
-    for thing in map(inspect.unwrap, things):
-        with suppress(OSError, TypeError):
-            return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
-    return f"the module {getattr(things[-1], '__module__', '?')}"
