@@ -72,20 +72,14 @@ def is_transient(report: ErrorReport) -> bool:
 
 
 def _kind(report: ErrorReport, at_start: bool = False) -> str | None:
-    """The kind of the exception or, if it has none, of the exception that it was raised from. An exception
-    that was only handled has no effect."""
+    """The kind of the exception or, if it has none, of the exception that it was raised from."""
     if _CERTAIN_CLASSES.intersection(report.classes) or _CERTAIN_MESSAGE.search(report.message):
         return "certain"
     if at_start and _NO_NETWORK.search(report.message) and not report.name.startswith("Dist"):
         return "certain"
     if _is_of_system(report) or _TRANSIENT_MESSAGE.search(report.message):
         return "transient"
-    of_members = {_kind(member, at_start) for member in report.members}
-    if "certain" in of_members:
-        return "certain"
-    if of_members == {"transient"}:
-        return "transient"
-    return _kind(report.cause, at_start) if report.cause is not None and report.is_raised_from else None
+    return _kind(report.cause, at_start) if report.cause is not None else None
 
 
 def _is_of_system(report: ErrorReport) -> bool:

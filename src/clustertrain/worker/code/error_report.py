@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from clustertrain.training.user_frames import LIBRARY, OWN, SourceLine, short_path, source_lines_of
 
-MEMBERS = 3  # of an ExceptionGroup, as many as a report has
 _CALLERS = 4
 _MESSAGE_LINES, _MESSAGE_CHARACTERS = 5, 600
 _CAUSE_CHARACTERS = 200
@@ -42,8 +41,7 @@ class ErrorReport:
         name: of its class, without the module.
         classes: the names of its class and of the base classes, as far as they are known.
         frames: the user's, the innermost first.
-        cause: the exception that it was raised from (`is_raised_from`), or while it was handled.
-        members: of an ExceptionGroup.
+        cause: the exception that it was raised from.
     """
 
     name: str
@@ -51,8 +49,6 @@ class ErrorReport:
     classes: tuple[str, ...] = ()
     frames: tuple[Frame, ...] = ()
     cause: ErrorReport | None = None
-    is_raised_from: bool = False
-    members: tuple[ErrorReport, ...] = ()
 
     def text(self, who: str) -> str:
         """The message for people: "rank 1, task.py:28 in forward: ValueError: …", and below it the lines of
@@ -62,23 +58,18 @@ class ErrorReport:
         lines += [f"called from {frame}" for frame in self.frames[1 : 1 + _CALLERS]]
         if more := len(self.frames[1 + _CALLERS :]):
             lines.append(f"called from {more} more lines of your code")
-        lines += [f"member {n}: {member._in_one_line()}" for n, member in enumerate(self.members, 1)]
-        report = self
-        while report.cause is not None:
-            how = "raised from" if report.is_raised_from else "raised while handling"
-            report = report.cause
-            lines.append(f"{how} {report._in_one_line()}")
+        lines += [
+            f"raised from {each._headline(1, _CAUSE_CHARACTERS)}" for each in self.all() if each is not self
+        ]
         return "\n  ".join(lines)
 
     def whole_message(self) -> str:
-        """The texts of this exception, its members and its causes, as "Type: text"; for pattern matching."""
+        """The texts of this exception and its causes, as "Type: text"; for pattern matching."""
         return "\n".join(f"{report.name}: {report.message}" for report in self.all())
 
     def all(self) -> Iterator[ErrorReport]:
-        """This exception, its members, and then its causes."""
+        """This exception, and then its causes."""
         yield self
-        for member in self.members:
-            yield from member.all()
         if self.cause is not None:
             yield from self.cause.all()
 
@@ -86,9 +77,6 @@ class ErrorReport:
         at = f"{self.frames[0]}: " if self.frames else ""
         message = first_lines(self.message, lines, characters).replace("\n", "\n    ")
         return f"{at}{self.name}" + (f": {message}" if message else "")
-
-    def _in_one_line(self) -> str:
-        return self._headline(1, _CAUSE_CHARACTERS)
 
 
 def first_lines(text: str, lines: int, characters: int) -> str:
