@@ -19,7 +19,6 @@ class FakeGpu:
     uuid: str
     pci: str = "00000000:1B:00.0"
     name: str = "NVIDIA H100 80GB HBM3"
-    capability: tuple[int, int] = (9, 0)
     processes: dict[int, int | None] = field(default_factory=dict)  # pid: bytes
     part_of: FakeGpu | None = None
 
@@ -31,8 +30,6 @@ class NVMLError(Exception):
 def install(
     monkeypatch: pytest.MonkeyPatch,
     *gpus: FakeGpu,
-    driver: str = "580.65.06",
-    names: dict[int, str] | None = None,
     is_found: bool = True,
 ) -> None:
     """Replace pynvml by a driver with these GPUs; with `is_found` False the library is missing."""
@@ -58,11 +55,6 @@ def install(
             raise NVMLError("Not Supported")
         return SimpleNamespace(busId=gpu.pci)
 
-    def process_name(pid: int) -> str:
-        if pid not in (names or {}):
-            raise NVMLError("Not Found")
-        return (names or {})[pid]
-
     module = ModuleType("pynvml")
     module.__dict__.update(
         NVMLError=NVMLError,
@@ -75,11 +67,8 @@ def install(
         nvmlDeviceGetName=lambda gpu: gpu.name,
         nvmlDeviceGetPciInfo=pci_info,
         nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda gpu: gpu.part_of,
-        nvmlDeviceGetCudaComputeCapability=lambda gpu: list(gpu.capability),
-        nvmlSystemGetDriverVersion=lambda: driver,
         nvmlDeviceGetComputeRunningProcesses=lambda gpu: [
             SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.processes.items()
         ],
-        nvmlSystemGetProcessName=process_name,
     )
     monkeypatch.setitem(sys.modules, "pynvml", module)

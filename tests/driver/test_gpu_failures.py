@@ -48,7 +48,7 @@ def started(worker_group, attempt):
 @pytest.fixture
 def group(attempt, monkeypatch):
     gpu = FakeGpu("GPU-a", processes={99: 40 << 30, 11: 34 << 30})
-    fake_nvml.install(monkeypatch, gpu, names={99: "python3"})
+    fake_nvml.install(monkeypatch, gpu)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     attempt.restart(0).claim.create(sample_restart_claim())
     return started(Workers(), attempt)
@@ -56,21 +56,13 @@ def group(attempt, monkeypatch):
 
 def test_the_event_of_a_start_has_the_gpus(group):
     event = group.as_event()
-    assert event["world_size"] == 2 and event["cuda"] is not None and event["nccl"].count(".") == 2
+    assert event["world_size"] == 2
     assert abs(event["ranks"][1].pop("clock_ahead_s")) < 1
     assert event["ranks"][1] == {
         "rank": 1,
         "host": "node7",
         "pid": 11,
-        "gpus": [
-            {
-                "uuid": "GPU-a",
-                "pci": "00000000:1B:00.0",
-                "name": "NVIDIA H100 80GB HBM3",
-                "driver": "580.65.06",
-                "capability": (9, 0),
-            }
-        ],
+        "gpus": [{"uuid": "GPU-a", "pci": "00000000:1B:00.0", "name": "NVIDIA H100 80GB HBM3"}],
     }
 
 
@@ -108,9 +100,8 @@ def test_memory_of_another_process_is_retried_and_a_broken_gpu_once(group):
     failure = group._of_exception(1, taken)
     assert (failure.cause, failure.fatal, failure.transient) == ("out_of_memory", False, True)
     assert failure.retry_after_s == 30.0 and failure.broken_node == ""
-    assert (
-        "python3 (pid 99) with 40.0 GiB" in failure.text and "pid 11)" not in failure.text.partition(":")[2]
-    )
+    of_processes = failure.text.partition(":")[2]
+    assert "process 99 with 40.0 GiB" in of_processes and "11 with" not in of_processes
     broken = group._of_exception(1, RuntimeError("CUDA error: uncorrectable ECC error encountered"))
     assert (broken.cause, broken.fatal, broken.transient, broken.retry_after_s) == ("gpu", False, False, 0.0)
     assert broken.broken_node == "ab12"

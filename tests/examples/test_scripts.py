@@ -54,7 +54,6 @@ def test_the_torchrun_script_learns_on_two_workers(tmp_path):
     first, last = losses_of(output)
     assert last < first
     assert "mean loss" not in other, "rank 1 prints into a log of its own"
-    assert "made no process group" not in output
 
 
 @pytest.mark.nightly  # in CI: such a script without Ray, in whole/test_migrate.py
@@ -67,4 +66,3 @@ def test_a_script_that_spawns_has_a_worker_per_node(tmp_path):
     # The two ranks of a worker write into one pipe: a line may have the beginning of the next one at its end.
     done = sorted(re.findall(r"rank \d of 4 is done, on node \d of 2", output + other))
     assert done == [f"rank {rank} of 4 is done, on node {rank // 2} of 2" for rank in range(4)]
-    assert "made no process group" not in output

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -21,8 +20,6 @@ FABRIC = (
     "GPUs that are connected by NVSwitch need the service nvidia-fabricmanager, in the driver's version. "
     "Ask the administrators to start it (systemctl status nvidia-fabricmanager)."
 )
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.\d)?\): (\d+)")
-_KERNEL_LOG_S = 600.0
 _DEVICES = Path("/dev")
 _OF_A_GPU = re.compile(r"nvidia\d+")  # nvidiactl and nvidia-uvm are of the driver
 
@@ -35,15 +32,11 @@ class Gpu:
         uuid: "GPU-…", or "MIG-…" for a part.
         pci: its PCI address, "00000000:1B:00.0"; that of the whole GPU for a part.
         name: "NVIDIA H100 80GB HBM3".
-        driver: the version of the driver.
-        capability: the compute capability, (9, 0).
     """
 
     uuid: str
     pci: str
     name: str
-    driver: str
-    capability: tuple[int, int]
 
     def __str__(self) -> str:
         return f"{self.uuid} at PCI address {self.pci} ({self.name})"
@@ -51,28 +44,24 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that has memory of a GPU. `name` is empty and `used_bytes` None where the driver hides them,
-    as it does for processes of other containers."""
+    """A process that has memory of a GPU. `used_bytes` is None where the driver hides it, as it does for
+    processes of other containers."""
 
     pid: int
-    name: str
     used_bytes: int | None
 
 
 @dataclass(frozen=True)
 class GpuState:
-    """A GPU after a failure: the processes that have memory of it, the largest first, and the numbers of the
-    errors (Xid) that the kernel has logged for it in the last minutes, as far as they can be read."""
+    """A GPU after a failure, and the processes that have memory of it, the largest first."""
 
     gpu: Gpu
     processes: tuple[GpuProcess, ...]
-    xids: tuple[int, ...]
 
 
 def gpu_states(gpus: Sequence[Gpu]) -> tuple[GpuState, ...]:
     """The states of GPUs of this node."""
-    lines = _kernel_lines()
-    return tuple(GpuState(gpu, processes_on(gpu.uuid), xids_of(gpu.pci, lines)) for gpu in gpus)
+    return tuple(GpuState(gpu, processes_on(gpu.uuid)) for gpu in gpus)
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -102,52 +91,15 @@ def gpu_count() -> int | None:
     return min(len(names), files) if are_numbers and files else len(names)
 
 
-def driver_version() -> str | None:
-    """The version of NVIDIA's driver on this node, or None if NVML does not answer."""
-    return _answer(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()), None)
-
-
 def processes_on(uuid: str) -> tuple[GpuProcess, ...]:
     """The processes that have memory of the GPU, the largest first."""
 
     def processes(nvml: Any) -> tuple[GpuProcess, ...]:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByUUID(uuid))
-        found = [
-            GpuProcess(int(each.pid), _process_name(nvml, each.pid), each.usedGpuMemory) for each in running
-        ]
+        found = [GpuProcess(int(each.pid), each.usedGpuMemory) for each in running]
         return tuple(sorted(found, key=lambda process: -(process.used_bytes or 0)))
 
     return _answer(processes, ())
-
-
-def xids_of(pci: str, kernel_lines: Iterable[str]) -> tuple[int, ...]:
-    """The numbers of NVIDIA's errors in lines such as "NVRM: Xid (PCI:0000:1b:00): 79, pid=…", each once."""
-    domain, bus, device = pci.lower().partition(".")[0].split(":")
-    own = (int(domain, 16), int(bus, 16), int(device, 16))
-    found = (_XID.search(line) for line in kernel_lines)
-    matches = [m for m in found if m and tuple(int(m[part], 16) for part in (1, 2, 3)) == own]
-    return tuple(dict.fromkeys(int(m[4]) for m in matches))
-
-
-def _kernel_lines() -> list[str]:
-    """The kernel's log of the last minutes, or empty where it may not be read, as in most containers. A
-    record begins with "priority,number,microseconds since the boot,…;"."""
-    try:
-        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return []
-    since_us = (time.clock_gettime(time.CLOCK_MONOTONIC) - _KERNEL_LOG_S) * 1e6
-    lines = []
-    try:
-        while record := os.read(log, 8192).decode(errors="replace"):
-            head, _, text = record.partition(";")
-            if int(head.split(",")[2]) >= since_us:
-                lines.append(text)
-    except (OSError, ValueError, IndexError):  # there is no more, or it was overwritten while it was read
-        return lines
-    finally:
-        os.close(log)
-    return lines
 
 
 def _answer(question: Callable[[Any], _T], unknown: _T) -> _T:
@@ -185,18 +137,4 @@ def _handles(nvml: Any, named: str | None) -> list[Any]:
 def _gpu(nvml: Any, handle: Any) -> Gpu:
     uuid = nvml.nvmlDeviceGetUUID(handle)
     whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(whole)
-    return Gpu(
-        uuid=uuid,
-        pci=nvml.nvmlDeviceGetPciInfo(whole).busId,
-        name=nvml.nvmlDeviceGetName(handle),
-        driver=nvml.nvmlSystemGetDriverVersion(),
-        capability=(int(major), int(minor)),
-    )
-
-
-def _process_name(nvml: Any, pid: int) -> str:
-    try:
-        return str(nvml.nvmlSystemGetProcessName(pid))
-    except nvml.NVMLError:
-        return ""
+    return Gpu(uuid, nvml.nvmlDeviceGetPciInfo(whole).busId, nvml.nvmlDeviceGetName(handle))

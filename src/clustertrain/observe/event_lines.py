@@ -35,22 +35,10 @@ def _stage_line(e: Record) -> str | None:
     return None
 
 
-def _gpus_text(group: Mapping[str, Any]) -> str:
-    """All GPUs of a start of the workers in one line, or empty without GPUs."""
-    gpus = [gpu for rank in ranks_of(group) for gpu in rank.get("gpus", ())]
-    if not gpus:
-        return ""
-    kinds = Counter((gpu["name"], gpu["driver"]) for gpu in gpus)
-    parts = [f"{count} × {name}, driver {driver}" for (name, driver), count in kinds.items()]
-    versions = [
-        f"{name} {group[key]}" for key, name in (("cuda", "CUDA"), ("nccl", "NCCL")) if group.get(key)
-    ]
-    return ", ".join([*parts, *versions])
-
-
 def _group_line(e: Record) -> str:
     workers = "1 worker" if e["world_size"] == 1 else f"{e['world_size']} workers"
-    gpus = _gpus_text(e)
+    names = Counter(gpu["name"] for rank in ranks_of(e) for gpu in rank.get("gpus", ()))
+    gpus = ", ".join(f"{count} × {name}" for name, count in names.items())
     return (
         f"{workers} started"
         + (f", restart {e['restart']}" if e["restart"] else "")

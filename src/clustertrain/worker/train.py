@@ -37,7 +37,6 @@ from clustertrain.worker.early_return import EarlyReturn, frames_of_next_call, o
 from clustertrain.worker.place import Place
 from clustertrain.worker.rank import WorkerRun
 from clustertrain.worker.restart_plan import RestartPlan
-from clustertrain.worker.scripts.group_watch import GroupWatch
 from clustertrain.worker.scripts.script import ScriptFailed, run_script, torchrun_environment
 from clustertrain.worker.scripts.script_command import (
     fill_environment,
@@ -209,13 +208,6 @@ def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
         note=run.note,
         printed=run.strike.printed,
         follow=run.follow if run.rank == 0 else lambda: None,
-        group=GroupWatch(
-            rank=run.rank,
-            world_size=run.world_size,
-            address=os.environ["MASTER_ADDR"],
-            port=int(os.environ["MASTER_PORT"]),
-            note=run.note,
-        ),
     )
     return Outcome(finished, run.step or None, metrics=run.last_metrics)
 

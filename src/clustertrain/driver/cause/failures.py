@@ -20,7 +20,7 @@ from clustertrain.driver.cause import error_signature as recurrence
 from clustertrain.driver.cause.diagnosis import Diagnosis, diagnose
 from clustertrain.driver.cause.gpu_diagnosis import diagnose_gpu
 from clustertrain.errors import EXIT_JOB, ClusterTrainError, RunStopped
-from clustertrain.node.gpus import gpu_states
+from clustertrain.node.gpus import Gpu, gpu_states, visible_gpus
 from clustertrain.node.limits import Limits, process_state, read_limits
 from clustertrain.node.processes import this_host
 from clustertrain.run.claims import has_script_checkpoint
@@ -35,7 +35,6 @@ from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import UserCodeFailed
 from clustertrain.worker.fork.ends import end_of_fork
 from clustertrain.worker.machine import raylet_watch
-from clustertrain.worker.machine.gpus import RankGpus, gpus_of_rank
 from clustertrain.worker.scripts.peer_errors import died_of_lost_peer, shows_lost_peer
 from clustertrain.worker.scripts.script import ScriptFailed
 
@@ -71,7 +70,7 @@ class Group:
         self._restart, self._attempt = restart, restart.attempt
         self.began_s = time.monotonic()
         self._limits: dict[int, Limits] = {}
-        self._gpus: dict[int, RankGpus] = {}
+        self._gpus: dict[int, tuple[Gpu, ...]] = {}
         self._clocks_ahead_s: dict[int, float] = {}
         self._answer_s = 0.0
 
@@ -87,7 +86,7 @@ class Group:
             found = answers([w.execute_async(function) for w in self._workers.values()], answer_s)
             return dict(zip(self._workers, found, strict=True))
 
-        self._limits, self._gpus = of_all(read_limits), of_all(gpus_of_rank)
+        self._limits, self._gpus = of_all(read_limits), of_all(visible_gpus)
         asked = time.time()
         clocks = of_all(time.time)
         here = (asked + time.time()) / 2
@@ -100,19 +99,16 @@ class Group:
                 "rank": rank,
                 "host": worker.metadata.hostname,
                 "pid": worker.metadata.pid,
-                "gpus": [asdict(gpu) for gpu in self._gpus[rank].gpus],
+                "gpus": [asdict(gpu) for gpu in self._gpus[rank]],
                 "clock_ahead_s": self._clocks_ahead_s[rank],
             }
             for rank, worker in self._workers.items()
         ]
-        of_first = self._gpus[min(self._gpus)]
         return {
             "restart": self._restart.number,
             "world_size": len(ranks),
             "clock_ahead_s": self._clocks_ahead_s[0],
             "ranks": ranks,
-            "cuda": of_first.cuda,
-            "nccl": of_first.nccl,
         }
 
     def report(self, errors: Mapping[int, BaseException]) -> Failure:
@@ -364,7 +360,7 @@ class Group:
 
     def _on_gpu(self, rank: int, message: str, tail: str) -> Diagnosis | None:
         """The cause if it is the rank's GPU; the GPU is looked at only after an error that names CUDA."""
-        gpus = self._gpus[rank].gpus if _OF_GPU.search(message) else ()
+        gpus = self._gpus[rank] if _OF_GPU.search(message) else ()
         host = self._limits[rank].host
         pids = {w.metadata.pid for r, w in self._workers.items() if self._limits[r].host == host}
         return diagnose_gpu(

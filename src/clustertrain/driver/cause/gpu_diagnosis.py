@@ -29,12 +29,6 @@ _BROKEN = re.compile(
     r"Invalid access of peer GPU memory over nvlink or a hardware error|cudaErrorContained|"
     r"GPU is lost|Unable to determine the device handle for GPU"
 )
-# Of a bug in a kernel as well as of a broken GPU: the errors that the kernel has logged tell them apart.
-_UNCLEAR = re.compile(
-    r"unspecified launch failure|cudaErrorLaunchFailure|CUDA error: unknown error|cudaErrorUnknown"
-)
-# Those of the GPU, its memory or its links: docs.nvidia.com/deploy/xid-errors.
-_XIDS_OF_HARDWARE = {48, 62, 64, 74, 79, 95, 119, 120, 140}
 _NOT_READY = re.compile(r"system not yet initialized|cudaErrorSystemNotReady")
 _OF_CUDNN = re.compile(r"CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED)")
 _OF_NCCL = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
@@ -110,21 +104,16 @@ def _of_taken(
 
 
 def _of_hardware(who: str, message: str, host: str, gpus: Sequence[GpuState]) -> Diagnosis | None:
-    match = _BROKEN.search(message)
-    if match is None and any(_XIDS_OF_HARDWARE.intersection(state.xids) for state in gpus):
-        match = _UNCLEAR.search(message)
-    if match is not None:
+    if match := _BROKEN.search(message):
         return _of_broken(who, match, host, gpus)
     match = _NOT_READY.search(message)
     return _of_fabric(who, match, host) if match is not None else None
 
 
 def _of_broken(who: str, match: re.Match[str], host: str, gpus: Sequence[GpuState]) -> Diagnosis:
-    xids = sorted({xid for state in gpus for xid in state.xids})
-    in_kernel = f" The kernel's log has Xid {', '.join(map(str, xids))}." if xids else ""
     return Diagnosis(
         GPU,
-        f"{who}: {match[0]}: a hardware error of GPU {_named(gpus) or 'of unknown number'}.{in_kernel}\n"
+        f"{who}: {match[0]}: a hardware error of GPU {_named(gpus) or 'of unknown number'}.\n"
         f"If it fails again, start the run without {host} (on SLURM slurm.options: [--exclude={host}]), and "
         "tell the administrators: the GPU may need a reset (nvidia-smi -q -d ECC,ROW_REMAPPER).",
         retry_after_s=0.0,  # the driver may have retired the broken memory when the process ended
@@ -167,8 +156,7 @@ def _named(gpus: Sequence[GpuState]) -> str:
 def _processes(gpus: Sequence[GpuState], own_pids: Collection[int]) -> str:
     found = [each for state in gpus for each in state.processes if each.pid not in own_pids]
     return ", ".join(
-        f"{each.name or 'process'} (pid {each.pid})"
-        + (f" with {size_text(each.used_bytes)}" if each.used_bytes is not None else "")
+        f"process {each.pid}" + (f" with {size_text(each.used_bytes)}" if each.used_bytes is not None else "")
         for each in found
     )
 

@@ -36,9 +36,9 @@ KINDS = {
     ),
     "ray_started": Kind("Ray runs at `address`.", "seconds, address"),
     "group_started": Kind(
-        "The workers started. `ranks` are objects with rank, host, pid, gpus (uuid, pci, name, driver, "
-        "capability) and clock_ahead_s, how far its clock was ahead of the driver's; beside them, of rank 0.",
-        "restart, world_size, clock_ahead_s, cuda, nccl, ranks",
+        "The workers started. `ranks` are objects with rank, host, pid, gpus (uuid, pci, name) and "
+        "clock_ahead_s, how far its clock was ahead of the driver's; beside them, of rank 0.",
+        "restart, world_size, clock_ahead_s, ranks",
     ),
     "resized": Kind("The run continues with `world_size` workers of at most `of`.", "world_size, of, text"),
     "resumed": Kind(

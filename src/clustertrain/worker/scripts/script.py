@@ -32,7 +32,6 @@ from clustertrain.worker.code.printed_traceback import last_exception
 from clustertrain.worker.fork.client import NAME
 from clustertrain.worker.place import Place
 from clustertrain.worker.scripts.forked_script import ForkedScript, ScriptStart
-from clustertrain.worker.scripts.group_watch import GroupWatch
 from clustertrain.worker.scripts.peer_errors import shows_lost_peer
 from clustertrain.worker.scripts.request_page import RequestPage
 from clustertrain.worker.scripts.script_command import Program
@@ -116,7 +115,6 @@ def run_script(
     note: Callable[[str, str], None] = lambda kind, text: None,
     printed: Callable[[str], None] = lambda line: None,
     follow: Callable[[], None] = lambda: None,
-    group: GroupWatch | None = None,
 ) -> bool:
     """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
 
@@ -132,7 +130,6 @@ def run_script(
         note: writes an event of a kind, with a text.
         printed: called with each finished line.
         follow: called four times a second, and at the end; takes what the script has logged.
-        group: reports a process group that is never made.
 
     Raises:
         ScriptFailed: it ended with a code other than 0; the text has the code, and its exception or its last
@@ -143,8 +140,6 @@ def run_script(
         child_environment.pop("PYTHONBREAKPOINT", None)  # set by Ray for its own debugger
         child = _start(program, child_environment, cwd)
         running.append(child.pid)
-        if group is not None:
-            group.start(program.name, child.pid)
         # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
         with child, ThreadPoolExecutor(2) as watchers:
             ends = partial(_stop_on_request, grace_s=grace_s, rank=rank, note=note)
@@ -159,8 +154,6 @@ def run_script(
         followed.result()
         stopped = ended.result() or page.is_told
     running.remove(child.pid)
-    if group is not None:
-        group.ended(None if stopped else code)
     # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
     report = (
         last_exception(last_lines, str(code_folder or cwd), lines_after=_LAST_LINES) if code == 1 else None
