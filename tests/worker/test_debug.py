@@ -121,8 +121,8 @@ def test_breakpoint_stops_and_c_continues(debug, tmp_path):
         train={"epochs": 1, "global_batch_size": 8, "loader_workers": 1, "compile": True},
         resources={"workers": 2},
     )
-    terminal.wait_for("debug: rank 0 of 2 as the only rank, in this process: no Ray, no restarts")
-    terminal.wait_for("nothing resumed; loader_workers 0, compile false")
+    terminal.wait_for("debug: rank 0 as the only rank, in this process: no Ray, no restarts")
+    terminal.wait_for("nothing resumed; no loader processes, no compile")
     terminal.wait_for("(Pdb) ")
     terminal.type("p len(batch[0]), self.calls\n")
     terminal.wait_for("(4, 2)")  # half of the global batch
@@ -157,7 +157,7 @@ def test_q_and_control_c_end_it_without_a_traceback(debug):
                 time.sleep(0.1)
         """
     terminal = debug(waits, function="mine:train", args={"a": 1})
-    terminal.wait_for("debug: the only worker, in this process")
+    terminal.wait_for("debug: rank 0 as the only rank, in this process")
     terminal.wait_for("in train {'a': 1}")
     terminal.type("\x03")
     code, shown = terminal.end()

@@ -50,7 +50,10 @@ def debug(job: Job) -> None:
             f"with {sys.executable}.\nTo debug with this Python: --set interpreter="
         )
     screen = Lines(sys.stdout)
-    screen.echo(f"debug: {_differences(job)}")
+    screen.echo(
+        "debug: rank 0 as the only rank, in this process: no Ray, no restarts, no checkpoints, nothing "
+        "resumed; no loader processes, no compile, no profile"
+    )
     job = _of_one_rank(job)
     place = replace(ONLY_RANK, gpus=tuple(range(job.resources.gpus_per_worker)))
     enter_job(job, place)
@@ -76,21 +79,9 @@ def debug(job: Job) -> None:
             raise KeyboardInterrupt from None
 
 
-def _differences(job: Job) -> str:
-    workers = job.world_sizes[-1]
-    which = "the only worker" if workers == 1 else f"rank 0 of {workers} as the only rank"
-    text = f"{which}, in this process: no Ray, no restarts, no checkpoints, nothing resumed"
-    changed = []
-    if job.train is not None and job.train.loader_workers not in (0, "auto"):
-        changed.append("loader_workers 0")
-    if job.train is not None and job.train.compile:
-        changed.append("compile false")
-    return f"{text}; {', '.join(changed)}" if changed else text
-
-
 def _of_one_rank(job: Job) -> Job:
     """The job as its first worker has it. Loader processes have no terminal, compiled code has no lines."""
-    train = job.train and replace(job.train, loader_workers=0, compile=None)
+    train = job.train and replace(job.train, loader_workers=0, compile=None, profile=None)
     if train is not None and train.global_batch_size is not None:
         share = train.global_batch_size // (job.world_sizes[-1] * train.accumulate)
         train = replace(train, batch_size=share, global_batch_size=None)
@@ -109,14 +100,10 @@ class _NoFiles:
     def requests(self) -> Requests:
         return Requests()
 
-    def _do_nothing(self, *args: Any) -> None:
+    def _do_nothing(self, *args: Any) -> Any:
         """Nothing is restored or saved; there is no watchdog and no logger of images."""
 
-    restore = fill = reserve = save = wait_for_write = keep = images = phase = finish = _do_nothing
+    restore = fill = reserve = save = wait_for_write = keep = images = phase = finish = profile = _do_nothing
 
     def log(self, record: dict[str, Any]) -> None:
         self._screen.show([{"time": time.time(), **record}])
-
-    def profile(self) -> tuple[Path, str]:
-        path = Path.cwd() / "debug.pt.trace.json.gz"
-        return path, str(path)

@@ -1,16 +1,16 @@
 """Makes the process group of a task or function, with a deadline of its own and a message that names the
 ranks that are missing.
 
-Each rank notes in torch's TCPStore, which is on rank 0, that it has reached it, and that its process group
-is made. When the deadline has passed, a rank reads these notes through a second connection, because the first
-one is blocked by the thread that waits, and ends; Ray then restarts the group.
+Each rank notes in torch's TCPStore, which is on rank 0, that it has reached it. When the deadline has passed,
+a rank reads these notes through a second connection, because the first one is blocked by the thread that
+waits, and ends; Ray then restarts the group.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -29,7 +29,7 @@ from clustertrain.worker.watchdog import WatchdogThread
 _CONNECT_S = 30.0
 _ANSWER_S = 3.0
 _PAUSE_S = 1.0
-_REACHED, _MADE = "clustertrain-reached", "clustertrain-made"
+_REACHED = "clustertrain-reached"
 _MOST_NODES = 8  # named in a message
 
 
@@ -95,7 +95,6 @@ def make_process_group(spec: GroupSpec, rank: int) -> None:
         # NCCL makes some connections in the first collective that needs them.
         dist.all_reduce(torch.zeros(1, device=device))
         torch.cuda.synchronize(device)
-    store.set(f"{_MADE}/{rank}", "")
 
 
 def _store(spec: GroupSpec, rank: int) -> Any:
@@ -120,7 +119,7 @@ def _store(spec: GroupSpec, rank: int) -> Any:
 
 
 def what_is_missing(spec: GroupSpec) -> str:
-    """Which ranks have not reached rank 0; if all have, which ones could not connect to the others."""
+    """Which ranks have not reached rank 0."""
     at = f"rank 0 on {spec.hosts[0]} at {spec.address}:{spec.port}"
     silent = f"{at} does not answer on {socket.gethostname()}"
     if not is_listening(spec.address, spec.port, _ANSWER_S):  # TCPStore tries longer than its timeout
@@ -128,29 +127,13 @@ def what_is_missing(spec: GroupSpec) -> str:
     try:
         answer = timedelta(seconds=_ANSWER_S)
         store = TCPStore(spec.address, spec.port, is_master=False, timeout=answer, wait_for_workers=False)
-        have_reached = _noted(store.check, _REACHED, spec.hosts)
-        have_made = _noted(store.check, _MADE, spec.hosts)
+        missing = [rank for rank in range(len(spec.hosts)) if not store.check([f"{_REACHED}/{rank}"])]
     except (DistNetworkError, DistStoreError):
         return silent
-    everyone = range(len(spec.hosts))
-    if missing := [rank for rank in everyone if rank not in have_reached]:
-        return (
-            f"{len(missing)} of {len(spec.hosts)} ranks have not reached {at}: "
-            f"{ranks_by_node(missing, spec.hosts)}"
-        )
-    waiting = [rank for rank in everyone if rank not in have_made]
-    return (
-        f"all ranks have reached {at}, and these are not connected to the others by {spec.backend}: "
-        f"{ranks_by_node(waiting, spec.hosts)}"
-    )
-
-
-def _noted(check: Callable[[list[str]], bool], key: str, hosts: Sequence[str]) -> set[int]:
-    """The ranks that have noted it. One question for all of them is the usual case."""
-    everyone = range(len(hosts))
-    if check([f"{key}/{rank}" for rank in everyone]):
-        return {*everyone}
-    return {rank for rank in everyone if check([f"{key}/{rank}"])}
+    if not missing:
+        return f"all ranks have reached {at}, and are not all connected to each other by {spec.backend}"
+    count = f"{len(missing)} of {len(spec.hosts)} ranks have not reached {at}"
+    return f"{count}: {ranks_by_node(missing, spec.hosts)}"
 
 
 def ranks_by_node(ranks: Iterable[int], hosts: Sequence[str]) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 
 import torch
 
 from clustertrain.node.installed import how_to_install_loggers
 from clustertrain.worker.loggers.background import Background
-from clustertrain.worker.loggers.logger import Point, Subject
+from clustertrain.worker.loggers.logger import Logger, Point, Subject
 
 END_S = 10.0
 """How long the end of a run waits for its loggers: less than the usual grace period of 30 s."""
@@ -54,7 +53,11 @@ class Curve:
             remedy = f"; {how_to_install_loggers([name])}" if isinstance(error, ImportError) else ""
             self.note("warning", f"{name} is not written: {error}{remedy}")
             return []
-        opened = partial(module.open_logger, self.subject)
+
+        def opened(step: int) -> Logger:
+            logger: Logger = module.open_logger(replace(self.subject, first_step=step))
+            return logger
+
         return [Background(name, opened, self.subject.first_step, note=self.note)]
 
     def close(self, *, failed: bool, within_s: float = END_S) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # No telemetry, as with Ray, unless the user sets it. MLflow reads the variable when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -17,9 +17,8 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 import mlflow.store.tracking.file_store
 import mlflow.store.tracking.rest_store  # noqa: F401
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, Run
+from mlflow.entities import Metric, Param
 
-from clustertrain.errors import StorageError
 from clustertrain.job.loggers import MLFLOW_URI
 from clustertrain.worker.loggers.logger import Point, Subject
 
@@ -28,7 +27,7 @@ _EXPERIMENT, _EXPERIMENT_ID, _DEFAULT_EXPERIMENT = "MLFLOW_EXPERIMENT_NAME", "ML
 _MOST_METRICS, _MOST_PARAMS = 1000, 100  # of one request
 _MOST_CHARACTERS = 500  # of a parameter; newer servers take 6000
 _NOT_IN_NAMES = re.compile(r"[^\w/.\- :]")  # "acc@1": with one such name MLflow refuses the whole request
-CURVE_TAG, RUN_TAG, GENERATION_TAG = "clustertrain.curve", "clustertrain.run", "clustertrain.generation"
+CURVE_TAG, RUN_TAG = "clustertrain.curve", "clustertrain.run"
 
 
 class MlflowRun:
@@ -39,16 +38,20 @@ class MlflowRun:
     """
 
     def __init__(self, subject: Subject) -> None:
-        self._client = MlflowClient(_uri(subject))
-        experiment = self._experiment()
-        curve = subject.curve_id
+        uri = os.environ.get(MLFLOW_URI) or f"file://{subject.run.mlflow_path}"
+        if "://" not in uri or uri.startswith("file:"):
+            os.environ.setdefault(_FILE_STORE, "true")
+        self._client = MlflowClient(uri)
+        experiment, curve = self._experiment(), subject.curve_id
         found = self._client.search_runs([experiment], f"tags.`{CURVE_TAG}` = '{curve}'", max_results=1)
-        self._run: Run = found[0] if found else self._new_run(experiment, subject, curve)
-        self._id: str = self._run.info.run_id
-        self._last_steps: dict[str, int] = {}
-        self._write_hyperparameters(subject)
         if found:
-            self._client.update_run(self._id, status="RUNNING")
+            self._client.update_run(found[0].info.run_id, status="RUNNING")
+        else:
+            tags = {CURVE_TAG: curve, RUN_TAG: subject.run.uri}
+            found = [self._client.create_run(experiment, tags=tags, run_name=subject.label)]
+        self._id: str = found[0].info.run_id
+        self._last_steps: dict[str, int] = {}
+        self._write_hyperparameters(subject, found[0].data.params)
         self.place = f"{self._client.tracking_uri}, experiment {experiment}, run {self._id}"
 
     def _experiment(self) -> str:
@@ -58,18 +61,9 @@ class MlflowRun:
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found is not None else self._client.create_experiment(name))
 
-    def _new_run(self, experiment: str, subject: Subject, curve: str) -> Run:
-        tags = {
-            CURVE_TAG: curve,
-            RUN_TAG: subject.run.uri,
-            GENERATION_TAG: str(subject.run.generation),
-        }
-        return self._client.create_run(experiment, tags=tags, run_name=subject.label)
-
-    def _write_hyperparameters(self, subject: Subject) -> None:
+    def _write_hyperparameters(self, subject: Subject, known: Mapping[str, str]) -> None:
         """Those that the run does not have. MLflow refuses another value for one that it has: a run that
         continues with a changed job keeps the first, and has the new one as a tag."""
-        known = self._run.data.params
         given = subject.hyperparameters.items()
         texts = {_NOT_IN_NAMES.sub("_", key): str(value)[:_MOST_CHARACTERS] for key, value in given}
         params = [Param(key, text) for key, text in texts.items() if key not in known]
@@ -100,20 +94,4 @@ class MlflowRun:
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
 
 
-def _uri(subject: Subject) -> str:
-    """
-    Raises:
-        StorageError: no server is given, and the storage is not a file system.
-    """
-    uri = os.environ.get(MLFLOW_URI)
-    folder = subject.run.mlflow_path
-    if uri is None and folder is None:
-        raise StorageError(f"{MLFLOW_URI} is not set, and storage on S3 has no file store of MLflow.")
-    uri = uri or f"file://{folder}"
-    if "://" not in uri or uri.startswith("file:"):
-        os.environ.setdefault(_FILE_STORE, "true")
-    return uri
-
-
-def open_logger(subject: Subject, first_step: int) -> MlflowRun:
-    return MlflowRun(subject)
+open_logger = MlflowRun

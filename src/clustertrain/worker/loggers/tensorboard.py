@@ -14,14 +14,10 @@ from clustertrain.worker.loggers.logger import Point, Subject
 class Board:
     """Writes one file of TensorBoard. The folder is the same for all starts of a run; each adds a file."""
 
-    def __init__(self, subject: Subject, first_step: int) -> None:
-        """
-        Args:
-            first_step: TensorBoard drops the values of earlier files from this step on, because their steps
-                are repeated.
-        """
+    def __init__(self, subject: Subject) -> None:
         self.place = ""  # status shows the command that opens TensorBoard
-        writer: Any = SummaryWriter(str(subject.attempt.tensorboard), purge_step=first_step)
+        # It drops the values of earlier files from the first step on, because their steps are repeated.
+        writer: Any = SummaryWriter(str(subject.attempt.tensorboard), purge_step=subject.first_step)
         self._writer = writer
         # `writer.add_hparams` would make a second curve, in a folder of its own. Of the three summaries only
         # the values are written: TensorBoard finds the columns of its table from the values of all runs.
@@ -39,5 +35,4 @@ class Board:
         self._writer.close()
 
 
-def open_logger(subject: Subject, first_step: int) -> Board:
-    return Board(subject, first_step)
+open_logger = Board
