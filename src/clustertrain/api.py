@@ -65,7 +65,7 @@ class RunOptions(StartOptions, total=False):
 
 @dataclass(frozen=True)
 class Run:
-    """A run, wherever it is. `target`: a job file, the folder of a run, or the name of a known one."""
+    """A run, wherever it is. `target`: a job file, or the folder of a run."""
 
     target: str
     _sets: tuple[str, ...] = ()
@@ -181,7 +181,7 @@ class Run:
 
 
 def open(target: str | Path, *, overrides: Mapping[str, Any] = _NO_OVERRIDES) -> Run:
-    """The run that a job file, a folder or a name means.
+    """The run of a job file or a folder.
 
     Args:
         overrides: keys of the job file with other values, if they change the run's name or storage.

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, EXIT_STORAGE
 from clustertrain.job.file import load_job, parse_job
-from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
+from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
 from clustertrain.node.installed import launcher_names
 from clustertrain.observe.tables import finish
 from clustertrain.run.claims import claim_attempt
@@ -43,7 +43,7 @@ def test_help_lists_every_command(cli):
 
 def test_exec_says_that_it_needs_a_run(cli):
     usage = " ".join(cli("exec", "--help").output.split())
-    assert "exec [OPTIONS] JOBFILE|FOLDER|NAME -- COMMAND" in usage
+    assert "exec [OPTIONS] JOBFILE|STORAGE/NAME -- COMMAND" in usage
 
 
 def test_version(cli):
@@ -267,12 +267,12 @@ def test_a_run_that_was_taken_over_does_not_explain_the_other_start(cli, runs, c
 
 
 def test_the_commands_at_the_end_of_a_run_with_options_have_them_once(cli, runs, capsys):
-    """Five options of a run that is known, and a command by its name that works."""
+    """Five options of a run that is known, and a command by its folder that works."""
     sets = ["name=b", *(f"env.A{n}={'x' * 30}" for n in range(4))]
     known = KnownRun.of(load_job("a job.yaml", sets), "a job.yaml", "local")
     record_known_run(known)
     result = Result("failed", "error", 1, checkpoint="00000010-1.0")
-    finish(runs.run, result, by_name(typed("run", "a job.yaml", sets), known))
+    finish(runs.run, result, by_folder(typed("run", "a job.yaml", sets), known))
     output = capsys.readouterr().out
     assert output.count("--set") == 5
     assert (
@@ -280,8 +280,8 @@ def test_the_commands_at_the_end_of_a_run_with_options_have_them_once(cli, runs,
         in output
     )
     logs = output.partition("logs: ")[2].splitlines()[0]
-    assert logs.split()[1:] == ["logs", "b"]
-    assert cli("logs", "b").exit_code == 0
+    assert logs.split()[1:] == ["logs", known.uri]
+    assert cli("logs", known.uri).exit_code == 0
 
 
 def test_a_refused_start_advises_the_same_command(cli, runs):

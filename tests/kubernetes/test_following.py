@@ -84,20 +84,16 @@ def applied(kube, namespace, tmp_path):
     return own, head
 
 
-def test_a_run_that_kubectl_applied_is_found_by_its_job_file(applied, kube, namespace):
+def test_a_run_that_kubectl_applied_is_known_by_its_job_file(applied, kube, namespace):
     own, head = applied
     head.end_its_logs()
-    told = own.find("status")
-    assert f"{own.name} was not submitted from this machine; Kubernetes namespace {namespace}" in told.stderr
-    assert "running (training)" in told.stdout
-    assert own.find("logs").stdout.splitlines()[-1] == "the attempt ends"
-    assert own.find("ckpt", "ls").stdout.startswith("-m clustertrain.cli ckpt ls /")
-    assert own.name in own.find("ls", named=False).stdout
-    assert f"RayJob {own.name} is deleted" in own.find("stop").stdout
+    assert "running (training)" in own("status").stdout
+    assert own("logs").stdout.splitlines()[-1] == "the attempt ends"
+    assert own.find("ckpt", "ls", "--to", "kubernetes").stdout.startswith("-m clustertrain.cli ckpt ls /")
+    assert own.name in own("ls").stdout
+    assert f"RayJob {own.name} is deleted" in own("stop").stdout
     assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
-    unread = own.find(
-        "status", code=EXIT_CLUSTER
-    ).stderr  # it is known from now on: a pod would read its storage
+    unread = own("status", code=EXIT_CLUSTER).stderr
     assert "has no RayJob" in unread and "the storage was not read" in unread
 
 

@@ -256,9 +256,7 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace, tmp_
     assert "restart 0 begins" in trainer("logs", "--rank", "1").stdout
     assert "There are: [0, 1]." in trainer("logs", "--rank", "7", code=EXIT_JOB).stderr
     assert "running (training)" in trainer.find("status").stdout
-    assert ["digits", "running"] in [
-        line.split()[:2] for line in trainer.find("ls", named=False).stdout.splitlines()
-    ]
+    assert ["digits", "running"] in [line.split()[:2] for line in trainer("ls").stdout.splitlines()]
     assert "ready" in trainer.find("data", "ls").stdout  # in the head's pod
     assert "is in the cluster" in trainer.find("data", "fetch", code=EXIT_JOB).stderr
     said = trainer("stop").stdout

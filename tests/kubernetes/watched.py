@@ -53,9 +53,9 @@ class User:
         sets = [word for each in self.sets if command != "ls" for word in ("--set", each)]
         return [command, "--to", "kubernetes", str(self.job_file), *sets, *arguments]
 
-    def find(self, *command: str, named: bool = True, code: int = 0) -> Done:
+    def find(self, *command: str, code: int = 0) -> Done:
         """`clustertrain COMMAND JOBFILE`, which has to find where the run is."""
-        return self._run([*command, *([str(self.job_file)] if named else [])], code, 120)
+        return self._run([*command, str(self.job_file)], code, 120)
 
     def _run(self, arguments: list[str], code: int | None, timeout_s: float) -> Done:
         argv = [sys.executable, "-m", "clustertrain.cli", *arguments]

@@ -10,7 +10,7 @@ import pytest
 from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import (
     KnownRun,
-    by_name,
+    by_folder,
     known_runs,
     record_known_run,
     remove_known_run,
@@ -66,26 +66,11 @@ def test_a_folder_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
 LONG = CommandLine("run", "job.yaml", ("name=digits", "train.epochs=9"))
 
 
-def test_a_hint_names_a_run_by_its_name_instead_of_long_options(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_hint_names_the_folder_of_a_run_instead_of_long_options(tmp_path):
     run = known(tmp_path)
-    folder = f"clustertrain logs {tmp_path}/runs/digits"
-    assert by_name(LONG, run).of("logs") == folder, "it is not recorded"
-    record_known_run(run)
-    assert by_name(LONG, run).of("logs") == "clustertrain logs digits"
-    assert str(by_name(LONG, run)) == str(LONG), "a start needs its options"
-    assert by_name(CommandLine("run", "job.yaml"), run).of("logs") == "clustertrain logs job.yaml"
-
-
-def test_a_hint_names_the_folder_of_a_run_whose_name_means_another_thing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run, folder = known(tmp_path), f"clustertrain logs {tmp_path}/runs/digits"
-    record_known_run(run)
-    record_known_run(known(tmp_path / "elsewhere"))
-    assert by_name(LONG, run).of("logs") == folder
-    remove_known_run(known(tmp_path / "elsewhere"))
-    (tmp_path / "digits").mkdir()
-    assert by_name(LONG, run).of("logs") == folder
+    assert by_folder(LONG, run).of("logs") == f"clustertrain logs {tmp_path}/runs/digits"
+    assert str(by_folder(LONG, run)) == str(LONG), "a start needs its options"
+    assert by_folder(CommandLine("run", "job.yaml"), run).of("logs") == "clustertrain logs job.yaml"
 
 
 def test_forgetting_twice_does_no_harm(tmp_path):

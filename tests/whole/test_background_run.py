@@ -76,8 +76,9 @@ def test_the_points_of_a_sweep_train_in_turn_behind_the_command(make_run):
         ("points-1", waits),
         ("points-2", waits),
     ]
-    assert "was cancelled in the queue" in call(run, "stop", "points-1")
-    assert "cancelled (cancelled)" in call(run, "status", "points-1")
+    second = str(run.folder / "runs" / "points-1")
+    assert "was cancelled in the queue" in call(run, "stop", second)
+    assert "cancelled (cancelled)" in call(run, "status", second)
     points = [RunDir.newest(str(run.folder / "runs"), f"points-{n}") for n in (0, 2)]
 
     def results():

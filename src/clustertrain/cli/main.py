@@ -283,7 +283,7 @@ def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: U
     from clustertrain.api import Start
     from clustertrain.job.start_environment import start_again_with_hash_seed
     from clustertrain.launchers.check import check_training_installed
-    from clustertrain.launchers.known_runs import KnownRun, by_name
+    from clustertrain.launchers.known_runs import KnownRun, by_folder
     from clustertrain.observe.screen import open_screen
     from clustertrain.observe.tables import finish
 
@@ -303,7 +303,7 @@ def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: U
         note(f"The run was stopped by Ctrl-C. Start it again: `{start.command}`")
         return EXIT_INTERRUPTED
     known = KnownRun.of(start.job, job_file, "local")
-    return finish(run_dir, result, by_name(start.command, known))
+    return finish(run_dir, result, by_folder(start.command, known))
 
 
 @main.command()

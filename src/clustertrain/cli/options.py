@@ -37,9 +37,9 @@ SETS = click.option(
 JOB_FILE = _may_name_a_job("job_file", default="job.yaml", metavar="[JOBFILE]", type=click.Path())
 STORAGE = _may_name_a_job("storage", required=False, metavar="[STORAGE|JOBFILE]", type=click.Path())
 DATA_NAME = click.argument("name", required=False, metavar="[DATASET]")
-TARGET = _may_name_a_job("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", type=click.Path())
-ONE_TARGET = _may_name_a_job("target", metavar="JOBFILE|FOLDER|NAME", type=click.Path())
-TARGETS = _may_name_a_job("targets", nargs=-1, metavar="[JOBFILE|FOLDER|NAME]…", type=click.Path())
+TARGET = _may_name_a_job("target", default="job.yaml", metavar="[JOBFILE|STORAGE/NAME]", type=click.Path())
+ONE_TARGET = _may_name_a_job("target", metavar="JOBFILE|STORAGE/NAME", type=click.Path())
+TARGETS = _may_name_a_job("targets", nargs=-1, metavar="[JOBFILE|STORAGE/NAME]…", type=click.Path())
 GRID = click.option(
     "--grid",
     multiple=True,

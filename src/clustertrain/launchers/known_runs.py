@@ -74,7 +74,7 @@ class KnownRun:
     def where(self) -> str:
         """The place of the run as text, such as `SLURM cluster sim, job 12`."""
         if not self.cluster:
-            return "this machine" if self.started_here else self.host
+            return "this machine" if self.host == socket.gethostname() else self.host
         return f"{self.cluster}, job {self.job_id}" if self.job_id else self.cluster
 
     @property
@@ -82,19 +82,16 @@ class KnownRun:
         """The folder of the run."""
         return f"{self.storage.uri.rstrip('/')}/{self.name}"
 
-    @property
-    def started_here(self) -> bool:
-        return self.host == socket.gethostname()
-
     def is_in(self, storage: Location) -> bool:
         own = self.storage
         return (own.uri.rstrip("/"), own.endpoint) == (storage.uri.rstrip("/"), storage.endpoint)
 
     def is_at(self, place: RunAddress) -> bool:
-        """Whether the user's folder is one of this run. The user gives no endpoint, and may have copied the
-        folder from a message of a process in the cluster."""
+        """Whether the user's folder is one of this run. A folder has no endpoint, and may be copied from a
+        message of a process in the cluster."""
         uris = {uri.rstrip("/") for uri in (self.storage.uri, self.storage_there)}
-        return self.name == place.name and place.storage.uri.rstrip("/") in uris
+        has_endpoint = place.storage.endpoint in (None, self.storage.endpoint)
+        return self.name == place.name and place.storage.uri.rstrip("/") in uris and has_endpoint
 
 
 def record_known_run(run: KnownRun) -> str | None:
@@ -115,14 +112,10 @@ def remove_known_run(run: KnownRun) -> None:
             state_file(run, suffix).unlink()
 
 
-def by_name(command: CommandLine, run: KnownRun) -> CommandLine:
+def by_folder(command: CommandLine, run: KnownRun) -> CommandLine:
     """The command line of a run, for messages. `--set` options make it long, so other commands then name the
-    run by its name, or by its folder if the name is not enough."""
-    if not command.sets:
-        return command
-    named = [each for each in known_runs()[0] if each.name == run.name]
-    is_alone = named and all(each.is_in(run.storage) for each in named)
-    return replace(command, run=run.name if is_alone and not os.path.lexists(run.name) else run.uri)
+    run by its folder."""
+    return replace(command, run=run.uri) if command.sets else command
 
 
 def state_file(run: KnownRun, suffix: str = ".json") -> Path:

@@ -13,7 +13,7 @@ from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.launcher_plugins import PluginProblem, interface_problem, part_of, plugin_of
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
-from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
+from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
 from clustertrain.launchers.scheduler.interface import Handle, LaidOutJob, Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import located, status_of, statuses
@@ -103,7 +103,7 @@ class Launcher:
         known = known_run(self.scheduler, submitted.job, command.job_file, submitted.handle)
         if (problem := record_known_run(known)) is not None:
             echo(f"note: {problem}")
-        echo(what_next(self.scheduler, submitted, by_name(command, known)))
+        echo(what_next(self.scheduler, submitted, by_folder(command, known)))
         if word := self.scheduler.first_word(submitted.job):
             echo(word)
         return Target(command.job_file, submitted.job, known, sets=command.sets)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,16 +10,14 @@ from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
-from clustertrain.launchers.launcher import launcher_of, usable_launcher
+from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.resolve_run import launcher_in_storage
 from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.observe.columns import NO_COLUMNS, Columns
 from clustertrain.observe.run_table import RunRow, Table, left_out, points_of_sweep, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
-from clustertrain.run.command_line import to_type
+from clustertrain.run.command_line import command_on, to_type
 from clustertrain.run.folder import RunDir
-
-_PATIENCE_S = 5.0  # a server that is down must not delay the table for longer
 
 
 def list_runs(
@@ -31,7 +28,7 @@ def list_runs(
     sweep: str | None = None,
 ) -> Table:
     """The runs of a storage, and this user's known runs: those of this folder, or all if it has none; or
-    those in the storage of `place`.
+    those in the storage of `place`. A known run is read if its folder is on this machine.
 
     Args:
         place: a storage or a job file, or None for ./runs, which may be missing.
@@ -43,50 +40,37 @@ def list_runs(
         StorageError: the storage refuses.
     """
     storage = storage_at(place or DEFAULT_STORAGE)
-    known, notes = known_runs()
-    names = {each.launcher for each in known}
-    usable = {name for name in names if usable_launcher(name, notes.append) is not None}
-    known = [each for each in known if each.launcher in usable]
     skipped: list[StorageError] = []
-    visible = {run.uri: run for run in runs_of(storage, skipped.append)}
-    shown = {run.store.uri(run.name) for run in visible.values()}
+    visible = {run.store.uri(run.name): run for run in runs_of(storage, skipped.append)}
+    known, notes = known_runs()
     notes += map(left_out, skipped)
-    own = known if place is not None or everywhere else _of_this_folder(known)
-    if (own or shown) and (others := sum(each not in own and each.uri not in shown for each in known)):
-        notes.append(f"{others} more of your runs elsewhere: `{to_type('clustertrain')} ls --all`")
-        known = own
-    remote: dict[str, list[KnownRun]] = {}
-    silent: set[str | None] = set()
-    for each in known:
-        if place is not None and not each.is_in(storage):
+    others = [each for each in known if each.uri not in visible]
+    if place is not None:
+        others = [each for each in others if each.is_in(storage)]
+    elif not everywhere:
+        own = [each for each in others if _is_of_this_folder(each)]
+        if (own or visible) and (more := len(others) - len(own)):
+            notes.append(f"{more} more of your runs elsewhere: `{to_type('clustertrain')} ls --all`")
+            others = own
+    not_read = []
+    for each in others:
+        if each.storage_there or not (each.is_in(storage) or os.path.isdir(each.storage.uri)):
+            not_read.append(_not_read(each))
             continue
-        found = _visible(each, silent)
-        if found is None and each.uri in shown:
-            continue  # its row has the reason why it cannot be read
-        if found is None:
-            remote.setdefault(each.launcher, []).append(each)
-            continue
-        run, is_there = found
-        if is_there:
-            visible.setdefault(run.uri, run)
+        run = RunDir.newest(each.storage, each.name)
+        if is_known(run):
+            visible[each.uri] = run
         else:
             remove_known_run(each)
     rows, more_notes = rows_of(visible.values(), statuses_of)
-    notes += more_notes
-    for name, group in remote.items():
-        if (reach := launcher_of(name).reach) is None:
-            rows += map(_not_visible, group)
-            continue
-        more, more_notes = reach.runs(group)
-        rows += more
-        notes += more_notes
+    rows += not_read
     if place is not None and not rows:
         raise skipped[0] if skipped else no_run_at(place)
     if sweep is not None:
         rows, columns = points_of_sweep(rows, sweep, columns)
     alike = Counter((row.name, row.where) for row in rows)
     rows = [_with_folder(row) if alike[row.name, row.where] > 1 else row for row in rows]
-    return table_of(sorted(rows, key=lambda row: (row.name, row.where)), notes, columns)
+    return table_of(sorted(rows, key=lambda row: (row.name, row.where)), notes + more_notes, columns)
 
 
 def _with_folder(row: RunRow) -> RunRow:
@@ -95,10 +79,10 @@ def _with_folder(row: RunRow) -> RunRow:
     return row if folder is None else replace(row, where=f"{row.where}, {folder}")
 
 
-def _of_this_folder(known: list[KnownRun]) -> list[KnownRun]:
-    """The runs whose storage or job file is below the current folder."""
+def _is_of_this_folder(known: KnownRun) -> bool:
+    """Whether the storage or the job file of a run is below the current folder."""
     here = f"{Path.cwd()}/"
-    return [each for each in known if each.uri.startswith(here) or each.job_file.startswith(here)]
+    return known.uri.startswith(here) or known.job_file.startswith(here)
 
 
 def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
@@ -111,24 +95,7 @@ def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
     return sorted(found, key=lambda status: status.run.name)
 
 
-def _visible(known: KnownRun, silent: set[str | None]) -> tuple[RunDir, bool] | None:
-    """The run, and whether its storage contains it, or None if this machine cannot read that storage.
-    `silent`: the endpoints of the servers that have not answered before."""
-    server = known.storage.endpoint
-    if launcher_of(known.launcher).reach is not None or (known.storage.is_s3 and server in silent):
-        return None
-    if not known.storage.is_s3 and not os.path.isdir(known.storage.uri):
-        return None
-    began = time.monotonic()
-    try:
-        run = RunDir.newest(known.storage.with_patience(_PATIENCE_S), known.name)
-        return run, is_known(run)
-    except StorageError:  # the server does not answer, or refuses this user
-        if time.monotonic() - began >= _PATIENCE_S:
-            silent.add(server)
-        return None
-
-
-def _not_visible(known: KnownRun) -> RunRow:
-    text = f"{known.storage.uri} is not visible here; submitted from {known.host}"
+def _not_read(known: KnownRun) -> RunRow:
+    """The row of a run whose storage is on S3, in a cluster, or not visible here."""
+    text = f"`{command_on(known.uri, 'status')}` reads its state"
     return RunRow(known.name, "unknown", where=known.where, text=text, job_yaml=known.job)

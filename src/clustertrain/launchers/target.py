@@ -9,9 +9,8 @@ from typing import BinaryIO, Protocol
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
-from clustertrain.launchers.known_runs import KnownRun, by_name
+from clustertrain.launchers.known_runs import KnownRun, by_folder
 from clustertrain.launchers.scheduler.interface import Handle
-from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status import RunFiles, no_run
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import CommandLine, typed
@@ -29,7 +28,7 @@ class Target:
     """The run that a command names.
 
     Attributes:
-        text: the argument of the command: a job file, the folder of a run, or the name of a known run.
+        text: the argument of the command: a job file, or the folder of a run.
         job: the job of the job file; None if the text is not a job file.
         known: the newest start of the run by this user with this launcher; None if there is none.
         files: the files of the run in its storage; None if this machine does not see it there.
@@ -47,7 +46,7 @@ class Target:
     def command(self, start: str) -> CommandLine:
         """The command line of the run, as this command names it; `start` is the command that starts it."""
         command = typed(start, self.text, self.sets)
-        return command if self.known is None else by_name(command, self.known)
+        return command if self.known is None else by_folder(command, self.known)
 
     @property
     def submitted_job(self) -> SiteJob:
@@ -120,14 +119,3 @@ class Reach(Protocol):
 
     def argv_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
         """What runs a command where a rank runs, as `Scheduler.argv_on`."""
-
-    def found(self, job: SiteJob, job_file: str, echo: Echo) -> KnownRun | None:
-        """The run of a job that this user has not started, in the cluster that the job names; None if it is
-        not there.
-
-        Args:
-            echo: called with a note if the cluster could not be asked.
-        """
-
-    def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
-        """A row of `ls` for each of these runs, and notes."""

@@ -28,7 +28,7 @@ class CommandLine:
         job_file: its path as the user gave it; JOBFILE if this process does not know it.
         sets: the `--set` options, without credentials.
         program: the program as its user types it.
-        run: names the run in other commands where the job file does not: its folder, or its name.
+        run: names the run in other commands where the job file does not: its folder.
     """
 
     start: str = "run"
@@ -70,7 +70,7 @@ UNKNOWN = CommandLine()
 
 
 def command_on(target: str, command: str, *options: str, program: str = _KIT) -> str:
-    """A command on a job file, on a run by its name, or on the folder of a run; quoted for the shell."""
+    """A command on a job file, or on the folder of a run; quoted for the shell."""
     return f"{program} {command} {shlex.join([target, *options])}"
 
 

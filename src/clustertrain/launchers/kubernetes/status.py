@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.last_known import LastKnown
 from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View
 from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, named
-from clustertrain.launchers.scheduler.interface import Answer
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.run.command_line import command_on
 from clustertrain.units import time_text
 
 _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lost")
@@ -100,16 +97,6 @@ def status_of(view: View) -> StoredStatus:
         exit_code=stored.exit_code if standing.of_result else standing.exit_code,
         rows=tuple(status_rows(view)),
     )
-
-
-def known_row(known: KnownRun, answer: Answer) -> RunRow:
-    """The row of `ls` for a run, by the answer of its cluster."""
-    state, text = "unknown", ""
-    if (job := answer.jobs.get(known.name)) is not None:
-        state, text = job.meaning.state, job.native
-    elif answer.no_answer is None:
-        text = f"its RayJob is gone; `{command_on(known.uri, 'status')}` reads its storage"
-    return RunRow(known.name, state, where=known.cluster, text=text, job_yaml=known.job)
 
 
 def rows_in(kubectl: Kubectl) -> list[RunRow]:

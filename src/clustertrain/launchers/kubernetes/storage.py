@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +9,6 @@ from typing import BinaryIO
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.site import SiteJob
-from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.last_known import last_known
 from clustertrain.launchers.kubernetes.observed.pod_problems import (
@@ -23,15 +21,13 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
 from clustertrain.launchers.kubernetes.observed.state import Observed
-from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, observe_run, read_view
+from clustertrain.launchers.kubernetes.observed.view import observe_run, read_view
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, PodJob
-from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL, WORKER_CONTAINER
-from clustertrain.launchers.kubernetes.status import known_row, status_of
-from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of, named
-from clustertrain.launchers.launcher import known_run
+from clustertrain.launchers.kubernetes.render.pods import WORKER_CONTAINER
+from clustertrain.launchers.kubernetes.status import status_of
+from clustertrain.launchers.kubernetes.submit import named
 from clustertrain.launchers.scheduler.interface import Handle
-from clustertrain.launchers.target import Echo, NotThere, Target
-from clustertrain.observe.run_table import RunRow
+from clustertrain.launchers.target import NotThere, Target
 from clustertrain.observe.status_json import StoredStatus
 
 _WRITE_FILES = (["data", "fetch"], ["data", "evict"])
@@ -97,31 +93,6 @@ class KubernetesReach:
         terminal = ["--stdin", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
         where = name_of(pod), f"--container={WORKER_CONTAINER}"
         return Kubectl.of(job).argv("exec", *terminal, *where, "--", *command)
-
-    def found(self, job: SiteJob, job_file: str, echo: Echo) -> KnownRun | None:
-        if job.image is None or shutil.which("kubectl") is None:
-            return None  # it never ran there, or nothing can be asked
-        try:
-            rayjob = Kubectl.of(job).find(RAYJOBS, job.name)
-        except ClusterError as error:
-            echo(f"note: Kubernetes was not asked: {str(error).splitlines()[0]}")
-            return None
-        if rayjob is None or rayjob["metadata"].get("labels", {}).get(RUN_LABEL) != job.name:
-            return None
-        return known_run(SCHEDULER, job, job_file, handle_of(job, rayjob))
-
-    def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
-        rows: list[RunRow] = []
-        notes: list[str] = []
-        groups: dict[Kubectl, list[KnownRun]] = {}
-        for each in known:
-            groups.setdefault(Kubectl.of(each.submitted_job), []).append(each)
-        for kubectl, group in groups.items():
-            answer = SCHEDULER.states([named(each.name, kubectl) for each in group])
-            if answer.no_answer is not None:
-                notes.append(f"{group[0].cluster}: {answer.no_answer}")
-            rows += [known_row(each, answer) for each in group]
-        return rows, notes
 
 
 def _left(job: SiteJob, observed: Observed) -> str:

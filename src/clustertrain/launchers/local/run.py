@@ -12,7 +12,7 @@ from clustertrain.driver.fork.forked_check import start_check
 from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
-from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
+from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
 from clustertrain.launchers.one_host import driver_environment, ray_address, world_sizes_here
 from clustertrain.launchers.source_state import source_of
 from clustertrain.node.signals import handled_signals
@@ -102,7 +102,7 @@ def run_local(
                     environment,
                     _STATES_OF_SIGNALS,
                     screen,
-                    command=by_name(options.command, known),
+                    command=by_folder(options.command, known),
                     owns_process=owns_process,
                     early=early[0],
                     before=signals[0],
