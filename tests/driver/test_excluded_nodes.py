@@ -4,10 +4,9 @@ import pytest
 from test_failure_watch import fails
 
 from clustertrain.driver import elastic_cluster
-from clustertrain.driver.excluded_nodes import excluded_nodes, node_selector
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.trainer import FailureWatch
-from clustertrain.driver.world_size import RayNode
+from clustertrain.driver.world_size import OtherWorkers, RayNode, Workers
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay, LocalRay
 from clustertrain.run.attempt_ref import AttemptRef
@@ -30,57 +29,45 @@ def given_ray():
     return GivenRay("here", JOB.resources, Deadline(30.0, ""), 0.1)
 
 
-def watch_of(attempt, cluster=None, world_sizes=(2, 4, 6)):
-    return FailureWatch(AttemptRef.of(attempt), 9, cluster or given_ray(), world_sizes)
+def left_out(count, *nodes):
+    return Workers(count, frozenset(f"id-{node}" for node in nodes))
 
 
-def breaks(attempt, watch, restart, node):
-    """A start whose GPU broke on that node, and the line about the next one."""
-    fails(attempt, watch, restart, host=node, broken_node=f"id-{node}", retry_after_s=0.0)
+def breaks(attempt, workers, restart, node, *, cluster=None, world_sizes=(2, 4, 6)):
+    """A start with these workers whose GPU broke on that node: the line about the next one, and its
+    workers."""
+    watch = FailureWatch(AttemptRef.of(attempt), 9, cluster or given_ray(), world_sizes, workers)
+    try:
+        fails(attempt, watch, restart, host=node, broken_node=f"id-{node}", retry_after_s=0.0)
+    except OtherWorkers as others:
+        (workers,) = others.args
     events = [e for e in read_events(attempt.run, attempt.events_key) if e["kind"] == "restarting"]
-    return events[-1]["text"].splitlines()[-1]
+    return events[-1]["text"].splitlines()[-1], workers
 
 
-def selector_of(watch):
-    return watch.on_controller_start_worker_group(scaling_config=None, num_workers=2)
+LEAVES_OUT = "The next starts leave {} out: the other nodes have room for the workers."
+USES_AGAIN = "The next start uses {} again: the other nodes have no room for the workers."
 
 
 def test_the_next_starts_use_the_other_nodes_as_long_as_there_are_enough(attempt):
-    watch, cluster = watch_of(attempt), given_ray()
-    assert (selector_of(watch), cluster.world_size_now(attempt, (2, 4, 6))) == (None, 6)
-    line = breaks(attempt, watch, 0, "b")
-    assert line == "The next starts leave b out: the other nodes have room for the workers."
-    assert selector_of(watch) == {"ray.io/node-id": "!in(id-b)"}
-    assert cluster.world_size_now(attempt, (2, 4, 6)) == 4
-    breaks(attempt, watch, 1, "a")
-    assert selector_of(watch) == {"ray.io/node-id": "!in(id-a,id-b)"}
-    assert cluster.world_size_now(attempt, (2, 4, 6)) == 2
-    line = breaks(attempt, watch, 2, "c")
-    assert line == "The next start uses c again: the other nodes have no room for the workers."
-    assert excluded_nodes(attempt) == {"id-a", "id-b"}
-
-
-def test_a_later_watch_of_the_same_attempt_knows_them(attempt):
-    """The driver makes one for a larger group, which the left-out node does not make possible."""
-    breaks(attempt, watch_of(attempt), 0, "b")
-    assert selector_of(watch_of(attempt)) == {"ray.io/node-id": "!in(id-b)"}
-    assert given_ray().room(attempt) == 4
+    workers = given_ray().workers_now(attempt, (2, 4, 6))
+    assert workers == left_out(6)
+    line, workers = breaks(attempt, workers, 0, "b")
+    assert (line, workers) == (LEAVES_OUT.format("b"), left_out(4, "b"))
+    line, workers = breaks(attempt, workers, 1, "a")
+    assert (line, workers) == (LEAVES_OUT.format("a"), left_out(2, "a", "b"))
+    line, workers = breaks(attempt, workers, 2, "c")
+    assert (line, workers) == (USES_AGAIN.format("c"), left_out(2, "a", "b"))
+    assert given_ray().room(attempt) == 2
 
 
 def test_a_fixed_number_of_workers_that_needs_all_nodes_stays_on_them(attempt):
-    watch = watch_of(attempt, world_sizes=(6,))
-    assert breaks(attempt, watch, 0, "b").startswith("The next start uses b again: ")
-    assert selector_of(watch) is None
-    watch = watch_of(attempt, world_sizes=(4,))
-    assert breaks(attempt, watch, 1, "b").startswith("The next starts leave b out")
+    assert breaks(attempt, left_out(6), 0, "b", world_sizes=(6,)) == (USES_AGAIN.format("b"), left_out(6))
+    found = breaks(attempt, left_out(4), 1, "b", world_sizes=(4,))
+    assert found == (LEAVES_OUT.format("b"), left_out(4, "b"))
 
 
 def test_one_machine_is_used_again(attempt):
-    watch = watch_of(attempt, LocalRay("unused", JOB.resources, Deadline(1.0, "")), world_sizes=(1,))
-    assert breaks(attempt, watch, 0, "b") == (
-        "The next start uses b again: the other nodes have no room for the workers."
-    )
-
-
-def test_a_selector_of_nothing_is_none():
-    assert node_selector(()) is None
+    local = LocalRay("unused", JOB.resources, Deadline(1.0, ""))
+    found = breaks(attempt, Workers(1), 0, "b", cluster=local, world_sizes=(1,))
+    assert found == (USES_AGAIN.format("b"), Workers(1))

@@ -13,6 +13,7 @@ from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.result_of_fit import NothingStarted, of_error
 from clustertrain.driver.retry_policy import RetryBudget, StopRetrying
 from clustertrain.driver.trainer import FailureWatch
+from clustertrain.driver.world_size import Workers
 from clustertrain.errors import DataError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import LocalRay
@@ -49,7 +50,7 @@ def watch_of(attempt, retries):
     """A watch over workers on this machine, which wait for no node."""
     job = parse_job("name: a\nfunction: m:f\n", "job.yaml")
     cluster = LocalRay("unused", job.resources, Deadline(1.0, ""))
-    return FailureWatch(AttemptRef.of(attempt), retries, cluster, world_sizes=(1,))
+    return FailureWatch(AttemptRef.of(attempt), retries, cluster, world_sizes=(1,), workers=Workers(1))
 
 
 def fails(attempt, watch, restart, **fields):

@@ -201,7 +201,6 @@ def test_WORKER_PROCESS_SETUP_HOOK_ENV_VAR():  # noqa: N802
 
 def test_ControllerCallback():  # noqa: N802
     cls = ray_internals.ControllerCallback
-    assert {"scaling_config", "num_workers"} <= parameters(cls.on_controller_start_worker_group)
     assert "failure_decision" in parameters(cls.before_controller_execute_failure_decision)
 
 
@@ -229,20 +228,8 @@ def test_FailureDecision():  # noqa: N802
 def test_FixedScalingPolicy():  # noqa: N802
     """It asks an autoscaler for nodes in one method, and starts the coordinator in another."""
     policy = ray_internals.FixedScalingPolicy(ScalingConfig(num_workers=2))
-    assert policy.scaling_config._resources_per_worker_not_none == {"CPU": 1}
-    assert not missing(policy, "_get_num_workers_for_resource_request", "_maybe_send_resource_request")
+    assert not missing(policy, "_maybe_send_resource_request")
     assert parameters(policy.after_controller_start) == {"train_run_context"}
-    assert parameters(policy.make_decision_for_non_running_worker_group) == set()
-    assert len(parameters(policy.make_decision_for_running_worker_group)) == 2
-
-
-def test_NoopDecision():  # noqa: N802
-    assert ray_internals.NoopDecision() is not None
-
-
-def test_ResizeDecision():  # noqa: N802
-    decision = ray_internals.ResizeDecision(2, {"CPU": 1})
-    assert (decision.num_workers, decision.resources_per_worker) == (2, {"CPU": 1})
 
 
 def test_TrainController():  # noqa: N802

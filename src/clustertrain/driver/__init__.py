@@ -4,7 +4,6 @@ __main__.py      the program: job -> TorchTrainer.fit -> result.json
 claimed_attempt.py  the attempt, which may be claimed only while the driver prepares itself
 ray_cluster.py   the driver's interface to a Ray cluster; launchers/*/ray.py have the classes
 elastic_cluster.py  a Ray cluster whose nodes come and go
-excluded_nodes.py  nodes with a broken GPU, which the next starts do not use
 world_size.py    how many workers have room; why there are fewer or more
 ray_internals.py  Ray's private API: the one file that names it
 ray_node.py      starts Ray on this machine, within a deadline of the site
@@ -13,7 +12,6 @@ connection.py    connects to a Ray that runs
 deadline.py      ends the driver if a call to Ray does not return
 ray_watch.py     notices that Ray has ended or does not answer, and ends the driver
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
-scaling.py       the number of workers of each start of the group
 calls.py         the answers of the ranks to calls, with Ray and without
 group/           one start of the worker group: its steps; a group without Ray
 backend.py       Ray Train's hooks for the steps of a start

@@ -14,7 +14,7 @@ import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -24,7 +24,8 @@ from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
 from clustertrain.driver.ray_internals import end_by_sigterm
-from clustertrain.driver.result_of_fit import of_error, of_outcome
+from clustertrain.driver.result_of_fit import causes, of_error, of_outcome
+from clustertrain.driver.world_size import OtherWorkers, Workers
 from clustertrain.errors import (
     EXIT_DRIVER_FAILED,
     EXIT_RAY_ENDED,
@@ -46,6 +47,7 @@ from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
 
 _MARGIN_S = 10.0
+_NODE_ID = "ray.io/node-id"  # a label that each node of Ray has
 _SHUTDOWN_WITHIN_S = 60.0
 
 
@@ -168,10 +170,9 @@ def _fit(run: _Run) -> None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
     if os.environ.get(variables.CODE):  # else the workers work in the user's own folder
         copy_code(run.attempt.run, [*map(str, code_folders(run.job))], run.note)
-    while True:
-        (_trainer(run) if run.cluster.has_ray else _forked_trainer(run)).fit()
-        if not _ended_for_resize(run.attempt):
-            return
+    workers: Workers | None = run.cluster.workers_now(run.attempt, run.world_sizes)
+    while workers is not None:
+        workers = _trained(run, workers)
 
 
 def _set_environment(job: Job) -> None:
@@ -181,13 +182,27 @@ def _set_environment(job: Job) -> None:
         os.environ.setdefault(NCCL_HANG_DETECTOR, "1")
 
 
-def _ended_for_resize(attempt: Attempt) -> bool:
-    """Whether the workers saved and returned because more of them can continue (scaling.py)."""
+def _trained(run: _Run, workers: Workers) -> Workers | None:
+    """Train with these workers. Returns those that continue, or None at the end."""
+    trainer = _trainer(run, workers) if run.cluster.has_ray else _forked_trainer(run, workers)
+    try:
+        trainer.fit()
+    except Exception as error:
+        for each in causes(error):
+            if isinstance(each, OtherWorkers):
+                others: Workers = each.args[0]
+                return others
+        raise
+    return _next_larger(run.attempt, workers)
+
+
+def _next_larger(attempt: Attempt, workers: Workers) -> Workers | None:
+    """The workers that continue if these saved and returned because there is room for more, else None."""
     restart = attempt.newest_restart()
-    if restart is None or attempt.stop.read() is not None or not restart.resize.exists():
-        return False
-    outcome = restart.outcome.read()
-    return outcome is not None and not outcome.finished
+    request, outcome = (restart.resize.read(), restart.outcome.read()) if restart else (None, None)
+    if request is None or outcome is None or outcome.finished or attempt.stop.exists():
+        return None
+    return replace(workers, count=request.world_size)
 
 
 def _connect(run: _Run, imports: Future[None]) -> None:
@@ -205,12 +220,12 @@ def _connect(run: _Run, imports: Future[None]) -> None:
     EventLog(attempt.events).write("ray_started", seconds=seconds, address=address)
 
 
-def _group_start(run: _Run, policy: Any) -> Any:
+def _group_start(run: _Run, policy: Any, workers: Workers) -> Any:
     """What the starts have in common. `policy`: the class of the RetryPolicy."""
     from clustertrain.driver.group.start import GroupStart
 
     return GroupStart(
-        watch=policy(run.ref, run.job.failures.most_restarts, run.cluster, run.world_sizes),
+        watch=policy(run.ref, run.job.failures.most_restarts, run.cluster, run.world_sizes, workers),
         job_yaml=run.job_yaml,
         env=run.job.env,
         is_script=run.job.is_script,
@@ -220,15 +235,15 @@ def _group_start(run: _Run, policy: Any) -> Any:
     )
 
 
-def _forked_trainer(run: _Run) -> Any:
+def _forked_trainer(run: _Run, workers: Workers) -> Any:
     from clustertrain.driver.group.forked import ForkedTrainer
     from clustertrain.driver.retry_policy import RetryPolicy
 
     gpus = run.job.resources.gpus_per_worker
-    return ForkedTrainer(_group_start(run, RetryPolicy), run.world_sizes[-1], gpus)
+    return ForkedTrainer(_group_start(run, RetryPolicy, workers), workers.count, gpus)
 
 
-def _trainer(run: _Run) -> Any:
+def _trainer(run: _Run, workers: Workers) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.config import LoggingConfig
 
@@ -239,12 +254,13 @@ def _trainer(run: _Run) -> Any:
 
     job, recorded = run.job, parse_job(run.job_yaml, JOB_YAML)
     scaling = ScalingConfig(
-        num_workers=run.world_sizes[-1],
+        num_workers=workers.count,
         use_gpu=job.resources.gpus_per_worker > 0,
         resources_per_worker=worker_resources(job.resources, has_slots=run.cluster.has_worker_slots),
         placement_strategy="PACK",
+        label_selector={_NODE_ID: f"!in({','.join(sorted(workers.left_out))})"} if workers.left_out else None,
     )
-    start = _group_start(run, FailureWatch)
+    start = _group_start(run, FailureWatch, workers)
     variables_of_worker = {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **start_environment(recorded)}
     return KitTrainer(
         worker.train_loop_per_worker,
@@ -267,17 +283,7 @@ def _trainer(run: _Run) -> Any:
         ),
         outlives_run=run.cluster.outlives_run,
         start_deadline=StartDeadline(run.ref, job.failures.watchdog.first_step_s),
-        scaling_policy=_scaling_policy(run, scaling),
     )
-
-
-def _scaling_policy(run: _Run, scaling: Any) -> Any:
-    """Ray Train's policy for a cluster whose nodes come and go, or None for a fixed number of workers."""
-    from clustertrain.driver.scaling import ElasticPolicy
-
-    if not isinstance(run.cluster, ElasticCluster) or len(run.world_sizes) == 1:
-        return None
-    return ElasticPolicy(scaling, run.ref, run.cluster, run.world_sizes, grows=not run.job.is_script)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from clustertrain.driver.excluded_nodes import excluded_nodes
 from clustertrain.driver.ray_cluster import RayCluster, all_there
-from clustertrain.driver.world_size import RayNode, largest, room_on
+from clustertrain.driver.world_size import RayNode, Workers, largest, room_on
 from clustertrain.node.network import is_listening
 from clustertrain.run.folder import Attempt
 from clustertrain.run.streams.event_log import EventLog
@@ -18,13 +17,7 @@ _LOOK_EVERY_S = 1.0
 
 
 class ElasticCluster(RayCluster):
-    """A Ray cluster whose nodes come and go.
-
-    Attributes:
-        resize_after_s: how long missing nodes are waited for, and how long new ones must have been there.
-    """
-
-    resize_after_s: float
+    """A Ray cluster whose nodes come and go."""
 
     @property
     @abstractmethod
@@ -43,9 +36,10 @@ class ElasticCluster(RayCluster):
     def can_do_without(self, attempt: Attempt, node_id: str, world_sizes: Sequence[int]) -> bool:
         return self.room(attempt, without=node_id) >= world_sizes[0]
 
-    def world_size_now(self, attempt: Attempt, world_sizes: Sequence[int]) -> int:
+    def workers_now(self, attempt: Attempt, world_sizes: Sequence[int]) -> Workers:
         """The largest of these numbers for which there is room, otherwise the smallest."""
-        return largest(world_sizes, self.room(attempt)) or world_sizes[0]
+        count = largest(world_sizes, self.room(attempt)) or world_sizes[0]
+        return Workers(count, excluded_nodes(attempt))
 
     def has_room_in_time(
         self, attempt: Attempt, world_sizes: Sequence[int], what: str, timeout_s: float
@@ -80,6 +74,12 @@ class ElasticCluster(RayCluster):
                 f"; after {self.resize_after_s:g} s (failures.resize_after) at least {world_sizes[0]} start"
             )
         EventLog(attempt.events).write("note", text=text)
+
+
+def excluded_nodes(attempt: Attempt) -> frozenset[str]:
+    """Ray's ids of the nodes with a broken GPU, which the starts of this attempt leave out."""
+    failures = (restart.failure.read() for restart in attempt.restarts())
+    return frozenset(failure.broken_node for failure in failures if failure and failure.broken_node)
 
 
 def alive_nodes() -> list[RayNode]:

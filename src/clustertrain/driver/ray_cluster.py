@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from clustertrain.driver.world_size import Workers
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, RunStopped
 from clustertrain.job.launcher_plugins import part_of, plugin_of
 from clustertrain.job.model import Job
@@ -46,6 +47,7 @@ class RayCluster(ABC):
         outlives_run: Ray keeps running when the driver ends, so the driver releases its resources there.
         is_this_machine: all workers run on the driver's machine.
         has_ray: there is one. Without it the workers are forks on the driver's machine.
+        resize_after_s: how long missing nodes are waited for, and how long new ones must have been there.
         has_worker_slots: each node offers as many WORKER_SLOTs as it gets workers.
     """
 
@@ -54,6 +56,7 @@ class RayCluster(ABC):
     outlives_run: ClassVar[bool] = False
     is_this_machine: ClassVar[bool] = False
     has_ray: bool = True
+    resize_after_s: float = 0.0
     has_worker_slots: ClassVar[bool] = False
 
     def prepare(self) -> None:  # noqa: B027  most have nothing to prepare
@@ -92,6 +95,10 @@ class RayCluster(ABC):
 
         Returns at once if a lost node is not replaced during the run.
         """
+
+    def workers_now(self, attempt: Attempt, world_sizes: Sequence[int]) -> Workers:
+        """The workers that the next start has: as many as there is room for."""
+        return Workers(world_sizes[-1])
 
     def can_do_without(self, attempt: Attempt, node_id: str, world_sizes: Sequence[int]) -> bool:
         """Whether the nodes that the run has, without this one, have room for the workers."""

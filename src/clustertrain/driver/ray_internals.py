@@ -47,8 +47,6 @@ _MODULES = {
     "PlacementGroupCleanerCallback": "ray.train.v2._internal.callbacks.placement_group_callback",
     "FailureDecision": f"{_EXECUTION}.failure_handling",
     "FixedScalingPolicy": f"{_EXECUTION}.scaling_policy",
-    "NoopDecision": f"{_EXECUTION}.scaling_policy",
-    "ResizeDecision": f"{_EXECUTION}.scaling_policy",
     "TrainController": f"{_EXECUTION}.controller",
     "WorkerGroup": f"{_EXECUTION}.worker_group",
     "WorkerGroupStartupFailedError": "ray.train.v2._internal.exceptions",

@@ -7,8 +7,10 @@ without a new checkpoint.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,16 +18,19 @@ from clustertrain.driver.calls import NoAnswer
 from clustertrain.driver.cause.failures import Group
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.driver.result_of_fit import NothingStarted
-from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
+from clustertrain.driver.world_size import OtherWorkers, Workers
+from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped, StorageError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import committed_step, progress_of, shows_progress
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import is_of_script, job_of
-from clustertrain.run.records import Failure
+from clustertrain.run.records import Failure, ResizeRequest
 from clustertrain.run.retry_budget import RetryBudget
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.waiting import wait_until
+
+_LOOK_EVERY_S = 5.0  # for room for more workers
 
 
 class StopRetrying(ClusterTrainError):
@@ -49,15 +54,21 @@ class RetryPolicy:
     answer_s: float
 
     def __init__(
-        self, ref: AttemptRef, retries: int, cluster: RayCluster, world_sizes: Sequence[int]
+        self,
+        ref: AttemptRef,
+        retries: int,
+        cluster: RayCluster,
+        world_sizes: Sequence[int],
+        workers: Workers,
     ) -> None:
-        self.ref = ref
+        self.ref, self._workers = ref, workers
         self._retries = retries
         self._cluster, self._world_sizes = cluster, tuple(world_sizes)
         self._patience = RetryBudget.of(ref.open(), retries)
         self._group: Group | None = None
         self._last_handled = -1  # the newest restart whose failure was handled
         self._seen: set[tuple[str, int, str | None]] = set()
+        self._looked_s, self._room_since_s = -math.inf, math.inf
 
     def group_exists(self, worker_group: Any, restart: int, answer_s: float) -> None:
         """Note the limits of the workers, whose training has not begun.
@@ -100,6 +111,7 @@ class RetryPolicy:
             StopRetrying, NothingStarted: another start would not help.
             RunStopped: a stop was requested.
             ClusterError: there is no room for the workers.
+            OtherWorkers: there is room for fewer or more, or for others.
         """
         attempt = self.ref.open()
         failure = self._new_failure(attempt)
@@ -132,6 +144,30 @@ class RetryPolicy:
         if failure is not None and failure.retry_after_s:
             _wait(attempt, failure.retry_after_s)
         self._wait_for_workers(attempt, failure)
+        workers = self._cluster.workers_now(attempt, self._world_sizes)
+        if workers != self._workers:
+            raise OtherWorkers(workers)
+
+    def look_for_room(self) -> None:
+        """Ask the workers to save and return once there has been room for more of them for a while. A script
+        is not asked, because only it knows when it has saved."""
+        now, count = time.monotonic(), self._workers.count
+        if count == self._world_sizes[-1] or now - self._looked_s < _LOOK_EVERY_S:
+            return
+        self._looked_s = now
+        with suppress(StorageError):  # an unreachable storage delays the request, and never the training
+            attempt = self.ref.open()
+            attempt = attempt.run.with_patience(0).attempt(attempt.n)
+            possible = self._cluster.workers_now(attempt, self._world_sizes).count
+            self._room_since_s = min(self._room_since_s, now) if possible > count else math.inf
+            restart = attempt.newest_restart()
+            if now - self._room_since_s < self._cluster.resize_after_s or restart is None:
+                return
+            if not restart.resize.exists() and not is_of_script(attempt):
+                restart.resize.write(ResizeRequest(possible))
+                room = f"there is room for {possible} workers"
+                text = f"{room}: the present {count} will save, and {possible} continue"
+                EventLog(attempt.events).write("note", text=text)
 
     def _leave_out(self, attempt: Attempt, failure: Failure) -> str:
         if self._cluster.can_do_without(attempt, failure.broken_node, self._world_sizes):

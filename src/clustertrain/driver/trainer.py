@@ -24,7 +24,6 @@ from clustertrain import variables
 from clustertrain.driver.backend import end_group
 from clustertrain.driver.calls import NoAnswer
 from clustertrain.driver.deadline import calling_after, ending_after
-from clustertrain.driver.excluded_nodes import excluded_nodes, node_selector
 from clustertrain.driver.ray_internals import (
     ControllerCallback,
     DatasetsCallback,
@@ -96,11 +95,6 @@ class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # typ
 
     failed_start = WorkerGroupStartupFailedError
 
-    def on_controller_start_worker_group(
-        self, *, scaling_config: Any, num_workers: int
-    ) -> dict[str, str] | None:
-        return node_selector(excluded_nodes(self.ref.open()))
-
     def after_worker_group_start(self, worker_group: _Group) -> None:
         """Limit the one call of the start that follows: Ray Train has each rank begin its training."""
         worker_group.last_call.enter_context(
@@ -115,6 +109,8 @@ class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # typ
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         if worker_group_status.errors:
             self.has_failed(worker_group_status.errors)
+        else:
+            self.look_for_room()
 
     def before_controller_execute_failure_decision(self, failure_decision: FailureDecision) -> None:
         if failure_decision == FailureDecision.RETRY:
@@ -128,19 +124,10 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
 
     Args:
         outlives_run: as RayCluster's; the controller is an actor then.
-        scaling_policy: for a Ray that outlives the run, or None if the number of workers is fixed.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        outlives_run: bool,
-        start_deadline: StartDeadline,
-        scaling_policy: Any = None,
-        **fields: Any,
-    ) -> None:
+    def __init__(self, *args: Any, outlives_run: bool, start_deadline: StartDeadline, **fields: Any) -> None:
         super().__init__(*args, **fields)
-        self._scaling_policy = scaling_policy
         self._outlives_run = outlives_run
         self._start_deadline = start_deadline
 
@@ -154,8 +141,6 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
     def _initialize_and_run_controller(self, **fields: Any) -> Any:
         if self._outlives_run:
             control_with(_Controller)
-            if self._scaling_policy is not None:
-                fields["scaling_policy"] = self._scaling_policy
             return super()._initialize_and_run_controller(**fields)
         be_actor(_NoActor())
         controller = _Controller(**{**fields, "scaling_policy": _NodesAreThere(self.scaling_config)})

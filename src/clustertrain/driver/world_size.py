@@ -28,6 +28,19 @@ class RayNode:
     node_id: str = ""
 
 
+@dataclass(frozen=True)
+class Workers:
+    """The workers of a start of the group: how many, and Ray's ids of the nodes that have none."""
+
+    count: int
+    left_out: frozenset[str] = frozenset()
+
+
+class OtherWorkers(Exception):
+    """Raised into Ray Train's controller, which starts all groups of a call of `fit` with the same workers:
+    the next start has those of the argument."""
+
+
 def room_on(nodes: Iterable[RayNode], each: Mapping[str, float], own: Sequence[str] = ()) -> int:
     """The number of workers that the nodes have room for.
 

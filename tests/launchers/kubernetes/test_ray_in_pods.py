@@ -21,6 +21,7 @@ import json, ray, sys
 from clustertrain.errors import ClusterError, RunStopped
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.trainer import FailureWatch
+from clustertrain.driver.world_size import Workers
 from clustertrain.launchers.kubernetes.ray import PodRay
 from clustertrain.node.ray_settings import WORKER_SLOT
 from clustertrain.run.attempt_ref import AttemptRef
@@ -36,7 +37,7 @@ address = ray.get_runtime_context().gcs_address
 ray_in = lambda seconds: PodRay(address, Deadline(seconds, "kubernetes.start_deadline"), 0.0)
 ray_in(0.0).wait_for_workers(attempt, (1,))
 said = []
-watch = FailureWatch(ref, 3, ray_in(0.4), world_sizes=(2,))
+watch = FailureWatch(ref, 3, ray_in(0.4), world_sizes=(2,), workers=Workers(2))
 for wait in (
     lambda: ray_in(0.3).wait_for_workers(attempt, (2,)),
     lambda: watch.before_controller_execute_failure_decision(FailureDecision.RETRY),

@@ -1,20 +1,18 @@
 """The number of workers of each start of the group, with a clock and nodes of the test's own."""
 
-from types import SimpleNamespace
-
 import pytest
-from ray.train import ScalingConfig
-from ray.train.v2._internal.execution.scaling_policy import NoopDecision
+from test_failure_watch import fails
 
-from clustertrain.driver import elastic_cluster, scaling
-from clustertrain.driver.__main__ import _ended_for_resize
+from clustertrain.driver import elastic_cluster, retry_policy
+from clustertrain.driver.__main__ import _next_larger
 from clustertrain.driver.ray_cluster import Deadline
-from clustertrain.driver.world_size import RayNode
+from clustertrain.driver.trainer import FailureWatch
+from clustertrain.driver.world_size import OtherWorkers, RayNode, Workers
 from clustertrain.errors import ClusterError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.records import Outcome, ResumePoint, StopRequest
+from clustertrain.run.records import Outcome, ResizeRequest, ResumePoint, StopRequest
 from clustertrain.run.streams.events import read_events
 from sample_records import sample_restart_claim
 
@@ -43,22 +41,20 @@ def given_ray(resize_after_s=10.0, start_s=0.1):
     return GivenRay("here", job.resources, Deadline(start_s + resize_after_s, "of the job"), resize_after_s)
 
 
-class Policy:
-    def __init__(self, attempt, *, grows=True):
-        self.now = 100.0
-        resources = ScalingConfig(num_workers=8, use_gpu=True)
-        self.policy = scaling.ElasticPolicy(
-            resources, AttemptRef.of(attempt), given_ray(), (2, 4, 8), grows=grows, clock=lambda: self.now
-        )
-        self.policy._maybe_send_resource_request = lambda: None  # it needs Ray
+SIZES = (2, 4, 8)
 
-    def start(self):
-        return self.policy.make_decision_for_non_running_worker_group().num_workers
 
-    def poll(self, after_s, workers):
-        self.now += after_s
-        group = SimpleNamespace(num_workers=workers)
-        assert isinstance(self.policy.make_decision_for_running_worker_group(group, None), NoopDecision)
+class Watch:
+    """That of a start with so many workers, with a clock of the test's own."""
+
+    def __init__(self, attempt, monkeypatch, workers):
+        self._now_s = 100.0
+        monkeypatch.setattr(retry_policy.time, "monotonic", lambda: self._now_s)
+        self._watch = FailureWatch(AttemptRef.of(attempt), 9, given_ray(), SIZES, Workers(workers))
+
+    def look(self, after_s):
+        self._now_s += after_s
+        self._watch.look_for_room()
 
 
 def started(attempt, number, workers):
@@ -68,43 +64,53 @@ def started(attempt, number, workers):
     return restart
 
 
-def test_a_group_starts_with_the_largest_number_that_has_room(attempt, nodes):
-    policy = Policy(attempt)
-    assert policy.start() == 8
+def test_a_start_has_the_largest_number_that_has_room(attempt, nodes):
+    cluster = given_ray()
+    assert cluster.workers_now(attempt, SIZES) == Workers(8)
     nodes.alive = ["a"]
-    assert policy.start() == 4
+    assert cluster.workers_now(attempt, SIZES) == Workers(4)
     nodes.alive = []
-    assert policy.start() == 2, "Ray Train then waits for the smallest, and reports that it does not come"
+    assert cluster.workers_now(attempt, SIZES) == Workers(2), "Ray Train waits for the smallest"
 
 
-def test_a_group_grows_once_there_was_room_for_a_while(attempt, nodes):
+def test_a_failure_is_followed_by_a_start_with_fewer_workers_if_a_node_is_lost(attempt, nodes, monkeypatch):
+    monkeypatch.setattr(elastic_cluster, "_LOOK_EVERY_S", 0.05)
+    watch = FailureWatch(AttemptRef.of(attempt), 9, given_ray(0.1, 9.0), SIZES, Workers(8))
+    fails(attempt, watch, 0)  # all nodes are there: Ray Train starts the same group again
     nodes.alive = ["a"]
-    policy = Policy(attempt)
-    restart = started(attempt, 0, policy.start())
-    policy.poll(1, 4)
+    with pytest.raises(OtherWorkers) as others:
+        fails(attempt, watch, 1)
+    assert others.value.args == (Workers(4),)
+
+
+def test_a_group_grows_once_there_was_room_for_a_while(attempt, nodes, monkeypatch):
+    nodes.alive = ["a"]
+    watch = Watch(attempt, monkeypatch, 4)
+    restart = started(attempt, 0, 4)
+    watch.look(1)
     nodes.alive = ["a", "b"]
-    policy.poll(6, 4)
+    watch.look(6)
     nodes.alive = ["a"]  # it comes and goes
-    policy.poll(6, 4)
+    watch.look(6)
     nodes.alive = ["a", "b"]
-    policy.poll(6, 4)
-    policy.poll(6, 4)
+    watch.look(6)
+    watch.look(6)
     assert not restart.resize.exists()
-    policy.poll(6, 4)
+    watch.look(6)
     assert restart.resize.read().world_size == 8
-    policy.poll(6, 4)
+    watch.look(6)
     texts = [event["text"] for event in read_events(attempt.run, attempt.events_key)]
     assert texts == ["there is room for 8 workers: the present 4 will save, and 8 continue"]
 
 
 def test_an_unreachable_storage_delays_the_request_and_ends_nothing(attempt, nodes, monkeypatch):
-    policy = Policy(attempt)
+    watch = Watch(attempt, monkeypatch, 4)
     restart = started(attempt, 0, 4)
     with monkeypatch.context() as broken:
         broken.setattr(GivenRay, "room", raising(StorageError("S3 does not answer")))
-        policy.poll(20, 4)
-    policy.poll(6, 4)
-    policy.poll(12, 4)
+        watch.look(20)
+    watch.look(6)
+    watch.look(12)
     assert restart.resize.exists()
 
 
@@ -115,26 +121,28 @@ def raising(error):
     return raise_it
 
 
-def test_a_script_and_a_whole_group_do_not_grow(attempt, nodes):
-    for policy, workers in ((Policy(attempt, grows=False), 4), (Policy(attempt), 8)):
-        restart = started(attempt, 0, workers)
-        for _ in range(5):
-            policy.poll(10, workers)
-        assert not restart.resize.exists()
+@pytest.mark.parametrize(("of_script", "workers"), [(True, 4), (False, 8)])
+def test_a_script_and_a_whole_group_do_not_grow(attempt, nodes, monkeypatch, of_script, workers):
+    monkeypatch.setattr(retry_policy, "is_of_script", lambda attempt: of_script)
+    watch, restart = Watch(attempt, monkeypatch, workers), started(attempt, 0, workers)
+    for _ in range(5):
+        watch.look(10)
+    assert not restart.resize.exists()
 
 
 def test_only_workers_that_returned_for_a_larger_group_are_followed_by_another(attempt, nodes):
-    assert not _ended_for_resize(attempt)
+    before = Workers(4, frozenset({"id-c"}))
+    assert _next_larger(attempt, before) is None
     restart = started(attempt, 0, 4)
     restart.outcome.write(Outcome(False, 5))
-    assert not _ended_for_resize(attempt)
-    restart.resize.write(scaling.ResizeRequest(8))
-    assert _ended_for_resize(attempt)
+    assert _next_larger(attempt, before) is None
+    restart.resize.write(ResizeRequest(8))
+    assert _next_larger(attempt, before) == Workers(8, frozenset({"id-c"}))
     restart.outcome.write(Outcome(True, 9))
-    assert not _ended_for_resize(attempt), "nothing is left to train"
+    assert _next_larger(attempt, before) is None, "nothing is left to train"
     restart.outcome.write(Outcome(False, 5))
     attempt.stop.write(StopRequest("user"))
-    assert not _ended_for_resize(attempt)
+    assert _next_larger(attempt, before) is None
 
 
 def test_missing_nodes_are_waited_for_before_fewer_workers_start(attempt, nodes, monkeypatch):
