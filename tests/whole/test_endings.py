@@ -132,8 +132,6 @@ def test_a_run_goes_on_without_a_process_that_was_killed(make_run, victims):
     ledger = books_add_up(run)
     restarts_s = [loss.seconds for loss in ledger.losses() if loss.category == "restart"]
     assert len(restarts_s) == len(victims) and min(restarts_s) > 0.5, ledger.losses()
-    printed = run.run_dir.local_path(run.run_dir.prometheus_key).read_text()
-    assert f'clustertrain_run_ettr{{run="bereft",generation="1"}} {ledger.ettr:.6f}' in printed
     (repository,) = run.attempt.provenance.read().source.repositories
     assert repository.commit is not None or repository.note
 

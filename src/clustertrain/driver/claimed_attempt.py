@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from clustertrain.errors import EXIT_DRIVER_FAILED, ClusterTrainError
-from clustertrain.ledger.prometheus import metrics_written
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.folder import Attempt
@@ -59,14 +58,13 @@ class ClaimedAttempt:
         return self._attempt
 
     def end(self) -> None:
-        """End the heartbeat, and the ledger's metrics."""
+        """End the heartbeat."""
         self._at_end.close()
 
     def _begin(self, ref: AttemptRef) -> None:
         self._attempt = ref.open()
         self._is_there.set()
         self._at_end.enter_context(Heartbeat(self._attempt))
-        self._at_end.enter_context(metrics_written(self._attempt.run))
 
     def _wait_for_claim(self, folder: StartFolder) -> None:
         wait_until(folder.claimed.exists, math.inf, _POLL_S)

@@ -4,5 +4,4 @@ book.py            the categories, and what is booked
 of_run.py          the ledger of a run
 attempt_files.py   what the files of an attempt say about its time, on one clock
 start.py           one start of the worker group, and its bookings
-prometheus.py      the ledger as a text file for Prometheus
 """

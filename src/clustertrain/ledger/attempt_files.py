@@ -1,77 +1,77 @@
-"""What the files of an attempt say about its time, with the clock of rank 0's node set to that of the driver.
-
-A few files for each start of the workers, whatever the number of nodes: of the nodes' events only those of
-rank 0's node are read.
-"""
+"""What the files of an attempt say about its time, on the clock of the driver."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.errors import JobError, StorageError
 from clustertrain.record_file import RecordFile, T
 from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Claim, JobChanges, Outcome, Result, ResumePoint
 from clustertrain.run.streams.events import read_events
-from clustertrain.run.streams.history import clocks_ahead_s
+from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.run.streams.step_counter import counted_step
 
 Record = Mapping[str, Any]
 
 
-class Line(NamedTuple):
-    """What a line of the log says about the steps since the one before: the seconds of one of them, and how
-    long it waited for its batch. `step_s` is 0 if they were not measured."""
-
-    time: float
-    step: int
-    step_s: float
-    data_wait_s: float
+def of_kind(records: Sequence[Record], *kinds: str) -> list[Record]:
+    """The records of these kinds."""
+    return [each for each in records if each["kind"] in kinds]
 
 
-class Save(NamedTuple):
-    """When a save began, and how long the training waited for it."""
-
-    begins: float
-    blocking_s: float
-    reason: str
+def number(record: Record, name: str) -> float:
+    """A field that other programs may have written: 0 if it is no number."""
+    value = record.get(name)
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e12 else 0.0
 
 
 @dataclass(frozen=True)
 class Group:
-    """A start of the worker group; its times are on the clock of the driver.
+    """A start of the worker group.
 
     Attributes:
         plan: None if it was only counted as a failed start.
-        failure: the event `worker_died`, or `restarting` if the driver was killed.
-        reached: the last finished step.
-        evaluations: when they ended, ascending.
-        saves: ascending.
+        events: from its claim to that of the next start.
+        lines, evaluations: the metrics of its training, and of its evaluations.
     """
 
-    attempt: int
-    number: int
+    restart: Restart
     claimed: float
     plan: ResumePoint | None
     outcome: Outcome | None
-    started: Record | None
-    failure: Record | None
-    reached: int
-    lines: Sequence[Line]
-    evaluations: list[float]
-    saves: Sequence[Save]
-    staging_s: float
+    events: Sequence[Record]
+    lines: Sequence[Record]
+    evaluations: Sequence[Record]
+
+    @property
+    def started(self) -> Record | None:
+        return next(iter(of_kind(self.events, "group_started")), None)
+
+    @property
+    def failure(self) -> Record | None:
+        """The event `worker_died`, or `restarting` if the driver was killed."""
+        return next(iter(of_kind(self.events, "worker_died", "restarting")), None)
 
     @property
     def resumes(self) -> int:
         if self.plan is None:
             return 0
-        is_later = self.plan.of_script and (self.number > 0 or self.attempt > 1)
-        return self.lines[0].step - 1 if is_later and self.lines else self.plan.step
+        is_later = self.plan.of_script and (self.restart.number > 0 or self.restart.attempt.n > 1)
+        return self.lines[0]["step"] - 1 if is_later and self.lines else self.plan.step
+
+    @property
+    def reached(self) -> int:
+        """The last finished step: its failure names it, otherwise the counter of rank 0."""
+        counted = counted_step(self.restart) if self.failure is None else self.failure.get("step") or 0
+        planned = self.plan.step if self.plan is not None else 0
+        returned = (self.outcome.step or 0) if self.outcome is not None else 0
+        logged = (int(each["step"]) for each in (*self.lines, *self.evaluations))
+        return max(int(counted), planned, returned, *logged)
 
 
 @dataclass(frozen=True)
@@ -88,21 +88,10 @@ class AttemptFiles:
     of_script: bool
 
     @property
-    def saves_itself(self) -> bool:
-        """Whether it is a script: which of its steps are saved is not known."""
-        return any(group.plan is not None and group.plan.of_script for group in self.groups)
-
-    @property
     def end(self) -> str:
         """How it ended, as the cause of what follows."""
         how = f"ended as {self.result.state} ({self.result.cause})" if self.result else "left no result"
         return f"attempt {self.attempt.n} {how}"
-
-
-def number(record: Record, name: str) -> float:
-    """A field that other programs may have written: 0 if it is no number."""
-    value = record.get(name)
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e12 else 0.0
 
 
 def gpus_per_rank(groups: Sequence[Group]) -> int:
@@ -125,77 +114,34 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
             notes[str(error).splitlines()[0]] = None
             return None
 
-    def stream(key: str) -> list[dict[str, Any]]:
-        return read_events(attempt.run, key)
-
     if (claim := read(attempt.claim)) is None:
         return None
-    of_driver = (attempt.events, attempt.launcher_events, attempt.agent_events)
-    events = sorted((e for path in of_driver for e in stream(attempt.key_of(path))), key=lambda e: e["time"])
+    events = events_of_attempt(attempt)
     claims = [(each, one.time) for each in attempt.restarts() if (one := read(each.claim)) is not None]
-    plans = [read(restart.plan) for restart, _ in claims]
-    hosts = {plan.hosts[0] for plan in plans if plan is not None and plan.hosts}
-    of_nodes = [e for host in sorted(hosts) for e in stream(attempt.key_of(attempt.node_events(host)))]
     groups = []
-    ends = [*(time for _, time in claims[1:]), float("inf")]
-    for (restart, claimed), plan, until in zip(claims, plans, ends, strict=False):
+    for n, (restart, claimed) in enumerate(claims):
+        until = claims[n + 1][1] if n + 1 < len(claims) else math.inf
         own = [e for e in events if claimed <= e["time"] < until]
-        started = next((e for e in own if e["kind"] == "group_started"), None)
-        failure = next((e for e in own if e["kind"] in ("worker_died", "restarting")), None)
-        metrics = [e for e in stream(restart.metrics_key) if e["kind"] in ("train", "eval")]
-        ahead_s = number(started or {}, "clock_ahead_s")  # of rank 0's node
-        for host, by_s in clocks_ahead_s([started] if started is not None else []).items():
-            how = f"{abs(by_s):.0f} s {'ahead of' if by_s > 0 else 'behind'} the driver's"
-            notes[f"the clock of {host} was {how}; its times are corrected"] = None
-        outcome, counted = read(restart.outcome), _counted(restart, failure)
-        ended_at = (outcome.step or 0) if outcome is not None else 0
-        by_rank_0 = [(e["time"] - ahead_s, e) for e in of_nodes]
-        saves = (_save(time, e) for time, e in by_rank_0 if e["kind"] == "checkpoint" and _is_by(e, restart))
-        staged = [e for time, e in by_rank_0 if e["kind"] == "stage" and claimed <= time < until]
-        group = Group(
-            attempt.n,
-            restart.number,
-            claimed,
-            plan,
-            outcome and replace(outcome, train_ended=outcome.train_ended - ahead_s),
-            started,
-            failure,
-            max([plan.step if plan is not None else 0, counted, ended_at, *(e["step"] for e in metrics)]),
-            [_line(e, ahead_s) for e in metrics if e["kind"] == "train"],
-            sorted(e["time"] - ahead_s for e in metrics if e["kind"] == "eval"),
-            sorted(saves),
-            # Rank 0 fetches one data set after the other; each event has the seconds of its own.
-            sum({str(e.get("name")): number(e, "seconds") for e in staged}.values()),
-        )
-        groups.append(group)
+        ahead_s = number(next(iter(of_kind(own, "group_started")), {}), "clock_ahead_s")  # of rank 0's node
+        metrics = [{**e, "time": e["time"] - ahead_s} for e in read_events(attempt.run, restart.metrics_key)]
+        if (outcome := read(restart.outcome)) is not None:
+            outcome = replace(outcome, train_ended=outcome.train_ended - ahead_s)
+        of_training = of_kind(metrics, "train"), of_kind(metrics, "eval")
+        groups.append(Group(restart, claimed, read(restart.plan), outcome, own, *of_training))
     beat = read(attempt.heartbeat)
-    has_metrics = any(group.lines or group.evaluations for group in groups)
     signs = [claim.time, *(e["time"] for e in events), *(time for _, time in claims)]
-    signs += [line.time for group in groups[-1:] for line in group.lines[-1:]]
-    signs += [time for group in groups[-1:] for time in group.evaluations[-1:]]
+    signs += [e["time"] for each in groups[-1:] for e in (*each.lines[-1:], *each.evaluations[-1:])]
+    has_metrics = any(group.lines or group.evaluations for group in groups)
     return AttemptFiles(
         attempt,
         claim,
         read(attempt.result),
         read(attempt.changes),
-        next((e["time"] for e in events if e["kind"] == "ray_started"), None),
+        next((e["time"] for e in of_kind(events, "ray_started")), None),
         max([*signs, beat.time if beat is not None else 0.0]),
         groups,
         bool(groups) and not has_metrics and _is_of_script(attempt),
     )
-
-
-def _line(record: Record, ahead_s: float) -> Line:
-    data_wait_s = number(record, "data_wait_s")
-    step_s = data_wait_s + number(record, "compute_s") + number(record, "communication_s")
-    return Line(
-        record["time"] - ahead_s, record["step"], step_s if "compute_s" in record else 0.0, data_wait_s
-    )
-
-
-def _save(ended: float, event: Record) -> Save:
-    begins = ended - number(event, "write_s")
-    return Save(begins, number(event, "blocking_s"), str(event.get("reason") or "steps"))
 
 
 def _is_of_script(attempt: Attempt) -> bool:
@@ -203,13 +149,3 @@ def _is_of_script(attempt: Attempt) -> bool:
         return is_of_script(attempt)
     except (JobError, StorageError):  # of a later version, say: then its steps are not known either
         return True
-
-
-def _is_by(checkpoint: Record, restart: Restart) -> bool:
-    name = CheckpointName.parse(str(checkpoint.get("name")))
-    return name is not None and (name.attempt, name.restart) == (restart.attempt.n, restart.number)
-
-
-def _counted(restart: Restart, failure: Record | None) -> int:
-    """The last step that a start has finished: its failure names it, otherwise the counter of rank 0."""
-    return counted_step(restart) if failure is None else failure.get("step") or 0

@@ -11,36 +11,28 @@ from clustertrain.units import time_text
 
 
 class Category(NamedTuple):
-    """What the seconds of a category were used for.
-
-    Attributes:
-        productive: whether they brought the training forward.
-        goodput: the name in Google's ml-goodput-measurement; empty for time that it does not measure.
-    """
+    """What the seconds of a category were used for, and whether they brought the training forward."""
 
     meaning: str
-    productive: bool
-    goodput: str
+    productive: bool = False
 
 
-_WASTED, _RECOVERY = "WASTED_PROGRESS_FROM_DISRUPTION", "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"
 CATEGORIES = {
-    "steps": Category("training steps: forward, backward, exchange, update", True, "TOTAL"),
-    "evaluation": Category("evaluations", True, "TOTAL"),
-    "queue": Category("waiting in the queue of a scheduler", False, ""),
-    "start": Category("Ray, the processes of the workers, their process group", False, "TPU_INITIALIZATION"),
-    "staging": Category("fetching data sets", False, "TRAINING_PREP"),
-    "prepare": Category("building the model, opening the data, reading a checkpoint", False, "TRAINING_PREP"),
-    "compile": Category("what the first step took longer than the others", False, "PROGRAM_STARTUP"),
-    "data_wait": Category("steps that waited for their batch", False, "DATA_LOADING_SYNC"),
-    "save": Category("training that stood still for a save", False, "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME"),
-    "redone": Category("steps that an earlier start had finished", False, _WASTED),
-    "lost": Category("steps of which nothing is left: broken off, never saved, replaced", False, _WASTED),
-    "hang": Category("no progress until a watchdog ended it", False, _RECOVERY),
-    "restart": Category("from a failure to the workers of the next start", False, _RECOVERY),
-    "lost_node": Category("as restart, or as queue, after the loss of a node", False, _RECOVERY),
-    "idle": Category("between two attempts: nobody had started the run again", False, ""),
-    "end": Category("from the last save to the result", False, "OTHER"),
+    "steps": Category("training steps: forward, backward, exchange, update", productive=True),
+    "evaluation": Category("evaluations", productive=True),
+    "queue": Category("waiting in the queue of a scheduler"),
+    "start": Category("Ray, the processes of the workers, their process group"),
+    "staging": Category("fetching data sets"),
+    "prepare": Category("building the model, opening the data, reading a checkpoint, compiling"),
+    "data_wait": Category("steps that waited for their batch"),
+    "save": Category("training that stood still for a save"),
+    "redone": Category("steps that an earlier start had finished"),
+    "lost": Category("steps of which nothing is left: broken off, never saved, replaced"),
+    "hang": Category("no progress until a watchdog ended it"),
+    "restart": Category("from a failure to the workers of the next start"),
+    "lost_node": Category("as restart, or as queue, after the loss of a node"),
+    "idle": Category("between two attempts: nobody had started the run again"),
+    "end": Category("from the last save to the result"),
 }
 """The categories by their names, the productive ones first."""
 
@@ -91,11 +83,10 @@ class Ledger:
     """The books of a generation of a run.
 
     Attributes:
-        phases: without gaps, from the first submission or claim to the end of the run or now; before an
-            attempt with the clock set back, time is missing.
+        phases: without gaps, from the first submission or claim to the end of the run or now.
         device: "GPU" or "CPU": what a rank holds.
         devices_per_rank: 1 for a rank without GPUs.
-        notes: what could not be measured, and what was corrected.
+        notes: what could not be measured.
     """
 
     phases: tuple[Phase, ...]

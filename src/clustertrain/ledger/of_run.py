@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clustertrain.ledger.attempt_files import AttemptFiles, Group, gpus_per_rank, read_attempt
-from clustertrain.ledger.book import CATEGORIES, Booking, Ledger, Phase
-from clustertrain.ledger.start import Start, Stretch, booked, step_s
+from clustertrain.ledger.attempt_files import AttemptFiles, Group, gpus_per_rank, of_kind, read_attempt
+from clustertrain.ledger.book import CATEGORIES, Booking, Ledger, Phase, summed
+from clustertrain.ledger.start import Start, Stretch, step_s
 from clustertrain.run.claims import committed_step
 from clustertrain.run.folder import RunDir
 from clustertrain.run.job_diff import changed_nothing
@@ -31,12 +31,10 @@ def ledger_of(run: RunDir, *, alive: bool = False, now: float | None = None) -> 
     attempts = [found for each in run.attempts() if (found := read_attempt(each, notes)) is not None]
     books = _Books(notes, run.submissions())
     for before, files, later in zip([None, *attempts], attempts, [*attempts[1:], None], strict=False):
-        if before is not None and files.claim.time < before.claim.time:
-            books.clock_was_set_back(files)
         books.add_wait(before, files)
         is_alive = alive and later is None and files.result is None
         ends = files.result.ended_at if files.result is not None else now if is_alive else files.last_sign
-        if later is not None and later.claim.time >= files.claim.time:
+        if later is not None:
             ends = min(ends, later.claim.time)
         books.add_attempt(files, ends, is_alive=is_alive)
     last = attempts[-1] if attempts else None
@@ -56,6 +54,7 @@ class _Books:
         self._notes, self._submissions = notes, submissions
         self._usual_step_s: float | None = None
         self._reached, self._redone_for = 0, ""  # the last finished step of all starts; why it was lost
+        self._again = ("", "")  # category and cause of the next start of the workers
         self._booked_until: float | None = None  # even where an attempt has no phase
 
     def _end(self, default: float) -> float:
@@ -70,12 +69,6 @@ class _Books:
         """Time without ranks, from the end of the books, and not before `since`."""
         start = self._end(until) if since is None else max(since, self._end(since))
         self._add(Phase(start, until, 0, None, 0, tuple(Stretch(until - start).rest(category, cause))))
-
-    def clock_was_set_back(self, files: AttemptFiles) -> None:
-        """An attempt was claimed at an earlier time than the one before: its books begin with its claim."""
-        self._booked_until = None
-        n = files.attempt.n
-        self._notes[f"the clock was set back before attempt {n}: the time between is unknown"] = None
 
     def add_wait(self, before: AttemptFiles | None, files: AttemptFiles) -> None:
         """The time before an attempt: nobody had started it, then its job was in the queue."""
@@ -113,8 +106,6 @@ class _Books:
             self._lose(float("inf"), "the run started over with a changed job")
             self._reached = 0
         begins = max(claimed, self._end(claimed))
-        if begins > claimed + 1:
-            self._notes[f"attempt {n} was claimed before the one before it ended, or clocks differ"] = None
         if files.of_script:
             self._notes[_SCRIPT] = None
         bounds = _ascending([begins, *(group.claimed for group in groups)], max(begins, ends))
@@ -124,26 +115,13 @@ class _Books:
         workers.take("start", ready - begins, "Ray" if has_ray else "driver")
         held = tuple(workers.rest("start", "processes of the workers"))
         self._add(Phase(begins, bounds[1], n, None, files.claim.world_size, held))
-        again = ("start", "process group")
+        self._again = ("start", "process group")
         for group, later, until in zip(groups, [*groups[1:], None], bounds[2:], strict=False):
-            start = self._start(files, group, later, until, again, is_alive=is_alive)
-            ranks = (group.plan.world_size if group.plan is not None else None) or files.claim.world_size
-            held = booked(start, self._usual_step_s)
-            self._add(Phase(start.claimed, until, n, group.number, ranks, held))
-            self._usual_step_s = step_s(group.lines) or self._usual_step_s
-            self._reached = max(self._reached, group.reached)
-            self._redone_for, again = start.why, (start.after, start.why)
+            self._add_start(files, group, later, until, is_alive=is_alive)
 
-    def _start(
-        self,
-        files: AttemptFiles,
-        group: Group,
-        later: Group | None,
-        until: float,
-        again: tuple[str, str],
-        *,
-        is_alive: bool,
-    ) -> Start:
+    def _add_start(
+        self, files: AttemptFiles, group: Group, later: Group | None, until: float, *, is_alive: bool
+    ) -> None:
         failure, outcome = group.failure, group.outcome
         stops, why = outcome.train_ended if outcome is not None else until, files.end
         if failure is not None:
@@ -152,29 +130,27 @@ class _Books:
             why = "the driver was killed" if outcome is None else "a start with another number of workers"
         trains = group.started["time"] if group.started is not None else stops
         claimed, trains, stops, _ = _ascending([self._end(group.claimed), trains, stops], until)
-        has_failed = outcome is None and (failure is not None or later is not None or not is_alive)
-        return Start(
-            group,
-            claimed,
-            trains,
-            stops,
-            until,
-            again=again,
-            redoes_to=self._reached,
-            redone_for=self._redone_for,
-            failed=why if has_failed else "",
-            after="end" if later is None else "lost_node" if _lost_a_node(group, later) else "restart",
-            why=why,
-            of_script=files.of_script,
+        failed = outcome is None and (failure is not None or later is not None or not is_alive)
+        after = "end" if later is None else "lost_node" if _lost_a_node(group, later) else "restart"
+        self._usual_step_s = step_s(group.lines) or self._usual_step_s
+        start = Start(
+            group, trains, stops, self._usual_step_s, self._reached, self._redone_for, failed, after, why
         )
+        staged = {event.get("name"): event.get("seconds", 0.0) for event in of_kind(group.events, "stage")}
+        ready = Stretch(trains - claimed)
+        ready.take("staging", sum(staged.values()), "data sets")  # each event has those since its beginning
+        held = Stretch(stops - trains).rest("steps") if files.of_script else start.training()
+        booked = summed([*ready.rest(*self._again), *held, *Stretch(until - stops).rest(after, why)])
+        ranks = (group.plan.world_size if group.plan is not None else None) or files.claim.world_size
+        self._add(Phase(claimed, until, files.attempt.n, group.restart.number, ranks, booked))
+        self._reached = max(self._reached, group.reached)
+        self._redone_for, self._again = why, (after, why)
 
     def lose_unsaved(self, last: AttemptFiles) -> None:
         """Book the steps after the newest checkpoint as lost, if the run is over before its end."""
-        if (
-            last.saves_itself
-            or self._usual_step_s is None
-            or (last.result is not None and last.result.state == "done")
-        ):
+        saves_itself = any(group.plan is not None and group.plan.of_script for group in last.groups)
+        is_done = last.result is not None and last.result.state == "done"
+        if saves_itself or is_done or self._usual_step_s is None:
             return
         unsaved = self._reached - committed_step(last.attempt.run)
         self._lose(unsaved * self._usual_step_s, f"not saved: {last.end}")

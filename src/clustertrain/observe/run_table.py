@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.ledger.prometheus import Used, written_figures
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.event_lines import figures_text
@@ -19,7 +18,6 @@ from clustertrain.observe.tables import LEAST_WALL_S
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import trained_jobs
-from clustertrain.run.states import STATES
 from clustertrain.units import aligned
 
 _WIDEST = 60  # of a column: the reason of a failure may be a long line
@@ -132,30 +130,19 @@ def _unreadable(run: RunDir, error: JobError | StorageError) -> RunRow:
 def _row_of(status: Status) -> RunRow:
     figures = figures_text(status.result.metrics) if status.result else ""
     reason = status.result.text.partition("\n")[0] if status.result else ""
-    used = _used(status)
-    is_long = used.wall_s >= LEAST_WALL_S
+    ledger = status.ledger
+    is_long = ledger.wall_s >= LEAST_WALL_S
     return RunRow(
         status.run.name,
         status.state,
         step=status.step,
         attempt=status.attempt.n if status.attempt else None,
-        ettr=round(used.ettr, 3) if is_long and used.ettr is not None else None,
-        device_hours=round(used.device_hours, 3) if is_long else None,
+        ettr=round(ledger.ettr, 3) if is_long and ledger.ettr is not None else None,
+        device_hours=round(ledger.device_hours, 3) if is_long else None,
         where=status.where or "this machine",
         text=figures or status.standing.text or reason,
         run=status.run,
     )
-
-
-def _used(status: Status) -> Used:
-    """What the processes of the run have written last, and what its ledger says if that is out of date: a
-    ledger reads all that was logged."""
-    since = float("inf")
-    if status.result is not None:
-        since = status.result.ended_at
-    elif status.files.claim is not None and not STATES[status.state].final and status.state != "queued":
-        since = status.files.claim.time
-    return written_figures(status.run, since) or Used.of(status.ledger)
 
 
 _BEFORE = {"name": "NAME", "state": "STATE", "step": "STEP"}

@@ -169,11 +169,15 @@ def _last_figures(status: Status) -> list[Row]:
 
 
 def _used_rows(status: Status) -> list[Row]:
-    """The share of the time that was productive, and the device hours; the ledger has all categories."""
+    """The share of the time that was productive, the device hours, and the largest loss with its cause; the
+    report has all of them."""
     ledger = status.ledger
     if status.attempt is None or ledger.ettr is None or ledger.wall_s < LEAST_WALL_S:
         return []
-    return [("used", f"ettr {ledger.ettr:.2f}, {ledger.device_hours:.3g} {ledger.device}-hours")]
+    used = f"ettr {ledger.ettr:.2f}, {ledger.device_hours:.3g} {ledger.device}-hours"
+    for largest in ledger.losses()[:1]:
+        used += f"; most lost: {time_text(largest.seconds)} {largest.category}, {largest.cause}"
+    return [("used", used)]
 
 
 def _worker_rows(status: Status) -> list[Row]:

@@ -30,7 +30,6 @@
         checkpoints/<step>-<n>.<r>/   files, MANIFEST.json
         work/                     where the code of a submitted run works; work.json: what was copied there
         left.json                 the files that a run on one machine has left in the folder of its code
-        metrics.prom              the ledger for Prometheus, written again every few seconds
         tensorboard/              the curve, a file from each start of the worker group
         wandb/                    files of W&B, which names them itself
       data/                       data sets that are staged once for the whole cluster
@@ -308,8 +307,6 @@ class RunDir:
     left_files = _Record("left.json", records.LeftFiles)
     _submissions_key = _Key(_SUBMISSIONS)
     attempts_key = _Key("attempts")
-    prometheus_key = _Key("metrics.prom")
-    """The ledger in the text format of Prometheus."""
     tensorboard_key = _Key(_TENSORBOARD)
     """TensorBoard's files of all attempts, in one folder: `tensorboard --logdir` shows one curve."""
 

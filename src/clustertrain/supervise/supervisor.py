@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from clustertrain.errors import EXIT_STORAGE, ClusterTrainError, StorageError
-from clustertrain.ledger.prometheus import write_metrics
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import UNKNOWN, CommandLine
@@ -76,7 +75,6 @@ def supervise(
         if owns_process:
             kill_descendants()  # finds processes only if both guardians were killed
     result = write_result(attempt, result)
-    write_metrics(attempt.run, alive=False)
     if display is not None:
         display.update(is_last=True)
     if result.already_finished:

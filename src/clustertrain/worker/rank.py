@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import socket
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -46,6 +47,9 @@ from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.strike import Strike
 from clustertrain.worker.watchdog import Grace, WatchdogThread
 
+if TYPE_CHECKING:
+    from clustertrain.worker.loggers.ray_gauges import RayGauges
+
 
 class WorkerRun:
     """Implements training's Host, for functions and scripts as well."""
@@ -66,6 +70,7 @@ class WorkerRun:
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
         self._logged = Tail(self.attempt.run.on_this_node, restart.metrics_key)  # by a script
         self._curve = self._make_curve(job) if rank == 0 else None
+        self._gauges = self._make_gauges() if rank == 0 else None
         self._reached = Reached(restart.reached) if rank == 0 else None
         self._auto_save = self._make_auto_save(job) if rank == 0 and job.checkpoint.every == "auto" else None
         self._saver = self._make_saver(job)
@@ -93,6 +98,13 @@ class WorkerRun:
         resumed = CheckpointName.parse(self.plan.checkpoint or "")
         first_step = resumed.step + 1 if resumed is not None else 1
         return Curve(loggers_of(job), Subject(self.attempt, first_step, hyperparameters(job)), self.note)
+
+    def _make_gauges(self) -> RayGauges | None:
+        if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():
+            return None
+        from clustertrain.worker.loggers.ray_gauges import RayGauges
+
+        return RayGauges(self.attempt.run)
 
     def _make_auto_save(self, job: Job) -> AutoSave:
         nodes = math.ceil(self.world_size / int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -254,6 +266,8 @@ class WorkerRun:
         self.last_metrics = {k: float(v) for k, v in numbers.items()}
         if self._curve:
             self._curve.add(record["kind"], self.step, numbers)
+        if self._gauges and record["kind"] == "train":
+            self._gauges.take(record)
 
     def images(self, step: int, images: Mapping[str, torch.Tensor]) -> None:
         if self._curve:

@@ -6,4 +6,5 @@ logger.py       the interface of a logger, and what identifies the curve
 tensorboard.py  TensorBoard's files
 mlflow.py       a run of MLflow
 wandb.py        a run of Weights & Biases
+ray_gauges.py   loss, throughput and goodput as metrics of Ray, whatever `train.log` says
 """
