@@ -52,9 +52,7 @@ class StartOptions(TypedDict, total=False):
     fresh: bool
     no_check: bool
     takeover: bool
-    allow_world_size_change: bool
     accept_changes: bool
-    retry: bool
 
 
 class RunOptions(StartOptions, total=False):

@@ -57,9 +57,9 @@ def test_what_a_removed_folder_left_is_not_of_the_next_start(job, left):
     assert (attempt.n, attempt.result.read(), attempt.heartbeat.read()) == (2, None, None)
 
 
-def test_only_more_epochs_continue_a_finished_run(job):
+def test_more_epochs_continue_a_finished_run(job):
     finished(job())
-    _, result = begun(job(train={"epochs": 1, "batch_size": 8}))
+    _, result = begun(job(resources={"memory_per_worker": "1Gi"}))
     assert result.state == "done"
     _, attempt = begun(job(train={"epochs": 3, "batch_size": 8}))
     assert attempt.n == 2
@@ -75,9 +75,8 @@ def stopping(job, epochs=2, **early_stop):
 def test_a_run_that_ended_early_is_left_as_it_is_and_says_how_to_go_on(job):
     said = []
     run = finished(stopping(job, **EARLY), cause="early_stop", text="Early stopping at step 10: …\nraise it.")
-    for same in (EARLY, {**EARLY, "min_delta": 1}, {**EARLY, "patience": 2}, {"epochs": 9, **EARLY}):
-        _, result = begun(stopping(job, **same), said=said)
-        assert (result.state, result.cause) == ("done", "early_stop")
+    _, result = begun(stopping(job, **EARLY), said=said)
+    assert (result.state, result.cause) == ("done", "early_stop")
     assert [a.n for a in run.attempts()] == [1]
     assert "finished by early stopping" in said[0] and said[0].endswith("step 10: …\nraise it.")
 
@@ -109,8 +108,8 @@ def test_another_world_size_needs_consent(job, tmp_path):
     with pytest.raises(JobError) as caught:
         begun(job())
     assert "newest checkpoint" in str(caught.value)
-    assert "`clustertrain run JOBFILE --allow-world-size-change`" in str(caught.value)
-    _, attempt = begun(job(), Options(allow_world_size_change=True))
+    assert "`clustertrain run JOBFILE --accept-changes`" in str(caught.value)
+    _, attempt = begun(job(), Options(accept_changes=True))
     assert attempt.claim.read().world_size == 1
 
 

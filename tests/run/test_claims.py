@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from clustertrain.errors import ClusterTrainError
+from clustertrain.job.file import parse_job
 from clustertrain.node.processes import this_process
 from clustertrain.run.admission import check_progress
 from clustertrain.run.claims import Heartbeat, claim_attempt, committed_step, progress_of, who_runs
-from clustertrain.run.records import Beat, Result
+from clustertrain.run.records import Beat, Result, SchedulerStart
 from clustertrain.run.states import STATES
 from sample_records import FAR, sample_claim
 
@@ -97,11 +98,20 @@ def test_the_heartbeat_beats(run):
     assert json.loads((attempt.path / "heartbeat.json").read_text())["counter"] == 1
 
 
-def ends(run, state="failed", text="ValueError: no", **fields):
-    """An attempt that began now and ended so; without a state it vanished."""
-    attempt = claim_attempt(run, **fields)
+SLURM = SchedulerStart("slurm", "c", "7")
+
+
+def ends(run, state="failed", text="ValueError: no", allocation=SLURM):
+    """A start of the scheduler's job that began now and ended so; without a state it vanished."""
+    attempt = claim_attempt(run, allocation=allocation)
     if state:
         attempt.result.create(Result(state, STATES[state].causes[0], 1, text=text))
+
+
+def checked(run, attempts, job="task: m:T\ntrain: {epochs: 1, batch_size: 1}", allocation=SLURM):
+    """Check another start of the scheduler's job."""
+    parsed = parse_job(f"name: a\n{job}\nfailures: {{attempts: {attempts}}}\n", "job.yaml")
+    check_progress(run, parsed, allocation)
 
 
 def commits(run, step):
@@ -113,20 +123,20 @@ def test_attempts_without_a_new_checkpoint_are_ended(run):
     commits(run, 120)
     assert committed_step(run) == 120
     for text in ("ValueError: first", "ValueError: last"):
-        check_progress(run, 2)
+        checked(run, 2)
         ends(run, text=text)
     with pytest.raises(ClusterTrainError) as caught:
-        check_progress(run, 2)
+        checked(run, 2)
     assert str(caught.value).splitlines() == [
         "2 attempts in a row ended without a new committed step (all began at step 120). "
         "The last one reported:",
         "ValueError: last",
-        "Fix the cause; a job without a change needs `clustertrain run JOBFILE --retry`.",
+        "Fix the cause, and start the run again.",
     ]
     assert caught.value.exit_code == 1
-    check_progress(run, 3)
+    checked(run, 3)
     commits(run, 121)
-    check_progress(run, 2)
+    checked(run, 2)
 
 
 def test_files_of_a_script_may_be_a_link_to_itself_or_have_a_name_that_is_no_utf_8(run):
@@ -142,10 +152,10 @@ def test_a_checkpoint_between_failures_restarts_the_count(run):
     for step in (10, 20, 30):
         ends(run)
         commits(run, step)
-    check_progress(run, 1)
+    checked(run, 1)
     ends(run)
     with pytest.raises(ClusterTrainError, match="began at step 30"):
-        check_progress(run, 1)
+        checked(run, 1)
 
 
 @pytest.mark.parametrize("state", ["stopped", "cancelled"])
@@ -153,34 +163,40 @@ def test_what_the_user_ended_does_not_count(run, state):
     ends(run)
     for _ in range(5):
         ends(run, state)
-    check_progress(run, 2)
+    checked(run, 2)
     ends(run)
     with pytest.raises(ClusterTrainError, match="2 attempts in a row"):
-        check_progress(run, 2)
+        checked(run, 2)
 
 
 def test_attempts_that_vanished_count(run):
     ends(run, state=None)
     ends(run, "preempted", text="")
     with pytest.raises(ClusterTrainError, match="ended without a result"):
-        check_progress(run, 2)
+        checked(run, 2)
 
 
-def test_a_retry_restarts_the_count(run):
+@pytest.mark.parametrize(
+    "other", [None, replace(SLURM, job_id="8"), replace(SLURM, ray_cluster="b")], ids=str
+)
+def test_a_start_by_hand_is_not_refused_and_restarts_the_count(run, other):
+    """Also that of another job, and of a RayJob of the same name."""
     for _ in range(3):
         ends(run)
-    ends(run, retry=True)
-    check_progress(run, 2)
-    ends(run)
+    checked(run, 2, allocation=other)
+    ends(run, allocation=other)
+    checked(run, 1)
+    for _ in range(2):
+        ends(run)
     with pytest.raises(ClusterTrainError):
-        check_progress(run, 2)
+        checked(run, 2)
 
 
 def test_a_finished_run_that_is_continued_restarts_the_count(run):
     for _ in range(2):
         ends(run)
     ends(run, "done")
-    check_progress(run, 1)
+    checked(run, 1)
 
 
 def test_a_scripts_own_checkpoints_are_its_progress(run):
@@ -188,13 +204,13 @@ def test_a_scripts_own_checkpoints_are_its_progress(run):
     folder.mkdir(parents=True)
     ends(run)
     (folder / "mine.pt").write_bytes(b"first")
-    check_progress(run, 1)
+    checked(run, 1)
     ends(run)
     changed_nothing = r"visible progress of the script \(its checkpoint folder has not changed\)\."
     with pytest.raises(ClusterTrainError, match=changed_nothing):
-        check_progress(run, 1, of_script=True)
+        checked(run, 1, "script: t.py")
     (folder / ".mine.pt.tmp").write_bytes(b"begun")
     with pytest.raises(ClusterTrainError):
-        check_progress(run, 1)
+        checked(run, 1)
     (folder / "mine.pt").write_bytes(b"second, longer")
-    check_progress(run, 1)
+    checked(run, 1)

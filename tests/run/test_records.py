@@ -38,7 +38,7 @@ def files(run):
     """Every file of a run that holds a record, with one such record."""
     attempt, restart = run.attempt(1), run.attempt(1).restart(0)
     return [
-        (attempt.claim, sample_claim(allocation=START, files="f" * 64, retry=True)),
+        (attempt.claim, sample_claim(allocation=START, files="f" * 64)),
         (attempt.claim, sample_claim()),
         (attempt.changes, JobChanges(7, "00000007-1.0", (Change("args.lr", "0.1", "0.01"),))),
         (attempt.changes, JobChanges(None, None, ())),
@@ -91,7 +91,7 @@ def test_a_record_that_is_created_stays(run):
 
 OLD = {
     "claim": """{"host": "login/b1/pid:[4026531836]", "pid": 31, "pid_started_ticks": 551, "time": 1763832000,
-        "resumes": 40, "files": null, "world_size": 4, "launcher": "slurm", "retry": false, "allocation":
+        "resumes": 40, "files": null, "world_size": 4, "launcher": "slurm", "allocation":
         {"scheduler": "slurm", "cluster": null, "job_id": "12_3", "restart": 2, "nodes": ["n1", "n2"]}}""",
     "heartbeat": '{"host": "a/b/c", "pid": 31, "pid_started_ticks": 551, "time": 1763832002, "counter": 9}',
     "stop": '{"cause": "user", "time": 1763832003.5}',

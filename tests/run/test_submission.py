@@ -19,8 +19,9 @@ from clustertrain.run import snapshot
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Cancellation
-from clustertrain.run.snapshot import take_snapshot, unpack
+from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.submission import Submission, record, upload
+from clustertrain.staging.archive import extract
 from clustertrain.storage import Location
 from commands import ran
 
@@ -48,7 +49,7 @@ def unpacked(taken, tmp_path):
     """name → (bytes, may it be run) of what came out, folders with None."""
     folder = tmp_path / f"unpacked-{taken.digest}-{time.monotonic_ns()}"
     (tmp_path / "code.tar.gz").write_bytes(taken.code)
-    unpack(tmp_path / "code.tar.gz", folder)
+    extract(tmp_path / "code.tar.gz", folder)
     return {
         path.relative_to(folder).as_posix(): None
         if path.is_dir()
@@ -141,20 +142,16 @@ def test_a_pipe_is_left_out_and_not_opened(job, code, tmp_path):
     assert unpacked(take_snapshot(job()), tmp_path).keys() == {"train.py"}
 
 
-def test_too_much_is_refused_with_the_arithmetic(job, code, monkeypatch):
+def test_too_much_is_refused(job, code, monkeypatch):
     with (code / "weights.bin").open("wb") as file:
-        file.truncate(90_000_000)
-    (code / "big").mkdir()
-    with (code / "big" / "x").open("wb") as file:
-        file.truncate(20_000_000)
-    with pytest.raises(StorageError) as caught:
+        file.truncate(101_000_000)
+    with pytest.raises(StorageError, match="more than 100 MB or 20000 files and folders") as caught:
         take_snapshot(job())
-    text = str(caught.value)
-    assert "110.0 MB in 3 files, and 100 MB in 20000 files are allowed" in text
-    assert "The largest: weights.bin 90.0 MB, big 20.0 MB" in text
-    assert len(text.splitlines()) == 2
-    monkeypatch.setattr(snapshot, "MOST_FILES", 2)
-    with pytest.raises(StorageError, match="in over 3 files, and 100 MB in 2 files"):
+    assert str(caught.value).startswith(f"{code}: ")
+    (code / "weights.bin").unlink()
+    (code / "big").mkdir()
+    monkeypatch.setattr(snapshot, "MOST_FILES", 1)
+    with pytest.raises(StorageError, match="or 1 files and folders"):
         take_snapshot(job())
 
 
@@ -184,12 +181,6 @@ def test_several_folders_of_code(job, code, tmp_path):
     }
     with pytest.raises(JobError, match=r"none is not an existing folder"):
         take_snapshot(job(code=[str(code), "none"]))
-    (code / ".venv" / "lib").mkdir(parents=True)
-    with pytest.raises(JobError, match=r"lib lies in a folder that is not sent with the job"):
-        take_snapshot(job(code=[str(code), "code/.venv/lib"]))
-    (tmp_path / "lib" / "weights.bin").write_bytes(bytes(101_000_000))
-    with pytest.raises(StorageError, match=r"The largest: weights.bin 101\.0 MB"):
-        take_snapshot(made)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not read")
@@ -283,7 +274,7 @@ def test_a_node_finds_the_job_and_the_code(run, job, code, tmp_path):
     made = job()
     taken = take_snapshot(made)
     upload(run, taken)
-    submitted = submission_of(run, taken, retry=True, command=CommandLine("run", "a b.yaml", ("name=a",)))
+    submitted = submission_of(run, taken, takeover=True, command=CommandLine("run", "a b.yaml", ("name=a",)))
     text = submitted.to_text()
     assert text.isascii()
     assert text.isprintable()

@@ -182,14 +182,6 @@ def test_a_run_that_lives_here_is_refused(login):
     assert f"attempt 1, pid {os.getpid()}" in login.submit(code=3)
 
 
-def test_attempts_without_progress_are_refused_until_retry(login):
-    for _ in range(2):
-        run_of(login, state="failed", cause="error")
-    login.job(failures={"attempts": 2})
-    assert "without a new committed step" in login.submit(code=1)
-    job_id_of(login.submit("--retry"))
-
-
 def test_run_in_an_salloc_says_where_it_trains_and_what_to_type(login, cluster):
     """The code is wrong, so that nothing starts: the note comes before the check."""
     login.job(function="train:missing")

@@ -28,7 +28,7 @@ def test_killed_with_two_workers_and_continued_with_three(make_run, tmp_path, mo
     assert "rank 1" in output and "SIGKILL" in output
     run.job["resources"]["workers"] = 3
     run.job_file.write_text(yaml.safe_dump(run.job))
-    output = run.start("--allow-world-size-change").end(0)
+    output = run.start("--accept-changes").end(0)
     assert "resuming from checkpoint 00000004-1.0" in output
     assert "FSDP (full, 3 ranks): " in output
     shelf = run.run_dir.checkpoints

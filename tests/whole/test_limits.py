@@ -27,26 +27,19 @@ def test_a_worker_killed_by_its_cgroups_limit_is_named_and_not_restarted(make_ru
     assert "train.batch_size" in output
 
 
-# tests/driver/test_diagnosis.py has the message, tests/slurm/test_submit.py the starts without progress.
+# tests/driver/test_diagnosis.py has the message.
 @pytest.mark.nightly
-def test_too_many_open_files_and_then_no_start_without_progress(make_run):
+def test_too_many_open_files(make_run):
     run = make_run(
         "files",
         task="hungry:Hungry",
         args={"fault": "files", "rank": 0, "at_call": 5},
         train=TRAIN,
-        failures={"attempts": 2},
         **ONE_WORKER,
     )
-    for attempt in (1, 2):
-        output = run.start(within=["prlimit", "--nofile=2000:2000"]).end(1)
-        assert "too many open files; RLIMIT_NOFILE is 2000, and may be raised to 2000" in output
-        assert (run.attempt.n, run.result.cause, run.result.restarts) == (attempt, "limit", 0)
-    output = run.start().end(1)
-    assert "2 attempts in a row ended without a new committed step (all began at step 0)" in output
-    assert "RLIMIT_NOFILE is 2000" in output
-    assert "--retry" in output
-    assert run.attempt.n == 2
+    output = run.start(within=["prlimit", "--nofile=2000:2000"]).end(1)
+    assert "too many open files; RLIMIT_NOFILE is 2000, and may be raised to 2000" in output
+    assert (run.result.cause, run.result.restarts) == ("limit", 0)
 
 
 @pytest.mark.nightly  # tests/driver/test_diagnosis.py has what PyTorch prints

@@ -75,9 +75,7 @@ def names_run(
 def start_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of every start, by `run` and by `submit`."""
     for name, help_text in (
-        ("--retry", "Start although the last failures.attempts attempts made no progress."),
-        ("--accept-changes", "Resume although the job has changed since the checkpoint."),
-        ("--allow-world-size-change", "Resume with another number of workers."),
+        ("--accept-changes", "Resume although the job or the number of workers has changed."),
         ("--takeover", "Start although another start of this run appears to be active."),
         ("--fresh", "Start over; the old run is kept."),
         ("--no-check", "Start without the check of the code, which takes seconds."),

@@ -298,8 +298,8 @@ class Failures(Section):
     its checkpoint folder, only a number that is written here restarts it after the same error twice."""
 
     attempts: Count = 5
-    """Starts of the run in a row without a new checkpoint; the next start is refused, except with `--retry`.
-    Runs that you stopped do not count."""
+    """Starts of a scheduler's job in a row without a new checkpoint; the scheduler's next start of it is
+    refused. A start by hand begins the count anew. Runs that you stopped do not count."""
 
     mtbf_s: Seconds | None = Field(default=None, alias="mtbf")
     """For `checkpoint.every: auto`: the mean time between two failures of one node, such as `90d`; a job of 8

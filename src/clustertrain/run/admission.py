@@ -1,6 +1,6 @@
 """The checks before a start of a job, the same for every launcher, and the claim of its attempt.
 
-not running? ─▶ what changed in the job? ─▶ not finished? ─▶ did the last attempts make progress? ─▶ claim
+not running? ─▶ what changed in the job? ─▶ not finished? ─▶ did a requeued job make progress? ─▶ claim
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 from clustertrain.checkpoints.manifest import newest_manifest
 from clustertrain.errors import ClusterError, ClusterTrainError, JobError, StorageError
-from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.references import check_set
 from clustertrain.run.claims import allocation_of, claim_attempt, progress_of, who_runs
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.job_diff import changed_nothing, echo_changes, job_changes, standing_attempt
+from clustertrain.run.job_diff import echo_changes, job_changes, standing_attempt
 from clustertrain.run.provenance import record_provenance
 from clustertrain.run.recorded_job import last_job, record_job
 from clustertrain.run.records import JobChanges, Result, SchedulerStart, Source, StopRequest
@@ -46,9 +45,7 @@ class Options:
     no_check: bool = False
     no_ray: bool = False
     takeover: bool = False
-    allow_world_size_change: bool = False
     accept_changes: bool = False
-    retry: bool = False
     snapshot: str = ""
     after: tuple[str, ...] = ()
     source: Source | None = None
@@ -79,7 +76,7 @@ def claim_next_attempt(
             the scheduler is known to be over.
 
     Raises:
-        ClusterTrainError: the last attempts all ended without a new committed step.
+        ClusterTrainError: the last starts of the scheduler's job all ended without a new committed step.
         JobError: `env` refers to a variable that is not set; the job has changed since its checkpoint, or the
             world size has, without consent.
         ClusterError: another process runs it, or the resources suffice for too few workers.
@@ -103,6 +100,7 @@ def claim_next_attempt(
             if isinstance(found, Result):
                 return run, found
             changes = found
+    check_progress(run, job, allocation)
     while _lost_its_claim(run.attempt(number)):
         number += 1
     _check_spool(run)
@@ -117,7 +115,6 @@ def claim_next_attempt(
         number=number,
         world_size=world_size,
         launcher=allocation.scheduler if allocation is not None else "local",
-        retry=options.retry,
         allocation=allocation,
     )
     if changes is not None:
@@ -198,50 +195,25 @@ def continue_from(
     its identity, if there are any.
 
     Raises:
-        ClusterTrainError: the last attempts of this job all ended without a new committed step.
         JobError: it has changed, and its checkpoint needs consent or cannot be loaded; names the keys.
     """
     changes, old, last = None, last_job(run), standing_attempt(run)
     if old is not None:
         changes = job_changes(run, old, job, accepted=options.accept_changes, command=options.command)
         result = last.result.read() if last is not None else None
-        early = result is not None and result.cause == "early_stop"
-        trains_more = _is_more_patient(old, job) if early else _trains_more(old, job, changes)
-        if result is not None and result.state == "done" and not trains_more:
-            how, text = (" by early stopping", f"\n{result.text}") if early else ("", "")
+        is_done = result is not None and result.state == "done"
+        if result is not None and is_done and changes is None and job.train == old.train:
+            how, text = "", ""
+            if result.cause == "early_stop":
+                how, text = " by early stopping", f"\n{result.text}"
             echo(
                 f"{job.name} is already finished{how}; nothing was trained. "
                 f"To train from the start, use another name or `{options.command} --fresh`.{text}"
             )
             return result
-    if not options.retry and (old is None or not _is_edited(old, job)):
-        check_progress(run, job.failures.attempts, options.command, of_script=job.is_script)
     if changes is not None:
         echo_changes(changes, echo)
     return changes
-
-
-def _is_edited(old: Job, new: Job) -> bool:
-    """True if the job differs in more than `failures`."""
-    return dump_job(old.model_copy(update={"failures": new.failures})) != dump_job(new)
-
-
-def _trains_more(old: Job, new: Job, changes: JobChanges | None) -> bool:
-    """Whether a finished run has something left to train. How long a function or a script trains is known
-    only to its arguments; without a checkpoint any change starts over."""
-    if old.train is None or new.train is None or (changes is not None and changes.starts_over):
-        return changes is not None
-    more_epochs = (new.train.epochs or 0) > (old.train.epochs or 0)
-    more_steps = (new.train.steps or 0) > (old.train.steps or 0)
-    return more_epochs or more_steps
-
-
-def _is_more_patient(old: Job, new: Job) -> bool:
-    """Whether a run that ended by early stopping continues: more patience, another metric, or no rule."""
-    before, now = (job.train.early_stop if job.train else None for job in (old, new))
-    if before is None or now is None:
-        return now is None
-    return now.patience > before.patience or (now.metric, now.mode) != (before.metric, before.mode)
 
 
 def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -> None:
@@ -252,50 +224,50 @@ def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -
     """
     newest = newest_manifest(run.checkpoints)  # the driver reports those that are damaged
     before = newest.world_size if newest is not None else None
-    is_allowed = options.allow_world_size_change or len(job.world_sizes) > 1
+    is_allowed = options.accept_changes or len(job.world_sizes) > 1
     if before is not None and before != world_size and not is_allowed:
         raise JobError(
             f"resources.workers is {world_size}, but {before} workers wrote the newest checkpoint in "
             f"{run.uri}.\n"
             "With another number no sample is seen twice, but the weights differ from an uninterrupted run.\n"
             f"Set workers to {before}, or workers: [min, max], or allow it once: "
-            f"`{options.command} --allow-world-size-change`"
+            f"`{options.command} --accept-changes`"
         )
 
 
-def check_progress(
-    run: RunDir, attempts: int, command: CommandLine = UNKNOWN, *, of_script: bool = False
-) -> None:
-    """Refuse to start if the last `attempts` attempts (failures.attempts) each ended without a new committed
-    step: the next one would probably end in the same way.
+def check_progress(run: RunDir, job: Job, allocation: SchedulerStart | None) -> None:
+    """Refuse another start of a scheduler's job if its last starts, as many as failures.attempts, each ended
+    without a new committed step: the next one would probably end in the same way. A start by hand is wanted.
 
-    Attempts that a user ended do not count. An attempt that was claimed with `retry=True`, or whose job was
-    changed, restarts the count. The steps of a script are not known: a change in its checkpoint folder counts
-    as progress.
+    Attempts that a user ended do not count. The steps of a script are not known: a change in its checkpoint
+    folder counts as progress.
 
     Raises:
         ClusterTrainError: names the step, and the error of the last attempt.
     """
-    progress = progress_of(run)
-    in_a_row: list[Attempt] = []
-    for attempt in (each for each in reversed(run.attempts()) if not changed_nothing(each)):
-        claim, result = attempt.claim.read(), attempt.result.read()
-        state = result.state if result is not None else None
-        if claim is None or claim.progress != progress or state == "done":
-            break
-        if state not in ("stopped", "cancelled"):
-            in_a_row.append(attempt)
-        if claim.retry or attempt.changes.exists():
-            break
-    if len(in_a_row) < attempts:
+    if allocation is None:
         return
-    last = in_a_row[0].result.read()
-    message = (last.text if last is not None else "") or "it ended without a result"
+    progress = progress_of(run)
+    in_a_row: list[Result | None] = []
+    for attempt in reversed(run.attempts()):
+        claim, result = attempt.claim.read(), attempt.result.read()
+        if claim is None or claim.progress != progress or (result is not None and result.state == "done"):
+            break
+        earlier = claim.allocation
+        if earlier is None or not earlier.is_same_job(allocation):
+            break
+        if earlier.ray_cluster != allocation.ray_cluster:  # a RayJob of this name that was submitted before
+            break
+        if result is None or result.state not in ("stopped", "cancelled"):
+            in_a_row.append(result)
+    if len(in_a_row) < job.failures.attempts:
+        return
+    message = (in_a_row[0].text if in_a_row[0] is not None else "") or "it ended without a result"
     what = f"without a new committed step (all began at step {progress.resumes})"
-    if of_script:
+    if job.is_script:
         same = "on S3 it is unknown" if progress.files is None else "its checkpoint folder has not changed"
         what = f"without visible progress of the script ({same})"
     raise ClusterTrainError(
         f"{len(in_a_row)} attempts in a row ended {what}. The last one reported:\n{message}\n"
-        f"Fix the cause; a job without a change needs `{command} --retry`."
+        "Fix the cause, and start the run again."
     )

@@ -50,7 +50,6 @@ def claim_attempt(
     number: int | None = None,
     world_size: int = 1,
     launcher: str = "local",
-    retry: bool = False,
     allocation: SchedulerStart | None = None,
 ) -> Attempt:
     """The next attempt of a run, claimed for this process.
@@ -71,7 +70,6 @@ def claim_attempt(
         time=time.time(),
         world_size=world_size,
         launcher=launcher,
-        retry=retry,
         allocation=allocation,
     )
     if not attempt.claim.create(claim):

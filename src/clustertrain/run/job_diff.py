@@ -18,7 +18,6 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import JobChanges
 
-_MOST_LINES = 12
 _NAME_CHARACTERS = 43  # of at most 47, before the number of another run
 
 
@@ -47,14 +46,11 @@ def job_changes(
             f"Choose another name, or start over with `{command} --fresh`, which keeps the old run."
         )
     if not accepted and any(needs_consent(change, new) for change in keys):
-        has, whence = f"a checkpoint{_at(changes)}", " from the checkpoint"
-        if changes.of_script:
-            has, whence = "files in the checkpoint folder of its script", ""
         raise JobError(
-            f"{run.uri} has {has}, and the job has changed since:\n"
+            f"{run.uri} has a checkpoint{_at(changes)}, and the job has changed since:\n"
             f"{_lines(keys)}\n"
             f"To train the changed job as a new run beside it: `{run_beside(run, command)}`\n"
-            f"To continue{whence} with the changed job: `{command} --accept-changes`"
+            f"To continue from the checkpoint with the changed job: `{command} --accept-changes`"
         )
     return changes
 
@@ -95,10 +91,8 @@ def standing_attempt(run: RunDir, before: Attempt | None = None) -> Attempt | No
 
 def echo_changes(changes: JobChanges, echo: Callable[[str], None]) -> None:
     """Print the changes, a line for each key, and where the run continues."""
-    if changes.of_script and changes.starts_over:
-        echo("The job has changed. There is no file in the script's checkpoint folder; the script gets:")
-    elif changes.of_script:
-        echo("The job has changed. The script has files in its checkpoint folder, and gets:")
+    if changes.of_script:
+        echo("The job has changed. Its script gets:")
     elif changes.starts_over:
         echo("The job has changed. The run has no checkpoint yet and starts over:")
     else:
@@ -112,8 +106,7 @@ def _at(changes: JobChanges) -> str:
 
 
 def _lines(keys: list[Change]) -> str:
-    more = [f"  and {len(keys) - _MOST_LINES} more"] if len(keys) > _MOST_LINES else []
-    return "\n".join([*(f"  {change}" for change in keys[:_MOST_LINES]), *more])
+    return "\n".join(f"  {change}" for change in keys)
 
 
 def change_lines(run: RunDir) -> list[str]:

@@ -63,7 +63,6 @@ class Claim(Process):
         time: of the claim, in seconds since 1970.
         launcher: "local", "slurm" or "kubernetes".
         resumes, files: as in Progress, when the attempt was claimed.
-        retry: the user started it with --retry, although the attempts before it made no progress.
         allocation: the scheduler's start that made the attempt, None for a run on one machine.
     """
 
@@ -72,7 +71,6 @@ class Claim(Process):
     launcher: str
     resumes: int = 0
     files: str | None = None
-    retry: bool = False
     allocation: SchedulerStart | None = None
 
     @property

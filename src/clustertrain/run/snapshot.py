@@ -17,7 +17,6 @@ import re
 import stat
 import tarfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from clustertrain.job.model import Job
 from clustertrain.regular_file import read_file
 from clustertrain.run.records import CodeFile
 from clustertrain.run.run_address import run_names
-from clustertrain.staging.archive import extract, wrong_name
+from clustertrain.staging.archive import wrong_name
 from clustertrain.storage import Location, local_path, open_store
 from clustertrain.storage.posix import refused
 
@@ -83,8 +82,7 @@ def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot
 
     Raises:
         JobError: `code` is not a folder.
-        StorageError: the code cannot be read, is over 100 MB or 20,000 files, or has a name that no archive
-            may hold.
+        StorageError: the code cannot be read, is too large, or has a name that no archive may hold.
     """
     job_yaml = record_of(job).encode()
     packed = io.BytesIO()
@@ -135,18 +133,8 @@ def _is_job_file(entry: Entry) -> bool:
     return entry.name.endswith((".yaml", ".yml")) and _JOB_FILE.search(_read(entry.path)) is not None
 
 
-def unpack(archive: Path, into: Path) -> None:
-    """Unpack the code into a folder that does not exist yet.
-
-    Raises:
-        DataError: it is damaged, or not an archive of `take_snapshot`.
-        StorageError: it cannot be written.
-    """
-    extract(archive, into)
-
-
 def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[Entry]:
-    entries, total_bytes, files = [], 0, 0
+    entries, total_bytes = [], 0
     for entry in entries_of(job.code, left_out, ids_of_no_code(job)):
         if (wrong := wrong_name(entry.name)) is not None:
             raise StorageError(
@@ -155,17 +143,11 @@ def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[E
             )
         entries.append(entry)
         total_bytes += entry.size_bytes
-        files += not entry.is_folder
-        if files > MOST_FILES:  # stop the search: the folder may be a home folder
-            break
-    if total_bytes > MOST_BYTES or files > MOST_FILES:
-        raise _too_large(job, entries, total_bytes, files)
-    names = {entry.name for entry in entries}
-    for folder, place in zip(job.code, places(job.code), strict=True):
-        if not is_own(place) and place not in names:
-            raise JobError(
-                f"code: {folder} lies in a folder that is not sent with the job, such as a virtual "
-                "environment or a cache.\nMove it out of there, or install it where the job runs."
+        if total_bytes > MOST_BYTES or len(entries) > MOST_FILES:
+            raise StorageError(
+                f"{' and '.join(job.code)}: more than {MOST_BYTES // 10**6} MB or {MOST_FILES} files and "
+                "folders are not sent with a job.\nName data sets under `data`, move files that are not code "
+                "(`du -a | sort -n` lists the largest last), or name a smaller folder as `code`."
             )
     return entries
 
@@ -191,26 +173,6 @@ def entries_of(
         elif is_own(place):
             yield Entry(place, folder, is_folder=True)
             yield from _entries(folder, left_out, no_code, f"{place}/")
-
-
-def _too_large(job: Job, entries: list[Entry], total_bytes: int, files: int) -> StorageError:
-    shares: Counter[str] = Counter()
-    folders = [Path(folder) for folder in job.code]
-    for entry in entries:
-        folder = next((each for each in folders if each in entry.path.parents), entry.path)
-        shares["/".join(entry.path.relative_to(folder).parts[:1])] += entry.size_bytes
-    largest = ", ".join(f"{name} {_megabytes(size)}" for name, size in shares.most_common(3))
-    over = "over " if files > MOST_FILES else ""
-    return StorageError(
-        f"{' and '.join(job.code)} is too large to be sent with the job: {over}{_megabytes(total_bytes)} in "
-        f"{over}{files} files, and {MOST_BYTES // 10**6} MB in {MOST_FILES} files are allowed. "
-        f"The largest: {largest}.\n"
-        "Name data sets under `data`, move files that are not code, or name a smaller folder as `code`."
-    )
-
-
-def _megabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:.1f} MB"
 
 
 def _entries(

@@ -26,7 +26,8 @@ from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import job_at
 from clustertrain.run.records import SchedulerJob
-from clustertrain.run.snapshot import Snapshot, unpack
+from clustertrain.run.snapshot import Snapshot
+from clustertrain.staging.archive import extract
 from clustertrain.storage import Location, open_store
 from clustertrain.storage.posix import refused
 
@@ -39,10 +40,8 @@ class Submission:
     name: str
     generation: int
     digest: str
-    allow_world_size_change: bool = False
     takeover: bool = False
     accept_changes: bool = False
-    retry: bool = False
     command: CommandLine = UNKNOWN
 
     @classmethod
@@ -68,13 +67,12 @@ class Submission:
     def run(self) -> RunDir:
         return RunDir(open_store(self.location), self.name, self.generation)
 
-    def options(self, restart: int) -> Options:
-        """The options of a start after `restart` requeues. --retry is for the first one."""
+    @property
+    def options(self) -> Options:
+        """The options of its start."""
         return Options(
             takeover=self.takeover,
-            allow_world_size_change=self.allow_world_size_change,
             accept_changes=self.accept_changes,
-            retry=self.retry and not restart,
             snapshot=self.digest,
             command=replace(self.command, run=self.run.uri),
         )
@@ -98,14 +96,13 @@ class Submission:
             StorageError: the snapshot is missing or damaged, or the folder cannot be written.
         """
         key = self.run.snapshot_code_key(self.digest)
-        if self.run.store.size_or_none(key) is None:
+        if (packed := self.run.store.read_or_none(key)) is None:
             raise _not_there(self.run, key)
         try:
             with tempfile.NamedTemporaryFile(dir=folder.parent, suffix=".tar.gz") as archive:
-                for block in self.run.store.blocks(key):
-                    archive.write(block)
+                archive.write(packed)
                 archive.flush()
-                unpack(Path(archive.name), folder)
+                extract(Path(archive.name), folder)
         except OSError as error:
             raise refused(folder, "written", error) from error
 
@@ -117,10 +114,8 @@ def submission_of(run: RunDir, digest: str, options: Options) -> Submission:
         run.name,
         run.generation,
         digest,
-        allow_world_size_change=options.allow_world_size_change,
         takeover=options.takeover,
         accept_changes=options.accept_changes,
-        retry=options.retry,
         command=options.command.recorded(),
     )
 

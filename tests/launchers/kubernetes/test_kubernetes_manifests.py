@@ -262,8 +262,8 @@ def test_a_queue_is_a_label(make_job, queue, label):
 
 
 def test_options_of_the_start_reach_the_entrypoint(make_job):
-    entrypoint = spec_of(make_job(), Options(retry=True, fresh=True))["entrypoint"]
-    assert entrypoint == "python -m clustertrain.launchers.kubernetes.in_pod.entrypoint --fresh --retry"
+    entrypoint = spec_of(make_job(), Options(takeover=True, fresh=True))["entrypoint"]
+    assert entrypoint == "python -m clustertrain.launchers.kubernetes.in_pod.entrypoint --fresh --takeover"
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.submission import Submission, submission_of
 
 
-@pytest.mark.parametrize("option", ["takeover", "allow_world_size_change", "accept_changes", "retry"])
-@pytest.mark.parametrize("restart", [0, 1])
-def test_each_option_reaches_the_agent_and_retry_only_its_first_start(tmp_path, option, restart):
+@pytest.mark.parametrize("option", ["takeover", "accept_changes"])
+def test_each_option_reaches_the_agent(tmp_path, option):
     command = CommandLine("submit --to slurm", "/jobs/a job.yaml", ("name=a",))
     given = Options(**{option: True}, command=command)
     sent = submission_of(RunDir.newest(str(tmp_path), "digits"), "0" * 16, given).to_text()
-    read = Submission.from_text(sent).options(restart)
+    read = Submission.from_text(sent).options
     read = replace(read, command=replace(read.command, run=""))
-    assert asdict(read) == asdict(replace(given, retry=given.retry and not restart, snapshot="0" * 16))
+    assert asdict(read) == asdict(replace(given, snapshot="0" * 16))

@@ -20,7 +20,7 @@ from clustertrain.run.submission import Submission
 
 
 def read_start(
-    start: str, folder: Path, command: str, restart: int = 0, *, unpack: bool = True
+    start: str, folder: Path, command: str, *, unpack: bool = True
 ) -> tuple[Job, RunDir, Options, list[Path]]:
     """The job, its run, the options, and the folders of the code that was unpacked on this host; none if the
     folders of the job file are used.
@@ -29,7 +29,6 @@ def read_start(
         start: what the submission sent as text, or the path of the job file.
         folder: a private folder, in which the code is unpacked.
         command: what submits a job file by hand.
-        restart: how often the scheduler has started the job before.
         unpack: False if the nodes read the folders of the job file.
 
     Raises:
@@ -40,7 +39,7 @@ def read_start(
         run = RunDir.newest(job.storage.location, job.name)
         return job, run, Options(command=CommandLine(command, start, run=run.uri)), []
     submission = Submission.from_text(start)
-    job, options = submission.job(), submission.options(restart)
+    job, options = submission.job(), submission.options
     if not unpack:
         return job, submission.run, options, []
     submission.unpack_code(folder / "code")

@@ -85,8 +85,6 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
     job, run, options, code = read_start(arguments.start, folder, "submit", unpack=unpack)
     start = SchedulerStart(arguments.launcher, arguments.cluster, arguments.job_id, nodes=(host,))
     start = replace(start, restart=sum(is_same_start(each, start) for each in run.attempts()))
-    if start.restart:
-        options = replace(options, retry=False)
     if was_stopped_by_user(run, start):
         screen.echo(f"{run.name} was stopped by its user, and its job was restarted: nothing is started.")
         return None

@@ -46,7 +46,6 @@ def submit(
     """Check a job, store its snapshot, and send it. Returns None if its run is already finished.
 
     Raises:
-        ClusterTrainError: the last attempts all ended without a new committed step.
         JobError: the storage contains another job with this name, the job cannot run there, or the code is
             wrong.
         ClusterError: the scheduler's commands are not on PATH, it does not answer or refuses the job, or the
@@ -54,8 +53,6 @@ def submit(
         StorageError: the storage or the output folder cannot be written.
     """
     job, layout = scheduler.laid_out(given)
-    if job.world_sizes != given.world_sizes:  # the job file allows all of the given ones
-        options = replace(options, allow_world_size_change=True)
     if not scheduler.reads_storage:
         options = replace(options, source=source_of(job))
     plan = scheduler.plan(job, options)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from clustertrain.errors import ClusterTrainError
-from clustertrain.run.snapshot import unpack
+from clustertrain.staging.archive import extract
 
 
 def main(archive: str, into: str) -> int:
@@ -17,7 +17,7 @@ def main(archive: str, into: str) -> int:
     """
     shutil.rmtree(into, ignore_errors=True)
     try:
-        unpack(Path(archive), Path(into))
+        extract(Path(archive), Path(into))
     except ClusterTrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

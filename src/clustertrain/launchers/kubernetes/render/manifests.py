@@ -200,7 +200,7 @@ def ray_job(run: PodJob, config: str, options: Options) -> Manifest:
 
 
 # Options of a start, by which the entrypoint is rendered and reads its arguments: in_pod/entrypoint.py.
-START_OPTIONS = ("fresh", "takeover", "allow_world_size_change", "accept_changes", "retry")
+START_OPTIONS = ("fresh", "takeover", "accept_changes")
 
 
 def flag_of(option: str) -> str:

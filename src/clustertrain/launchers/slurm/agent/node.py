@@ -74,7 +74,7 @@ def read_start(argument: str, folder: Path) -> Start:
             the SLURM job is an element of an array.
     """
     record, node_rank = read_start_of_job()
-    job, run, options, code = read_start_of(argument, folder, "submit --to slurm", record.restart)
+    job, run, options, code = read_start_of(argument, folder, "submit --to slurm")
     check_no_array(job, options.command)
     return Start(job, run, options, record, node_rank, folder, code)
 
