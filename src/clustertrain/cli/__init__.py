@@ -10,6 +10,5 @@ grid.py         `--grid`: the points of a sweep
 explain.py      `clustertrain explain` and `clustertrain stacks`
 checkpoints.py  `clustertrain ckpt`: list, verify, export and request checkpoints
 report.py       `clustertrain report`
-json_reference.py  the tables and schemas of docs/json.md, from the classes that are printed
 data.py         `clustertrain data`: list, fetch and remove data sets
 """

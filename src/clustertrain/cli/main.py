@@ -160,16 +160,12 @@ def check(
     from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.target import silent
     from clustertrain.observe.as_json import as_json as json_of
-    from clustertrain.observe.save_cost import save_cost_line
     from clustertrain.run.command_line import typed
 
     job = load_job(Path(job_file), sets)
     echo = silent if as_json else note if defaults else click.echo
     command, elsewhere = typed("check", job_file, sets), to not in (None, "local")
     checked = check_code(job, echo, command=command, elsewhere=elsewhere, as_text=no_code)
-    if job.checkpoint.every == "auto":
-        checked.notes.append(save_cost_line(job))
-        echo(checked.notes[-1])
     advised = 0
     if to is not None:
         launcher = launcher_of(to)

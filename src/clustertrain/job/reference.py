@@ -18,7 +18,7 @@ from clustertrain.job.sections import Section
 from clustertrain.units import duration_text, size_value
 
 MARK = "## Reference\n"
-"""The heading that the tables follow in docs/job-file.md, and in docs/json.md."""
+"""The heading that the tables follow in docs/job-file.md."""
 
 
 def reference_markdown() -> str:

@@ -7,12 +7,10 @@ tables.py       the tables of `status` and the end of a run, and hints for the n
 run_table.py    the table of `ls`, as lines or as JSON
 columns.py      the columns of `ls --args` and `ls --metric`
 checkpoints.py  the checkpoints of a run, and the one that a user names
-save_cost.py    what saves and failures are expected to cost a run
 as_json.py      the output of every `--json`
 logs.py         `clustertrain logs`
 event_lines.py  the line of text for each event
-screen.py       the progress of a run: a bar on a terminal, lines elsewhere
-progress_region.py  the moving lines at the bottom of a terminal
+screen.py       the progress of a run: moving lines on a terminal, lines elsewhere
 display.py      what a supervisor shows: events, and the output of rank 0
 rank_output.py  what the user's code prints on rank 0, from its log as it grows
 terminal_text.py  the lines of a program's output, without what changes a terminal

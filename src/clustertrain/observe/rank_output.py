@@ -5,7 +5,6 @@ Rank 0 may run on another machine. If the storage is S3, its log then arrives in
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -32,7 +31,6 @@ class RankOutput:
         self._looked_at = float("-inf")
         self._printed = Printed()
         self._is_output = False
-        self._lost_peers = _AfterStop(self._attempt)
 
     def follow(self, records: Iterable[Record]) -> None:
         """Take the host of rank 0 from the events of the attempt."""
@@ -44,7 +42,7 @@ class RankOutput:
     def new(self) -> tuple[list[str], list[str]]:
         """The lines that were finished since the last call, and the one that may still change."""
         lines = list(self._of_output(self._printed.feed(self._new_bytes())))
-        if not self._is_output or self._lost_peers.is_hiding:
+        if not self._is_output:
             return lines, []
         return lines, [line for line in self._printed.open if own_line(line) is None]
 
@@ -74,48 +72,6 @@ class RankOutput:
     def _of_output(self, lines: Iterable[str]) -> Iterator[str]:
         for line in separated(lines):
             if (begins := own_line(line)) is not None:
-                self._is_output, self._lost_peers.is_hiding = begins, False
-            elif self._is_output and (shown := self._lost_peers.shown(line)) is not None:
-                yield shown
-
-
-_TORCH = re.compile(r"\[rank\d+\]:")  # before each line of an uncaught exception
-# It may follow a progress bar, which does not end its line.
-_TRACEBACK = re.compile(rf"(?P<torch>{_TORCH.pattern} ?)?Traceback \(most recent call last\):$")
-_BETWEEN = ("The above exception was the direct cause", "During handling of the above exception")
-# torch's own log, and the frames of its C++ code
-_NATIVE = re.compile(
-    r"^(?:\[rank\d+\]:)?(?:\[[IWEF]\d{4} \S+ .*\.cpp:\d+\]|frame #\d+: |Exception raised from )"
-)
-
-
-class _AfterStop:
-    """After a stop request a script may end with the traceback of a lost connection, because its peers have
-    ended first. That is not a failure, so it is only in the log. An error of its own is an event."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self._is_stopping = False
-        self._is_of_torch = False
-        self.is_hiding = False
-
-    def shown(self, line: str) -> str | None:
-        """The line without such a traceback, or None if it belongs to one."""
-        if (begin := _TRACEBACK.search(line)) is not None and self._stop_exists():
-            self.is_hiding, self._is_of_torch = True, begin["torch"] is not None
-            return line[: begin.start()].rstrip() or None
-        if self.is_hiding and self._is_of_torch:
-            self.is_hiding = _TORCH.match(line) is not None
-            return None if self.is_hiding else line
-        if self.is_hiding:
-            self.is_hiding = line.startswith(" ")  # the first other line is the exception itself
-            return None
-        if (line.startswith(_BETWEEN) or _NATIVE.match(line) is not None) and self._stop_exists():
-            return None
-        return line
-
-    def _stop_exists(self) -> bool:
-        if not self._is_stopping:
-            with suppress(StorageError):
-                self._is_stopping = self._attempt.stop.read() is not None
-        return self._is_stopping
+                self._is_output = begins
+            elif self._is_output:
+                yield line

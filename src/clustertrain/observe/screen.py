@@ -1,4 +1,4 @@
-"""The display of a run in progress: a bar on a terminal, plain lines elsewhere.
+"""The display of a run in progress: moving lines on a terminal, plain lines elsewhere.
 
 Both take the records of the streams; `line_of` decides for both which records become a line, and its text.
 Both take the output of rank 0 as well: lines that are finished, and the one that may still change; it moves
@@ -13,18 +13,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from clustertrain.observe.event_lines import Record, line_of
 from clustertrain.observe.terminal_text import escape_unencodable
-from clustertrain.units import time_text
+from clustertrain.units import size_text, time_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 PLAIN_PERIOD_S = 2.0  # between two lines of training metrics without a terminal
 UNFINISHED_PERIOD_S = 30.0  # the same for the state of a progress bar of the user's code
 
 
 def open_screen() -> Screen:
-    """A bar if stdout is a terminal, otherwise plain lines."""
+    """Moving lines if stdout is a terminal, otherwise plain ones."""
     return Bar() if sys.stdout.isatty() else Lines(sys.stdout)
 
 
@@ -109,69 +112,62 @@ class Lines(Screen):
 
 
 class Bar(Screen):
-    """A progress bar with loss, samples/s and the remaining time; events appear above it."""
+    """The same on a terminal. Below the lines move the unfinished one of the user's code, and one with the
+    progress of the run."""
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        from clustertrain.observe.progress_region import Region
+        from rich.live import Live
 
         super().__init__(self._print)
-        self._progress = Region(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
-            console=Console(highlight=False, emoji=False),  # `train.py:100: …` stays as it is
-            transient=True,
-            expand=True,
-        )
-        self._task = self._progress.add_task("starting", total=None, figures="")
+        console = Console(highlight=False, emoji=False)  # `train.py:100: …` stays as it is
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._own, self._unfinished = "starting", list[str]()
         self._has_figures = False
-        self._progress.start()
+        self._live.start()
+        self._draw()
+
+    @property
+    def moving(self) -> Text:
+        """The moving lines, which are cut at the edge of the terminal."""
+        from rich.text import Text
+
+        lines = "\n".join(filter(None, [*self._unfinished, self._own]))
+        return Text(lines, no_wrap=True, overflow="ellipsis")
+
+    def _draw(self) -> None:
+        with _lasting(sys.stdout):
+            self._live.update(self.moving, refresh=True)
 
     def _print(self, text: str) -> None:
         with _lasting(sys.stdout):
-            self._progress.console.print(text, markup=False)
+            self._live.console.print(text, markup=False)
 
     def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
-        self._progress.unfinished = unfinished
+        self._unfinished = [*unfinished]
+        if (lines or unfinished) and not self._has_figures:  # the code shows its progress itself
+            self._own = ""
+        self._draw()  # or an old state of the unfinished lines is drawn below the new
         if lines:
             with _lasting(sys.stdout):
-                self._progress.refresh()  # or an old state of the unfinished lines is drawn below the new
-                self._progress.console.out("\n".join(lines), highlight=False)
-        if (lines or unfinished) and not self._has_figures:  # the code shows its progress itself
-            self._progress.update(self._task, visible=False)
+                self._live.console.out("\n".join(lines), highlight=False)
 
     def show(self, records: Iterable[Record]) -> None:
         for record in records:
             kind = record["kind"]
             if kind == "stage" and "problem" not in record:
-                self._progress.update(
-                    self._task,
-                    description=f"data {record['name']}",
-                    completed=record.get("bytes") or 0,
-                    total=record.get("total_bytes"),
-                )
+                size = f"{size_text(record.get('bytes') or 0)} of {size_text(record.get('total_bytes') or 0)}"
+                self._own = f"data {record['name']}" + (f"  {size}" if record.get("total_bytes") else "")
             elif kind == "ray_started":
-                self._progress.update(self._task, description="starting the workers")
+                self._own = "starting the workers"
             elif kind == "group_started":
-                self._has_figures = False
-                self._progress.update(
-                    self._task, description="workers load the model", total=None, figures="", visible=True
-                )
+                self._own, self._has_figures = "workers load the model", False
             super().show([record])
+        self._draw()
 
     def _figures(self, record: Record) -> None:
-        step, figures = self._paced(record)
-        total = record.get("total_steps")
-        self._has_figures = True
-        self._progress.update(
-            self._task, description=step, completed=record["step"], total=total, figures=figures, visible=True
-        )
+        self._own, self._has_figures = "  ".join(filter(None, self._paced(record))), True
 
     def close(self) -> None:
         with _lasting(sys.stdout):
-            self._progress.stop()
+            self._live.stop()

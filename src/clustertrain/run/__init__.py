@@ -14,7 +14,7 @@ provenance.py    from what an attempt was started: code, packages, machine
 result.py        the result of an attempt
 retry_budget.py  the failures in a row after which a run ends
 best.py          the best checkpoint of a run
-save_interval.py  how often to save, and what saves and failures cost
+save_interval.py  how often to save
 submission.py    a job that is submitted to a scheduler, and how a node finds its snapshot
 snapshot.py      the code of a job at its submission
 working_folder.py  where the code of a submitted run works, and the files that code leaves beside itself

@@ -1,4 +1,4 @@
-"""How often to save, by Young and Daly, and what saves and failures cost a run. Pure arithmetic.
+"""How often to save, by Young and Daly. Pure arithmetic.
 
 J. W. Young: A first order approximation to the optimum checkpoint interval. CACM 17 (1974) 530.
 J. T. Daly: A higher order estimate of the optimum checkpoint interval for restart dumps. FGCS 22 (2006) 303.
@@ -6,18 +6,13 @@ J. T. Daly: A higher order estimate of the optimum checkpoint interval for resta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import exp, expm1, sqrt
+from math import sqrt
 
 from clustertrain.job.sections import Failures
-
-RESTART_S = 60.0
-"""The time from a failure to the next step, as long as the run has measured none."""
 
 _FIRST_SAVE_S = 300.0
 _GUESSED_STALL_S = 1.0
 _DAY_S = 86_400.0
-_MOST = 300.0  # failures in an interval or restart; beyond it nothing gets done, and exp overflows
 _NODE_MTBF_S = 1000 / 6.5 * _DAY_S
 """Meta's RSC-1 had 6.5 failures per 1,000 node-days, RSC-2 2.34 (Kokolis et al., arXiv 2410.21680, 2024)."""
 
@@ -43,36 +38,3 @@ def best_interval_s(stall_s: float, mtbf_s: float) -> float:
         return mtbf_s
     ratio = stall_s / (2 * mtbf_s)
     return sqrt(2 * stall_s * mtbf_s) * (1 + sqrt(ratio) / 3 + ratio / 9) - stall_s
-
-
-@dataclass(frozen=True)
-class SaveCost:
-    """What saves and failures cost a run, as parts of its time.
-
-    Attributes:
-        stall: the training waits for saves.
-        lost: steps that are done again, and restarts.
-    """
-
-    interval_s: float
-    stall: float
-    lost: float
-
-    @property
-    def text(self) -> str:
-        minutes = self.interval_s / 60
-        every = f"{minutes:.0f} min" if minutes >= 1.5 else f"{self.interval_s:.0f} s"
-        parts = f"{self.stall:.2%} stall + {self.lost:.2%} lost = {self.stall + self.lost:.2%}"
-        return f"save every {every}: {parts.replace('%', ' %')}"
-
-
-def cost(interval_s: float, stall_s: float, behind_s: float, restart_s: float, mtbf_s: float) -> SaveCost:
-    """The expected cost for failures at random times (Daly's equation 20).
-
-    Args:
-        behind_s: how long after its stall a save is complete. A failure before that loses the interval, too.
-    """
-    failures = min(_MOST, (interval_s + stall_s) / mtbf_s)
-    per_interval_s = mtbf_s * exp(min(_MOST, (restart_s + behind_s) / mtbf_s)) * expm1(failures)
-    stall = stall_s / per_interval_s
-    return SaveCost(interval_s, stall, 1 - stall - interval_s / per_interval_s)
