@@ -1,4 +1,4 @@
-"""The first difference of two runs, and the rules for its cause; what is read of a script's files."""
+"""The first difference of two runs; what is read of a script's files."""
 
 from dataclasses import replace
 
@@ -7,9 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from clustertrain.checkpoints.digests import of_files
-from clustertrain.drill.compare import Difference, differences, unseeded
+from clustertrain.drill.compare import differences
 from clustertrain.drill.left import Left, _read_lines
-from clustertrain.drill.report import Report
 
 STEPS = range(1, 7)
 RUN = Left(
@@ -54,10 +53,7 @@ def test_the_first_difference_is_that_of_the_earliest_step(other, where, what):
     assert (found[0].where, found[0].what) == (where, what)
 
 
-def test_a_generator_that_nothing_seeds_is_left_out():
-    other = with_state(**{"rng_of_ranks.0.torch": "uint8 [3] cc"})
-    assert unseeded(RUN, other) == {"rng_of_ranks.0.torch"}
-    assert differences(RUN, other, unseeded(RUN, other)) == ()
+def test_a_run_without_a_checkpoint_in_common_differs():
     assert differences(RUN, replace(RUN, states={}))[0].found == "missing"
 
 
@@ -72,19 +68,17 @@ def test_files_are_compared_by_their_tensors(tmp_path):
     assert one["last.pt"]["w"] == two["last.pt"]["w"] and one["last.pt"]["lr"] == "float 1.0"
     assert one["last.pt"].keys() == {"w", "lr"}
     assert one["model.safetensors"] != two["model.safetensors"]
-    assert one["odd.pt"] == two["odd.pt"] and "the whole file odd.pt" in one["odd.pt"]
+    assert one["odd.pt"] == two["odd.pt"] == {}
 
 
-def test_what_no_library_loads_is_compared_as_a_whole(tmp_path):
+def test_what_no_library_loads_has_nothing_to_compare(tmp_path):
     save_file({"w": torch.ones(100)}, tmp_path / "cut.safetensors")
     (tmp_path / "cut.safetensors").write_bytes((tmp_path / "cut.safetensors").read_bytes()[:-9])
     (tmp_path / "tokens.bin").write_bytes(b"0.")  # an opcode of pickle that finds nothing
     torch.save({"w": torch.eye(2).to_sparse()}, tmp_path / "sparse.pt")
     (tmp_path / "step=9.ckpt").mkdir()
     names = ("cut.safetensors", "sparse.pt", "tokens.bin")
-    assert {name: [*found] for name, found in of_files(tmp_path).items()} == {
-        name: [f"the whole file {name}"] for name in names
-    }
+    assert of_files(tmp_path) == {name: {} for name in names}
 
 
 def test_a_line_is_known_by_its_epoch_and_step(job):
@@ -95,7 +89,7 @@ def test_a_line_is_known_by_its_epoch_and_step(job):
         "{'loss': '1e-05', 'epoch': '0.5'}",
         "no number",
     ]
-    _read_lines(found, [*lines, "epoch 0 step 1: mean loss 0.4"], job())
+    _read_lines(found, [*lines, "epoch 0 step 1: mean loss 0.4"], job().drill.loss)
     assert found.lost_steps == 1
     assert [(key, each["loss"]) for key, each in found.curve.items()] == [
         ("epoch 0 step 1, loss", "0.4"),
@@ -103,13 +97,6 @@ def test_a_line_is_known_by_its_epoch_and_step(job):
         ("epoch 0.5, loss", "1e-05"),
     ]
     named = Left()
-    _read_lines(named, ["at 7: cost 3"], job(drill={"loss": r"at (?P<step>\d+): cost (\d+)"}))
+    pattern = r"at (?P<step>\d+): cost (?P<loss>\d+)"
+    _read_lines(named, ["at 7: cost 3"], job(drill={"loss": pattern}).drill.loss)
     assert named.curve == {"7, at": {"loss": "3"}}
-
-
-def test_what_differs_without_a_fault_is_named():
-    noise = Difference("curve", "step 2", "loss", "0.5", "0.4")
-    report = Report("sine", True, 1, 500, {"tensors": 3}, ("rng_of_ranks.1.python",), (noise,), (), ())
-    lines = [*report.lines()]
-    assert "not compared, because they differ without a fault: rng_of_ranks.1.python" in lines
-    assert "two runs without a fault differ as well, first at step 2: loss is 0.4, not 0.5" in lines

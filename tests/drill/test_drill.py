@@ -57,7 +57,6 @@ def test_a_schedule_of_its_own_is_named(drilled):
     resumed = int(stop["resumed"].split(",")[0].removeprefix("step "))
     # The optimizer's state has the rate of the first step; `on_step` sets the next one.
     assert (first["where"], first["what"]) == (f"step {resumed + 2}", "lr"), stop
-    assert report["without_fault"] == []
     assert {Path(each).name for each in report["kept"]} == {each.name for each in storage.iterdir()}
 
 
@@ -89,13 +88,6 @@ def test_a_script_that_does_not_resume_loses_all_its_steps(drilled):
 
 @pytest.mark.run
 @pytest.mark.nightly
-def test_a_generator_without_a_seed_is_named(drilled):
-    report, _ = drilled("--faults", "stop", code=1, task="drilled:Noisy", **TASK)
-    assert report["outcomes"][0]["differences"] and report["without_fault"]
-
-
-@pytest.mark.run
-@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(3))
 def test_every_fault_is_caused(drilled, seed):
     report, _ = drilled("--seed", str(seed), code=0, workers=2, folder=FAULTY, task="faulty:Faulty", **TASK)
@@ -118,7 +110,7 @@ def test_a_drill_with_a_wrong_option_does_nothing(tmp_path):
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     for options, said in {
         ("--faults", "rank,moon"): "'moon' is no fault",
-        ("--steps", "3"): "at least 2 × 3 = 6",
+        ("--steps", "3"): "3 is not in the range x>=6",
     }.items():
         drill = CliRunner().invoke(main, ["drill", str(tmp_path / "job.yaml"), *options])
         assert drill.exit_code == EXIT_JOB and said in drill.stderr
@@ -127,7 +119,7 @@ def test_a_drill_with_a_wrong_option_does_nothing(tmp_path):
 
 def test_the_runs_of_a_drill_have_names_however_long_that_of_the_job_is(tmp_path):
     (tmp_path / "job.yaml").write_text(f"{{name: {'a' * 47}, script: train.py}}")
-    plan = DrillPlan(str(tmp_path / "job.yaml"), (), "local", tuple(FAULTS), None, 0)
-    for trial_name in ("reference", "again", *FAULTS):
+    plan = DrillPlan(str(tmp_path / "job.yaml"), (), "local", tuple(FAULTS), 12, 0)
+    for trial_name in ("reference", *FAULTS):
         job = load_job(plan.job_file, plan.sets(trial_name))
         assert job.name.endswith(f"-drill-{trial_name}")

@@ -38,8 +38,8 @@ def of_checkpoints(shelf: Shelf) -> dict[str, Digests]:
 
 
 def of_files(folder: Path) -> dict[str, Digests]:
-    """The content of each checkpoint file of a script, by its path in the folder. Counters are left out: a
-    framework counts its own starts."""
+    """The content of each checkpoint file of a script, by its path in the folder; nothing of a file that
+    cannot be loaded. Counters are left out: a framework counts its own starts."""
     found = {}
     files = (path for path in folder.rglob("*") if path.suffix in {*_TORCH, ".safetensors"})
     for file in sorted(path for path in files if path.is_file()):  # Lightning's .ckpt may be a folder
@@ -54,7 +54,7 @@ def _of_file(file: Path) -> Digests:
     try:
         return dict(_leaves(_loaded(file), "model" if file.name == MODEL_FILE else ""))
     except Exception:  # noqa: BLE001  another program's file, perhaps cut by a kill, raises anything
-        return {f"the whole file {file.name}": _digest(file.read_bytes())}
+        return {}
 
 
 def _loaded(file: Path) -> Any:

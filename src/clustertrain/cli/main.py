@@ -306,7 +306,7 @@ def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: U
 @JOB_FILE
 @SETS
 @click.option("--to", type=click.Choice(launcher_names()), default="local", show_default=True, help="Where.")
-@click.option("--steps", type=int, help="Steps of each run of a task.  [default: 12]")
+@click.option("--steps", type=click.IntRange(6), default=12, show_default=True, help="Of each run of a task.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws the moments of the faults.")
 @click.option("--faults", default="rank,driver,stop,save", show_default=True, help="Those to cause.")
 @click.option("--keep", is_flag=True, help="Keep the runs even if all are exact.")
@@ -316,7 +316,7 @@ def drill(
     sets: tuple[str, ...],
     to: str,
     *,
-    steps: int | None,
+    steps: int,
     seed: int,
     faults: str,
     keep: bool,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clustertrain.drill.left import Left
@@ -31,31 +31,16 @@ class Difference:
         return f"{self.where}: {self.what} is {self.found}, not {self.expected}"
 
 
-def unseeded(one: Left, other: Left) -> set[str]:
-    """The random generators that differ between two runs without a fault, and the files that cannot be
-    loaded: they may contain paths and times."""
-    return {
-        path
-        for where, state in one.states.items()
-        for path, value in state.items()
-        if path.startswith(("rng", "the whole file"))
-        and other.states.get(where, {}).get(path, value) != value
-    }
-
-
-def differences(reference: Left, other: Left, ignored: Collection[str] = ()) -> tuple[Difference, ...]:
+def differences(reference: Left, other: Left) -> tuple[Difference, ...]:
     """The first difference in samples, curve and states, that of the earliest step first. A checkpoint that
     only one of the two wrote, such as that of a stop, is not compared."""
-    shared, states = (
-        {k: {p: v for p, v in one[k].items() if p not in ignored} for k in one if k in two}
-        for one, two in ((other.states, reference.states), (reference.states, other.states))
-    )
+    both = [where for where in reference.states if where in other.states]
     found = [
         *_first("samples", reference.samples, other.samples),
         *_first("curve", reference.curve, other.curve),
-        *_first("state", states, shared),
+        *_first("state", *({where: each.states[where] for where in both} for each in (reference, other))),
     ]
-    if not shared and reference.states:
+    if reference.states and not both:
         found.append(Difference("state", "at the end", "every checkpoint", "there", "missing"))
     return tuple(sorted(found, key=_step_of))
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.recorded_job import job_at
 from clustertrain.run.streams.history import AttemptFollower, events_of_attempt, host_of
@@ -16,6 +15,7 @@ from clustertrain.run.streams.streams import Tail
 
 _COMPARED = ("loss", "lr", "grad_norm", "loss_scale")
 _COUNTED = re.compile(r"(?i)(epoch|step|iteration|iter|batch)s?\W{0,4}(\d+(?:\.\d+)?)")
+_POSITION = ("time", "kind", "step", "epoch")
 
 
 @dataclass
@@ -48,17 +48,13 @@ def left_by(run: RunDir) -> Left:
     from clustertrain.checkpoints import digests
 
     job = job_at(run, run.job_key)
-    found, folder = Left(), run.store.local_folder(run.checkpoints.key)
-    records = sorted(
-        (each for attempt in run.attempts() for each in AttemptFollower(attempt).new(of_all=True)),
-        key=lambda each: each["time"],
-    )
-    _read_records(found, records)
+    found, folder, attempts = Left(), run.store.local_folder(run.checkpoints.key), run.attempts()
+    records = [each for attempt in attempts for each in AttemptFollower(attempt).new(of_all=True)]
+    _read_records(found, sorted(records, key=lambda each: each["time"]))
     if job is None or not job.is_script:
         found.states = digests.of_checkpoints(run.checkpoints)
         return found
-    for attempt in run.attempts():
-        _read_lines(found, _lines_of_rank_zero(attempt), job)
+    _read_lines(found, (line for each in attempts for line in _lines_of_rank_zero(each)), job.drill.loss)
     if folder is not None:
         found.states = digests.of_files(folder)
     found.resumed = "with its checkpoint files" if found.states else "from the start"
@@ -71,12 +67,12 @@ def _read_records(found: Left, records: Iterable[dict[str, Any]]) -> None:
     for record in records:
         kind, step = record["kind"], int(record.get("step") or 0)
         if kind == "samples":
-            passes = found.samples.setdefault(
-                f"epoch {record['epoch']}, step {step}, rank {record['rank']}", {}
-            )
+            where = f"epoch {record['epoch']}, step {step}, rank {record['rank']}"
+            passes = found.samples.setdefault(where, {})
             passes[f"the sample ids of pass {record['of_pass']}"] = record["ids"]
         elif kind in ("train", "eval"):
-            values = _compared(record) if kind == "train" else _evaluated(record)
+            names = _COMPARED if kind == "train" else [name for name in record if name not in _POSITION]
+            values = {name: repr(record[name]) for name in names if name in record}
             found.curve[f"step {step}" + ", evaluation" * (kind == "eval")] = values
             found.steps = max(found.steps, step)
             if struck_at is None:
@@ -91,15 +87,6 @@ def _read_records(found: Left, records: Iterable[dict[str, Any]]) -> None:
             found.lost_steps += record["redone_steps"]
 
 
-def _compared(record: dict[str, Any]) -> dict[str, str]:
-    return {key: repr(record[key]) for key in _COMPARED if key in record}
-
-
-def _evaluated(record: dict[str, Any]) -> dict[str, str]:
-    left_out = ("time", "kind", "step", "epoch")
-    return {key: repr(value) for key, value in record.items() if key not in left_out}
-
-
 def _lines_of_rank_zero(attempt: Attempt) -> Iterable[str]:
     hosts = (host for event in events_of_attempt(attempt) if (host := host_of(event, 0)) is not None)
     for host in dict.fromkeys(hosts):
@@ -107,19 +94,13 @@ def _lines_of_rank_zero(attempt: Attempt) -> Iterable[str]:
             yield from line.decode(errors="replace").replace("\r", "\n").splitlines()
 
 
-def _read_lines(found: Left, lines: Iterable[str], job: Job) -> None:
+def _read_lines(found: Left, lines: Iterable[str], loss: str) -> None:
     """The losses that a script printed. A line is known by its epoch, step and batch, as far as it has them;
     otherwise by its number."""
-    pattern = re.compile(job.drill.loss)
-    named = pattern.groupindex
-    unnamed = (number for number in range(1, pattern.groups + 1) if number not in named.values())
-    group = named.get("loss") or next(unnamed)
-    for line in lines:
-        if (match := pattern.search(line)) is None:
-            continue
-        counted = match["step"] if "step" in named else " ".join(map(" ".join, _COUNTED.findall(line)))
-        word = re.match(r"\w*", line[match.start() : match.start(group)])
-        key = f"{counted or len(found.curve) + 1}, {word[0] if word else ''}".lower().rstrip(", ")
+    for match in filter(None, map(re.compile(loss).search, lines)):
+        counted = match.groupdict().get("step") or " ".join(map(" ".join, _COUNTED.findall(match.string)))
+        word = re.split(r"\W", match[0], maxsplit=1)[0]
+        key = f"{counted or len(found.curve) + 1}, {word}".lower()
         found.lost_steps += key in found.curve
-        found.curve[key] = {"loss": match[group]}
+        found.curve[key] = {"loss": match["loss"]}
         found.steps = len(found.curve)

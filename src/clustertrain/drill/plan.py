@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +17,7 @@ FAULTS = {
     "stop": "stop and start",
     "save": "SIGKILL in a save",
 }
-DEFAULT_STEPS = 12
+NO_FAULT = "{kind: none}"
 _SAVES = 3  # of a run; the last one at its end
 
 
@@ -40,7 +39,7 @@ class DrillPlan:
 
     Attributes:
         faults: those to cause, one in each run.
-        wanted_steps: of each run of a task; None for the default.
+        steps: of each run of a task.
         seed: draws the moments of the faults.
     """
 
@@ -48,41 +47,21 @@ class DrillPlan:
     given: tuple[str, ...]
     to: str
     faults: tuple[str, ...]
-    wanted_steps: int | None
+    steps: int
     seed: int
 
     @cached_property
     def job(self) -> Job:
         return load_job(self.job_file, self.given)
 
-    @cached_property
-    def steps(self) -> int | None:
-        """Of a task; None if only the code itself knows them.
-
-        Raises:
-            JobError: they are too few, or given for a loop that is not the kit's.
-        """
-        wanted = self.wanted_steps
-        if self.job.train is None and wanted is not None:
-            raise JobError(
-                f"--steps {wanted}: only the {self.job.entry_point} itself knows its steps.\n"
-                "Shorten it by its arguments: --set args=…"
-            )
-        if wanted is not None and wanted < 2 * _SAVES:
-            raise JobError(
-                f"--steps {wanted} are too few for {_SAVES} checkpoints with steps between them.\n"
-                f"Give at least 2 × {_SAVES} = {2 * _SAVES}."
-            )
-        return (wanted or DEFAULT_STEPS) if self.job.train is not None else None
-
     @property
     def save_every(self) -> int:
-        if self.steps is not None:
+        if self.job.train is not None:
             return self.steps // _SAVES
         every = self.job.checkpoint.every
         return (every.steps if every != "auto" else None) or 10
 
-    def sets(self, trial: str, fault: str = "{kind: none}") -> tuple[str, ...]:
+    def sets(self, trial: str, fault: str = NO_FAULT) -> tuple[str, ...]:
         """The `--set` options of a run. Epochs are cut, so that one ends between two saves."""
         given = [f"name={self.job.name[:31]}-drill-{trial}", f"drill.fault={fault}", "failures.retries=3"]
         if not self.job.is_script:
@@ -100,16 +79,12 @@ class DrillPlan:
         draw = random.Random(f"{self.seed} {kind}")
         rank = 0 if self.job.is_script or kind == "save" else draw.randrange(self.job.resources.min_workers)
         last, every = reference.steps, self.save_every
+        steps = range(2 * every, last, every) if kind == "save" else range(every + 1, last - 1)
         if self.job.is_script:
-            steps: Sequence[int] = range(max(1, last // 3), max(2, last * 2 // 3 + 1))
-        elif kind == "save":
-            steps = range(2 * every, last, every)
-        else:
-            steps = range(every + 1, last - 1)
-        if not steps or not last:
-            what = f"{last} losses" if self.job.is_script else f"{last} steps, a checkpoint every {every}"
+            steps = range(max(1, last // 3), last * 2 // 3 + 1)
+        if not steps:
             raise JobError(
-                f"The run without a fault has {what}: there is no moment for {kind!r}.\n"
-                "Train longer; for a script, let drill.loss match the lines with its losses."
+                f"The run without a fault has {last} {'losses' if self.job.is_script else 'steps'}: there is "
+                f"no moment for {kind!r}.\nTrain longer; for a script, let drill.loss match its losses."
             )
         return f"{{kind: {kind}, rank: {rank}, step: {draw.choice(steps)}}}"

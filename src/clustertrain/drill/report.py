@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from clustertrain.drill.compare import Difference, differences, unseeded
+from clustertrain.drill.compare import Difference, differences
 from clustertrain.drill.left import Left
-from clustertrain.drill.plan import FAULTS, DrillPlan
+from clustertrain.drill.plan import FAULTS, NO_FAULT, DrillPlan
 from clustertrain.drill.trial import Trial, remove, run_trial
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.file import load_job
@@ -43,6 +43,15 @@ class Outcome:
     differences: tuple[Difference, ...]
     failure: str
 
+    @property
+    def row(self) -> tuple[str, ...]:
+        who = FAULTS[self.fault] + (f" (rank {self.rank})" if self.fault == "rank" and self.caused else "")
+        if not self.caused:
+            return who, "-", "-", "-", "failed" if self.failure else "not caused"
+        lost = f"{self.lost_steps} steps" + (f", {self.lost_s:.1f} s" if self.lost_s is not None else "")
+        result = "exact" if self.exact else "failed" if self.failure else "differs"
+        return who, f"step {self.step}", self.resumed, lost, result
+
 
 @dataclass(frozen=True)
 class Report:
@@ -54,8 +63,6 @@ class Report:
         seed: draws the moments of the faults.
         steps: of each run; of a script, its printed losses.
         compared: how many values were compared, by kind.
-        not_compared: generators and files that cannot be loaded, if they differ without a fault.
-        without_fault: how two runs without a fault differ, first; read only if a resume differs.
         outcomes: one for each fault.
         kept: the folders of the runs, if they were not removed.
     """
@@ -65,39 +72,26 @@ class Report:
     seed: int
     steps: int
     compared: dict[str, int]
-    not_compared: tuple[str, ...]
-    without_fault: tuple[Difference, ...]
     outcomes: tuple[Outcome, ...]
     kept: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
         """The table for people."""
-        rows: list[tuple[str, ...]] = [("FAULT", "AFTER", "RESUMED", "LOST", "RESULT")]
-        yield from aligned([*rows, *map(_row, self.outcomes)])
+        header = ("FAULT", "AFTER", "RESUMED", "LOST", "RESULT")
+        yield from aligned([header, *(each.row for each in self.outcomes)])
         for each in self.outcomes:
             if each.failure:
                 yield f"{each.fault}: {each.failure}"
-            elif each.differences:
-                yield f"{each.fault}: differs first at {each.differences[0].text}"
-                yield from (f"  then at {other.text}" for other in each.differences[1:])
-        if self.without_fault:
-            yield f"two runs without a fault differ as well, first at {self.without_fault[0].text}"
+            for n, difference in enumerate(each.differences):
+                yield (
+                    f"  then at {difference.text}"
+                    if n
+                    else f"{each.fault}: differs first at {difference.text}"
+                )
         counted = ", ".join(f"{number} {what}" for what, number in self.compared.items() if number)
         yield f"{self.name}: {'every resume is exact' if self.exact else 'not exact'}; compared: {counted}"
-        if self.not_compared:
-            yield f"not compared, because they differ without a fault: {', '.join(self.not_compared)}"
-        yield (
-            "the runs are kept: " + ", ".join(self.kept) if self.kept else "the runs of the drill are removed"
-        )
-
-
-def _row(each: Outcome) -> tuple[str, ...]:
-    if not each.caused:
-        return FAULTS[each.fault], "-", "-", "-", "failed" if each.failure else "not caused"
-    lost = f"{each.lost_steps} steps" + (f", {each.lost_s:.1f} s" if each.lost_s is not None else "")
-    result = "exact" if each.exact else "failed" if each.failure else "differs"
-    who = f" (rank {each.rank})" if each.fault == "rank" else ""
-    return f"{FAULTS[each.fault]}{who}", f"step {each.step}", each.resumed, lost, result
+        kept = f"the runs are kept: {', '.join(self.kept)}"
+        yield kept if self.kept else "the runs of the drill are removed"
 
 
 def drill(plan: DrillPlan, note: Note, *, keep: bool) -> Report:
@@ -110,63 +104,38 @@ def drill(plan: DrillPlan, note: Note, *, keep: bool) -> Report:
     load_job(plan.job_file, plan.sets("reference"))
     trials: list[Trial] = []
 
-    def trial(name: str, fault: str = "{kind: none}") -> Trial:
+    def trial(name: str, fault: str) -> Trial:
         note(f"drill: {name} …")
         trials.append(run_trial(plan, name, fault))
         return trials[-1]
 
-    def reference(name: str) -> tuple[Left, float]:
-        done = trial(name)
-        if done.left is None:
-            raise ClusterTrainError(
-                f"The drill's run without a fault failed: {done.failure}\nIt is {done.uri}."
-            )
-        return done.left, done.seconds
-
-    first, seconds = reference("reference")
-    struck = [(kind, trial(kind, plan.fault(kind, first))) for kind in plan.faults]
-    ignored, without_fault = set[str](), tuple[Difference, ...]()
-    if any(each.left and differences(first, each.left) for _, each in struck):
-        second, _ = reference("again")
-        ignored = unseeded(first, second)
-        without_fault = differences(first, second, ignored)
-    outcomes = tuple(_outcome(kind, each, first, seconds, ignored) for kind, each in struck)
+    first = trial("reference", NO_FAULT)
+    if (reference := first.left) is None:
+        raise ClusterTrainError(
+            f"The drill's run without a fault failed: {first.failure}\nIt is {first.uri}."
+        )
+    outcomes = tuple(
+        _outcome(kind, trial(kind, plan.fault(kind, reference)), reference, first.seconds)
+        for kind in plan.faults
+    )
     caused = [each for each in outcomes if each.caused or each.failure]
     exact = bool(caused) and all(each.exact for each in caused)
-    kept = [each.uri for each in trials if keep or not exact or not remove(each)]
     compared = {
-        "values of the curve": sum(map(len, first.curve.values())),
-        "digests of sample ids": sum(map(len, first.samples.values())),
-        "tensors and numbers of checkpoints": sum(map(len, first.states.values())),
+        "values of the curve": sum(map(len, reference.curve.values())),
+        "digests of sample ids": sum(map(len, reference.samples.values())),
+        "tensors and numbers of checkpoints": sum(map(len, reference.states.values())),
     }
-    return Report(
-        plan.job.name,
-        exact,
-        plan.seed,
-        first.steps,
-        compared,
-        tuple(sorted(ignored)),
-        without_fault,
-        outcomes,
-        tuple(kept),
-    )
+    kept = tuple(each.uri for each in trials if keep or not exact or not remove(each))
+    return Report(plan.job.name, exact, plan.seed, reference.steps, compared, outcomes, kept)
 
 
-def _outcome(kind: str, trial: Trial, first: Left, seconds: float, ignored: set[str]) -> Outcome:
-    """The outcome of a fault, compared with the `first` run, which took so many `seconds`."""
+def _outcome(kind: str, trial: Trial, reference: Left, seconds: float) -> Outcome:
+    """The outcome of a fault, compared with the `reference`, which took so many `seconds`."""
     left = trial.left or Left()
-    found = differences(first, left, ignored) if trial.left else ()
+    found = differences(reference, left) if trial.left else ()
     caused, (step, rank) = left.strike is not None, left.strike or (None, None)
     lost_s = left.lost_s if left.lost_s is not None else max(0.0, trial.seconds - seconds)
-    return Outcome(
-        kind,
-        caused,
-        caused and not found,
-        step,
-        rank,
-        left.resumed,
-        left.lost_steps - first.lost_steps,
-        lost_s if caused else None,
-        found,
-        trial.failure,
-    )
+    lost_steps = left.lost_steps - reference.lost_steps
+    exact = caused and not found
+    told = left.resumed, lost_steps, lost_s if caused else None
+    return Outcome(kind, caused, exact, step, rank, *told, found, trial.failure)

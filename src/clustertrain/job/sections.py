@@ -333,14 +333,13 @@ LOSS = r"(?i)\w*loss['\"]?\s*[:=]?\s*['\"]?(?P<loss>[-+]?(?:\d[\d.]*(?:e[-+]?\d+
 
 
 def _expression(value: str) -> str:
-    rule = "must be a regular expression with a group for the loss, such as 'loss: ([0-9.]+)'"
+    rule = "must be a regular expression with the group loss, such as 'loss: (?P<loss>[0-9.]+)'"
     try:
-        pattern = re.compile(value)
+        if "loss" in re.compile(value).groupindex:
+            return value
     except re.error as error:
-        raise ValueError(f"{rule}; {error}") from None
-    if pattern.groups - ("step" in pattern.groupindex) < 1:
-        raise ValueError(rule)
-    return value
+        rule = f"{rule}; {error}"
+    raise ValueError(rule)
 
 
 class Fault(Section):
@@ -361,9 +360,8 @@ class Drill(Section):
     """For `clustertrain drill`, which proves that this training resumes: see [drill](drill.md)."""
 
     loss: Annotated[Text, AfterValidator(_expression)] = LOSS
-    """Finds the loss in a line that a `script` prints: a regular expression with the group `loss`, or with
-    one group. A group `step` identifies the line; by default the numbers after words such as epoch, step and
-    batch do."""
+    """Finds the loss in a line that a `script` prints: a regular expression with the group `loss`. A group
+    `step` identifies the line; without it the numbers after words such as epoch, step and batch do."""
 
     fault: Fault | None = None
     """Set by `clustertrain drill` alone."""
