@@ -1,6 +1,7 @@
 """`ls --args --metric`: the args and a metric of each run, as a table and as JSON."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -135,13 +136,12 @@ def test_a_run_in_a_cluster_has_args_and_is_found_by_its_job_file(ls, tmp_path):
     for name in ("job", "other"):
         (tmp_path / f"{name}.yaml").write_text(job_text(name, 0.4) + f"storage: runs-of-{name}\n")
         job = load_job(f"{name}.yaml")
-        assert (
-            record_known_run(KnownRun.of(job, f"{name}.yaml", "kubernetes", "Kubernetes namespace ml"))
-            is None
-        )
-    _, row, *notes = ls("job.yaml", "--args", "lr").stdout.splitlines()
-    assert row.split()[:7] == ["job", "unknown", "-", "0.4", "-", "-", "Kubernetes"]
-    assert all(note.startswith("note: Kubernetes namespace ml") for note in notes)
+        known = KnownRun.of(job, f"{name}.yaml", "kubernetes", "Kubernetes namespace ml")
+        assert record_known_run(replace(known, storage_there="/storage/runs")) is None
+    _, row = ls("job.yaml", "--args", "lr").stdout.splitlines()
+    assert row.split()[:4] == ["job", "unknown", "-", "0.4"]
+    assert f"`clustertrain status {tmp_path}/runs-of-job/job` reads" in row
+    assert "Kubernetes namespace ml" in row
     assert [line.split()[0] for line in ls().stdout.splitlines()[1:3]] == ["job", "other"]
 
 
@@ -153,23 +153,18 @@ def test_a_job_file_stands_for_its_storage(ls, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "found", "remedy"),
-    [
-        ("nothing", "/nothing does not exist", "a plain `clustertrain ls`"),
-        ("empty", "/empty contains no run", "Name a job file"),
-        ("job.yaml", "/runs-of-job, the storage of job.yaml, contains no run", "clustertrain run job.yaml"),
-        ("runs/a", "runs/a is the folder of one run", "clustertrain status runs/a"),
-    ],
+    ("place", "storage"),
+    [("nothing", "nothing"), ("empty", "empty"), ("job.yaml", "runs-of-job"), ("runs/a", "runs/a")],
 )
-def test_a_place_without_a_run_is_an_error(ls, tmp_path, place, found, remedy):
+def test_a_place_without_a_run_is_an_error(ls, tmp_path, place, storage):
     trained("a", 0.1, [0.5])
     (tmp_path / "empty").mkdir()
     (tmp_path / "job.yaml").write_text(job_text("job", 0.1) + "storage: runs-of-job\n")
     for to in ((), ("--to", "local")):
         result = ls(place, *to)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert found in result.stderr
-        assert remedy in result.stderr
+        assert f"{tmp_path}/{storage} contains no run" in result.stderr
+        assert f"Of one run: `clustertrain status {place}`" in result.stderr
         assert len(result.stderr.splitlines()) == 2
 
 

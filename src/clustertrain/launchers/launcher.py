@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from clustertrain.errors import ClusterError, JobError, StorageError
-from clustertrain.job.launcher_plugins import PluginProblem, interface_problem, part_of, plugin_of
+from clustertrain.job.launcher_plugins import interface_problem, part_of, plugin_of
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
@@ -174,12 +174,3 @@ def launcher_of(name: str) -> Launcher:
     if (problem := interface_problem(name, launcher, Launcher)) is not None:
         raise problem
     return launcher
-
-
-def usable_launcher(name: str, note: Echo) -> Launcher | None:
-    """Return the launcher of that name, or write a note and return None if it cannot be used."""
-    try:
-        return launcher_of(name)
-    except PluginProblem as problem:
-        note(str(problem))
-        return None

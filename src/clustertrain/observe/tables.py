@@ -103,19 +103,8 @@ def _standing_text(run: RunDir) -> str:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Two columns: framed on a terminal, plain elsewhere. No text in them can change the terminal."""
-    rows = [(name, plain(text)) for name, text in rows]
-    if not sys.stdout.isatty():
-        print(*aligned(rows), sep="\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False)
-    for name, value in rows:
-        table.add_row(Text(name, style="bold"), Text(value))
-    Console(highlight=False).print(table)
+    """Two columns. No text in them can change the terminal."""
+    print(*aligned([(name, plain(text)) for name, text in rows]), sep="\n")
 
 
 def status_rows(status: Status) -> list[Row]:
