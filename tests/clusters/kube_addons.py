@@ -24,7 +24,6 @@ OPERATOR_NAMESPACE = "default"
 KUEUE_NAMESPACE = "kueue-system"
 _OPERATOR, _KUEUE = "kuberay-operator", "kueue-controller-manager"
 _KUEUE_SECRET, _KUEUE_CONFIG = "kueue-webhook-server-cert", "controller_manager_config.yaml"
-_API_SERVICE = "apiservice_v1beta1.yaml"
 _QUEUED = {"clustertrain-tests/queued": "yes"}  # of a namespace whose jobs are Kueue's
 _ANY_SCHEMA = """\
     schema:
@@ -145,22 +144,6 @@ class Addons(Kubernetes):
             return True
 
         self.wait_for(webhook_answers, 240, "Kueue's webhook of RayJobs does not answer")
-
-    @contextlib.contextmanager
-    def positions_in_queues(self) -> Iterator[None]:
-        """Serve Kueue's own API, for one test: while it is away, no namespace can be deleted."""
-        service = yaml.safe_load((TOOLS / "kueue" / "components" / "visibility" / _API_SERVICE).read_text())
-        service["spec"]["service"]["name"] = "kueue-visibility-server"
-        name = service["metadata"]["name"]
-        self.apply(service)
-
-        try:
-            self.watch(
-                "apiservices", "", partial(all_are, "Available"), 120, "Kueue's API is not served", name=name
-            )
-            yield
-        finally:
-            self.delete("apiservices", name)
 
     def _start_kueue(self) -> None:
         self.load_program("localhost/kueue:test", TOOLS / "bin" / "kueue", "/manager")

@@ -1,6 +1,5 @@
 """What follows a run: it survives an API server that restarts, and its last words are of the end."""
 
-import re
 import time
 from pathlib import Path
 
@@ -97,7 +96,7 @@ def test_a_run_that_kubectl_applied_is_known_by_its_job_file(applied, kube, name
     assert "has no RayJob" in unread and "the storage was not read" in unread
 
 
-def test_a_run_whose_head_is_away_shows_what_was_read_last(applied, kube, namespace):
+def test_a_run_whose_head_is_away_is_not_readable(applied, kube, namespace):
     own, head = applied
 
     def attempt():
@@ -107,13 +106,9 @@ def test_a_run_whose_head_is_away_shows_what_was_read_last(applied, kube, namesp
     (pod,) = kube.items("pods", namespace, "clustertrain.io/role=head")
     kube.delete("pods", pod["metadata"]["name"], namespace, grace_s=0)
     kube.wait_until_gone("pods", namespace, 60, name=pod["metadata"]["name"])
-    last = r"attempt +not readable now: its head's pod does not run; \S+ ago it was attempt 1, "
-    assert re.fullmatch(rf"{last}running \(training\), step 12", attempt())
-    head.native(jobDeploymentStatus="Suspended", jobStatus="")
-    assert re.match(last, attempt())
-    assert "the workers save before their pods end" in own("stop").stdout
-    own.apply()  # another RayJob, of which nothing was read
     assert attempt().endswith("not readable now: its head's pod does not run")
+    head.native(jobDeploymentStatus="Suspended", jobStatus="")
+    assert "workers that run save before their pods end" in own("stop").stdout
 
 
 def serves_rayjobs(kube: Kubernetes) -> bool | None:
@@ -148,6 +143,6 @@ def test_an_api_server_that_starts_is_waited_for(kube_alone: KubeCluster, namesp
     assert asked_early
     done(kube_alone, head)
     followers = [*waiting.end(), *logs.end()]
-    wrong = ("error:", "is not installed", "no role of the cluster")
+    wrong = ("error:", "no matches for kind", " cannot ")
     assert not [line for line in followers if any(each in line for each in wrong)]
     assert followers[-1] == "done (finished)"

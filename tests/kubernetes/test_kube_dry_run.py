@@ -1,7 +1,6 @@
-"""What a real API server refuses is said before anything is applied: with object, field, rule and remedy."""
+"""What a real API server refuses is said before anything is applied, in its own words."""
 
 import json
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,21 +12,20 @@ import pytest
 import yaml
 
 from clusters.kube_addons import are_established
-from clusters.kube_api import Refused, manifest
-from clusters.kube_client import TOOLS, Kubernetes
+from clusters.kube_api import Refused
+from clusters.kube_client import Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, ClusterError
 from clustertrain.job.file import load_job
 from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.render.manifests import manifests
+from clustertrain.launchers.shell import CommandFailed
 from kubernetes.watched import admission_policy, bind_role, inert
 from launchers.kubernetes.fabric import examples
 from launchers.kubernetes.manifest_changes import (
     ABSENT,
     CLUSTER,
     HEAD,
-    HEAD_POD,
     WORKERS,
     Manifest,
     changed,
@@ -71,7 +69,6 @@ def applied(kube: Kubernetes, namespace: str) -> list[str]:
 
 # ---------------------------------------------------------------------------------------- words of the server
 
-UNKNOWN, CORRECT_IT = "field not declared in schema", "Correct it in the job file, or ask"
 # Fields that only operators of KubeRay 1.7 know.
 NEEDS: dict[str, dict[str, Any]] = {
     "networkPolicy": {f"{CLUSTER}/networkPolicy": {}},
@@ -81,46 +78,30 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ingressOptions": {f"{HEAD}/ingressOptions": {}},
     "priority": {f"{WORKERS}/priority": 1},
 }
-# What is changed in a right RayJob; the field, the rule and the remedy that the error names.
-REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"spec/backoffLimits": 1}, "spec.backoffLimits", UNKNOWN, "Did you mean 'backoffLimit'?"),
-    ({f"{CLUSTER}/workerGroupSpec": []}, "workerGroupSpec", UNKNOWN, "Did you mean 'workerGroupSpecs'?"),
-    ({f"{HEAD_POD}/nodeSelectors": {}}, "template.spec.nodeSelectors", UNKNOWN, "mean 'nodeSelector'?"),
-    ({"specs": {}}, "RayJob right: specs", UNKNOWN, "Did you mean 'spec'?"),
-    ({"spec/zzz": {}}, "spec.zzz", UNKNOWN, "It is misspelt, or newer than the cluster's CRDs"),
-    (NEEDS["networkPolicy"], "networkPolicy", UNKNOWN, "newer than the cluster's CRDs"),
-    ({"spec/backoffLimit": "2"}, "spec.backoffLimit", "expected numeric (int or float)", CORRECT_IT),
-    ({"spec/entrypoint": 1}, "spec.entrypoint", "expected string, got 1", CORRECT_IT),
-    ({"spec/submitterConfig": []}, "spec.submitterConfig", "expected map, got []", CORRECT_IT),
-    ({"spec/shutdownAfterJobFinishes": "yes"}, "JobFinishes", "expected boolean, got yes", CORRECT_IT),
-    ({f"{CLUSTER}/authOptions/mode": "x"}, "mode", 'Unsupported value: "x": supported', CORRECT_IT),
-    ({f"{WORKERS}/replicas": 1.5}, "workerGroupSpecs[0].replicas", "must be of type integer", CORRECT_IT),
-    ({"spec/preRunningDeadlineSeconds": 0}, "DeadlineSeconds", "Invalid value: 0: should be", CORRECT_IT),
-    ({"spec/managedBy": "me"}, "spec.managedBy", "the managedBy field value must be either", CORRECT_IT),
-    ({f"{HEAD}/template": ABSENT}, "headGroupSpec.template", "Required value", CORRECT_IT),
-    ({f"{HEAD_POD}/containers/+": {"name": "ray-head"}}, "containers", "duplicate entries", CORRECT_IT),
-    ({"metadata/name": "Right"}, "RayJob Right: metadata.name", "a lowercase RFC 1123 subdomain", CORRECT_IT),
+# What is changed in a right RayJob, and what the server says of it.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"spec/backoffLimits": 1}, ".spec.backoffLimits: field not declared in schema"),
+    (NEEDS["networkPolicy"], "networkPolicy: field not declared in schema"),
+    ({"spec/backoffLimit": "2"}, ".spec.backoffLimit: expected numeric (int or float)"),
+    ({f"{CLUSTER}/authOptions/mode": "x"}, 'Unsupported value: "x": supported'),
+    ({"spec/preRunningDeadlineSeconds": 0}, "preRunningDeadlineSeconds in body should be"),
+    ({f"{HEAD}/template": ABSENT}, "headGroupSpec.template: Required value"),
+    ({"metadata/name": "Right"}, "a lowercase RFC 1123 subdomain"),
 ]
 
 
-def test_object_field_rule_and_remedy_are_named(kubectl):
-    texts = _refusals(kubectl, replaced=False)
-    for (_, field, rule, remedy), text in zip(REFUSED, texts, strict=True):
-        lines = text.splitlines()
-        assert 3 <= len(lines) <= 5 and all(len(line) < 400 for line in lines), text
-        assert lines[0] == "The API server refuses this, and nothing was applied:"
-        assert f"{field}: {rule}" in lines[1].replace('Invalid value: "Right": ', ""), text
-        assert remedy in lines[-1], text
+def test_a_refusal_is_in_the_words_of_the_server(kubectl):
+    for (_, words), text in zip(REFUSED, _refusals(kubectl, replaced=False), strict=True):
+        first, *said = text.splitlines()
+        assert first == "The API server refuses this, and nothing was applied:"
+        assert words in "\n".join(said), text
 
 
-def test_so_they_are_of_a_rayjob_that_replaces_one(kubectl):
-    """It is created, and goes through the same rules in other words."""
+def test_so_is_that_of_a_rayjob_that_replaces_one(kubectl):
+    """It is created, and goes through the same rules."""
     kubectl("create", "--filename=-", input=yaml.safe_dump(changed(rayjob(), {"spec/suspend": True})))
     assert check_admission([rayjob()], kubectl, replaced=True) == []
-    for (_, field, rule, remedy), text in zip(REFUSED, _refusals(kubectl, replaced=True), strict=True):
-        assert field in text, text
-        assert remedy in text.splitlines()[-1], text
-        assert rule != UNKNOWN or f"{field}: {UNKNOWN}" in text, text
+    assert all("nothing was applied" in text for text in _refusals(kubectl, replaced=True))
 
 
 def _refusals(kubectl: Kubectl, *, replaced: bool) -> list[str]:
@@ -135,7 +116,7 @@ def _refusals(kubectl: Kubectl, *, replaced: bool) -> list[str]:
 
 def test_right_ones_are_taken_and_none_is_kept(kubectl, kube, namespace):
     assert check_admission([*RIGHT.values()], kubectl) == []
-    for resource in ("rayjobs", "rayclusters", "secrets", "networkpolicies", "poddisruptionbudgets"):
+    for resource in ("rayjobs", "rayclusters", "secrets", "networkpolicies"):
         assert kube.items(resource, namespace) == []
 
 
@@ -157,11 +138,29 @@ def test_workers_for_infiniband_are_taken_where_the_namespace_lets_them(
     ):
         kube.patch("namespaces", namespace, {"metadata": {"labels": {ENFORCE_LABEL: level}}})
         with pytest.raises(ClusterError) as caught:
-            check_pods(objects, kubectl)
+            _create_pods(objects[-1], kubectl)
         assert [words for words in refused if words not in str(caught.value)] == [], str(caught.value)
         assert ("pretrain-head-" in str(caught.value)) == (level == "restricted")
     kube.patch("namespaces", namespace, {"metadata": {"labels": {ENFORCE_LABEL: "privileged"}}})
-    assert check_pods(objects, kubectl) == []
+    _create_pods(objects[-1], kubectl)
+
+
+def _create_pods(rayjob: Manifest, kubectl: Kubectl) -> None:
+    """In a dry run, as the operator would; what the server says of them is the error."""
+    cluster = rayjob["spec"]["rayClusterSpec"]
+    groups = [{"groupName": "head", **cluster["headGroupSpec"]}, *cluster["workerGroupSpecs"]]
+    refused = []
+    for group in groups:
+        name = f"{rayjob['metadata']['name']}-{group['groupName']}-"
+        template = group["template"]
+        metadata = {**template["metadata"], "generateName": name}
+        made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        try:
+            kubectl("create", "--dry-run=server", "--filename=-", input=json.dumps(made))
+        except CommandFailed as error:
+            refused.append(f"{name}: {error.stderr}")
+    if refused:
+        raise ClusterError("\n".join(refused))
 
 
 def _own_crd(file: Path, group: str) -> Manifest:
@@ -199,85 +198,27 @@ def test_the_newer_operator_s_crds_know_its_fields(kubectl, kube):
         assert check_admission(sent, kubectl) == []
 
 
-@pytest.fixture
-def older_crds(kube: Kubernetes) -> Iterator[str]:
-    """The apiVersion of the RayJobs of an older KubeRay."""
-    group = f"older-{secrets.token_hex(3)}.ray.io"
-    crd = _own_crd(TOOLS / "kuberay" / "crd" / "bases" / "ray.io_rayjobs.yaml", group)
-    crd["spec"]["versions"] = [each for each in crd["spec"]["versions"] if each["name"] == "v1"]
-    fields = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-    del fields["preRunningDeadlineSeconds"]
-    for large in ("rayClusterSpec", "submitterPodTemplate"):  # the server needs a minute to learn these
-        fields[large] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    with _served(kube, [crd]):
-        _wait_for_schema(kube, f"{group}/v1", crd["spec"]["names"]["plural"])
-        yield f"{group}/v1"
-
-
-def _operator(version: str) -> Manifest:
-    """The Deployment of KubeRay's Helm chart, without pods."""
-    labels = {"app.kubernetes.io/name": "kuberay-operator"}
-    container = {"name": "operator", "image": f"quay.io/kuberay/operator:{version}"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
-    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
-    return manifest("Deployment", metadata={"name": "kuberay-operator", "labels": labels}, spec=spec)
-
-
-@pytest.mark.nightly  # launchers/kubernetes/test_operator_version.py has the messages, without older CRDs
-@pytest.mark.timeout(600)
-def test_an_older_operator_is_named_with_its_version_and_a_remedy(kubectl, kube, namespace, older_crds):
-    older = changed(rayjob(), {"apiVersion": older_crds})
-    for version in ("v1.5.1", "v1.6.2"):
-        kube.apply(_operator(version), namespace=namespace)
-        with pytest.raises(ClusterError) as caught:
-            check_admission([older], kubectl)
-        _, refusal, there, crds, without = str(caught.value).splitlines()
-        assert refusal == f"  RayJob right: spec.preRunningDeadlineSeconds: {UNKNOWN}"
-        assert there.startswith("The field is new in KubeRay 1.6. The cluster has the operator ")
-        assert f"{version} (Deployment kuberay-operator in namespace {namespace})" in there
-        assert "Helm does not update CRDs: kubectl apply --server-side -k " in crds
-        assert "--set 'kubernetes.patches={spec: {preRunningDeadlineSeconds: null}}'" in without
-    without = changed(older, {"spec/preRunningDeadlineSeconds": ABSENT})
-    assert check_admission([without], kubectl) == []
-
-
-# Values of keys that Kubernetes has rules for; what the error says of each, and the key that it names.
-WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"labels": {"owner": "a b"}}, 'metadata.labels: Invalid value: "a b"', "kubernetes.labels"),
-    ({"labels": {"an owner": "a"}}, 'metadata.labels: Invalid value: "an owner"', "kubernetes.labels"),
-    ({"pod_labels": {"owner": "a b"}}, 'right-head-: metadata.labels: Invalid value: "a b"', "pod_labels"),
-    ({"annotations": {"an owner": "a"}}, 'annotations: Invalid value: "an owner"', "kubernetes.annotations"),
-    ({"pod_annotations": {"an owner": "a"}}, 'Invalid value: "an owner"', "kubernetes.pod_annotations"),
-    ({"node_selector": {"a b": "c"}}, 'nodeSelector: Invalid value: "a b"', "kubernetes.node_selector"),
-    ({"tolerations": [{"key": "a b"}]}, 'Invalid value: "a b"', "kubernetes.tolerations"),
-    ({"priority_class": "A_b"}, "no PriorityClass with name A_b was found", "kubernetes.priority_class"),
-    ({"runtime_class": "A_b"}, '"A_b" not found', "kubernetes.runtime_class"),
-    ({"service_account": "A_b"}, '"A_b" not found', "kubernetes.service_account"),
-    (
-        {"volumes": [{"mount": "/m", "claim": "A_b", "size": "1Gi"}]},
-        "A_b: metadata.name",
-        "kubernetes.volumes",
-    ),
-    ({"egress": [{"ports": [1], "namespace": "a b"}]}, 'Invalid value: "a b"', "kubernetes.egress"),
-    ({"egress": [{"ports": [1], "cidr": "10.0.0.0/8", "namespace": "a"}]}, "ipBlock", "kubernetes.egress"),
-    ({"operator_namespaces": ["a b"]}, 'Invalid value: "a b"', "kubernetes.operator_namespaces"),
-    ({"queue": {"kind": "volcano", "name": "a b"}}, 'labels: Invalid value: "a b"', "kubernetes.labels"),
-    ({"worker_resources": {"rdma/ib": "half"}}, '"half"', ""),
+# Values of keys that Kubernetes has rules for, and what the server says of each.
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"labels": {"owner": "a b"}}, 'metadata.labels: Invalid value: "a b"'),
+    ({"labels": {"an owner": "a"}}, 'metadata.labels: Invalid value: "an owner"'),
+    ({"annotations": {"an owner": "a"}}, 'annotations: Invalid value: "an owner"'),
+    ({"volumes": [{"mount": "/m", "claim": "A_b", "size": "1Gi"}]}, "A_b"),
+    ({"egress": [{"ports": [1], "cidr": "10.0.0.0"}]}, "10.0.0.0"),
+    ({"queue": {"kind": "volcano", "name": "a b"}}, 'labels: Invalid value: "a b"'),
 ]
 
 
-def test_wrong_values_of_a_job_file_are_refused_with_their_keys(kubectl):
+def test_wrong_values_of_a_job_file_are_refused(kubectl):
     def refusal(section: dict[str, Any]) -> str:
         with pytest.raises(ClusterError) as caught:
-            objects = rendered(**section)
-            check_admission(objects, kubectl)
-            check_pods(objects, kubectl)
+            check_admission(rendered(**section), kubectl)
         return str(caught.value)
 
     with ThreadPoolExecutor(4) as pool:
-        texts = [*pool.map(refusal, (section for section, *_ in WRONG))]
-    for (_, words, key), text in zip(WRONG, texts, strict=True):
-        assert words in text and key in text.splitlines()[-1], text
+        texts = [*pool.map(refusal, (section for section, _ in WRONG))]
+    for (_, words), text in zip(WRONG, texts, strict=True):
+        assert words in text, text
 
 
 # ---------------------------------------------------------------------------------- before anything is there
@@ -305,7 +246,7 @@ def _until_refused(kube: Kubernetes, namespace: str, words: str) -> None:
 
 def test_where_the_last_object_is_refused_nothing_is_applied(user, kube, namespace, no_rayjobs):
     done = user()("submit", code=EXIT_CLUSTER)
-    assert done.stderr.splitlines()[1].startswith("  RayJob watched: ValidatingAdmissionPolicy ")
+    assert "ValidatingAdmissionPolicy " in done.stderr
     assert f"denied request: {_NO_RAYJOBS}" in done.stderr and "nothing was applied" in done.stderr
     assert applied(kube, namespace) == []
     # Without the dry run the others would be there: none of them is refused.
@@ -316,13 +257,9 @@ def test_where_the_last_object_is_refused_nothing_is_applied(user, kube, namespa
 def test_where_the_account_may_not_change_rayjobs_nothing_is_applied(user, kube, namespace):
     own = user()
     own.kubeconfig = bind_role(kube, namespace, ("rayjobs", "patch"))
-    assert "may not patch rayjobs.ray.io" in own("submit", code=EXIT_CLUSTER).stderr
+    for command in (("submit",), ("check", "--no-code")):
+        assert 'cannot patch resource "rayjobs"' in own(*command, code=EXIT_CLUSTER).stderr
     assert applied(kube, namespace) == []
-    checked = own("check", "--no-code").stdout
-    assert (
-        "note: the API server did not check the objects" in checked
-        and "may not patch rayjobs.ray.io" in checked
-    )
 
 
 def test_a_webhook_that_is_away_is_named_and_nothing_is_applied(user, kube, namespace):
@@ -346,7 +283,7 @@ def test_a_webhook_that_is_away_is_named_and_nothing_is_applied(user, kube, name
         said = user()("submit", code=EXIT_CLUSTER).stderr
     finally:
         kube.delete("validatingwebhookconfigurations", namespace)
-    assert "An admission webhook of the cluster" in said and "away.example.org" in said
+    assert "failed calling webhook" in said and "away.example.org" in said
     assert applied(kube, namespace) == []
 
 
@@ -359,8 +296,9 @@ def test_a_rayjob_that_is_over_stays_where_the_next_one_is_refused(user, kube, n
     before = kube.get("rayjobs", own.name, namespace)
     over = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
     kube.patch("rayjobs", own.name, over, namespace, "status")
-    refused = own("submit", "--set", "kubernetes.patches={spec: {zzz: 1}}", code=EXIT_CLUSTER)
-    assert "RayJob watched: spec.zzz: field not declared" in refused.stderr
+    zzz = [{"op": "add", "path": "/spec/zzz", "value": 1}]
+    refused = own("submit", "--set", f"kubernetes.patches={json.dumps(zzz)}", code=EXIT_CLUSTER)
+    assert 'unknown field "spec.zzz"' in refused.stderr
     assert kube.get("rayjobs", own.name, namespace)["metadata"]["uid"] == before["metadata"]["uid"]
 
     # As a change of the one that is there this would be refused: somebody else has set the field since.
@@ -396,14 +334,14 @@ def test_text_that_looks_like_a_number_or_a_boolean_stays_text(user, kube, names
     assert pod["metadata"]["labels"]["clustertrain.io/run"] == "n"
 
 
-def test_code_policies_and_budget_leave_with_the_rayjob_that_submit_made(user, kube, namespace):
+def test_code_and_policy_leave_with_the_rayjob_that_submit_made(user, kube, namespace):
     """Also those that a later RayJob has taken over from an earlier one."""
-    own = user(**inert(disruption_budget=True))
-    kinds, selector = ("configmaps", "networkpolicies", "poddisruptionbudgets"), "clustertrain.io/run=watched"
+    own = user()
+    kinds, selector = ("configmaps", "networkpolicies"), "clustertrain.io/run=watched"
 
     def owners() -> set[str]:
         found = [each for kind in kinds for each in kube.items(kind, namespace, selector)]
-        assert len(found) == 7
+        assert len(found) == 2
         return {owner["uid"] for each in found for owner in each["metadata"]["ownerReferences"]}
 
     for _ in range(2):
@@ -423,35 +361,10 @@ def test_code_policies_and_budget_leave_with_the_rayjob_that_submit_made(user, k
 def test_check_asks_the_server_and_leaves_nothing(user, kube, namespace):
     own = user()
     assert own("check", "--no-code").stdout.splitlines()[1].startswith(f"{own.job_file} (ConfigMap ")
-    patch = ("--set", "kubernetes.patches={spec: {zzz: 1}}")
-    assert (
-        "RayJob watched: spec.zzz: field not declared"
-        in own("check", "--no-code", *patch, code=EXIT_CLUSTER).stderr
-    )
+    zzz = [{"op": "add", "path": "/spec/zzz", "value": 1}]
+    patch = ("--set", f"kubernetes.patches={json.dumps(zzz)}")
+    assert "spec.zzz: field not declared" in own("check", "--no-code", *patch, code=EXIT_CLUSTER).stderr
     assert applied(kube, namespace) == []
-
-
-def test_check_asks_the_server_for_the_pods_of_a_rayjob(user, kube, namespace):
-    """The server takes these RayJobs, and refuses their pods after that."""
-    own = user()
-
-    def refused(*sets: str) -> str:
-        return own(
-            "check", "--no-code", *(word for each in sets for word in ("--set", each)), code=EXIT_CLUSTER
-        ).stderr
-
-    head = "kubernetes.patches={{spec: {{rayClusterSpec: {{headGroupSpec: {{template: {{spec: {}}}}}}}}}}}"
-    assert "Pod watched-head-: spec.hostname: Invalid value" in refused(head.format("{hostname: A_b}"))
-    root = refused("kubernetes.run_as.user=0")
-    assert "runAsUser=0" in root and "kubernetes.run_as" in root.splitlines()[-1]
-    sidecar = refused("kubernetes.submission_mode=SidecarMode")
-    assert 'container "ray-job-submitter" must set securityContext' in sidecar
-    limits = [{"type": "Container", "max": {"memory": "1Gi"}}]
-    kube.apply(manifest("LimitRange", "small", spec={"limits": limits}), namespace=namespace)
-    assert "maximum memory usage per Container is 1Gi, but limit is 2Gi" in refused(
-        "kubernetes.head.memory=2Gi"
-    )
-    assert kube.items("pods", namespace) == []
 
 
 def test_check_without_a_cluster_says_what_was_not_checked(user, tmp_path):
@@ -459,5 +372,5 @@ def test_check_without_a_cluster_says_what_was_not_checked(user, tmp_path):
     own.kubeconfig = tmp_path / "none"
     began = time.monotonic()
     said = own("check", "--no-code").stdout
-    assert "\nnote: not checked with a cluster (fields and types, admission webhooks " in said
+    assert "\nnote: not checked against the cluster: " in said
     assert time.monotonic() - began < 30

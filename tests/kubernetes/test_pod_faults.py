@@ -10,7 +10,7 @@ import pytest
 
 from clusters.kube_api import manifest
 from clusters.kube_conf import NODE
-from clustertrain.launchers.kubernetes.observed.pod_problems import seconds
+from clustertrain.launchers.kubernetes.observed.pods import seconds
 from clustertrain.run.streams.step_counter import reached_step
 from kubernetes.rayjob_runs import HELD, HELD_STEP, slow
 from whole_run import same_weights
@@ -63,7 +63,7 @@ def test_a_run_on_a_cordoned_node_waits_with_the_schedulers_reason_and_goes_on_a
     run.wait_for_event("restarting")
     time.sleep(2 * RAY_WAITS_S)
     said = run.command("status", "--to", "kubernetes", str(run.job_file)).stdout.splitlines()
-    reason = "Unschedulable: 0/1 nodes are available: 1 node(s) were unschedulable"
+    reason = "FailedScheduling: 0/1 nodes are available: 1 node(s) were unschedulable"
     assert said[0].startswith("waiting ") and reason in said[0], said
     assert "head runs, 1 of 2 workers run" in "\n".join(said)
     kube_alone.uncordon()

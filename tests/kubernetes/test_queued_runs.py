@@ -79,7 +79,7 @@ def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_come
     assert (sent_away.state, sent_away.cause) == ("preempted", "preempted")
     assert sent_away.checkpoint is not None
     assert first.status()["jobDeploymentStatus"] == "Suspended"
-    assert "evicted (Preempted): Preempted to accommodate a workload" in status(first)
+    assert "Preempted: Preempted to accommodate a workload" in status(first)
     first.wait_until_the_cluster_is_gone()
 
     kube_alone.delete("jobs", "urgent", namespace)
@@ -92,14 +92,3 @@ def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_come
 
     kube_alone.wait_for(lambda: second.pods("worker"), 240, "the second does not start")
     assert second.status()["startTime"] >= first.status()["endTime"]
-
-
-@pytest.mark.nightly
-def test_status_has_the_position_of_a_run_that_waits(make, kube_alone, namespace):
-    """Both are larger than the queue; the first was submitted earlier."""
-    kube_alone.apply(*local_queue(namespace, 0.5, preempts=True))
-    with kube_alone.positions_in_queues():
-        for name, place in (("before", "1st"), ("after", "2nd")):
-            run = make(name).submit()
-            why = f"waits in queue team of Kueue, {place} in it: Pending: "
-            kube_alone.wait_for(lambda run=run, why=why: why in status(run), 60, f"status has no {place}")

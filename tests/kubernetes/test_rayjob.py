@@ -116,22 +116,6 @@ def test_a_head_that_is_lost_comes_back_and_the_run_resumes(make, uninterrupted,
 
 
 @pytest.mark.nightly
-def test_a_run_that_fails_is_tried_again_on_a_new_cluster_and_resumes(make, uninterrupted):
-    fails_once = {"fault": "raise", "at_call": 7, "marker": f"/mnt/{CLAIM}/failed"}
-    limits = {"failures": {"retries": 0}, "kubernetes": {"backoff_limit": 1}}
-    run = make("twice", **{**slow(), "args": fails_once}, **limits).submit()
-    run.wait(within_s=500)
-    first, second = run.run_dir.attempts()
-    failed = first.result.read()
-    assert failed.state == "failed" and "the sensor is upside down" in failed.text
-    assert second.result.read().state == "done"
-    assert (run.status()["failed"], run.status()["succeeded"]) == (1, 1)
-    resumed = [event["step"] for event in run.events if event["kind"] == "resumed"]
-    assert resumed == [failed.step] and failed.step > 0
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
-@pytest.mark.nightly
 def test_a_rayjob_that_is_deleted_saves_first_and_goes_on_when_it_is_submitted_again(
     make, kube, uninterrupted
 ):

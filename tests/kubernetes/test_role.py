@@ -3,7 +3,6 @@
 The RayJobs here are none of the operator's: the tests write their status, so that each takes seconds.
 """
 
-import re
 from dataclasses import dataclass
 
 import pytest
@@ -13,7 +12,6 @@ from clusters.kube_pods import shell_pod
 from clustertrain.errors import EXIT_CLUSTER
 from kubernetes.watched import User, bind_role, inert, role_rules, unique_name, write_job
 
-BUDGET = {"disruption_budget": True}
 MADE_CLAIM = {"volumes": [{"mount": "/mnt/runs", "claim": "made", "size": "1Gi"}]}
 
 
@@ -93,17 +91,8 @@ NEEDED = [
     ("networkpolicies.networking.k8s.io", "patch", Two.nothing, "submit", {}),
     ("networkpolicies.networking.k8s.io", "list", Two.waiting, "stop", {}),
     ("networkpolicies.networking.k8s.io", "delete", Two.waiting, "stop", {}),
-    ("poddisruptionbudgets.policy", "create", Two.nothing, "submit", BUDGET),
-    ("poddisruptionbudgets.policy", "patch", Two.nothing, "submit", BUDGET),
-    ("poddisruptionbudgets.policy", "list", Two.waiting, "stop", BUDGET),
-    ("poddisruptionbudgets.policy", "delete", Two.waiting, "stop", BUDGET),
 ]
-OF_THE_CLUSTER_ROLE = {"list nodes"}
-OF_KUEUE = {
-    ("workloads.kueue.x-k8s.io", "list"),
-    ("localqueues.kueue.x-k8s.io", "get"),
-    ("localqueues/pendingworkloads.visibility.kueue.x-k8s.io", "get"),
-}
+OF_KUEUE = {("workloads.kueue.x-k8s.io", "list")}
 
 
 @pytest.fixture
@@ -136,7 +125,7 @@ def test_without_one_verb_a_command_names_it(two, needed):
     set_up(run)
     done = run.own(command, code=None)
     said = done.stdout + done.stderr
-    assert f"may not {verb} {resource}" in said
+    assert f'cannot {verb} resource "{resource.partition(".")[0]}"' in said
     assert done.returncode in (0, 3)
     assert "Traceback" not in said
 
@@ -155,8 +144,7 @@ def test_without_one_verb_a_command_names_it(two, needed):
     ],
 )
 def test_with_the_role_the_commands_do_all_they_can(two, set_up, command, code):
-    run = two(service_account="default", **BUDGET)
+    run = two(service_account="default")
     set_up(run)
     done = run.own(command, code=code)
-    missed = set(re.findall(r"may not (\w+ [\w./]+)", done.stdout + done.stderr))
-    assert missed <= OF_THE_CLUSTER_ROLE
+    assert " cannot " not in done.stdout + done.stderr

@@ -2,7 +2,6 @@
 classes. What such a site refuses, `submit` reports, if it can before anything is applied.
 """
 
-import json
 import secrets
 
 import pytest
@@ -46,53 +45,20 @@ def test_a_quota_on_disk_requires_no_limits(user, kube, namespace):
     user(**inert())("submit")
 
 
-def test_a_limit_range_is_met_before_anything_is_applied(user, kube, namespace):
-    amounts = {"max": {"cpu": "900m", "ephemeral-storage": "2Gi"}, "default": {"cpu": "60m"}}
-    limits = [{"type": "Container", "min": {"cpu": "50m"}, **amounts}]
+def test_submit_prints_the_limit_range_that_keeps_pods_from_being_created(user, kube, namespace):
+    limits = [{"type": "Container", "max": {"cpu": "900m"}, "default": {"cpu": "60m"}}]
     kube.apply(manifest("LimitRange", "site", spec={"limits": limits}), namespace=namespace)
-    own = user(**inert())
-    refused = own("submit", code=EXIT_CLUSTER).stderr
-    assert "Pod watched-head-: " in refused
-    assert "maximum cpu usage per Container is 900m, but limit is 1" in refused
-    assert "kubernetes.head and kubernetes.submitter" in refused
-    assert not kube.items("rayjobs", namespace)
-    smaller = ["--set", "kubernetes.submitter.cpu_limit=0.5", "--set", "kubernetes.head.cpu_limit=0.5"]
-    own("check", "--no-code", *smaller)
-    disk = own(
-        "check", "--no-code", *smaller, "--set", "kubernetes.ephemeral_storage=5Gi", code=EXIT_CLUSTER
-    ).stderr
-    assert "maximum ephemeral-storage usage per Container is 2Gi" in disk
-    assert disk.splitlines()[-1].endswith("What it names is in kubernetes.ephemeral_storage.")
-    too_small = own(
-        "check", "--no-code", *smaller, "--set", "kubernetes.submitter.cpus=0.01", code=EXIT_CLUSTER
-    )
-    assert "minimum cpu usage per Container is 50m, but request is 10m" in too_small.stderr
+    assert "maximum cpu usage per Container is 900m, but limit is 1" in user()("submit").stdout
 
 
-def test_a_policy_on_labels_names_the_key_of_labels(user, kube, namespace):
-    """Whatever it is called: what counts is what it says."""
+def test_a_policy_on_labels_is_met(user, kube, namespace):
     has_owner = "has(object.metadata.labels) && 'owner' in object.metadata.labels"
-    resources = {"": ["pods"], "ray.io": ["rayjobs"]}
     own = user(**inert())
-    with admission_policy(kube, namespace, resources, {has_owner: "name the owner in a label"}):
+    with admission_policy(kube, namespace, {"ray.io": ["rayjobs"]}, {has_owner: "name the owner in a label"}):
         # The server takes the policy up some time after it was made.
-        refused = ("create", "--dry-run=server", "--filename=-")
-        pod = json.dumps(shell_pod("any", "true"))
-        kube.wait_for(
-            lambda: kube.kubectl(*refused, input=pod, namespace=namespace, check=False).returncode,
-            60,
-            "no policy",
-        )
-        said = own("submit", code=EXIT_CLUSTER).stderr
-        assert "name the owner in a label" in said
-        assert said.splitlines()[-1].endswith("What it names is in kubernetes.labels.")
+        kube.wait_for(lambda: own("check", "--no-code", code=None).returncode, 60, "no policy")
+        assert "name the owner in a label" in own("submit", code=EXIT_CLUSTER).stderr
         assert not kube.items("rayjobs", namespace)
-        of_pods = own(
-            "submit", "--set", "kubernetes.patches={metadata: {labels: {owner: a}}}", code=EXIT_CLUSTER
-        )
-        assert of_pods.stderr.splitlines()[-1] == (
-            "The operator could not create this pod. What it names is in kubernetes.labels."
-        )
         own("submit", "--set", "kubernetes.labels={owner: team-a}")
 
 
@@ -106,8 +72,8 @@ def test_a_quota_that_counts_what_is_applied_refuses_it_before(user, kube, names
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("services", "its pods cannot be created: "),
-        ("requests.memory", "the head's pod cannot be created: exceeded quota: site, requested: "),
+        ("services", "FailedToCreateService"),
+        ("requests.memory", "FailedToCreateHeadPod"),
     ],
 )
 def test_submit_prints_the_quota_that_keeps_pods_from_being_created(user, kube, namespace, key, said):
@@ -115,8 +81,6 @@ def test_submit_prints_the_quota_that_keeps_pods_from_being_created(user, kube, 
     limit(kube, namespace, "0", key)
     printed = user()("submit").stdout
     assert said in printed and "exceeded quota: site" in printed
-    if key == "requests.memory":
-        assert "What it names is in resources (workers), kubernetes.head" in printed
     assert kube.items("rayjobs", namespace)
 
 
@@ -126,7 +90,6 @@ def owners_policy(kube: Kubernetes, namespace: str):
     demanded = {
         "": ["configmaps", "pods", "persistentvolumeclaims"],
         "networking.k8s.io": ["networkpolicies"],
-        "policy": ["poddisruptionbudgets"],
         "ray.io": ["rayjobs", "rayclusters"],
     }
     rules = {
@@ -140,7 +103,7 @@ def owners_policy(kube: Kubernetes, namespace: str):
 
 
 def test_a_site_that_demands_an_owner_of_every_object_gets_it(user, kube, namespace, owners_policy):
-    own = user(kubernetes={"disruption_budget": True})
+    own = user()
     refused = "every object names its owner"
     kube.wait_for(lambda: refused in own("submit", code=None).stderr, 120, "the policy is not in force")
     own("submit", code=EXIT_CLUSTER)
@@ -183,21 +146,14 @@ def test_keys_of_a_platform_reach_the_pods(user, kube, namespace):
         "pod_labels": {"team": "y"},
         "pod_annotations": {"sidecar.istio.io/inject": "false"},
         "run_as": {"by": "cluster"},
-        "egress": [{"ports": [3128], "cidr": "10.1.0.0/16"}, {"ports": [8200], "namespace": "vault"}],
-        "operator_namespaces": ["kuberay"],
+        "egress": [{"ports": [3128], "cidr": "10.1.0.0/16"}],
     }
     own = user(**inert(**section))
-    assert f'RuntimeClass "{runtime}" not found' in own("submit", code=EXIT_CLUSTER).stderr
-    made = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": runtime}}
-    kube.apply({**made, "handler": "runc"})
-    try:
-        wrong = own("submit", "--set", "kubernetes.affinity={nodeAfinity: {}}", code=EXIT_CLUSTER).stderr
-        assert "spec.affinity.nodeAfinity: field not declared" in wrong
-        kube.wait_for(lambda: own("submit", code=None).returncode == 0, 120, "the class is not seen")
-    finally:
-        kube.kubectl("delete", "runtimeclass", runtime)
+    wrong = own("submit", "--set", "kubernetes.affinity={nodeAfinity: {}}", code=EXIT_CLUSTER).stderr
+    assert "nodeAfinity" in wrong
+    own("submit")
     sent = kube.get("rayjobs", own.name, namespace)["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
     assert sent["metadata"]["labels"]["team"] == "y"
     assert "runAsUser" not in sent["spec"]["securityContext"]
-    policy = kube.get("networkpolicies", f"{own.name}-head", namespace)["spec"]
-    assert policy["egress"][-1]["ports"] == [{"protocol": "TCP", "port": 8200}]
+    policy = kube.get("networkpolicies", own.name, namespace)["spec"]
+    assert policy["egress"][-1]["ports"] == [{"protocol": "TCP", "port": 3128}]

@@ -40,95 +40,59 @@ def test_status_names_first_what_keeps_the_pods_from_starting(user):
     assert said in own("logs").stdout
 
 
-def test_a_run_that_got_a_part_of_its_pods_says_so_and_names_what_starts_runs_as_a_whole(user):
-    """The node of the tests has 8 CPUs: never room for both."""
-    own = user(resources={"workers": 2, "cpus_per_worker": 4.2})
-    own.apply()
-    text = "partial start: 1 of 2 workers' pods hold nodes while the others wait for some"
-    own.kube.wait_for(lambda: text in own("status").stdout, 240, "status does not say it", poll_s=2)
-    assert "kubernetes.queue" in own("status").stdout
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"kubernetes": {"secrets": ["aws"]}}, "kubernetes.secrets names aws, and namespace "),
-        ({"kubernetes": {"pull_secrets": ["registry"]}}, "kubernetes.pull_secrets names registry"),
-        ({"kubernetes": {"volumes": [{"mount": "/mnt/x", "claim": "gone"}]}}, "names the claim gone"),
-        ({"kubernetes": {"queue": {"name": "team"}}}, "kubernetes.queue names team"),
-        ({"kubernetes": {"namespace": "nowhere"}}, "There is no namespace nowhere"),
+        ({"kubernetes": {"namespace": "nowhere"}}, 'namespaces "nowhere" not found'),
         ({"kubernetes": {"context": "nowhere"}}, 'context "nowhere" does not exist'),
-        ({"kubernetes": {"patches": {"spec": {"ttlSeconds": 1}}}}, "spec.ttlSeconds"),
+        (
+            {"kubernetes": {"patches": [{"op": "add", "path": "/spec/ttlSeconds", "value": 1}]}},
+            "spec.ttlSeconds: field not declared",
+        ),
     ],
 )
 def test_submit_refuses_what_is_not_there(user, more, said):
     done = user(**more)("submit", code=EXIT_CLUSTER)
     assert said in done.stderr and not done.stdout.startswith("RayJob")
-    assert 2 <= len(done.stderr.splitlines()) <= 3
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("more", "said"),
     [
-        ("priority_class", "no PriorityClass with name gone was found"),
-        ("service_account", 'serviceaccount "gone" not found'),
+        ({"kubernetes": {"priority_class": "gone"}}, "no PriorityClass with name gone was found"),
+        ({"kubernetes": {"service_account": "gone"}}, 'serviceaccount "gone" not found'),
+        (HUGE, "FailedScheduling: 0/1 nodes are available: 1 Insufficient cpu"),
+        ({"resources": {"workers": 1, "gpus_per_worker": 1}}, "1 Insufficient nvidia.com/gpu"),
+        ({"kubernetes": {"node_selector": {"zone": "mars"}}}, "didn't match Pod's node affinity/selector"),
+        ({"kubernetes": unbound("none")}, "unbound immediate PersistentVolumeClaims"),
     ],
+    ids=["class", "account", "cpus", "gpus", "selector", "claim"],
 )
-def test_what_the_pods_name_is_missing_in_the_words_of_the_api_server(user, key, said):
-    first, *refused, remedy = user(kubernetes={key: "gone"})("submit", code=EXIT_CLUSTER).stderr.splitlines()
-    assert first.endswith("nothing was applied:") and all(said in line for line in refused)
-    assert remedy.endswith(f"What it names is in kubernetes.{key}.")
+def test_submit_prints_what_the_cluster_says_first(user, more, said):
+    printed = user(**more)("submit").stdout
+    assert said in printed and "\nwaiting (nodes): " in printed
 
 
-@pytest.mark.parametrize(
-    ("more", "said", "key"),
-    [
-        (HUGE, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu", "resources (workers)"),
-        (
-            {"resources": {"workers": 1, "gpus_per_worker": 1}},
-            "1 Insufficient nvidia.com/gpu",
-            "resources.gpus_per_worker",
-        ),
-        (
-            {"kubernetes": {"node_selector": {"zone": "mars"}}},
-            "didn't match Pod's node affinity/selector",
-            "kubernetes.node_selector",
-        ),
-        ({"kubernetes": unbound("none")}, "unbound immediate PersistentVolumeClaims", "kubernetes.volumes"),
-    ],
-    ids=["cpus", "gpus", "selector", "claim"],
-)
-def test_submit_prints_the_schedulers_reason_and_the_key_to_change(user, more, said, key):
-    printed = user(**more)("submit").stdout.splitlines()
-    (at,) = (number for number, line in enumerate(printed) if line.startswith("waiting (nodes): "))
-    (remedy,) = (line for line in printed[at:] if line.startswith("What it names is in "))
-    # The image of these tests has no Python: a head that is that far is named as well.
-    assert said in "\n".join(printed[at : printed.index(remedy)])
-    assert key in remedy
+def added(path: str, value: object) -> list[dict[str, object]]:
+    return [{"op": "add", "path": path, "value": value}]
 
 
-def _of_workers(**fields: object) -> dict[str, object]:
-    return {"rayClusterSpec": {"workerGroupSpecs": [{"groupName": "workers", **fields}]}}
+WORKERS = "/spec/rayClusterSpec/workerGroupSpecs/0"
 
 
 def test_submit_says_that_the_pods_are_scheduled(user):
-    printed = user()("submit").stdout
-    # The image of these tests has no Python: a head that is that far has failed already.
-    has_failed = 'exec: "python": executable file not found' in printed
-    assert has_failed or "all pods are scheduled: 2 pods on 1 node\n" in printed
+    assert "all 2 pods are scheduled\n" in user()("submit").stdout
 
 
 @pytest.mark.parametrize(
     ("patch", "said"),
     [
-        ({"activeDeadlineSeconds": -1}, "activeDeadlineSeconds must be a positive integer"),
-        (_of_workers(minReplicas=3), "minReplicas"),
-        pytest.param(_of_workers(rayStartParams={"labels": "a=b"}), "labels", marks=pytest.mark.nightly),
-        pytest.param(_of_workers(resources={"CPU": "1"}), "please use only one", marks=pytest.mark.nightly),
+        (added("/spec/activeDeadlineSeconds", -1), "activeDeadlineSeconds must be a positive integer"),
+        (added(f"{WORKERS}/minReplicas", 3), "minReplicas"),
     ],
 )
 def test_submit_says_why_the_operator_refuses_the_rayjob(user, patch, said):
-    own = user(kubernetes={"patches": {"spec": patch}})
+    own = user(kubernetes={"patches": patch})
     first, *words, remedy = own("submit", code=EXIT_JOB).stderr.splitlines()
     assert first.endswith(f"RayJob {own.name} was applied, and the KubeRay operator refuses it")
     assert said in "\n".join(words)
@@ -147,7 +111,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(kube, namesp
     kube.make_volume(namespace, "runs")
     own = User(kube, namespace, write_job(tmp_path, namespace, kubernetes={"secrets": ["aws"]}))
     own.apply()
-    own.waits_for("CreateContainerConfigError")
+    own.waits_for('secret "aws" not found')
     said = own("stop").stdout
     assert "there is nothing to save yet" in said and "RayJob watched is deleted" in said
     assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
@@ -165,10 +129,7 @@ def test_a_rayjob_that_the_operator_refuses_says_why(user):
     assert own.cause().startswith("failed")
 
 
-SILENT = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
-
-
-def test_a_lost_node_and_the_last_words_of_a_container_are_named(kube_alone, namespace, tmp_path):
+def test_a_lost_node_is_named(kube_alone, namespace, tmp_path):
     """The node has no kubelet, so its pods keep the status that they had."""
     own = User(kube_alone, namespace, write_job(tmp_path, namespace, **inert()))
     own.apply()
@@ -176,33 +137,20 @@ def test_a_lost_node_and_the_last_words_of_a_container_are_named(kube_alone, nam
     kube_alone.patch("rayjobs", own.name, {"status": running}, namespace, "status")
     kube_alone.apply(manifest("Node", "gpu-7", spec={"unschedulable": True}))
     try:
-        kube_alone.patch("nodes", "gpu-7", {"status": {"conditions": [SILENT]}}, "", "status")
         kube_alone.apply(pod_of_run("head", nodeName="gpu-7"), namespace=namespace)
-        box = {"name": "shell", "ready": False, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+        box = {"name": "shell", "ready": True, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
         status = {
             "phase": "Running",
             "containerStatuses": [box | {"image": "", "imageID": "", "restartCount": 0}],
         }
         ready = {"conditions": [{"type": "Ready", "status": "False"}]}
         kube_alone.patch("pods", "watched-head", {"status": status | ready}, namespace, "status")
-        kube_alone.apply(pod_of_run("worker"), namespace=namespace)
-        without = pod_of_run("submitter")
-        without["spec"]["containers"][0]["command"] = ["python", "-m", "clustertrain"]
-        kube_alone.apply(without, namespace=namespace)
-        for name in ("watched-worker", "watched-submitter"):
-            kube_alone.wait_for_pod(namespace, name, "Failed")
         said = own("status").stdout
     finally:
         kube_alone.delete("nodes", "gpu-7")
-    first, *others = said.splitlines()[:3]
-    assert first.startswith("waiting  node gpu-7 is NotReady (Kubelet stopped posting node status.)"), said
-    assert "kubectl delete node gpu-7; " in first
-    assert any(
-        line.endswith("watched-worker: container shell ended with code 3: no licence") for line in others
-    )
-    assert any("watched-submitter: container shell ended" in line and "python" in line for line in others), (
-        said
-    )
+    first = said.splitlines()[0]
+    assert first.startswith("waiting  node gpu-7 is NotReady, with watched-head."), said
+    assert first.endswith("kubectl delete node gpu-7")
 
 
 def pod_of_run(role, **spec):
@@ -296,9 +244,5 @@ def test_kueue_says_why_a_run_waits_in_its_queue(kube, namespace, tmp_path):
     assert words in own("status").stdout
 
     own.kubeconfig = bind_role(kube, namespace, ("workloads", "list"))
-    assert "may not list workloads.kueue.x-k8s.io" in own("status").stdout
+    assert 'cannot list resource "workloads"' in own("status").stdout
     own("stop")
-    of_nobody = own("submit", "--set", "kubernetes.queue={name: nobodys}", code=EXIT_CLUSTER)
-    assert "kubernetes.queue names nobodys" in of_nobody.stderr
-    own.kubeconfig = bind_role(kube, namespace, ("localqueues", "get"))
-    assert "localqueues.kueue.x-k8s.io" in own("submit").stdout

@@ -21,7 +21,8 @@ from commands import ran
 _POLL_S = 1.0  # one look is five requests, and a status is a second of CPU time
 ROOT = Path(__file__).parent.parent.parent
 ROLE_FILE = ROOT / "k8s" / "rbac.yaml"
-_INERT = {"spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}  # the operator leaves it to somebody else
+# The operator leaves it to somebody else.
+_INERT = [{"op": "add", "path": "/spec/managedBy", "value": "kueue.x-k8s.io/multikueue"}]
 
 
 @dataclass

@@ -135,7 +135,6 @@ def import_(source: tuple[str, ...], output: str) -> None:
 @CHECKED
 @click.option("--no-code", is_flag=True, help="Read the code as text only: import and run none of it.")
 @click.option("--defaults", is_flag=True, help="Print the job with every default filled in, as YAML.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if there is advice.")
 @JSON
 def check(
     job_file: str,
@@ -144,17 +143,14 @@ def check(
     *,
     no_code: bool,
     defaults: bool,
-    strict: bool,
     as_json: bool,
 ) -> None:
     """Find mistakes in a job file and in its code; starts nothing.
 
     The code is imported, its args are bound, and a task is rehearsed on one batch, in a process of its own.
     `run` and `submit` do the same first. With --to, that launcher checks the job as well, against its cluster
-    if it answers: what the cluster would refuse, at once or later, is an error; what it accepts although it
-    is a mistake or unsafe is advice.
+    if it answers.
     """
-    from clustertrain.errors import EXIT_FAILED
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.launchers.check import check_code
     from clustertrain.launchers.launcher import launcher_of
@@ -166,18 +162,15 @@ def check(
     echo = silent if as_json else note if defaults else click.echo
     command, elsewhere = typed("check", job_file, sets), to not in (None, "local")
     checked = check_code(job, echo, command=command, elsewhere=elsewhere, as_text=no_code)
-    advised = 0
     if to is not None:
         launcher = launcher_of(to)
-        lines, advised = launcher.check(launcher.merged(job), command)
+        lines = launcher.check(launcher.merged(job), command)
         checked.notes.extend(lines)
         echo("\n".join(lines))
     if as_json:
         click.echo(json_of(checked))
     elif defaults:
         click.echo(dump_job(job, defaults=True), nl=False)
-    if strict and advised:
-        sys.exit(EXIT_FAILED)
 
 
 @main.command()

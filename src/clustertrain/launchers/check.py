@@ -45,7 +45,7 @@ class Checked:
 
     Attributes:
         seconds: what the check took.
-        notes: what was not checked, and advice.
+        notes: what was not checked.
     """
 
     seconds: float

@@ -14,7 +14,7 @@ from clustertrain.job.launcher_plugins import interface_problem, part_of, plugin
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
-from clustertrain.launchers.scheduler.interface import Handle, LaidOutJob, Scheduler
+from clustertrain.launchers.scheduler.interface import Handle, Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import located, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
@@ -53,17 +53,16 @@ class Launcher:
         """
         return with_site(job)
 
-    def check(self, job: SiteJob, command: CommandLine) -> tuple[list[str], int]:
-        """Check a job and submit nothing. Returns the lines of what was found, and how many are advice.
+    def check(self, job: SiteJob, command: CommandLine) -> list[str]:
+        """Check a job and submit nothing. Returns the lines of what was found.
 
         Raises:
             JobError: the scheduler would refuse the job.
             ClusterError: the scheduler answers, and could never start the job.
         """
         idle = idle_workers(self.scheduler, job)
-        job, layout = self.scheduler.laid_out(job)
         plan = self.scheduler.plan(job, Options(command=command))
-        notes = [*layout, *plan.notes, *idle]
+        notes = [*plan.notes, *idle]
         submit_it = command.on_job(f"submit --to {self.name}")
         objects = f" ({', '.join(plan.objects)})" if plan.objects else ""
         end = f"{command.job_file}{objects} can be submitted: `{submit_it}`"
@@ -75,7 +74,7 @@ class Launcher:
                 raise
             notes.append(unchecked.splitlines()[0])
             end = f"{command.job_file}{objects} can be rendered; `{submit_it}` checks it against the cluster"
-        return [*(f"note: {note}" for note in notes), *plan.advice, end], len(plan.advice)
+        return [*(f"note: {note}" for note in notes), end]
 
     def render(self, job: SiteJob, command: CommandLine, note: Echo) -> str:
         """Return the exact text that `submit` sends. `note` is called with what this text does not show.
@@ -83,8 +82,7 @@ class Launcher:
         Raises:
             JobError: the job cannot be rendered.
         """
-        as_typed = LaidOutJob(job)  # rendering asks no cluster: without its nodes the plan refuses it
-        plan = self.scheduler.plan(as_typed, Options(command=command))
+        plan = self.scheduler.plan(job, Options(command=command))
         if command.sets and self.scheduler.submit_program:
             by_hand = f"submitted with plain {self.scheduler.submit_program}"
             note(f"note: {by_hand}, the job reads {command.job_file} without the changes of --set")

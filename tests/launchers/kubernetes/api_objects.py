@@ -15,7 +15,7 @@ def rayjob(deployment="Running", job="RUNNING", reason="", message="", labels=No
 
 
 def pod(name, role, state="running", phase="Running", **status):
-    containers = status.pop("containers", [{"name": "main", "state": {state: {}} if state else {}}])
+    containers = status.pop("containers", [{"name": "main", "ready": True, "state": {state: {}}}])
     return {
         "metadata": {"name": name, "namespace": "team", "labels": {"clustertrain.io/role": role}},
         "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "shared"}}]},
@@ -23,9 +23,8 @@ def pod(name, role, state="running", phase="Running", **status):
     }
 
 
-def pending(name="w1", role="worker", message="0/1 nodes are available: 1 Insufficient cpu."):
-    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    return pod(name, role, phase="Pending", containers=[], conditions=[why])
+def pending(name="w1", role="worker"):
+    return pod(name, role, phase="Pending", containers=[])
 
 
 def on_node(made, node="gpu-7", ready="False", **metadata):

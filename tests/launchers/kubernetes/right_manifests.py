@@ -11,8 +11,6 @@ from launchers.kubernetes.manifest_changes import ABSENT, CLUSTER, Change, Manif
 _JOB = {"name": "right", "function": "m:f", "image": "registry.example.com/team/train:1.4"}
 _SECTION = {
     "code_in_image": "/app",
-    "backoff_limit": 2,
-    "disruption_budget": True,
     "volumes": [{"mount": "/mnt/runs", "claim": "runs", "size": "100Gi"}],
 }
 
@@ -60,12 +58,9 @@ RAYJOBS: dict[str, Manifest] = {
         {"nodes": 1, "gpus_per_worker": 1}, tolerations=_TOLERATIONS, node_selector={"example.com/gpu": "a"}
     ),
     "two groups": changed(rayjob(), {f"{CLUSTER}/workerGroupSpecs/+": _MORE}),
-    "http": rayjob(submission_mode="HTTPMode"),
-    "a sidecar": rayjob(submission_mode="SidecarMode"),
     "deletion rules": changed(rayjob(), RULES),
     "an autoscaler": changed(rayjob(), AUTOSCALER),
     "kueue with topology": rayjob(queue=KUEUE, topology={"required": "cloud.example.com/rack"}),
     "volcano": rayjob(queue={**KUEUE, "kind": "volcano"}),
-    "yunikorn": rayjob(queue={"kind": "yunikorn", "name": "root.team"}),
 }
 RIGHT: dict[str, Manifest] = {**RAYJOBS, **{each["kind"]: each for each in rendered()[:-1]}}

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
-from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound, Unanswered
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, Unanswered
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage, error_from_pod
 from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of
 from clustertrain.launchers.launcher import known_run
@@ -47,72 +47,40 @@ FORBIDDEN = (
     'Error from server (Forbidden): rayjobs.ray.io is forbidden: User "system:serviceaccount:team:ci" cannot '
     'list resource "rayjobs" in API group "ray.io" in the namespace "team"'
 )
-EXEC = (
-    'Error from server (Forbidden): pods "h" is forbidden: User "ci" cannot create resource "pods/exec" in '
-    'API group "" in the namespace "team"'
-)
 
 
 @pytest.mark.parametrize(
-    ("stderr", "kind", "said"),
+    ("stderr", "kind"),
     [
-        (FORBIDDEN, Forbidden, "system:serviceaccount:team:ci may not list rayjobs.ray.io"),
-        (EXEC, Forbidden, "ci may not create pods/exec"),
+        (FORBIDDEN, CommandFailed),
+        ('error: the server doesn\'t have a resource type "rayjobs"', CommandFailed),
+        ("error: You must be logged in to the server (Unauthorized)", CommandFailed),
+        ('Error from server (NotFound): rayjobs.ray.io "digits" not found', CommandFailed),
+        ('Error from server (Forbidden): pods "x" is forbidden: exceeded quota: small', CommandFailed),
         (
-            'error: the server doesn\'t have a resource type "rayjobs"',
-            ClusterError,
-            "KubeRay operator is not",
+            "Error from server (InternalError): failed calling webhook: dial tcp: connection refused",
+            CommandFailed,
         ),
-        ('error: the server doesn\'t have a resource type "localqueues"', NotFound, "localqueues"),
-        (
-            'error: unable to recognize "-": no matches for kind "RayJob" in version "ray.io/v1"',
-            ClusterError,
-            "has no RayJob",
-        ),
-        (
-            'error: resource mapping not found for name: "a" namespace: "" from "STDIN": no matches for kind '
-            '"PodMonitor" in version "monitoring.coreos.com/v1"\nensure CRDs are installed first',
-            NotFound,
-            'no matches for kind "PodMonitor"',
-        ),
-        ('error: context "there" does not exist', Unanswered, "kubernetes.context"),
-        (
-            "Error in configuration: context was not found for specified context: there",
-            Unanswered,
-            "kubectl has no cluster: ",
-        ),
+        ('error: context "there" does not exist', Unanswered),
+        ("Error in configuration: context was not found for specified context: there", Unanswered),
         (
             "The connection to the server localhost:8080 was refused - did you specify the right host?",
             Unanswered,
-            "kubectl has no cluster: ",
         ),
-        (
-            "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout",
-            Unanswered,
-            "does not answer: Unable to connect",
-        ),
-        ("The connection to the server 10.0.0.1:6443 was refused", Unanswered, "does not answer"),
+        ("Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout", Unanswered),
         (
             'error: failed to download openapi: Get "https://10.0.0.1:6443/openapi/v2": net/http: request '
             "canceled (Client.Timeout exceeded while awaiting headers)",
             Unanswered,
-            "does not answer",
-        ),
-        ("error: You must be logged in to the server (Unauthorized)", ClusterError, "Log in again"),
-        ('Error from server (NotFound): rayjobs.ray.io "digits" not found', NotFound, '"digits" not found'),
-        (
-            'Error from server (Forbidden): pods "x" is forbidden: exceeded quota: small',
-            CommandFailed,
-            "exceeded quota: small",
         ),
     ],
 )
-def test_every_refusal_says_what_to_do(fake, stderr, kind, said):
+def test_every_refusal_is_in_kubectls_words(fake, stderr, kind):
     fake(1, f"E1121 20:00:00 memcache.go:265] noise\n{stderr}\n")
     with pytest.raises(ClusterError) as caught:
         Kubectl("team", "there")("get", "rayjobs.ray.io")
     assert type(caught.value) is kind
-    assert said in str(caught.value)
+    assert stderr in str(caught.value)
     assert caught.value.exit_code == EXIT_CLUSTER
     assert 2 <= len(str(caught.value).splitlines()) <= 3
 
@@ -156,7 +124,7 @@ def test_one_that_is_missing_says_where_to_get_it(monkeypatch, tmp_path):
 
 def test_one_that_hangs_is_a_cluster_that_does_not_answer(fake):
     fake(0, hangs=True)
-    with pytest.raises(Unanswered, match="current context does not answer: kubectl did not end within"):
+    with pytest.raises(Unanswered, match="current context does not answer: did not end within"):
         Kubectl("team")("get", "pods", timeout_s=0.5)
 
 
@@ -177,24 +145,18 @@ def test_context_and_namespace_come_first_and_are_left_out_where_none_is_named(f
 
 def test_a_remedy_is_typed_for_the_cluster_and_namespace_of_the_job(fake):
     there = "kubectl --context=there --namespace=team"
-    fake(1, "error: You must be logged in to the server (Unauthorized)")
-    with pytest.raises(ClusterError, match=f"`{there} auth whoami` shows"):
+    fake(1, "Unable to connect to the server: EOF")
+    with pytest.raises(Unanswered, match=f"Check it: {there} version"):
         Kubectl("team", "there")("get", "pods")
     fake(0, stdout="pod/h")
     with pytest.raises(ClusterError, match=f"`{there} describe pod h` shows"):
         Kubectl("team", "there").delete("pod", "h", timeout_s=0)
 
 
-@pytest.mark.parametrize(
-    ("spec", "log"),
-    [
-        ({"submitterPodTemplate": {}}, "kubectl --context=there --namespace=ml logs -f job/digits"),
-        ({"submissionMode": "HTTPMode"}, ""),
-    ],
-)
-def test_the_log_of_the_submitter_is_named_where_a_pod_submits_the_run(job, spec, log):
-    made = {"metadata": {"name": "digits", "namespace": "ml"}, "spec": spec}
-    assert handle_of(job(name="digits", kubernetes={"context": "there"}), made).output == log
+def test_the_log_of_the_submitter_is_named(job):
+    made = {"metadata": {"name": "digits", "namespace": "ml"}}
+    handle = handle_of(job(name="digits", kubernetes={"context": "there"}), made)
+    assert handle.output == "kubectl --context=there --namespace=ml logs -f job/digits"
 
 
 def test_a_command_in_a_pod_has_its_own_exit_code(fake):
@@ -206,12 +168,6 @@ def test_a_command_in_a_pod_has_its_own_exit_code(fake):
     error = error_from_pod(failed.code, failed.stderr)
     assert type(error) is JobError and str(error) == "wrong\nmend it"
     assert type(error_from_pod(4, "")) is StorageError
-
-
-def test_a_pod_that_is_gone_is_no_command_that_failed(fake):
-    fake(1, 'Error from server (NotFound): pods "h" not found\n')
-    with pytest.raises(NotFound):
-        Kubectl()("exec", "h", "--container=main", "--", "python")
 
 
 @pytest.mark.parametrize(
@@ -287,13 +243,6 @@ def test_ls_lists_the_ray_jobs_of_a_namespace(fake):
     assert listed["text"].partition(" age ")[0] in row  # it is older by now
 
 
-def test_an_event_that_names_no_reason_tells_nothing(fake):
-    """An API server takes those, whoever writes them."""
-    known = {"reason": "BackOff", "message": "again"}
-    fake(0, stdout=json.dumps({"items": [{"involvedObject": {"kind": "Pod"}}, known, {"reason": "Pulled"}]}))
-    assert Kubectl("team").events() == [known]
-
-
 def test_a_job_is_asked_for_where_its_handle_says(fake):
     rayjob = {
         "metadata": {"name": "digits"},
@@ -313,12 +262,3 @@ def test_a_job_that_may_have_started_is_not_cancelled_in_its_queue(fake):
     with pytest.raises(ClusterError):
         SCHEDULER.cancel(Handle("digits"), only_waiting=True)
     assert argv.read_text().startswith("get rayjobs.ray.io ")
-
-
-@pytest.mark.parametrize("stderr", [FORBIDDEN, "Error from server (NotFound): the server could not find it"])
-def test_what_the_api_server_does_not_serve_is_none(fake, stderr):
-    argv = fake(0, stdout='{"items": []}')
-    assert Kubectl("team").raw("/apis/x") == {"items": []}
-    assert argv.read_text() == "--namespace=team get --raw=/apis/x\n"
-    fake(1, stderr)
-    assert Kubectl("team").raw("/apis/x") is None

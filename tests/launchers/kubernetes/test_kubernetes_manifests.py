@@ -62,7 +62,6 @@ def test_the_rayjob_ends_restarts_and_locks_its_doors(make_job):
     environments = [{each["name"]: each.get("value") for each in box["env"]} for box in boxes]
     assert environments[0]["RAY_JOB_STOP_WAIT_TIME_S"] == "65"
     for environment in environments:
-        assert environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
         assert callable(load_class(environment["RAY_START_HOOK"]))
         assert environment["PYTHONHASHSEED"] == "0", "of the fork server and of Ray, before a worker exists"
 
@@ -93,11 +92,11 @@ def test_the_job_in_the_pods_is_the_job_without_what_is_the_default(make_job):
 
 
 def test_a_rendering_has_a_line_for_each_variable_mount_and_list_of_words():
-    """The example has been 868 lines long."""
+    """People read the example, and adapt it."""
     lines = SCHEDULER.plan(load_job(CHECKOUT / "k8s" / "digits.yaml"), Options()).script.decode().splitlines()
-    assert len(lines) < 560
+    assert len(lines) <= 220 and not any("binaryData" in line for line in lines)
     stripped = {line.strip() for line in lines}
-    assert {"- {name: HOME, value: /tmp}", "- {name: tmp, mountPath: /tmp}", "drop: [ALL]"} <= stripped
+    assert {"- {name: HOME, value: /tmp}", "- {name: tmp, mountPath: /tmp}"} <= stripped
 
 
 def test_code_and_the_data_below_it_travel(make_job, tmp_path):
@@ -124,8 +123,10 @@ def test_the_name_does_not_depend_on_where_the_folder_lies(make_job, tmp_path):
 
 
 def test_code_in_the_image_does_not_travel(make_job):
-    job = make_job(kubernetes={"code_in_image": "/app"})
-    assert "binaryData" not in config_of(job)
+    job = make_job(kubernetes={"code_in_image": "/app"}, data={"set": {"uri": "set.csv"}})
+    config = config_of(job)
+    assert "binaryData" not in config
+    assert parse_job(config["data"]["job.yaml"], "job.yaml").data["set"].uri == "/app/set.csv"
     assert all("initContainers" not in pod["spec"] for pod in pods(job).values())
 
 
@@ -200,9 +201,8 @@ def test_storage_on_s3_needs_no_volume(make_job, storage):
 
 def test_flows_to_s3_and_loggers_are_allowed_only_where_they_are_used(make_job):
     def outgoing(job):
-        policies = of_kind(manifests(job), "NetworkPolicy")
-        head = next(each for each in policies if each["metadata"]["name"].endswith("-head"))
-        return [rule["ports"] for rule in head["spec"]["egress"] if "to" not in rule]
+        (policy,) = of_kind(manifests(job), "NetworkPolicy")
+        return [rule["ports"] for rule in policy["spec"]["egress"] if "to" not in rule]
 
     assert outgoing(make_job()) == []
     s3 = make_job(storage={"uri": "s3://b/p", "endpoint": "http://minio:9000"})
@@ -240,10 +240,6 @@ def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make_job):
 
 
 def test_a_patch_has_the_last_word(make_job):
-    patch = {"spec": {"ttlSecondsAfterFinished": 5, "submitterConfig": None}}
-    spec = spec_of(make_job(kubernetes={"patches": patch}))
-    assert spec["ttlSecondsAfterFinished"] == 5
-    assert "submitterConfig" not in spec
     patch = [{"op": "replace", "path": "/spec/ttlSecondsAfterFinished", "value": 6}]
     assert spec_of(make_job(kubernetes={"patches": patch}))["ttlSecondsAfterFinished"] == 6
 
@@ -253,7 +249,6 @@ def test_a_patch_has_the_last_word(make_job):
     [
         ({"name": "q", "priority_class": "high"}, ("kueue.x-k8s.io/priority-class", "high")),
         ({"kind": "volcano", "name": "q"}, ("volcano.sh/queue-name", "q")),
-        ({"kind": "yunikorn", "name": "q"}, ("yunikorn.apache.org/queue", "q")),
     ],
 )
 def test_a_queue_is_a_label(make_job, queue, label):
@@ -297,7 +292,7 @@ def test_to_yaml_keeps_no_references():
 def test_text_that_go_reads_as_a_number_or_a_boolean_is_quoted():
     """PyYAML reads these as text without quotes as well, and Go's YAML does not."""
     for text in ("y", "N", "1e9", "1E+5", "089", "0o17", "0b1", "off", "~", "12:30"):
-        assert to_yaml([{text: text}]) == f"---\n'{text}': '{text}'\n"
+        assert to_yaml([{text: text}]) == f"--- {{'{text}': '{text}'}}\n"
     plain = [{"app.kubernetes.io/name": "a word: of /mnt", "/mnt": "1 line\nand another"}]
     assert list(yaml.safe_load_all(to_yaml(plain))) == plain
 

@@ -6,15 +6,8 @@ from dataclasses import replace
 import pytest
 
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.kubernetes.observed.lost_pods import needs_node_check, silent_containers
-from clustertrain.launchers.kubernetes.observed.pod_problems import problems, seconds, time_of
-from clustertrain.launchers.kubernetes.observed.state import (
-    ANY,
-    NATIVE_STATES,
-    Observed,
-    native_of,
-    standing_of,
-)
+from clustertrain.launchers.kubernetes.observed.pods import is_lost, seconds, time_of, troubles
+from clustertrain.launchers.kubernetes.observed.state import ENDS, LIVE, Observed, native_of, standing_of
 from clustertrain.launchers.kubernetes.observed.view import View
 from clustertrain.launchers.kubernetes.status import status_of
 from clustertrain.observe.status_json import StoredStatus
@@ -32,8 +25,8 @@ from launchers.kubernetes.api_objects import (
 
 JOB = parse_job("{name: digits, function: 'm:f'}", "job.yaml")
 MADE_AT = seconds(MADE)
-DEPLOYMENTS = ["", "Initializing", "Waiting", "Running", "Complete", "Failed", "ValidationFailed"]
-DEPLOYMENTS += ["Suspending", "Suspended", "Retrying"]
+DEPLOYMENTS = ["", "Initializing", "Running", "Complete", "Failed", "ValidationFailed"]
+DEPLOYMENTS += ["Suspending", "Suspended"]
 JOBS = ["", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
 REASONS = ["", "SubmissionFailed", "DeadlineExceeded", "PreRunningDeadlineExceeded", "AppFailed"]
 REASONS += ["JobDeploymentStatusTransitionGracePeriodExceeded", "ValidationFailed"]
@@ -53,6 +46,10 @@ def running(state="running", cause="training"):
     return StoredStatus(1, MADE_AT + 30, state, cause)
 
 
+def waits(message):
+    return event("FailedScheduling", message)
+
+
 def exit_code(observed, stored, standing):
     status = status_of(View(JOB, observed, stored))
     assert status.standing == replace(standing, runner=None)
@@ -62,9 +59,8 @@ def exit_code(observed, stored, standing):
 # ------------------------------------------------------------------------------------------- KubeRay's words
 
 
-@pytest.mark.parametrize("key", NATIVE_STATES)
-def test_every_state_of_a_rayjob_means_one_of_ours(key):
-    meaning = NATIVE_STATES[key]
+@pytest.mark.parametrize("meaning", [*LIVE.values(), *ENDS.values()])
+def test_every_state_of_a_rayjob_means_one_of_ours(meaning):
     assert meaning.cause in STATES[meaning.state].causes
 
 
@@ -79,11 +75,11 @@ def test_no_combination_is_unknown_and_only_what_is_over_is_final(deployment, jo
 
 def test_a_state_to_come_means_that_the_run_lives():
     assert native_of("Scheduling", "RUNNING", "").state == "waiting"
-    assert (("", ANY, ANY) in NATIVE_STATES) and native_of("Running", "NEW_ONE", "").state == "running"
+    assert native_of("Running", "NEW_ONE", "").state == "running"
 
 
 def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
-    assert Observed(rayjob("", "", suspend=True)).native == NATIVE_STATES["Suspended", ANY, ANY]
+    assert Observed(rayjob("", "", suspend=True)).native == LIVE["Suspended"]
 
 
 # ------------------------------------------------------------------------------------------------ the joining
@@ -150,12 +146,13 @@ def test_the_entrypoints_own_error_is_shown_out_of_rays_message():
     )
     assert (
         standing_of(Observed(rayjob("Failed", "FAILED", "AppFailed", message)), None).text
-        == "failed\nwrong\nmend it"
+        == "failed\nx\nerror: wrong\nmend it"
     )
 
 
 def test_a_deadline_names_what_the_pods_waited_for():
-    observed = Observed(rayjob("Failed", "", "PreRunningDeadlineExceeded", "has passed"), (pending(),))
+    failed = rayjob("Failed", "", "PreRunningDeadlineExceeded", "has passed")
+    observed = Observed(failed, (pending(),), (waits("1 Insufficient cpu"),))
     assert "1 Insufficient cpu" in standing_of(observed, None).text
 
 
@@ -173,13 +170,6 @@ def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
     assert (standing.state, standing.cause, standing.over) == ("stopped", "time_limit", True)
     assert standing.text == "reached kubernetes.deadline; submit it again to continue"
     assert exit_code(observed, stored, standing) == 75
-
-
-def test_a_failure_that_kuberay_retries_is_not_the_end():
-    stored = ended("failed", "error", 1)
-    assert standing_of(Observed(rayjob(backoffLimit=0), ALL), stored).over
-    assert not standing_of(Observed(rayjob(backoffLimit=1), ALL), stored).over
-    assert standing_of(Observed(rayjob("Failed", "FAILED", "AppFailed", backoffLimit=1)), stored).over
 
 
 def test_without_a_rayjob_the_files_alone_tell():
@@ -201,10 +191,9 @@ def test_a_run_that_was_cancelled_before_it_began_has_nothing_to_continue():
 
 
 def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words():
-    waits = Observed(
-        rayjob(), (HEAD, WORKERS[1], pending(message="0/1 nodes: 1 node(s) were unschedulable"), SUBMITTER)
-    )
-    standing = standing_of(waits, running("waiting", "workers"))
+    pods = (HEAD, WORKERS[1], pending(), SUBMITTER)
+    waiting = Observed(rayjob(), pods, (waits("0/1 nodes: 1 node(s) were unschedulable"),))
+    standing = standing_of(waiting, running("waiting", "workers"))
     assert standing.state == "waiting" and "were unschedulable" in standing.text
     assert "its driver has not started" in standing_of(Observed(rayjob(), ALL), StoredStatus()).text
     headless = standing_of(Observed(rayjob(), WORKERS), None)
@@ -232,17 +221,14 @@ def test_a_preempted_run_is_queued_again():
     )
     standing = standing_of(observed, ended("preempted", "preempted", 75, restarts=True))
     assert (standing.state, standing.cause, standing.over) == ("queued", "requeued", False)
-    assert (
-        "evicted (Preempted): to make room; Pending: insufficient quota; it continues after" in standing.text
-    )
+    assert "Preempted: to make room; Pending: insufficient quota; it continues after" in standing.text
 
 
 def test_a_run_that_no_queue_has_is_held():
     standing = standing_of(Observed(rayjob("Suspended", "", suspend=True)), None)
     assert (standing.state, standing.cause) == ("queued", "held")
-    assert (
-        "Kueue has not processed" in standing_of(Observed(rayjob("Suspended", "", labels=QUEUED)), None).text
-    )
+    unseen = standing_of(Observed(rayjob("Suspended", "", labels=QUEUED)), None)
+    assert unseen.text == "waits in queue team of Kueue"
 
 
 # --------------------------------------------------------------------------------------------------- troubles
@@ -252,62 +238,27 @@ def container(state, **details):
     return pod("w1", "worker", phase="Pending", containers=[{"name": "c", "state": {state: details}}])
 
 
-@pytest.mark.parametrize(
-    ("thing", "events", "said"),
-    [
-        (pending(), [], "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."),
-        (container("waiting", reason="ErrImagePull", message="no\nsuch"), [], "ErrImagePull: no such"),
-        (container("waiting", reason="CreateContainerConfigError", message='secret "s"'), [], 'secret "s"'),
-        (container("waiting", reason="CrashLoopBackOff"), [], "at every start (CrashLoopBackOff)"),
-        (container("terminated", reason="Error", exitCode=3), [], "container c ended with code 3"),
-        (container("terminated", reason="OOMKilled", exitCode=137), [], "killed at its memory limit"),
-        (
-            container("waiting", reason="ContainerCreating"),
-            [
-                event("FailedMount", 'configmap "gone" not found'),
-                event("Unhealthy", "later", at="2027-01-01T00:00:00Z"),
-            ],
-            'FailedMount: configmap "gone" not found',
-        ),
-        (
-            pending(message="pod has unbound immediate PersistentVolumeClaims"),
-            [event("FailedBinding", "no storage class is set", "PersistentVolumeClaim", "shared")],
-            "PersistentVolumeClaims; claim shared: FailedBinding: no storage class is set",
-        ),
-        (
-            pod("w1", "worker", phase="Failed", reason="Evicted", message="low on disk"),
-            [],
-            "Evicted: low on disk",
-        ),
-    ],
-)
-def test_what_keeps_a_pod_from_running(thing, events, said):
-    (problem,) = problems([thing], events, {})
-    assert said in problem.text and problem.text.startswith("pod w1: ") and problem.blocks
-
-
-QUEUES = ["kueue.x-k8s.io/queue-name", "volcano.sh/queue-name", "yunikorn.apache.org/queue"]
+UNREADY = pod("w1", "worker", containers=[{"name": "c", "ready": False, "state": {"running": {}}}])
 
 
 @pytest.mark.parametrize(
-    ("bound", "deployment", "labels", "is_partial"),
+    "thing",
     [
-        (1, "Initializing", {}, True),
-        (0, "Initializing", {}, False),
-        (2, "Initializing", {}, False),
-        (1, "Running", {}, False),
-        *((1, "Initializing", {queue: "team"}, False) for queue in QUEUES),
+        pending(),
+        container("waiting", reason="ErrImagePull", message="no such"),
+        container("terminated", reason="Error", exitCode=3),
+        UNREADY,
+        pod("w1", "worker", "terminated", phase="Failed", reason="Evicted"),
     ],
 )
-def test_a_run_that_got_a_part_of_its_pods_says_what_starts_runs_as_a_whole(
-    bound, deployment, labels, is_partial
-):
-    workers = [pending("w1"), pending("w2")]
-    for each in workers[:bound]:
-        each["spec"]["nodeName"] = "n"
-    text = standing_of(Observed(rayjob(deployment, "", labels=labels), (HEAD, *workers)), None).text
-    assert ("partial start: 1 of 2 workers' pods hold nodes" in text) == is_partial
-    assert ("kubernetes.queue" in text) == is_partial
+def test_a_pod_that_does_not_run_has_its_newest_event(thing):
+    events = [
+        event("Failed", "later\nthan that", at="2027-01-01T00:00:00Z"),
+        event("FailedScheduling", "0/1 nodes are available"),
+        event("FailedScheduling", "of another pod", name="w2"),
+    ]
+    assert troubles([thing], events, missing=False) == ["Pod w1: Failed: later than that"]
+    assert troubles([thing], [], missing=False) == []
 
 
 def test_the_heads_pod_can_be_read_after_the_end_while_it_stays_for_the_ttl():
@@ -318,39 +269,31 @@ def test_the_heads_pod_can_be_read_after_the_end_while_it_stays_for_the_ttl():
     assert Observed(rayjob("Complete", "SUCCEEDED"), (ended,)).head is None
 
 
-@pytest.mark.parametrize("thing", [*ALL, container("waiting", reason="PodInitializing")])
-def test_pods_that_run_or_are_on_their_way_have_no_trouble(thing):
-    assert problems([thing], [], {}) == []
-
-
-@pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
-def test_a_container_that_was_killed_and_runs_again_blocks_nothing(reason):
-    killed = {"terminated": {"reason": reason, "exitCode": 137}}
-    again = pod("w1", "worker", containers=[{"name": "c", "state": {"running": {}}, "lastState": killed}])
-    (problem,) = problems([again], [], {})
-    assert not problem.blocks and "restarted" in problem.text
-    assert (reason in problem.text) == (reason == "OOMKilled")
+@pytest.mark.parametrize("thing", [*ALL, pod("w1", "submitter", "terminated", phase="Succeeded")])
+def test_pods_that_run_or_have_ended_well_have_no_trouble(thing):
+    assert troubles([thing], [event("Unhealthy", "x", name=thing["metadata"]["name"])], missing=False) == []
 
 
 def test_a_pod_that_is_leaving_has_no_trouble():
     leaving = pending()
     leaving["metadata"]["deletionTimestamp"] = MADE
-    assert problems([leaving], [], {}) == []
+    assert troubles([leaving], [waits("no room")], missing=False) == []
 
 
 @pytest.mark.parametrize(
     ("reason", "kind", "there", "said"),
     [
-        ("FailedToCreateHeadPod", "RayCluster", (), "the head's pod cannot be created: exceeded quota"),
-        ("FailedToCreateWorkerPod", "RayCluster", (HEAD,), "worker pods cannot be created: exceeded quota"),
-        ("FailedCreate", "Job", (HEAD, *WORKERS), "the submitter's pod cannot be created: exceeded quota"),
+        ("FailedToCreateHeadPod", "RayCluster", (), "exceeded quota"),
+        ("FailedToCreateWorkerPod", "RayCluster", (HEAD,), "exceeded quota"),
+        ("FailedCreate", "Job", (HEAD, *WORKERS), "exceeded quota"),
     ],
 )
 def test_a_pod_that_is_not_even_made(reason, kind, there, said):
     message = '(combined from similar events): pods "digits-x" is forbidden: exceeded quota: small'
     observed = Observed(rayjob(), there, (event(reason, message, kind, "digits-abc"),))
-    assert said in standing_of(observed, None).text
-    assert Observed(rayjob(), ALL, observed.events).problems == []  # it is there by now
+    text = standing_of(observed, None).text
+    assert said in text and text.startswith(f"{kind} digits-abc: {reason}: ")
+    assert Observed(rayjob(), ALL, observed.events).troubles == []  # it is there by now
 
 
 def test_the_time_of_an_event_is_its_last():
@@ -360,64 +303,24 @@ def test_the_time_of_an_event_is_its_last():
     assert time_of({}) == 0.0
 
 
-# ------------------------------------------------------------- lost nodes, and the last words of containers
+# ------------------------------------------------------------------------------------------------ lost nodes
 
 
 def test_a_lost_node_is_named_with_what_to_do():
+    """Nobody has changed what the kubelet said of the containers."""
     pods = (on_node(HEAD), on_node(WORKERS[0]), WORKERS[1], SUBMITTER)
-    observed = Observed(rayjob(), pods, lost_nodes={"gpu-7": "Kubelet stopped posting node status."})
+    observed = Observed(rayjob(), pods)
     standing = standing_of(observed, None)
     assert (standing.state, standing.cause) == ("waiting", "nodes")
-    assert standing.text.startswith(
-        "node gpu-7 is NotReady (Kubelet stopped posting node status.), with h, w1."
-    )
-    assert "kubectl delete node gpu-7; " in standing.text
-    assert standing.text.endswith("kubectl delete pod --namespace=team --force --grace-period=0 h w1")
+    assert standing.text.startswith("node gpu-7 is NotReady, with h, w1.")
+    assert standing.text.endswith("kubectl delete node gpu-7")
     assert observed.head is None and observed.pods_text == "head does not run yet, 1 of 2 workers run"
 
 
-def test_a_node_is_asked_for_only_where_a_pod_is_not_well():
-    now = MADE_AT + 100
-    assert not needs_node_check(on_node(HEAD, ready="True"), now)
-    assert not needs_node_check(HEAD, now)
-    assert needs_node_check(on_node(HEAD), now)
-    assert needs_node_check(on_node(HEAD, ready="True", deletionTimestamp=MADE), now)
-    assert not needs_node_check(on_node(HEAD, ready="True", deletionTimestamp=MADE), MADE_AT - 5)
-
-
-def test_a_container_that_never_gets_ready_shows_its_last_words():
-    box = {"name": "main", "ready": False, "state": {"running": {"startedAt": MADE}}}
-    slow = pod("w1", "worker", containers=[box])
-    assert silent_containers([slow], MADE_AT + 30) == []
-    assert silent_containers([slow], MADE_AT + 90) == [("worker", "w1", "main")]
-    (found,) = problems(
-        [slow],
-        [event("Unhealthy", "Readiness probe failed: code 1")],
-        {},
-        last_words={("worker", "main"): "waits for a licence"},
-    )
-    assert found.blocks
-    assert found.text == (
-        "pod w1: container main runs and does not get ready (Readiness probe failed: code 1): "
-        "waits for a licence"
-    )
-
-
-def test_containers_that_end_show_their_last_words_once():
-    box = {"name": "code", "state": {"terminated": {"exitCode": 1}}}
-    pods = [pod(name, "worker", containers=[box]) for name in ("w1", "w2")]
-    assert silent_containers(pods, MADE_AT) == [("worker", "w1", "code"), ("worker", "w2", "code")]
-    words = {("worker", "code"): "No module named clustertrain"}
-    (found,) = problems(pods, [], {}, last_words=words)
-    assert found.text == "2 pods (w1, w2): container code ended with code 1: No module named clustertrain"
-
-
-def test_a_container_that_could_not_be_started_shows_why():
-    ended = {"exitCode": 128, "reason": "StartError", "message": 'exec: "python": not found in $PATH'}
-    (found,) = problems(
-        [pod("h", "head", containers=[{"name": "main", "state": {"terminated": ended}}])], [], {}
-    )
-    assert found.text == 'pod h: container main ended with code 128: exec: "python": not found in $PATH'
+def test_a_pod_whose_containers_are_not_ready_is_on_no_lost_node():
+    assert is_lost(on_node(HEAD)) and not is_lost(on_node(HEAD, ready="True")) and not is_lost(HEAD)
+    assert is_lost(on_node(HEAD, deletionTimestamp=MADE))
+    assert not is_lost(on_node(UNREADY)) and not is_lost(on_node(pending()))
 
 
 # ---------------------------------------------------------------------------------------- what the pods tell

@@ -90,21 +90,16 @@ def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
 
 
 @pytest.mark.parametrize(
-    ("state", "pod_name", "backoff_limit", "is_kept"),
+    ("state", "pod_name", "is_kept"),
     [
-        (("done", "finished"), "a-head-1", 0, True),
-        (("done", "finished"), "a-head-1", 1, True),
-        (("failed", "error"), "a-head-1", 0, True),
-        (("failed", "error"), "a-head-1", 1, False),  # another head follows
-        (("cancelled", "cancelled"), "a-head-1", 0, False),
-        (("done", "finished"), "a-head-0", 0, False),  # this pod waited for the next attempt
+        (("done", "finished"), "a-head-1", True),
+        (("failed", "error"), "a-head-1", True),
+        (("cancelled", "cancelled"), "a-head-1", False),
+        (("done", "finished"), "a-head-0", False),  # this pod waited for the next attempt
     ],
 )
-def test_the_heads_pod_stays_for_the_ttl_after_its_run_has_ended(
-    job, state, pod_name, backoff_limit, is_kept
-):
-    section = {"ttl": "2s", "backoff_limit": backoff_limit}
-    inside = yaml.safe_load(dump_job(job)) | {"kubernetes": section}
+def test_the_heads_pod_stays_for_the_ttl_after_its_run_has_ended(job, state, pod_name, is_kept):
+    inside = yaml.safe_load(dump_job(job)) | {"kubernetes": {"ttl": "2s"}}
     Path(os.environ["CLUSTERTRAIN_JOB"]).write_text(yaml.safe_dump(inside))
     attempt = attempt_of(job, allocation=replace(pod.this_start(), pod=pod_name))
     write_result(attempt, Result(*state, 0))

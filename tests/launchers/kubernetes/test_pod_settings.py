@@ -18,11 +18,6 @@ def make(make_job):
     )
 
 
-def policies_of(job):
-    """Their specs, by name."""
-    return {each["metadata"]["name"]: each["spec"] for each in of_kind(manifests(job), "NetworkPolicy")}
-
-
 # ------------------------------------------------------------------------------------------------- amounts
 
 
@@ -119,13 +114,12 @@ def test_the_labels_and_annotations_of_a_site_are_on_every_object_and_every_pod(
         labels={"owner": "a", "team": "all"},
         annotations={"example.org/cost": "1: 2"},
         pod_labels={"team": "pods"},
-        disruption_budget=True,
         volumes=[{"mount": "/mnt/runs", "claim": "runs", "size": "1Gi"}],
     )
     objects = manifests(job)
     kinds = {each["kind"] for each in objects}
     assert kinds == {
-        *("ConfigMap", "NetworkPolicy", "PersistentVolumeClaim", "PodDisruptionBudget", "RayJob"),
+        *("ConfigMap", "NetworkPolicy", "PersistentVolumeClaim", "RayJob"),
     }
     for each in objects:
         metadata = each["metadata"]
@@ -162,45 +156,45 @@ def test_the_user_is_the_clusters(make):
         }
 
 
-def test_outgoing_traffic_and_trusted_namespaces(make):
-    job = make(
-        egress=[
-            {"ports": [3128], "cidr": "10.1.2.3/32"},
-            {"ports": [8200], "namespace": "vault", "pod_labels": {"app": "vault"}},
-            {"ports": [5000]},
-            {"ports": [53], "cidr": "10.96.0.10/32"},
-        ],
-        operator_namespaces=["kuberay"],
-        monitoring_namespaces=["monitoring", "grafana"],
-    )
-    policies = policies_of(job)
+def test_one_policy_closes_all_pods_but_for_these_flows(make):
+    egress = [{"ports": [3128], "cidr": "10.1.2.3/32"}, {"ports": [53]}]
+    (policy,) = of_kind(manifests(make(egress=egress)), "NetworkPolicy")
+    spec = policy["spec"]
+    assert spec["podSelector"]["matchLabels"] == {"clustertrain.io/run": "run-1"}
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
 
-    def among(*names):
-        values = [*names]
+    def role(name):
         return {
-            "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": values}]
+            "podSelector": {"matchLabels": {"clustertrain.io/run": "run-1", "clustertrain.io/role": name}}
         }
 
-    (dns,) = policies["run-1-dns"]["egress"]
-    assert policies["run-1-dns"]["podSelector"]["matchLabels"] == {"clustertrain.io/run": "run-1"}
-    system = {"namespaceSelector": among("kube-system", "openshift-dns"), "podSelector": {"matchLabels": {}}}
+    def anywhere(**labels):
+        labels = {f"app.kubernetes.io/{key}": value for key, value in labels.items()}
+        return {"namespaceSelector": {}, "podSelector": {"matchLabels": labels}}
+
+    ray = [role("head"), role("worker")]
+    assert spec["ingress"] == [
+        {"from": ray},
+        {
+            "from": [anywhere(component="kuberay-operator"), role("submitter")],
+            "ports": [{"protocol": "TCP", "port": 8265}],
+        },
+        {"from": [anywhere(name="prometheus")], "ports": [{"protocol": "TCP", "port": 8080}]},
+    ]
+    to_ray, dns, proxy, anywhere_53 = spec["egress"]
+    assert to_ray == {"to": ray}
+    values = ["kube-system", "openshift-dns"]
+    label = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": values}
+    system = {"namespaceSelector": {"matchExpressions": [label]}}
     assert dns["to"] == [system, {"ipBlock": {"cidr": "169.254.0.0/16"}}]
     assert {(each["protocol"], each["port"]) for each in dns["ports"]} == {
         (protocol, port) for protocol in ("UDP", "TCP") for port in (53, 5353)
     }
-    for role in ("head", "worker", "reader"):
-        proxy, vault, anywhere, own_dns = policies[f"run-1-{role}"]["egress"][-4:]
-        assert proxy["to"] == [{"ipBlock": {"cidr": "10.1.2.3/32"}}]
-        assert vault["to"] == [
-            {"namespaceSelector": among("vault"), "podSelector": {"matchLabels": {"app": "vault"}}}
-        ]
-        assert anywhere == {"ports": [{"protocol": "TCP", "port": 5000}]}
-        assert own_dns["ports"] == [{"protocol": protocol, "port": 53} for protocol in ("TCP", "UDP")]
-    _, dashboard, metrics = policies["run-1-head"]["ingress"]
-    assert dashboard["from"][0]["namespaceSelector"] == among("kuberay")
-    assert metrics["from"][0]["namespaceSelector"] == among("monitoring", "grafana")
-    _, default, _ = policies_of(make())["run-1-head"]["ingress"]
-    assert default["from"][0]["namespaceSelector"] == {}
+    assert proxy == {
+        "to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}],
+        "ports": [{"protocol": "TCP", "port": 3128}],
+    }
+    assert anywhere_53 == {"ports": [{"protocol": protocol, "port": 53} for protocol in ("TCP", "UDP")]}
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ labels are left to the API server: its dry run refuses a wrong one before anythi
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Discriminator, Field, JsonValue, StrictBool, Tag, model_validator
+from pydantic import Field, JsonValue, StrictBool, model_validator
 
 from clustertrain.job.launcher_plugins import LauncherSection
 from clustertrain.job.sections import Section
-from clustertrain.job.values import Bytes, CountOrZero, Refused, Seconds, Text
+from clustertrain.job.values import Bytes, Count, Refused, Seconds, Text
 from clustertrain.launchers.kubernetes.keys.devices import Capability, NodeResources, ResourceName
 from clustertrain.launchers.kubernetes.keys.pod_sections import (
     Cidr,
@@ -29,21 +29,10 @@ from clustertrain.launchers.kubernetes.keys.pod_sections import (
 )
 
 
-def _kind_of_patches(value: object) -> str:
-    return "operations" if isinstance(value, list | tuple) else "mapping"
-
-
-Patches = Annotated[
-    Annotated[dict[str, JsonValue], Tag("mapping")]
-    | Annotated[tuple[dict[str, JsonValue], ...], Tag("operations")],
-    Discriminator(_kind_of_patches),
-]
-
-
 class Queue(Section):
     """The queue that admits the run."""
 
-    kind: Literal["kueue", "volcano", "yunikorn"] = "kueue"
+    kind: Literal["kueue", "volcano"] = "kueue"
     """The scheduler of the cluster."""
 
     name: Text
@@ -119,6 +108,10 @@ class Kubernetes(LauncherSection):
     pod_annotations: dict[OwnLabelKey, Text] = Field(default_factory=dict)
     """Annotations of the pods."""
 
+    gpus_per_node: Count | None = None
+    """GPUs of each node: the number of nodes of a job without `resources.nodes` follows from it. For the site
+    file."""
+
     gpu_resource: ResourceName = "nvidia.com/gpu"
     """The resource that counts GPUs, as `kubectl describe nodes` lists it: `amd.com/gpu`, or a slice of a GPU
     such as `nvidia.com/mig-1g.10gb`. A pod can use one slice only."""
@@ -139,7 +132,7 @@ class Kubernetes(LauncherSection):
     them runs on a node. NetworkPolicies do not apply to them, and Pod Security `baseline` refuses them."""
 
     node_networks: tuple[Cidr, ...] = ()
-    """Ranges of the nodes' addresses, such as `10.0.0.0/16`: with `host_network` the head's policy admits the
+    """Ranges of the nodes' addresses, such as `10.0.0.0/16`: with `host_network` the NetworkPolicy admits the
     workers from there. Needed with `host_network`, unless `network_policies` is off."""
 
     ephemeral_storage_bytes: Bytes | None = Field(default=None, alias="ephemeral_storage")
@@ -175,13 +168,8 @@ class Kubernetes(LauncherSection):
     topology: Topology | None = None
     """Topology-aware scheduling; needs Kueue."""
 
-    submission_mode: Literal["K8sJobMode", "HTTPMode", "SidecarMode"] = "K8sJobMode"
-    """How KubeRay submits the run to Ray: by a separate pod, by the operator, or from a container in the
-    head's pod. With the last, the loss of the head ends the run."""
-
     start_deadline_s: Seconds = Field(default=900.0, alias="start_deadline")
-    """How long the pods may take to start, including image pulls; then the RayJob fails. With `backoff_limit`
-    it is retried and ends after (backoff_limit + 1) × start_deadline."""
+    """How long the pods may take to start, including image pulls; then the RayJob fails."""
 
     deadline_s: Seconds | None = Field(default=None, alias="deadline")
     """The time limit of the whole run. Default: no limit."""
@@ -190,33 +178,16 @@ class Kubernetes(LauncherSection):
     """How long the head's pod stays after the end, for inspection; the workers' pods go at once. The storage
     is never deleted."""
 
-    backoff_limit: CountOrZero = 0
-    """How many new Ray clusters KubeRay creates after failures. clustertrain restarts workers itself, and a
-    lost head is replaced in the same cluster. The limit counts every failure, also a permanent one."""
-
     network_policies: StrictBool = True
-    """Allow only the network flows in docs/security.md. This needs a network plugin that enforces them."""
+    """Create a NetworkPolicy that allows only the flows in docs/security.md. This needs a network plugin that
+    enforces it."""
 
     egress: tuple[Egress, ...] = ()
-    """Outgoing traffic that the network policies allow as well, such as to a proxy."""
+    """Outgoing traffic that the NetworkPolicy allows as well, such as to a proxy."""
 
-    operator_namespaces: tuple[ObjectName, ...] = ()
-    """Namespaces whose KubeRay operator may connect to the head. Default: every namespace."""
-
-    monitoring_namespaces: tuple[ObjectName, ...] = ()
-    """Namespaces whose Prometheus may read the metrics of the pods. Default: every namespace."""
-
-    autoscaled: StrictBool = False
-    """The cluster adds nodes when pods need them: a range of workers with GPUs is not lowered to what the
-    present nodes hold."""
-
-    disruption_budget: StrictBool = False
-    """Create a PodDisruptionBudget. A node can then only be drained after the run's pods are deleted."""
-
-    patches: Patches = Field(default_factory=dict)
-    """Changes of the RayJob, for fields without a key here. A mapping is a strategic merge patch:
-    `{spec: {…}}`; null removes a field, and containers, worker groups, variables and volumes are merged by
-    name. A list is a JSON patch (RFC 6902): `[{op: add, path: /spec/…, value: …}]`."""
+    patches: tuple[dict[str, JsonValue], ...] = ()
+    """Changes of the RayJob, for fields without a key here: a JSON patch (RFC 6902), such as
+    `[{op: add, path: /spec/…, value: …}]`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Kubernetes:

@@ -6,8 +6,7 @@ import time
 from dataclasses import replace
 
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.observed.last_known import LastKnown
-from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
+from clustertrain.launchers.kubernetes.observed.pods import name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View
 from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, named
@@ -34,13 +33,11 @@ def status_rows(view: View) -> list[Row]:
         of_storage = [row for row in rows_there if is_current or row[0] == "folder"]
     rows = [("run", name), ("state", standing.name), *(row for row in of_storage if row[0] not in _LAST_ROWS)]
     rows += [("attempt", _attempt_text(view)), *_cluster_rows(view)]
-    rows += [("note", problem.text) for problem in observed.problems if not problem.blocks]
     rows += [("note", note) for note in view.notes]
     rows += [row for row in of_storage if row[0] in _LAST_ROWS]
     if not standing.text:
         return rows
-    is_cause = standing.state in ("failed", "lost") or any(problem.blocks for problem in observed.problems)
-    if is_cause:
+    if standing.state in ("failed", "lost") or observed.troubles:
         return [(standing.state, standing.text), *rows]
     rows[1] = ("state", standing.line)
     return rows
@@ -49,21 +46,14 @@ def status_rows(view: View) -> list[Row]:
 def _attempt_text(view: View) -> str:
     stored, observed = view.stored, view.observed
     if stored is None:
-        away = observed.head is None and not observed.is_over
-        now = "not readable now: its head's pod does not run" if away else "unknown: the storage was not read"
-        return f"{now}; {_last_text(view.last)}" if view.last is not None else now
+        if observed.head is None and not observed.is_over:
+            return "not readable now: its head's pod does not run"
+        return "unknown: the storage was not read"
     if stored.attempt is None:
         return "none yet"
     ended = f", which ended as {stored.state} ({stored.cause})" if stored.of_result else ""
     earlier = "" if observed.made(stored) else ", of an earlier RayJob"
     return str(stored.attempt) + earlier + ("" if view.standing.of_result else ended)
-
-
-def _last_text(last: LastKnown) -> str:
-    stored = last.stored
-    step = "" if stored.step is None else f", step {stored.step}"
-    ago = time_text(time.time() - last.time)
-    return f"{ago} ago it was attempt {stored.attempt}, {stored.state} ({stored.cause}){step}"
 
 
 def _cluster_rows(view: View) -> list[Row]:
@@ -74,14 +64,7 @@ def _cluster_rows(view: View) -> list[Row]:
     rows = [("RayJob", f"{metadata['name']} in namespace {metadata['namespace']}: {observed.summary}")]
     if not observed.is_over:
         rows.append(("pods", observed.pods_text))
-    if observed.deadline_at is not None:
-        left = time_text(observed.deadline_at - time.time())
-        rows.append(("gives up", f"in {left}: kubernetes.start_deadline; then {_retries_text(observed)}"))
     return rows
-
-
-def _retries_text(observed: Observed) -> str:
-    return "KubeRay retries it (backoff_limit)" if observed.is_retried else "the RayJob fails"
 
 
 def status_of(view: View) -> StoredStatus:

@@ -8,10 +8,8 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.job.site import SiteJob
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.observed.last_known import last_known
-from clustertrain.launchers.kubernetes.observed.pod_problems import (
+from clustertrain.launchers.kubernetes.observed.pods import (
     Object,
     has_started,
     is_running,
@@ -20,7 +18,6 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
     role_of,
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
-from clustertrain.launchers.kubernetes.observed.state import Observed
 from clustertrain.launchers.kubernetes.observed.view import observe_run, read_view
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import WORKER_CONTAINER
@@ -55,7 +52,7 @@ class KubernetesReach:
             )
         observed, is_followed = observe_run(job, []), "--follow" in command
         if command[0] == "stop" and observed.head is None:
-            raise NotThere(_left(job, observed))
+            raise NotThere("its head's pod does not run: workers that run save before their pods end")
         words = [word for word in command if observed.head is not None or word != "--follow"]
         storage, has_printed = RunStorage(job, observed.head), False
         try:
@@ -93,14 +90,6 @@ class KubernetesReach:
         terminal = ["--stdin", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
         where = name_of(pod), f"--container={WORKER_CONTAINER}"
         return Kubectl.of(job).argv("exec", *terminal, *where, "--", *command)
-
-
-def _left(job: SiteJob, observed: Observed) -> str:
-    """What there is to save in a run whose storage cannot be read now."""
-    last = None if observed.rayjob is None else last_known(job, observed.rayjob)
-    if last is None or last.stored.of_result:
-        return "its head's pod does not run: there is nothing to save yet"
-    return "its head's pod does not run: the workers save before their pods end"
 
 
 def _is_host(pod: Object, host: str) -> bool:

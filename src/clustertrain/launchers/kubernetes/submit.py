@@ -1,11 +1,12 @@
 """Kubernetes as a scheduler: RayJobs are planned, checked, applied and asked for.
 
-nodes for GPUs ─▶ manifests, the operator's rules ─▶ preflight, dry run, also of the pods ─▶ kubectl apply
+manifests ─▶ the API server's dry run ─▶ kubectl apply
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -15,26 +16,22 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
-from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
-from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
-from clustertrain.launchers.kubernetes.cluster.pod_layout import with_nodes
-from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, words_of
 from clustertrain.launchers.kubernetes.observed.first_word import first_word
-from clustertrain.launchers.kubernetes.observed.pod_problems import is_terminating, name_of
+from clustertrain.launchers.kubernetes.observed.pods import is_terminating, name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed, RayJobState
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
-from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.scheduler.interface import Answer, Handle, LaidOutJob, Plan, Scheduler
+from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
 from clustertrain.launchers.shell import CommandMissing, Unanswered
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 
 OUR_LABEL = "app.kubernetes.io/managed-by=clustertrain"
-_DELETED_WITH_IT = "configmaps", "networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy"
+_DELETED_WITH_IT = "configmaps", "networkpolicies.networking.k8s.io"
 _SET_IN_PODS = ("HOME", "USER", "PATH")
 _APPLY_S = 60.0
 _DELETE_S = 300.0  # the pods may save first
@@ -55,36 +52,24 @@ class KubernetesScheduler(Scheduler):
     def cluster_text(self, handle: Handle) -> str:
         return f"{self.label} {handle.cluster}"
 
-    def laid_out(self, job: SiteJob) -> tuple[LaidOutJob, Sequence[str]]:
-        laid_out, notes = with_nodes(job, Kubectl.of(job))
-        return LaidOutJob(SiteJob(laid_out)), notes
-
-    def plan(self, job: LaidOutJob, options: Options) -> Plan:
+    def plan(self, job: SiteJob, options: Options) -> Plan:
         objects = manifests(job, options)
         names = tuple(f"{each['kind']} {each['metadata']['name']}" for each in objects)
-        advice = tuple(check_rayjob(objects[-1]))
-        return Plan(to_yaml(objects).encode(), ("kubectl", *_APPLY), advice=advice, objects=names)
+        return Plan(to_yaml(objects).encode(), ("kubectl", *_APPLY), objects=names)
 
-    def preflight(self, job: LaidOutJob, plan: Plan, command: CommandLine) -> Iterator[str]:
+    def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterator[str]:
         kubectl = Kubectl.of(job)
-        yield from check_cluster(job, kubectl)
-        objects = _objects(plan, kubectl)
         for name, key in names_of(job.start_texts).items():
             if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
                 yield f"{key}: {name} is not sent from here; the image has to set it, or a Secret"
         is_replaced = kubectl.find(RAYJOBS, job.name) is not None
-        yield from check_admission(objects, kubectl, replaced=is_replaced)
-        yield from check_pods(objects, kubectl)
+        yield from check_admission(_objects(plan, kubectl), kubectl, replaced=is_replaced)
 
     def unchecked(self, error: ClusterError) -> str | None:
-        if isinstance(error, Forbidden):
-            return f"the API server did not check the objects: {error}"
-        if isinstance(error, CommandMissing | Unanswered):
-            left_out = "fields and types, admission webhooks and policies, named objects"
-            return f"not checked with a cluster ({left_out}): {error}"
-        return None
+        is_no_answer = isinstance(error, CommandMissing | Unanswered)
+        return f"not checked against the cluster: {error}" if is_no_answer else None
 
-    def submit(self, job: LaidOutJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
+    def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
         """Apply the objects of the plan, which contain the job and its code. An earlier RayJob of the same
         name is replaced if it is over."""
         kubectl, printed = Kubectl.of(job), []
@@ -97,7 +82,7 @@ class KubernetesScheduler(Scheduler):
             kubectl.delete(RAYJOBS, job.name, _DELETE_S)
             _end_head(kubectl, job.name)
         kubectl(*_APPLY, input=to_json(objects), timeout_s=_APPLY_S)
-        made = kubectl.get(RAYJOBS, job.name)
+        made = json.loads(kubectl("get", RAYJOBS, job.name, "--output=json").stdout)
         # The owner's uid exists only now. Server-side apply replaces the owner that an earlier one has left.
         kubectl(*_APPLY, input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
         handle = handle_of(job, made)
@@ -116,7 +101,7 @@ class KubernetesScheduler(Scheduler):
         try:
             rayjobs = _kubectl_of(jobs[0]).list(RAYJOBS, OUR_LABEL)
         except ClusterError as error:
-            return Answer({}, str(error).splitlines()[0])
+            return Answer({}, words_of(error))
         observed = {name_of(rayjob): Observed(rayjob) for rayjob in rayjobs}
         names = observed.keys() & {job.job_id for job in jobs}
         return Answer({name: RayJobState.of(name, observed[name]) for name in names})
@@ -150,8 +135,8 @@ def _kubectl_of(job: Handle) -> Kubectl:
 def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
     """The RayJob of a job, whoever applied it."""
     namespace, context = str(rayjob["metadata"]["namespace"]), Kubectl.of(job).current_context()
-    kubectl, has_submitter = Kubectl(namespace, context), "submitterPodTemplate" in rayjob["spec"]
-    log = f"{kubectl.typed} logs -f job/{job.name}" if has_submitter else ""
+    kubectl = Kubectl(namespace, context)
+    log = f"{kubectl.typed} logs -f job/{job.name}"
     return replace(named(job.name, kubectl), output=log, storage=PodJob.of(job).job.storage.uri)
 
 

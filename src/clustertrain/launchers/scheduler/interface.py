@@ -1,6 +1,6 @@
 """The interface of a scheduler: what a new one implements.
 
-    laid_out(job) ─▶ plan ─▶ preflight ─▶ submit ─▶ states … cancel
+    plan ─▶ preflight ─▶ submit ─▶ states … cancel
 
 The commands of clustertrain (launcher.py) are shared code over these operations.
 """
@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NewType
+from typing import ClassVar
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.site import SiteJob
@@ -20,9 +20,6 @@ from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import SchedulerStart
 from clustertrain.run.states import STATES
-
-LaidOutJob = NewType("LaidOutJob", SiteJob)
-"""A job whose number of nodes is known, if its scheduler needs that."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,6 @@ class Plan:
         own_output: a regular expression for the names of the files that the scheduler writes for the job,
             which are no code.
         notes: what a user should know of it.
-        advice: what in it is accepted and does not work as intended, or is unsafe.
         objects: what it creates, by kind and name, if that is not one job.
         waits_for_another: whether the job waits for another one: its run may be active at the submission.
     """
@@ -44,7 +40,6 @@ class Plan:
     lead_s: float = 0.0
     own_output: str | None = None
     notes: tuple[str, ...] = ()
-    advice: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     waits_for_another: bool = False
 
@@ -187,11 +182,6 @@ class JobState:
             return ""
         return f"the job {self.meaning.text}"
 
-    @property
-    def retries_failures(self) -> bool:
-        """Whether the scheduler starts the job again if its run fails."""
-        return False
-
     def end_of(self, job_text: str) -> str:
         """How the job ended, in words; `job_text` names it."""
         return f"{job_text} {self.meaning.text}"
@@ -240,16 +230,8 @@ class Scheduler(ABC):
         """Name the cluster of a job; empty for this machine."""
         return f"{self.label} cluster {handle.cluster}" if handle.cluster else self.label
 
-    def laid_out(self, job: SiteJob) -> tuple[LaidOutJob, Sequence[str]]:
-        """The job with the number of its nodes, if only the cluster can tell, and notes on it.
-
-        Raises:
-            JobError: the cluster cannot be read, or the workers cannot be divided among its nodes.
-        """
-        return LaidOutJob(job), ()
-
     @abstractmethod
-    def plan(self, job: LaidOutJob, options: Options) -> Plan:
+    def plan(self, job: SiteJob, options: Options) -> Plan:
         """Plan a submission. It changes nothing and asks no scheduler: the same job gives the same plan.
 
         Args:
@@ -260,7 +242,7 @@ class Scheduler(ABC):
             JobError: the job cannot run there.
         """
 
-    def preflight(self, job: LaidOutJob, plan: Plan, command: CommandLine) -> Iterable[str]:
+    def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterable[str]:
         """Check the plan on this machine and against the cluster. Returns what a user should know.
 
         Raises:
@@ -276,7 +258,7 @@ class Scheduler(ABC):
         return f"not checked against the cluster: {error}" if is_no_answer else None
 
     @abstractmethod
-    def submit(self, job: LaidOutJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
+    def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
         """Send the plan; the job gets `submission` as $CLUSTERTRAIN_SUBMISSION.
 
         Raises:

@@ -101,8 +101,7 @@ def _with_nodes(files: Files, job: JobState) -> RunState:
         if job.stays and STATES[state].restarts:
             ended = f"attempt {files.attempt} ended as {state} ({cause}), and the run continues"
             return RunState("waiting", "nodes", "\n".join(filter(None, (job.trouble, ended))), runner=runner)
-        is_retried = state == "failed" and job.retries_failures
-        return of_result(files.result, over=_is_settled(files) and not is_retried)
+        return of_result(files.result, over=_is_settled(files))
     if job.meaning.state == "waiting":
         return RunState("waiting", job.meaning.cause, job.trouble, runner=runner)
     if not has_attempt:

@@ -15,7 +15,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.check import check_code
-from clustertrain.launchers.scheduler.interface import Handle, JobState, LaidOutJob, Plan, Scheduler
+from clustertrain.launchers.scheduler.interface import Handle, JobState, Plan, Scheduler
 from clustertrain.launchers.scheduler.status import status_of
 from clustertrain.launchers.source_state import source_of
 from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
@@ -35,13 +35,13 @@ class Submitted:
     `state`: its state in the queue; None without an answer.
     """
 
-    job: LaidOutJob
+    job: SiteJob
     handle: Handle
     state: JobState | None
 
 
 def submit(
-    scheduler: Scheduler, given: SiteJob, options: Options, echo: Callable[[str], None]
+    scheduler: Scheduler, job: SiteJob, options: Options, echo: Callable[[str], None]
 ) -> Submitted | None:
     """Check a job, store its snapshot, and send it. Returns None if its run is already finished.
 
@@ -52,16 +52,15 @@ def submit(
             run is already queued or running.
         StorageError: the storage or the output folder cannot be written.
     """
-    job, layout = scheduler.laid_out(given)
     if not scheduler.reads_storage:
         options = replace(options, source=source_of(job))
     plan = scheduler.plan(job, options)
-    notes = [*scheduler.preflight(job, plan, options.command), *plan.notes, *idle_workers(scheduler, given)]
+    notes = [*scheduler.preflight(job, plan, options.command), *plan.notes, *idle_workers(scheduler, job)]
     if scheduler.reads_storage:
         check_storage(job.storage.location)
         notes = [*_unset_variables(scheduler, job), *notes]
-    for line in (*(f"note: {note}" for note in (*layout, *notes)), *plan.advice):
-        echo(line)
+    for note in notes:
+        echo(f"note: {note}")
     run = None
     if scheduler.reads_storage and (run := choose_generation(scheduler, job, plan, options, echo)) is None:
         return None

@@ -20,7 +20,6 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import ClusterTrainError
-from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
 from clustertrain.launchers.kubernetes.section import Kubernetes
@@ -43,7 +42,7 @@ def main(role: str) -> int:
         attempt = run.newest_attempt()
         if attempt is not None and not attempt.result.exists():
             (_stop if role == "head" else _save)(attempt, job.failures.grace_s)
-        elif role == "head" and attempt is not None and _is_kept(attempt, job):
+        elif role == "head" and attempt is not None and _is_kept(attempt):
             wait_until(Path(LEAVE_FILE).exists, job.section(Kubernetes).ttl_s, _POLL_S)
         if role == "worker":
             _send_streams(run)
@@ -52,13 +51,11 @@ def main(role: str) -> int:
     return 0
 
 
-def _is_kept(attempt: Attempt, job: Job) -> bool:
-    """Whether this pod has trained to the run's end, and no other head's pod follows, which would need its
-    room in a quota."""
+def _is_kept(attempt: Attempt) -> bool:
+    """Whether this pod has trained to the run's end, and no other head's pod follows."""
     start, result = allocation_of(attempt), attempt.result.read()
     is_here = start is not None and start.pod == os.environ[variables.POD]
-    ends = ("done",) if job.section(Kubernetes).backoff_limit else ("done", "failed")
-    return is_here and result is not None and result.state in ends
+    return is_here and result is not None and result.state in ("done", "failed")
 
 
 def _stop(attempt: Attempt, grace_s: float) -> None:

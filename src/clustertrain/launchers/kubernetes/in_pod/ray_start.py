@@ -1,4 +1,5 @@
-"""What `ray start` calls in a pod before it starts Ray (RAY_START_HOOK): it waits as long as the job allows.
+"""What `ray start` calls in a pod before it starts Ray (RAY_START_HOOK): it sets Ray's environment, and waits
+as long as the job allows.
 
 The operator writes the command of a pod. Ray's limits are fixed, such as 30 s until the node has registered:
 on a busy node a container exceeds them, and is started again, each time later.
@@ -18,6 +19,7 @@ from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.node.ray_settings import RAY_ENVIRONMENT
 from clustertrain.node.user_folders import spool_base
 
 _MEMORY = Path("/dev/shm/clustertrain")  # a volume of the pod, so it outlives a container of it
@@ -38,6 +40,8 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
     deadline_s = job.section(Kubernetes).start_deadline_s
     with suppress(OSError):  # then the workers keep nothing in memory
         _MEMORY.mkdir(mode=0o700, exist_ok=True)
+    for name, value in RAY_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     os.environ[variables.MEMORY_DIR] = str(_MEMORY)
     os.environ[variables.SPOOL] = str(spool_base())
     start_fork_server(Path(mkdtemp()), job.resources.cpus_per_worker)

@@ -102,19 +102,13 @@ class RunAs(Section):
 
 
 class Egress(Section):
-    """Outgoing traffic of head, workers and reader: to a range of addresses, to a namespace, or anywhere."""
+    """Outgoing traffic of the pods: to a range of addresses, or anywhere."""
 
     ports: tuple[Count, ...] = Field(min_length=1)
     """TCP ports of the pods or servers at the other end; those of DNS, 53 and 5353, with UDP as well."""
 
     cidr: Cidr | None = None
-    """A range of addresses, such as `10.1.0.0/16`."""
-
-    namespace: ObjectName | None = None
-    """A namespace."""
-
-    pod_labels: dict[str, str] = Field(default_factory=dict)
-    """Labels of the pods in that namespace; without `namespace`, in every namespace."""
+    """A range of addresses, such as `10.1.0.0/16`; for pods of the cluster, the range of its pods."""
 
 
 class Volume(Section):

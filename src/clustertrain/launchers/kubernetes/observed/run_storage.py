@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from clustertrain.errors import ClusterError, ClusterTrainError, error_of_code
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.cluster.kubectl import ENDED_IN_POD, Kubectl, NotFound
-from clustertrain.launchers.kubernetes.observed.pod_problems import Object, has_started, name_of, problems
+from clustertrain.launchers.kubernetes.cluster.kubectl import ENDED_IN_POD, Kubectl, words_of
+from clustertrain.launchers.kubernetes.observed.pods import Object, has_started, name_of, troubles
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER, reader_pod
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.target import NotThere
@@ -25,7 +24,6 @@ from clustertrain.waiting import wait_until
 
 READ_S = 3600  # `ckpt export` may send 100 GB, and `ckpt verify` reads every byte
 _START_LIMIT_S = 90.0
-_BLOCKED_AFTER_S = 15.0  # a volume or a node may take some seconds: earlier problems are ignored
 _POLL_S = 0.7
 _CLI = ("python", "-m", "clustertrain.cli")
 _KILLED = (137, 143)  # exit codes of a command that was killed with its pod
@@ -62,11 +60,9 @@ class RunStorage:
         with _reader(self.job) if head is None else nullcontext(name_of(head)) as pod:
             try:
                 yield "exec", pod, f"--container={container}", "--", *_CLI
-            except NotFound as error:  # the pod has gone since it was observed, or its container is not there
-                raise NotThere(str(error)) from None
             except CommandFailed as error:
                 if error.code is None or not ENDED_IN_POD.search(error.stderr):
-                    raise NotThere(str(error).splitlines()[-1]) from None  # the first line is the command
+                    raise NotThere(words_of(error)) from None
                 if error.code in _KILLED:
                     raise NotThere("the head's pod is gone") from None
                 raise error_from_pod(error.code, error.stderr) from None
@@ -96,23 +92,11 @@ def _reader(job: Job) -> Iterator[str]:
 
 
 def _wait_for_start(kubectl: Kubectl, name: str) -> None:
-    started = time.monotonic()
-
     def is_up() -> bool:
-        pod = kubectl.get("pod", name)
-        if has_started(pod):
-            return True
-        if time.monotonic() - started > _BLOCKED_AFTER_S and (blocking := _why_not(kubectl, pod)):
-            raise ClusterError(f"the reader pod does not start: {blocking}")
-        return False
+        pod = kubectl.find("pod", name)
+        return pod is not None and has_started(pod)
 
     if not wait_until(is_up, _START_LIMIT_S, _POLL_S):
-        raise ClusterError(f"the reader pod did not start within {_START_LIMIT_S:.0f} s")
-
-
-def _why_not(kubectl: Kubectl, pod: Object) -> str:
-    """The problems that keep the pod from starting. Events count only if the account may list them."""
-    events: list[Object] = []
-    with suppress(ClusterError):
-        events += kubectl.events()
-    return "; ".join(problem.text for problem in problems([pod], events, {}) if problem.blocks)
+        pod, late = kubectl.find("pod", name), f"the reader pod did not start within {_START_LIMIT_S:.0f} s"
+        said = troubles([pod] if pod else [], kubectl.list("events"), missing=False)
+        raise ClusterError(": ".join([late, *said]))

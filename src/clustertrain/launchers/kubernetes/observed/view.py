@@ -3,14 +3,12 @@
 The storage is on a volume of the cluster, or on S3, which may be unreachable from this machine. So the head's
 pod reads it while that pod runs, and afterwards a short-lived pod of the same image does.
 
-    RayJob ─▶ pods, their nodes and last words ─▶ events, if a pod does not run
-           ─▶ Kueue's workload, if the run is queued ─▶ the storage
+    RayJob ─▶ pods ─▶ events, if a pod does not run ─▶ Kueue's workload, if the run is queued ─▶ the storage
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,16 +18,8 @@ from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import read_site, site_path, with_site
-from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
-from clustertrain.launchers.kubernetes.observed.last_known import LastKnown, last_known, remember
-from clustertrain.launchers.kubernetes.observed.lost_pods import last_words, lost_nodes
-from clustertrain.launchers.kubernetes.observed.pod_problems import (
-    Object,
-    is_running,
-    name_of,
-    role_of,
-    time_of,
-)
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, words_of
+from clustertrain.launchers.kubernetes.observed.pods import Object, is_well, name_of, role_of, time_of
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
 from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
@@ -41,25 +31,18 @@ from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import CommandLine
 
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
-_PENDING = "/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces/{}/localqueues/{}/pendingworkloads"
 _STATUS = ("status", "--json", "--to", "local", JOB_FILE)
 _EXEC_S = 60.0
 
 
 @dataclass(frozen=True)
 class View:
-    """A run at one moment.
-
-    Attributes:
-        notes: one line for each thing that could not be read.
-        last: what was read before, if the storage could not be read now.
-    """
+    """A run at one moment. `notes`: one line for each thing that could not be read."""
 
     job: Job
     observed: Observed
     stored: StoredStatus | None
     notes: tuple[str, ...] = ()
-    last: LastKnown | None = None
 
     @cached_property
     def standing(self) -> RunState:
@@ -80,15 +63,10 @@ def read_view(job: Job, *, existed: bool = False) -> View:
     """
     notes: list[str] = []
     observed = observe_run(job, notes)
-    stored, last = _read_storage(job, observed, notes), None
-    if observed.rayjob is None:
-        if not existed:
-            _check_exists(job, stored, notes)
-    elif stored is None:
-        last = last_known(job, observed.rayjob)
-    elif stored.attempt is not None:
-        remember(job, observed.rayjob, stored)
-    return View(job, observed, stored, tuple(notes), last)
+    stored = _read_storage(job, observed, notes)
+    if observed.rayjob is None and not existed:
+        _check_exists(job, stored, notes)
+    return View(job, observed, stored, tuple(notes))
 
 
 def _check_exists(job: Job, stored: StoredStatus | None, notes: Sequence[str]) -> None:
@@ -118,57 +96,35 @@ def observe_run(job: Job, notes: list[str]) -> Observed:
         return Observed(None)
     alone = Observed(rayjob)
     pods = tuple(pod for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _is_of(pod, alone))
-    now = time.time()
-    lost, words = lost_nodes(kubectl, pods, now), last_words(kubectl, pods, now)
-    observed = Observed(rayjob, pods, lost_nodes=lost, last_words=words)
-    there = [role_of(pod) for pod in pods if is_running(pod) and not words]
-    if any(there.count(role) < number for role, number in observed.expected_pods.items()):
+    observed = Observed(rayjob, pods)
+    if observed.is_missing_pods or not all(map(is_well, pods)):
         names = {name_of(rayjob), *map(name_of, pods), observed.ray_cluster}
-        observed = replace(observed, events=_events(kubectl, names, observed.created_at, notes))
+        events = [each for each in _listed(kubectl, "events", notes) if {"reason", "message"} <= each.keys()]
+        own = [each for each in events if each["involvedObject"].get("name") in names]
+        since = tuple(each for each in own if time_of(each) >= observed.created_at)
+        observed = replace(observed, events=since)
     if observed.queue and observed.native.state == "queued":
-        workload, position = _workload(kubectl, rayjob, notes), _position(kubectl, rayjob, observed.queue)
-        observed = replace(observed, workload=workload, position=position)
+        uid = rayjob["metadata"]["uid"]
+        workloads = (each for each in _listed(kubectl, WORKLOADS, notes) if uid in _owners(each))
+        observed = replace(observed, workload=next(workloads, None))
     return observed
+
+
+def _listed(kubectl: Kubectl, kind: str, notes: list[str]) -> Sequence[Object]:
+    """The objects of a kind that the account may not be allowed to list; then `notes` gets a line."""
+    try:
+        return kubectl.list(kind)
+    except Unanswered:
+        raise
+    except ClusterError as error:
+        notes.append(words_of(error))
+        return ()
 
 
 def _is_of(pod: Object, observed: Observed) -> bool:
     """Whether a pod is of the current Ray cluster. Pods of an earlier one may still be terminating."""
     cluster = pod["metadata"].get("labels", {}).get("ray.io/cluster")
     return role_of(pod) != "reader" and cluster in (None, observed.ray_cluster)
-
-
-def _events(kubectl: Kubectl, names: set[str], since: float, notes: list[str]) -> tuple[Object, ...]:
-    """Events of the run's objects since the RayJob was created, and all events of claims."""
-    try:
-        events = kubectl.events()
-    except Forbidden as error:
-        notes.append(str(error).splitlines()[0])
-        return ()
-    return tuple(
-        event
-        for event in events
-        if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
-        or (event["involvedObject"].get("name") in names and time_of(event) >= since)
-    )
-
-
-def _workload(kubectl: Kubectl, rayjob: Object, notes: list[str]) -> Object | None:
-    """Kueue's Workload of a RayJob that waits in a queue."""
-    try:
-        workloads = kubectl.list(WORKLOADS)
-    except ClusterError as error:
-        notes.append(f"Kueue's Workload was not read: {str(error).splitlines()[0]}")
-        return None
-    uid = rayjob["metadata"]["uid"]
-    return next((each for each in workloads if uid in _owners(each)), None)
-
-
-def _position(kubectl: Kubectl, rayjob: Object, queue: str) -> int | None:
-    """The position of a RayJob in its queue, from 1, if the cluster serves Kueue's visibility API."""
-    metadata = rayjob["metadata"]
-    found = kubectl.raw(_PENDING.format(metadata["namespace"], queue)) or {}
-    waiting = (each for each in found.get("items") or () if metadata["uid"] in _owners(each))
-    return next((int(each["positionInLocalQueue"]) + 1 for each in waiting), None)
 
 
 def _owners(thing: Object) -> list[str]:
@@ -185,10 +141,10 @@ def _read_storage(job: Job, observed: Observed, notes: list[str]) -> StoredStatu
     for pod in (*([head] if head is not None else []), *([None] if reads_without else [])):
         try:
             printed = RunStorage(job, pod).run(*_STATUS, timeout_s=_EXEC_S)
-        except (Forbidden, Unanswered):
+        except Unanswered:
             raise
         except ClusterTrainError as error:  # of a head: it is gone by now, or has no Python
-            why = str(error).splitlines()[0]
+            why = words_of(error)
             continue
         if (stored := StoredStatus.parsed(printed)) is not None:
             return stored

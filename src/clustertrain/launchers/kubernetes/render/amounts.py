@@ -10,6 +10,7 @@ submitter, reader  kubernetes.submitter
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from clustertrain.errors import JobError
@@ -39,31 +40,33 @@ def gpus_per_pod(run: PodJob) -> int:
     return workers_per_pod(run) * run.job.resources.gpus_per_worker
 
 
-def needs_nodes(job: Job) -> bool:
-    """Whether `resources.nodes` has to be known before the job is rendered.
+def with_nodes(job: Job) -> Job:
+    """The job with `resources.nodes`, if its workers with GPUs need it.
 
-    Workers with GPUs share the pod of their node, because GPUs of separate pods exchange gradients without
-    NVLink. Slices of GPUs have no NVLink.
+    They share the pod of their node, because GPUs of separate pods exchange gradients without NVLink. Slices
+    of GPUs have no NVLink.
+
+    Raises:
+        JobError: the number of nodes does not follow from the job and its site.
     """
-    shape = job.resources
-    has_gpus = shape.gpus_per_worker > 0 and not is_slice_of_gpu(job.section(Kubernetes).gpu_resource)
-    return shape.nodes is None and has_gpus and shape.max_workers > 1
-
-
-def nodes_missing(job: Job, why: str) -> JobError:
-    """An error: the number of nodes is not known. `why`: a sentence without its full stop."""
-    shape = job.resources
-    workers, each = shape.max_workers, shape.gpus_per_worker
-    fits = [count for count in (8, 4, 2, 1) if workers % count == 0 and count <= workers]
-    examples = ", ".join(f"{workers // count} on nodes of {counted('GPU', count * each)}" for count in fits)
-    given = "" if shape.workers == workers else ", and workers as a multiple of the workers per node"
-    return JobError(
-        f"resources.nodes is missing, for {workers} workers × {counted('GPU', each)} = "
-        f"{counted('GPU', workers * each)}: {why}.\n"
-        "The workers of a node share one pod: GPUs of separate pods exchange gradients without NVLink.\n"
-        f"Set resources.nodes: {examples}{given}.",
-        at=("resources", "workers"),
-    )
+    shape, section = job.resources, job.section(Kubernetes)
+    has_gpus = shape.gpus_per_worker > 0 and not is_slice_of_gpu(section.gpu_resource)
+    if shape.nodes is not None or not has_gpus or shape.max_workers == 1:
+        return job
+    room = (section.gpus_per_node or 0) // shape.gpus_per_worker
+    common = math.gcd(shape.min_workers, shape.max_workers)
+    per_node = max((count for count in range(1, room + 1) if common % count == 0), default=None)
+    if per_node is None:
+        raise JobError(
+            f"resources.nodes is missing, for {shape.max_workers} workers with {shape.gpus_per_worker} GPUs "
+            f"each; kubernetes.gpus_per_node is {section.gpus_per_node or 'not set'}.\n"
+            "The workers of a node share one pod: GPUs of separate pods exchange gradients without NVLink.\n"
+            "Set resources.nodes, or kubernetes.gpus_per_node in the site file.",
+            at=("resources", "workers"),
+        )
+    least, most = shape.min_workers // per_node, shape.max_workers // per_node
+    nodes = most if least == most else (least, most)
+    return job.model_copy(update={"resources": shape.model_copy(update={"nodes": nodes})})
 
 
 def head_amounts(run: PodJob) -> Amounts:
@@ -102,11 +105,6 @@ def without_devices(amounts: Amounts) -> Amounts:
     return {
         kind: {key: each[key] for key in each if key in _WITHOUT_DEVICES} for kind, each in amounts.items()
     }
-
-
-def counted(what: str, count: int) -> str:
-    """1 GPU, 2 GPUs."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _bursting(run: PodJob, section: Head | Submitter, disk_bytes: int | None) -> Amounts:

@@ -1,10 +1,9 @@
 """The objects of a run on Kubernetes, as dicts. Pure: the same job gives the same objects.
 
-ConfigMap            the job as the pods read it, and its packed code; immutable, with a hash in its name
-claims               those with a size in the job file
-NetworkPolicies      see network_policies.py
-PodDisruptionBudget  no pod of the run may be evicted, if the job has kubernetes.disruption_budget
-RayJob               head, workers, submitter; the job's patches are applied last
+ConfigMap      the job as the pods read it, and its packed code; immutable, with a hash in its name
+claims         those with a size in the job file
+NetworkPolicy  see network_policy.py
+RayJob         head, workers, submitter; the job's patches are applied last
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
-from clustertrain.launchers.kubernetes.render.amounts import needs_nodes, nodes_missing
-from clustertrain.launchers.kubernetes.render.network_policies import network_policies
+from clustertrain.launchers.kubernetes.render.amounts import with_nodes
+from clustertrain.launchers.kubernetes.render.network_policy import network_policy
 from clustertrain.launchers.kubernetes.render.patches import patched
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.render.pods import (
@@ -62,23 +61,19 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
 
     Raises:
         JobError: the job has no image, names a path that no pod can read, or lacks the number of nodes for
-            its workers with GPUs (cluster/pod_layout.py reads it).
+            its workers with GPUs.
         StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
-    if needs_nodes(job):
-        raise nodes_missing(job, "rendering reads no cluster")
     if job.image is None:
         raise JobError(
             "image is missing, and the pods need one.\n"
             "Add image: …, clustertrain's (`make image`) or one built from it: see docs/docker.md."
         )
-    run = PodJob.of(job)
+    run = PodJob.of(with_nodes(job))
     config = job_config_map(run, options.source)
     objects = [config, *(_claim(run, volume) for volume in run.volumes if volume.size_bytes is not None)]
     if run.section.network_policies:
-        objects += network_policies(run)
-    if run.section.disruption_budget:
-        objects.append(_disruption_budget(run))
+        objects.append(network_policy(run))
     objects.append(ray_job(run, config["metadata"]["name"], options))
     for metadata in (each["metadata"] for each in objects):
         if run.section.namespace is not None:
@@ -94,11 +89,9 @@ def to_json(objects: Sequence[Manifest]) -> str:
 
 
 def to_yaml(objects: Sequence[Manifest]) -> str:
-    """The objects as YAML, for people, git and `kubectl apply -f -`; words that belong together are on one
-    line: `- {name: HOME, value: /tmp}`."""
-    text: str = yaml.dump_all(
-        objects, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=1000, explicit_start=True
-    )
+    """The objects as YAML, for people, git and `kubectl apply -f -`; what fits is on one line:
+    `- {name: HOME, value: /tmp}`."""
+    text: str = yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=1000, explicit_start=True)
     return text
 
 
@@ -112,7 +105,22 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+        return super().represent_mapping(tag, mapping, _fits(mapping))
 
+    def represent_sequence(
+        self, tag: str, sequence: Any, flow_style: bool | None = None
+    ) -> yaml.SequenceNode:
+        return super().represent_sequence(tag, sequence, _fits(sequence))
+
+
+def _fits(value: Any) -> bool:
+    """Whether a mapping or list is written on one line."""
+    text = json.dumps(value)
+    return len(text) <= _LINE and "\\n" not in text
+
+
+_LINE = 160  # as JSON, with its quotes
 _WORD = re.compile(r"[A-Za-z/][^\n]*")
 _OF_YAML = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
@@ -178,18 +186,17 @@ def ray_job(run: PodJob, config: str, options: Options) -> Manifest:
     entrypoint = " ".join(["python -m clustertrain.launchers.kubernetes.in_pod.entrypoint", *flags])
     spec: Manifest = {
         "entrypoint": entrypoint,
-        "submissionMode": section.submission_mode,
-        "backoffLimit": section.backoff_limit,
+        "submissionMode": "K8sJobMode",
+        "backoffLimit": 0,  # it would count every failure, also a permanent one
         "preRunningDeadlineSeconds": round(section.start_deadline_s),
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": 0,  # the head's pod stays for kubernetes.ttl: in_pod/pre_stop.py
         "rayClusterSpec": _ray_cluster(run, config),
+        "submitterConfig": {"backoffLimit": _SUBMITTER_RETRIES},
+        "submitterPodTemplate": submitter_template(run, entrypoint),
     }
     if section.deadline_s is not None:
         spec["activeDeadlineSeconds"] = round(section.deadline_s)
-    if section.submission_mode == "K8sJobMode":
-        spec["submitterConfig"] = {"backoffLimit": _SUBMITTER_RETRIES}
-        spec["submitterPodTemplate"] = submitter_template(run, entrypoint)
     metadata = {
         "name": run.job.name,
         "labels": run_labels(run) | _queue_labels(run),
@@ -235,14 +242,8 @@ def _queue_labels(run: PodJob) -> dict[str, str]:
             "kueue.x-k8s.io/queue-name": queue.name,
             "kueue.x-k8s.io/priority-class": queue.priority_class,
         }
-    elif queue.kind == "volcano":
-        found = {"volcano.sh/queue-name": queue.name, "ray.io/priority-class-name": queue.priority_class}
     else:
-        found = {
-            "yunikorn.apache.org/app-id": run.job.name,
-            "yunikorn.apache.org/queue": queue.name,
-            "ray.io/gang-scheduling-enabled": "true",
-        }
+        found = {"volcano.sh/queue-name": queue.name, "ray.io/priority-class-name": queue.priority_class}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -257,13 +258,4 @@ def _claim(run: PodJob, volume: Volume) -> Manifest:
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": volume.claim, "labels": common},
         "spec": spec,
-    }
-
-
-def _disruption_budget(run: PodJob) -> Manifest:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": run.job.name, "labels": run_labels(run)},
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {RUN_LABEL: run.job.name}}},
     }

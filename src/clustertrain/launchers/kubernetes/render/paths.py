@@ -2,7 +2,7 @@
 
 code                    packed into a ConfigMap, unpacked in each pod; or kubernetes.code_in_image
 storage, a path         on a volume; any other path becomes a folder of the same name on the first volume
-data, a path            below the code, and packed with it; or on a volume
+data, a path            below the code, and there in the pods as well; or on a volume
 anything with ://       unchanged
 """
 
@@ -55,21 +55,18 @@ class PodJob:
             for name, entry in job.data.items()
         }
         in_pods = {
-            "code": job.section(Kubernetes).code_in_image or _unpacked(job),
+            "code": _code(job),
             "storage": job.storage.model_copy(update={"uri": _storage(job)}),
             "data": data,
         }
-        packed = job if code_is_packed(job) else None
+        packed = job if job.section(Kubernetes).code_in_image is None else None
         return cls(job.model_copy(update=in_pods), job.section(Kubernetes), volumes(job), packed)
 
 
-def _unpacked(job: Job) -> tuple[str, ...]:
-    return tuple(normpath(f"{CODE}/{place}") for place in places(job.code))
-
-
-def code_is_packed(job: Job) -> bool:
-    """Whether the code is packed into the job's ConfigMap."""
-    return job.section(Kubernetes).code_in_image is None
+def _code(job: Job) -> tuple[str, ...]:
+    """The folders of the code in a pod."""
+    unpacked = tuple(normpath(f"{CODE}/{place}") for place in places(job.code))
+    return job.section(Kubernetes).code_in_image or unpacked
 
 
 def volumes(job: Job) -> tuple[Volume, ...]:
@@ -104,9 +101,9 @@ def _data(job: Job, name: str, uri: str) -> str:
     path = PurePosixPath(str(local_path(uri, what="data set")))
     if _volume_of(job, str(path)):
         return str(path)
-    for folder, unpacked in zip(job.code, _unpacked(job), strict=True):
-        if code_is_packed(job) and path.is_relative_to(folder):
-            return f"{unpacked}/{path.relative_to(folder)}"
+    for folder, there in zip(job.code, _code(job), strict=False):
+        if path.is_relative_to(folder):
+            return f"{there}/{path.relative_to(folder)}"
     mounts = ", ".join(volume.mount for volume in volumes(job)) or "none"
     raise JobError(
         f"data.{name}.uri: {shortened(str(path))} is a path on this machine, which no pod can read.\n"

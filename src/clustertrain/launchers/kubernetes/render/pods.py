@@ -40,7 +40,7 @@ from clustertrain.launchers.kubernetes.render.worker_network import (
     ports_of_ray,
 )
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
+from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, WORKER_SLOT
 from clustertrain.version import __version__
 
 RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
@@ -276,7 +276,6 @@ def _container(run: PodJob, name: str) -> dict[str, Any]:
 
 def _environment(run: PodJob, more: dict[str, str]) -> list[dict[str, Any]]:
     variables_set = {
-        **RAY_ENVIRONMENT,
         "HOME": "/tmp",
         "USER": "clustertrain",  # Python asks for a name, and a user that the cluster assigned has none
         variables.CODE: ":".join(run.job.code),

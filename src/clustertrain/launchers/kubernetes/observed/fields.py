@@ -1,5 +1,4 @@
-"""Reads values of objects that a user's patches may have changed: what is not there, or is of another type,
-counts as missing."""
+"""Reads values of objects of the cluster: what is not there, or is of another type, counts as missing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,102 @@
+"""The pods of a run, and what the cluster says of those that do not run. Pure functions."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from clustertrain.launchers.kubernetes.observed.fields import at, items
+from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL
+
+Object = Mapping[str, Any]
+
+
+def role_of(pod: Object) -> str:
+    """head, worker, submitter or reader."""
+    return str(at(pod, "metadata", "labels", ROLE_LABEL) or "")
+
+
+def name_of(thing: Object) -> str:
+    return str(thing["metadata"]["name"])
+
+
+def node_of(pod: Object) -> str:
+    """The node that a pod is bound to, or empty if there is none yet."""
+    return str(at(pod, "spec", "nodeName") or "")
+
+
+def is_terminating(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def is_running(pod: Object) -> bool:
+    """Whether all containers of the pod run. A pod that is terminating does not count as running."""
+    return not is_terminating(pod) and has_running_containers(pod)
+
+
+def has_running_containers(pod: Object) -> bool:
+    """Whether all containers run; on a lost node nobody knows, and nothing can be read from it."""
+    containers = items(pod, "status", "containerStatuses")
+    run = bool(containers) and all("running" in each.get("state", {}) for each in containers)
+    return run and not is_lost(pod)
+
+
+def has_started(pod: Object) -> bool:
+    """Whether the containers of the pod run, or have ended."""
+    return at(pod, "status", "phase") in ("Running", "Succeeded", "Failed")
+
+
+def is_lost(pod: Object) -> bool:
+    """Whether the node of a pod does not answer: the pod is not ready, although its containers were."""
+    conditions = {each["type"]: each["status"] for each in items(pod, "status", "conditions")}
+    were_ready = [bool(each.get("ready")) for each in items(pod, "status", "containerStatuses")]
+    return conditions.get("Ready") == "False" and bool(were_ready) and all(were_ready)
+
+
+def seconds(timestamp: str) -> float:
+    """Seconds since 1970 of a time as Kubernetes writes it: 2026-11-21T20:00:00Z, or with a fraction."""
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+def time_of(event: Object) -> float:
+    """When the event happened last, in seconds since 1970, or 0 if it has no time."""
+    times = (event.get("lastTimestamp"), at(event, "series", "lastObservedTime"), event.get("eventTime"))
+    return max(map(seconds, filter(None, times)), default=0.0)
+
+
+def troubles(pods: Sequence[Object], events: Sequence[Object], *, missing: bool) -> list[str]:
+    """A line for each lost node, and the newest event of each pod that does not run.
+
+    Args:
+        events: of the run's objects.
+        missing: pods that should exist do not: then the warnings about the objects that create them count.
+    """
+    newest = {
+        (each["involvedObject"]["kind"], each["involvedObject"]["name"]): each
+        for each in sorted(events, key=time_of)
+    }
+    silent = {name_of(pod) for pod in pods if not (is_terminating(pod) or is_lost(pod) or is_well(pod))}
+    found = [
+        f"{kind} {name}: {event['reason']}: {' '.join(event['message'].split())}"
+        for (kind, name), event in newest.items()
+        if (name in silent if kind == "Pod" else missing and event.get("type") == "Warning")
+    ]
+    return [*_lost_nodes(pods), *found]
+
+
+def is_well(pod: Object) -> bool:
+    """Whether the pod runs and is ready, or has ended as it should."""
+    is_ready = all(each.get("ready") is not False for each in items(pod, "status", "containerStatuses"))
+    return at(pod, "status", "phase") == "Succeeded" or (is_running(pod) and is_ready)
+
+
+def _lost_nodes(pods: Sequence[Object]) -> Iterator[str]:
+    lost = [pod for pod in pods if is_lost(pod)]
+    for node in sorted({node_of(pod) for pod in lost}):
+        names = ", ".join(name_of(pod) for pod in lost if node_of(pod) == node)
+        yield (
+            f"node {node} is NotReady, with {names}. KubeRay replaces a pod only when it is gone. "
+            f"If the machine does not come back: kubectl delete node {shlex.quote(node)}"
+        )
