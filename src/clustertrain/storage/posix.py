@@ -17,15 +17,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from clustertrain.errors import StorageError
-from clustertrain.regular_file import NotAFile, open_file, read_file
+from clustertrain.regular_file import open_file, read_file
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, fsync_folder, remove_tree
 
 _T = TypeVar("_T")
 _STALE_TRIES = 5
-_NO_LINKS = "The file system may lack hard links, which a run needs: use another path."
-_NO_ACCESS = "Give that user access, or use a path that every node can write."
-_BROKEN = "The file system, or the way to it, fails on this machine: mount it anew, or use another path."
 
 
 @dataclass(frozen=True)
@@ -241,19 +238,8 @@ def _is_there(path: Path) -> bool:
 
 
 def refused(path: Path, verb: str, error: OSError) -> StorageError:
-    """The error for a path that the operating system refused, with a remedy by its errno."""
-    remedy = {
-        errno.ENOSPC: "Free space there, or use another path.",
-        errno.EDQUOT: "Your quota there is used up: free space, or use another path.",
-        errno.EROFS: "It is mounted read-only here: use a path that is writable on every node.",
-        **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "A part of the path is a file: use another path."),
-        errno.ENAMETOOLONG: "Use shorter names.",
-        errno.EPERM: _NO_LINKS if verb == "created" else _NO_ACCESS,
-        **dict.fromkeys((errno.EOPNOTSUPP, errno.ENOSYS), _NO_LINKS),
-        **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN), _BROKEN),
-    }.get(error.errno or 0, _NO_ACCESS)
-    if isinstance(error, NotAFile):
-        return StorageError(f"{path} is {error.strerror}.\nRemove it, or restore the file that was there.")
+    """The error for a path that the operating system refused."""
     return StorageError(
-        f"{path} cannot be {verb} by uid {os.geteuid()}: {error.strerror or error}.\n{remedy}"
+        f"{path} cannot be {verb} by uid {os.geteuid()}: {error.strerror or error}.\n"
+        "Free space there, give that user access, or use another path that every node can write."
     )

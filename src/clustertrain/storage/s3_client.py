@@ -2,8 +2,8 @@
 
 Transient errors (5xx, 429, a broken connection, a timeout) are retried with growing pauses for
 `Location.retry_s`; boto3's own retries count tries, not time, and give up after seconds, so they are off
-where a caller retries. A
-permanent error becomes a StorageError that names the action, the key, the HTTP status and the likely cause.
+where a caller retries. A permanent error becomes a StorageError that names the action, the key, the HTTP
+status and what the server says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Collection
 from functools import cache
-from json import JSONDecodeError
 from typing import Any, TypeVar
 
 from botocore.exceptions import (
@@ -22,10 +21,7 @@ from botocore.exceptions import (
     ClientError,
     HTTPClientError,
     IncompleteReadError,
-    ParamValidationError,
     SSLError,
-    SSOError,
-    TokenRetrievalError,
 )
 from botocore.exceptions import ConnectionError as NotConnected
 
@@ -40,9 +36,9 @@ READ_TIMEOUT_S = 20.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
 
-_LOOKED_IN = f"boto3 looks for credentials in {CREDENTIAL_CHAIN}; never in the job file."
-_UNTRUSTED = (
-    "Correct the endpoint (does it speak TLS?), or set AWS_CA_BUNDLE to the file with your CA's certificate."
+_LOOK = (
+    "Compare bucket, endpoint (AWS_ENDPOINT_URL, AWS_CA_BUNDLE) and region with the server's, and what these "
+    f"credentials may do: boto3 takes them from {CREDENTIAL_CHAIN}; never from the job file."
 )
 # An untrusted certificate; a server without TLS; a file of AWS_CA_BUNDLE that is missing, or is none.
 _TLS_REFUSED = re.compile(r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|\[X509|\[Errno (2|13|21)\]")
@@ -58,29 +54,6 @@ _PASSING_CODES = {
 # Of credentials that are no longer valid; a HEAD gets no reason.
 _EXPIRED = {"400", "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
 _EXPIRED |= {"InvalidAccessKeyId", "InvalidToken"}
-
-_CAUSES = {
-    "400": "the credentials have expired, or the bucket is in another region (a HEAD gets no reason)",
-    "AccessDenied": "these credentials lack the permission; grant it to their user on the bucket",
-    "AllAccessDisabled": "the bucket is disabled",
-    "ExpiredToken": "the credentials have expired; get new ones (aws sso login, or a new session token)",
-    "ExpiredTokenException": "the credentials have expired; get new ones",
-    "TokenRefreshRequired": "the credentials have expired; get new ones",
-    "InvalidAccessKeyId": "the server does not know this access key; is it another server's?",
-    "InvalidToken": "the session token belongs to another key or has expired",
-    "SignatureDoesNotMatch": "the secret key is wrong, or a proxy changes the requests",
-    "RequestTimeTooSkewed": "this machine's clock is off by more than 15 minutes",
-    "NoSuchKey": "there is no such object (`aws s3 ls` shows what is there); correct the key, or pack the "
-    "objects of a prefix into one archive (tar) and set extract: true",
-    "NoSuchBucket": "there is no such bucket; create it, or correct the name",
-    "PermanentRedirect": "the bucket is in another region; set `region`",
-    "AuthorizationHeaderMalformed": "the bucket is in another region; set `region`",
-    "InvalidBucketName": "S3 allows 3 to 63 of a-z, 0-9, '.' and '-' in a bucket's name",
-    "ObjectParentIsFile": "a part of the key is itself an object there; name another prefix",
-    "InvalidObjectState": "the object is in an archive (Glacier); restore it, or copy it to another class",
-    "QuotaExceeded": "the storage is full or its quota used up; free space",
-    **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "507"), "the storage is full; free space"),
-}
 
 
 def connect(location: Location, tries: int = 1) -> Any:
@@ -118,7 +91,7 @@ def _client(server: tuple[str | None, ...], tries: int, pid: int) -> Any:
     except (BotoCoreError, ValueError, OSError) as error:
         where = endpoint or "S3"
         reason = str(error).rstrip(".")
-        raise StorageError(f"{where} cannot be reached: {reason}.\n{_remedy(error)}") from error
+        raise StorageError(f"{where} cannot be reached: {reason}.\n{_LOOK}") from error
 
 
 def with_new_credentials(request: Callable[[], _T]) -> _T:
@@ -154,7 +127,7 @@ def persistently(
 
     Raises:
         botocore.exceptions.ClientError: with one of the statuses in `answers`.
-        StorageError: any other error, with its likely cause.
+        StorageError: any other error.
     """
     ends, pause_s = time.monotonic() + location.retry_s, _FIRST_PAUSE_S
     while True:
@@ -218,26 +191,9 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
         code = code_of(error)
         message = shortened(error.response["Error"].get("Message", ""), 200).rstrip(".")
         details = f" ({message})" if message and message != code else ""
-        denied = http_status_of(error) == 403
-        other = _CAUSES["AccessDenied"] if denied else "the server does not accept such a request"
-        cause = _CAUSES.get(code, other)
-        return StorageError(f"{what} was refused: {value_text(error)}{details}.\nLikely cause: {cause}.")
+        return StorageError(f"{what} was refused: {value_text(error)}{details}.\n{_LOOK}")
     # No credentials, an incomplete profile, an unknown certificate; a token's file that cannot be read.
     if isinstance(error, BotoCoreError | OSError):
         reason = shortened(str(error), 200).rstrip(".")
-        return StorageError(f"{what} was not sent: {reason}.\n{_remedy(error)}")
+        return StorageError(f"{what} was not sent: {reason}.\n{_LOOK}")
     raise error  # not an error of the storage: a bug
-
-
-def _remedy(error: Exception) -> str:
-    """For a request that was not sent."""
-    if isinstance(error, SSLError):
-        return _UNTRUSTED
-    if isinstance(error, ParamValidationError):
-        return f"Correct the bucket: {_CAUSES['InvalidBucketName']}."
-    if isinstance(error, SSOError | TokenRetrievalError):
-        return "Run `aws sso login` for the profile on this machine, then run again."
-    # Of boto3's client; a credential_process that prints no JSON raises one as well.
-    if isinstance(error, ValueError) and not isinstance(error, JSONDecodeError):
-        return "Correct the endpoint (AWS_ENDPOINT_URL), such as https://minio.example.org:9000, or region."
-    return _LOOKED_IN

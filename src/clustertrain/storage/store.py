@@ -44,7 +44,7 @@ def probe(store: Store) -> None:
 
     Raises:
         StorageError: names the path, the user and the error of the operating system; on S3 the action, the
-            key, the HTTP status and the likely cause.
+            key and the HTTP status.
     """
     key, data = f".probe-{uuid.uuid4().hex}", uuid.uuid4().bytes
     if not store.create_exclusive(key, data):
