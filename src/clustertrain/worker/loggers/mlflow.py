@@ -17,14 +17,14 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 import mlflow.store.tracking.file_store
 import mlflow.store.tracking.rest_store  # noqa: F401
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param
+from mlflow.entities import Metric
 
 from clustertrain.job.loggers import MLFLOW_URI
 from clustertrain.worker.loggers.logger import Point, Subject
 
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"  # MLflow 3.17 refuses a file store without it
 _EXPERIMENT, _EXPERIMENT_ID, _DEFAULT_EXPERIMENT = "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "0"
-_MOST_METRICS, _MOST_PARAMS = 1000, 100  # of one request
+_MOST_METRICS = 1000  # of one request
 _MOST_CHARACTERS = 500  # of a parameter; newer servers take 6000
 _NOT_IN_NAMES = re.compile(r"[^\w/.\- :]")  # "acc@1": with one such name MLflow refuses the whole request
 CURVE_TAG, RUN_TAG = "clustertrain.curve", "clustertrain.run"
@@ -66,11 +66,10 @@ class MlflowRun:
         continues with a changed job keeps the first, and has the new one as a tag."""
         given = subject.hyperparameters.items()
         texts = {_NOT_IN_NAMES.sub("_", key): str(value)[:_MOST_CHARACTERS] for key, value in given}
-        params = [Param(key, text) for key, text in texts.items() if key not in known]
-        for start in range(0, len(params), _MOST_PARAMS):
-            self._client.log_batch(self._id, params=params[start : start + _MOST_PARAMS])
         for key, text in texts.items():
-            if known.get(key, text) != text:
+            if key not in known:
+                self._client.log_param(self._id, key, text)
+            elif known[key] != text:
                 self._client.set_tag(self._id, f"changed.{key}", text)
 
     def write(self, points: Sequence[Point]) -> None:
