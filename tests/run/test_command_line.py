@@ -50,13 +50,13 @@ def test_a_record_is_read_in_another_folder(tmp_path, monkeypatch):
     assert str(recorded) == f"clustertrain submit --to slurm {tmp_path}/job.yaml --set name=a"
 
 
-def test_without_a_job_file_a_run_is_named_by_its_folder_or_its_name():
+def test_without_a_job_file_a_run_is_named_by_its_folder():
     assert command_on("s3://b/runs/a/g1", "logs", "--driver") == "clustertrain logs s3://b/runs/a/g1 --driver"
     assert command_on("/my runs/a/g1", "status") == "clustertrain status '/my runs/a/g1'"
-    in_pod = CommandLine("submit --to kubernetes", run="digits")
+    in_pod = CommandLine("submit --to kubernetes", run="/runs/digits")
     assert (str(in_pod), in_pod.of("stop")) == (
         "clustertrain submit --to kubernetes JOBFILE",
-        "clustertrain stop digits",
+        "clustertrain stop /runs/digits",
     )
     assert str(UNKNOWN) == "clustertrain run JOBFILE"
 

@@ -104,7 +104,8 @@ def test_the_commands_to_type_name_the_run_and_repeat_no_options(login):
     printed = login.submit("./job.yaml", *overrides)
     advised = re.findall(r"^(?:status|logs|stop): +(.*)", printed, re.MULTILINE)
     commands = [shlex.split(command)[1:] for command in advised]
-    assert commands == [["status", "digits"], ["logs", "digits", "--follow"], ["stop", "digits"]]
+    run = str(login.folder / "runs" / "digits")
+    assert commands == [["status", run], ["logs", run, "--follow"], ["stop", run]]
     assert job_id_of(printed) in login(*commands[0]).stdout
 
 

@@ -83,7 +83,8 @@ def this_start() -> SchedulerStart:
 
 def _options(job: Job, arguments: Sequence[str]) -> Options:
     given: dict[str, Any] = {option: flag_of(option) in arguments for option in START_OPTIONS}
-    return Options(**given, command=CommandLine("submit --to kubernetes", run=job.name))
+    folder = f"{job.storage.uri.rstrip('/')}/{job.name}"
+    return Options(**given, command=CommandLine("submit --to kubernetes", run=folder))
 
 
 def _run(job: Job, options: Options, screen: Screen) -> Result:
