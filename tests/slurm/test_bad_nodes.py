@@ -114,29 +114,6 @@ def test_nodes_with_different_versions_are_refused(make, cluster, tmp_path):
     assert (run.result.state, run.result.cause) == ("failed", "cluster")
 
 
-@pytest.mark.parametrize(
-    ("asked", "option", "given", "said"),
-    [
-        (
-            {"cpus_per_worker": 1.5},
-            "cpus-per-task=3",
-            "cpus-per-task=2",
-            r"1.5 CPUs = 3, .* on node\d is 2\.",
-        ),
-        ({"gpus_per_worker": 1}, "gres=gpu:2", "gres=gpu:1", r"1 GPUs = 2, .* on node\d is 1\."),
-    ],
-    ids=["CPUs", "GPUs"],
-)
-def test_a_node_with_less_than_the_job_wants_is_refused_with_the_arithmetic(make, asked, option, given, said):
-    run = make("small", **FAULTY, resources={"workers": 2, "nodes": 1, **asked})
-    rendered = run.command("render", "--to", "slurm", str(run.job_file)).stdout
-    assert option in rendered
-    run.job_id = sbatch(run, rendered.replace(option, given))
-    first = refused(run, 3).splitlines()[0]
-    assert re.search(f"2 workers per node × {said}$", first), first
-    assert (run.result.state, run.result.cause) == ("failed", "cluster")
-
-
 def test_an_array_of_the_rendered_script_is_refused_with_the_way_to_do_it(make):
     run = make("swept", **FAULTY, resources={"workers": 1, "nodes": 1})
     run.job_id = sbatch(run, run.command("render", "--to", "slurm", str(run.job_file)).stdout, "--array=3")

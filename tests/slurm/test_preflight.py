@@ -193,12 +193,3 @@ def test_an_image_that_is_not_there(login, slurm, image):
 def test_an_image_in_a_registry_is_not_looked_for(login):
     login.job(image="registry.example.org/train:1", slurm={"container": "pyxis"})
     assert "submitted" in login.submit()
-
-
-def test_a_mount_that_only_the_nodes_may_have_is_a_note(login, tmp_path):
-    (tmp_path / "train.sif").touch()
-    login.job(
-        image=str(tmp_path / "train.sif"),
-        slurm={"container": "apptainer", "mounts": [f"{tmp_path}:/here", "/not/there:/inside:ro"]},
-    )
-    assert "note: slurm.mounts: /not/there does not exist on this machine;" in login.submit()

@@ -17,7 +17,7 @@ from clustertrain.launchers.scheduler.lead_time import measured_save_s
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm import queue
-from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, mount_notes, refusal
+from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, refusal
 from clustertrain.launchers.slurm.script import (
     job_name,
     lead_time_s,
@@ -59,7 +59,7 @@ class SlurmScheduler(Scheduler):
         environ = environment(job)
         check_submit_host(job, environ)
         waits = check_cluster(job, plan, environ, command)
-        return [*filter(None, [waits]), *mount_notes(job)]
+        return [waits] if waits else []
 
     def submit(self, job: Job, plan: Plan, submission: str, command: CommandLine) -> Handle:
         environ = {**environment(job), variables.SUBMISSION: submission}

@@ -120,16 +120,6 @@ def check_image(job: Job) -> None:
         )
 
 
-def mount_notes(job: Job) -> list[str]:
-    """The mounts that this machine lacks: on the nodes they may exist, as a local disk does."""
-    mounts = [mount.partition(":")[0] for mount in job.section(Slurm).mounts]
-    return [
-        f"slurm.mounts: {folder} does not exist on this machine; each node of the job needs it."
-        for folder in mounts
-        if not Path(folder).exists()
-    ]
-
-
 def check_time(job: Job, lead_s: float) -> None:
     """Check that the time limit covers the start, the lead time for the last save, and the grace time.
 

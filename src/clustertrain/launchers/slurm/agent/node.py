@@ -15,7 +15,6 @@ from clustertrain.launchers.one_host import check_installed
 from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
 from clustertrain.launchers.slurm.agent.allocation import (
     check_no_array,
-    check_resources,
     read_start_of_job,
 )
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
@@ -86,11 +85,9 @@ def prepare_node(start: Start, route_target: str) -> Node:
         route_target: a host; this node's address is that of the interface with the route to it.
 
     Raises:
-        ClusterError: torch or Ray is not installed here, the allocation is smaller than the job requires, or
-            there is no route to that host.
+        ClusterError: torch or Ray is not installed here, or there is no route to that host.
     """
     check_installed(start.host, "slurm.python")
-    check_resources(start.job, start.host, start.options.command)
     address = address_towards(route_target)
     ports = free_block(ports_needed(start.job), seed=int(os.environ["SLURM_JOB_ID"]))
     token_path = write_token(start.folder, os.environ[variables.TOKEN])
