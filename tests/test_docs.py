@@ -149,7 +149,7 @@ def test_the_settings_in_the_tables_for_other_launchers_are_valid(tmp_path):
             length = {} if {"epochs", "steps"} & set(train) else {"epochs": 1}
             batch = {} if {"batch_size", "global_batch_size"} & set(train) else {"batch_size": 1}
             job |= {"task": "train:Train", "train": train | length | batch}
-        if job.get("train", {}).get("normalization") == "sync":  # GPUs only
+        if job.get("train", {}).get("sync_batchnorm"):  # GPUs only
             job |= {"resources": {"workers": 1, "gpus_per_worker": 1}}
         path = tmp_path / "job.yaml"
         path.write_text(yaml.safe_dump({"name": "a"} | job))

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OPTIONAL = ("mlflow", "wandb", "webdataset")  # imported where installed
+OPTIONAL = ("mlflow", "wandb")  # imported where installed
 # Parts of a dependency, which it pins itself.
 BROUGHT_BY = {
     "botocore": "boto3",

@@ -146,7 +146,7 @@ def convolution(inputs, outputs, kernel_size=3, stride=1, dilation=1):
     padding = dilation * (kernel_size // 2)
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel_size, stride, padding, dilation, bias=False),
-        nn.BatchNorm2d(outputs),
+        nn.GroupNorm(outputs // 2, outputs),  # each image by itself, so also with one image per worker
         nn.ReLU(),
     )
 

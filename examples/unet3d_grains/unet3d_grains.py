@@ -25,7 +25,7 @@ class Grains(Task):
         self.size, self.channels = size, channels
 
     def model(self):
-        return UNet3d(self.channels)  # its BatchNorm becomes what train.normalization names
+        return UNet3d(self.channels)
 
     def train_data(self, data):
         return volumes(self.volumes, self.size, seed=0)

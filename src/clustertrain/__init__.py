@@ -3,7 +3,6 @@
 The public names:
 
     Task         a training described by its parts (model, data, loss, metrics); see training/task.py
-    Shards       data in WebDataset shards, for a task; see training/data/shards.py
     session      the interface for a script, or a function with its own loop; see session.py
     load_job     reads and validates a job file; see job/file.py
     submit       submits a job to a scheduler; see api.py and docs/python.md
@@ -26,13 +25,11 @@ if _typing.TYPE_CHECKING:
     from clustertrain import session
     from clustertrain.api import Run, open, run, runs, submit
     from clustertrain.job.file import load_job
-    from clustertrain.training.data.shards import Shards
     from clustertrain.training.task import Task
 
-__all__ = ["Run", "Shards", "Task", "__version__", "load_job", "open", "run", "runs", "session", "submit"]
+__all__ = ["Run", "Task", "__version__", "load_job", "open", "run", "runs", "session", "submit"]
 
 _NOT_OF_API = {
-    "Shards": "clustertrain.training.data.shards",
     "Task": "clustertrain.training.task",
     "load_job": "clustertrain.job.file",
 }

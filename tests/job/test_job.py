@@ -256,7 +256,7 @@ def test_workers_that_do_not_spread_evenly(workers, nodes, arithmetic, remedy):
 @pytest.mark.parametrize(
     "setting",
     [
-        {"normalization": "sync"},
+        {"sync_batchnorm": True},
         {"precision": "fp16"},
     ],
 )
@@ -596,7 +596,7 @@ TRAIN = merged(
         lr=some(scaling=st.sampled_from(["linear", "sqrt"]), base_batch_size=COUNTS, warmup_steps=COUNTS),
         eval_every=either(epochs=COUNTS, steps=COUNTS),
         log_every=COUNTS,
-        loader_workers=st.integers(0, 1024) | st.just("auto"),
+        loader_workers=st.integers(0, 1024),
         matmul=st.sampled_from(["tf32", "highest"]),
         early_stop=merged(
             st.fixed_dictionaries(

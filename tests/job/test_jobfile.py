@@ -192,7 +192,7 @@ def refusal(load, tmp_path):
             "name: a\ntask: m:C\nresources: {workers: [1, 3]}\n"
             "train: {epochs: 1, batch_size: 1, loader_workers: 1000000000}\n",
             "job.yaml:4:35: train.loader_workers: 1000000000 × 3 workers = 3000000000 loader processes\n"
-            "each worker has at most 1024\nset it to the CPUs of a worker less one, or to auto",
+            "each worker has at most 1024\nset it to the CPUs of a worker less one",
         ),
         (
             "name: a\nname: b\n",
@@ -602,9 +602,8 @@ def test_every_key_of_train_is_decided():
         "clip_norm",
         "compile",
     }
-    arithmetic |= {"normalization", "find_unused_parameters", "lr", "limit_batches"}
+    arithmetic |= {"sync_batchnorm", "find_unused_parameters", "lr", "limit_batches"}
     arithmetic |= {
-        "loss",
         "strategy",
         "fsdp",
         "ddp",

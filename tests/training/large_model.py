@@ -33,6 +33,9 @@ class Deep(Task):
         model.requires_grad_(False)[-1].requires_grad_(True)
         return model
 
+    def init_weights(self, module: nn.Module, name: str) -> None:
+        module.reset_parameters()
+
     def train_data(self, data: Any) -> Any:
         return TensorDataset(torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1)))
 

@@ -1,12 +1,8 @@
-"""Tasks on streams and on shards, which remember the samples they were given; and small shards."""
+"""Tasks on streams, which remember the samples they were given."""
 
 from __future__ import annotations
 
-import io
-import json
 import random
-import tarfile
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,32 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 
-from clustertrain import Shards, Task
-
-
-def write_shard(path: Path, first: int, count: int) -> None:
-    """Samples `first`, `first` + 1, …, each of two files: its id and 4 numbers."""
-    with tarfile.open(path, "w") as tar:
-        for i in range(first, first + count):
-            for name, text in ((f"{i:05d}.id", str(i)), (f"{i:05d}.json", json.dumps([i % 7, 1, 0, -1]))):
-                member = tarfile.TarInfo(name)
-                member.size = len(text)
-                tar.addfile(member, io.BytesIO(text.encode()))
-
-
-def write_shards(folder: Path, counts: list[int]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    at = 0
-    for number, count in enumerate(counts):
-        write_shard(folder / f"part-{number:03d}.tar", at, count)
-        at += count
-    return folder
-
-
-def pair(sample: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """A sample of a shard, with noise."""
-    x = torch.tensor(sample["json"], dtype=torch.float32)
-    return x + 0.1 * random.random() + 0.1 * torch.randn(4), x.sum(0, keepdim=True), sample["id"]
+from clustertrain import Task
 
 
 class Regression(Task):
@@ -63,18 +34,6 @@ class Regression(Task):
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-
-
-class OnShards(Regression):
-    def __init__(self, folder: Any, **options: Any) -> None:
-        super().__init__()
-        self.folder, self.options = folder, options
-
-    def train_data(self, data: Any) -> Any:
-        return Shards(self.folder, transform=pair, **{"shuffle": 5, **self.options})
-
-    def eval_data(self, data: Any) -> Any:
-        return self.train_data(data)
 
 
 class Numbers(IterableDataset):

@@ -12,7 +12,7 @@ from clustertrain.job.file import load_job
 from clustertrain.training.data.loading import Fetch
 from clustertrain.training.data.sampling import MicroBatch
 from clustertrain.training.rehearsal import rehearse
-from clustertrain.worker.code.build_task import make_task
+from clustertrain.worker.code.user_code import make_task
 from clustertrain.worker.train import settings_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"

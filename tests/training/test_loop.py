@@ -330,11 +330,10 @@ class Nothing(Plain):
         (Frozen(), {}, "without parameters that need a gradient \\(6 in all\\)"),
         (Lazy(), {}, "a model whose weight has no shape yet"),
         (NoModule(), {}, "returned str, not an nn.Module"),
-        (VectorLoss(), {}, r"returned shape \(4,\), not a scalar"),
+        (VectorLoss(), {}, r"returned float32 \(4,\)"),
         (Stream(), {}, "lacks __len__ or __getitem__"),
         (Nothing(), {}, "0 samples"),
         (Plain(), {"precision": "fp16"}, "fp16 needs a GPU"),
-        (Plain(), {"normalization": "sync"}, "torch supports it only on GPUs"),
         (Plain(), {"batch_size": 64}, "the largest batch_size that fits is 54"),
     ],
 )

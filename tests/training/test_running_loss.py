@@ -5,7 +5,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.not_finite import NotFinite
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.step.running_loss import Meter, NonFiniteLoss, NonFiniteWeights, check_weights
@@ -15,9 +14,7 @@ from training.ranks import ALONE
 def meter_of(rank_info):
     return Meter(
         rank_info,
-        NotFinite(
-            nn.Linear(1, 1), TrainSettings(epochs=1, batch_size=4), Precision("fp32", rank_info.device)
-        ),
+        NotFinite(nn.Linear(1, 1), Precision("fp32", rank_info.device)),
     )
 
 
@@ -42,8 +39,6 @@ def test_a_sum_weighs_by_its_count_also_in_what_another_process_continues():
         each.add(2, torch.tensor(4.0), 2, torch.tensor(1.0))
         each.flush()
         assert each.state() == [10.0, 4.0, 6.0]
-    again.load([12.0, 6.0], [(3, 4.0, 2)])  # of an earlier release
-    assert again.read()[0] == (12 + 8) / (6 + 2)
 
 
 def _uneven(rank_info):
@@ -82,8 +77,8 @@ def test_the_first_bad_step_of_any_rank_is_named_on_all(ranks):
 
 def test_weights_that_are_not_finite_are_found():
     model = nn.Linear(2, 2)
-    check_weights(model, 3, TrainSettings(epochs=1, batch_size=4))
+    check_weights(model, 3)
     with torch.no_grad():
         model.bias[1] = float("inf")
-    with pytest.raises(NonFiniteWeights, match=r"After step 3 .*\n.* set train\.clip_norm, .*$"):
-        check_weights(model, 3, TrainSettings(epochs=1, batch_size=4))
+    with pytest.raises(NonFiniteWeights, match=r"After step 3 .*\n.* set train\.clip_norm or .*$"):
+        check_weights(model, 3)

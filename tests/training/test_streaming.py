@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import webdataset
 
 from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.streaming import digest_of
@@ -81,6 +83,41 @@ def test_an_evaluation_counts_each_sample_of_a_stream_once(ranks):
     two = ranks(2).results(run_task, OnStream(40, evaluated=11), settings)
     assert two[0].result.metrics == pytest.approx(one.result.metrics)
     assert rehearse(OnStream(40, evaluated=11), settings, CPU, {}) == ("loss",)
+
+
+class Tars(torch.utils.data.IterableDataset):
+    """As in docs/data.md."""
+
+    def __init__(self, shards):
+        self.shards = shards
+
+    def __iter__(self):
+        shards = random.sample(self.shards, len(self.shards))
+        samples = webdataset.WebDataset(shards, shardshuffle=False, nodesplitter=None, workersplitter=None)
+        for numbers, i in samples.shuffle(5, rng=random).decode().to_tuple("json", "cls"):
+            x = torch.tensor(numbers, dtype=torch.float32)
+            yield x + 0.1 * torch.randn(4), x.sum(0, keepdim=True), i
+
+
+class OnTars(OnStream):
+    def train_data(self, data):
+        return Tars(self.args[0])
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("processes", [0, 1])
+def test_tar_shards_are_read_by_webdataset_and_resumed_exactly(ranks, tmp_path, processes):
+    shards = [str(tmp_path / f"{number}.tar") for number in range(4)]
+    for number, shard in enumerate(shards):
+        with webdataset.TarWriter(shard) as writer:
+            for i in range(10 * number, 10 * number + 10):
+                writer.write({"__key__": f"{i:04d}", "json": [i % 7, 1, 0, -1], "cls": i})
+    settings = replace(SETTINGS, loader_workers=processes)
+    whole = ranks(2).results(run_task, OnTars(shards), settings)
+    resumed = ranks(2).results(run_task, OnTars(shards), settings, whole[0].saves[7])
+    assert same(resumed[0].state(12), whole[0].state(12))
+    first_pass = [i for rank in whole for i in flat(rank.ids[:6])]
+    assert len({*first_pass}) == len(first_pass) == 36
 
 
 @pytest.fixture

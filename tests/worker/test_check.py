@@ -202,7 +202,7 @@ def test_data_that_is_staged_is_used(checked, tmp_path, monkeypatch):
     from clustertrain.staging.stage import stage
     from clustertrain.storage.location import Location
 
-    monkeypatch.setattr("clustertrain.worker.data.local_data._UNPACKED_BYTES", 0)  # of any size
+    monkeypatch.setattr("clustertrain.worker.machine.local_data._UNPACKED_BYTES", 0)  # of any size
     (tmp_path / "x.txt").write_text("data")
     with tarfile.open(tmp_path / "d.tar", "w") as archive:
         archive.add(tmp_path / "x.txt", "x.txt")
@@ -227,7 +227,7 @@ def test_what_may_differ_on_another_machine(checked):
 
 
 def test_settings_that_need_a_gpu_are_rehearsed_without_one_where_the_job_runs_elsewhere(checked):
-    train = {"epochs": 1, "batch_size": 4, "precision": "fp16", "normalization": "sync"}
+    train = {"epochs": 1, "batch_size": 4, "precision": "fp16", "sync_batchnorm": True}
     resources = {"workers": 1, "gpus_per_worker": 1}
     assert checked(elsewhere=True, train=train, resources=resources).error == ""
 
@@ -237,7 +237,7 @@ def test_the_loss_gets_the_wrapper_that_the_run_has(checked):
     direct = """
     class Direct(Digits):
         def loss(self, model, batch):
-            return self.criterion(model(batch[0]) + model.bias, batch[1])
+            return torch.nn.functional.cross_entropy(model(batch[0]) + model.bias, batch[1])
     """
     assert checked(direct, task="mine:Direct").error == ""
     report = checked(direct, task="mine:Direct", world_size=2)

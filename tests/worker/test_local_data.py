@@ -9,7 +9,7 @@ import pytest
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import dump_job, load_job, parse_job
-from clustertrain.worker.data.local_data import data_at_hand, stage_here
+from clustertrain.worker.machine.local_data import data_at_hand, stage_here
 
 JOB = """
 name: a

@@ -1,3 +1,4 @@
+import random
 import sys
 import textwrap
 from pathlib import Path
@@ -7,8 +8,7 @@ import pytest
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.worker.code.build_task import make_task
-from clustertrain.worker.code.user_code import check_code, check_function, check_task, enter_code
+from clustertrain.worker.code.user_code import check_code, check_function, check_task, enter_code, make_task
 
 
 @pytest.fixture
@@ -155,3 +155,27 @@ def test_a_script_that_is_not_there(tmp_path):
         enter_code(job(script="train.py", code=str(tmp_path)))
     with pytest.raises(JobError, match="no installed package far"):
         enter_code(job(module="far.train", code=str(tmp_path)))
+
+
+DRAWING = """
+    import random
+    import numpy
+    import torch
+    from clustertrain import Task
+
+    class Drawing(Task):
+        def __init__(self):
+            self.drawn = random.random(), numpy.random.rand(), torch.rand(1).item()
+"""
+
+
+def test_what_init_draws_is_that_of_the_seed_in_a_run_and_in_the_check_of_its_code(code):
+    code(DRAWING)
+
+    def drawn(seed):
+        train = f"train: {{epochs: 1, batch_size: 4, seed: {seed}}}"
+        job = parse_job(f"name: a\ntask: mine:Drawing\n{train}\n", "job.yaml")
+        return make_task(check_task(job.task), job).drawn
+
+    assert drawn(3) == drawn(3) and not {*drawn(3)} & {*drawn(4)}
+    assert drawn(3)[0] == random.Random(3).random()

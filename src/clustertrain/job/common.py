@@ -289,11 +289,7 @@ def _check_device(train: Train, resources: Resources) -> None:
     if resources.gpus_per_worker > 0:
         return
     unfit = {
-        "normalization": (
-            train.normalization == "sync",
-            "torch has no SyncBatchNorm on CPU",
-            "use group or layer on CPU",
-        ),
+        "sync_batchnorm": (train.sync_batchnorm, "torch has no SyncBatchNorm on CPU", "remove it"),
         "precision": (train.precision == "fp16", "fp16 needs a GPU", "use bf16 or fp32 on CPU"),
     }
     for key, (is_unfit, why, other) in unfit.items():
@@ -304,11 +300,11 @@ def _check_device(train: Train, resources: Resources) -> None:
 
 def _check_loaders(train: Train, resources: Resources) -> None:
     count, workers = train.loader_workers, resources.max_workers
-    if count != "auto" and count > MOST_LOADER_WORKERS:
+    if count is not None and count > MOST_LOADER_WORKERS:
         raise Refused(
             f"{count} × {workers} workers = {count * workers} loader processes\n"
             f"each worker has at most {MOST_LOADER_WORKERS}\n"
-            "set it to the CPUs of a worker less one, or to auto",
+            "set it to the CPUs of a worker less one",
             "train",
             "loader_workers",
         )

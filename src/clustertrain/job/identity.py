@@ -15,7 +15,7 @@ from clustertrain.job.values import is_secret_text
 # Keys of train that change the length or the output of a run, but none of its results.
 FREE_TRAIN_KEYS = {
     *("epochs", "steps", "early_stop", "log_every", "log", "eval_every", "compare_weights_every"),
-    *("loader_workers", "sanity", "metrics", "profile"),
+    *("loader_workers", "sanity", "profile"),
 }
 
 _OPTION = re.compile(r"--|-[A-Za-z]")

@@ -6,13 +6,12 @@ generated from the docstrings of both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool, model_validator
 
 from clustertrain.job.sections import Section
-from clustertrain.job.values import ArgsByName, Count, DottedName, Loggers, MetricName, Refused
+from clustertrain.job.values import Count, Loggers, Refused
 from clustertrain.training import settings
 from clustertrain.units import integer, shortened
 
@@ -32,41 +31,6 @@ class EarlyStop(Section, settings.EarlyStop):
     pass
 
 
-class Part(Section):
-    """A class or function by its name in Python, with arguments; without arguments the name is enough:
-    `loss: torch.nn.MSELoss`."""
-
-    class_: DottedName = Field(alias="class")
-    """A class, which is created with `args`, or a function, which is called with them, of an installed
-    package or of your code."""
-
-    args: ArgsByName = Field(default_factory=dict)
-    """Arguments by name."""
-
-
-def _part(value: object) -> object:
-    return {"class": value} if isinstance(value, str) else value
-
-
-PartOrName = Annotated[Part, BeforeValidator(_part, json_schema_input_type=DottedName | Part)]
-
-
-def _processes(value: object) -> int | Literal["auto"]:
-    if value == "auto":
-        return "auto"
-    try:
-        count = integer(value)
-    except ValueError:
-        count = -1
-    if count < 0:
-        raise ValueError("must be a whole number, at least 0, or auto")
-    return count
-
-
-LoaderWorkers = Annotated[
-    int | Literal["auto"],
-    PlainValidator(_processes, json_schema_input_type=Annotated[int, Field(ge=0)] | Literal["auto"]),
-]
 MOST_LOADER_WORKERS = 1024  # per worker
 MOST_PROFILED_STEPS = 100
 
@@ -128,16 +92,6 @@ CompileOrBool = Annotated[
 
 class Train(Section, settings.Train):
     compile: CompileOrBool = None
-    loader_workers: LoaderWorkers = "auto"
-
-    loss: PartOrName | None = None
-    """The loss of outputs and targets in place of cross entropy, such as `{class: torch.nn.CrossEntropyLoss,
-    args: {label_smoothing: 0.1}}`. Refused for a task that has its own method `loss`."""
-
-    metrics: dict[MetricName, PartOrName] = Field(default_factory=dict)
-    """The metrics of an evaluation by name, in place of the accuracy, such as `{f1: {class:
-    torchmetrics.F1Score, args: {task: multiclass, num_classes: 10}}}`. Refused for a task that has its own
-    method `metrics`."""
 
     log: Loggers = ("tensorboard",)
     """Where the metrics are written as a curve: `tensorboard`, `mlflow`, `wandb`, one or several. With an
@@ -162,10 +116,6 @@ class Train(Section, settings.Train):
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Train:
-        if "loss" in self.metrics:
-            raise Refused(
-                "every evaluation reports its loss under this name\nuse another name", "metrics", "loss"
-            )
         if self.profile is not None and self.steps is not None and self.profile.steps[1] > self.steps:
             raise Refused(
                 f"{list(self.profile.steps)} are not all steps of this run: it has {self.steps}\n"
@@ -199,14 +149,6 @@ class Train(Section, settings.Train):
                     key,
                 )
         return self
-
-    @property
-    def parts(self) -> Iterator[tuple[tuple[str, ...], Part]]:
-        """The loss and the metrics of the job file, each with its path of keys."""
-        if self.loss is not None:
-            yield ("train", "loss"), self.loss
-        for name, metric in self.metrics.items():
-            yield ("train", "metrics", name), metric
 
     @model_validator(mode="after")
     def _one_length_and_one_batch(self) -> Train:

@@ -76,14 +76,6 @@ def _import_path(path: str) -> str:
     return path
 
 
-def _dotted_name(name: str) -> str:
-    parts = name.split(".")
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        rule = "must be package.module.Name, such as torch.nn.CrossEntropyLoss"
-        raise ValueError(f"{rule}\nwrite {name.replace(':', '.')}" if ":" in name else rule)
-    return name
-
-
 def _module(name: str) -> str:
     if not all(part.isidentifier() for part in name.split(".")):
         raise ValueError("must be package.module, as `python -m` takes it\na file is named by the key script")
@@ -299,7 +291,6 @@ Environment = Annotated[dict[Variable, Argument], AfterValidator(_variables_of_a
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 Loggers = Annotated[tuple[LoggerName, ...], one_or_several(LoggerName)]
 ImportPath = Annotated[str, AfterValidator(_import_path), written_as("`package.module:Name`")]
-DottedName = Annotated[str, AfterValidator(_dotted_name), written_as("`package.module.Name`")]
 Workers = Annotated[int | tuple[int, int], _count_or_range("workers")]
 Nodes = Annotated[int | tuple[int, int], _count_or_range("nodes")]
 ArgsByName = dict[str, JsonValue]
@@ -307,7 +298,6 @@ Args = Annotated[
     Annotated[ArgsByName, Tag("mapping")] | Annotated[tuple[Argument, ...], Tag("list")],
     Discriminator(_kind_of_args),
 ]
-MetricName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
 Name = Annotated[str, AfterValidator(_name), written_as("name")]
 Path = Annotated[Text, AfterValidator(_path), written_as("path")]
 Scratch = Annotated[Text, AfterValidator(_scratch), written_as("folder or variable")]

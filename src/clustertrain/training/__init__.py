@@ -18,7 +18,7 @@ early_stop.py      counts the evaluations in a row without an improvement
 images.py          the images of a task, checked
 saving.py          a save on all ranks: none of them waits longer than bytes are written
 ranks/             ranks, collectives, random states, and what all ranks must have in common
-data/              from data sets and shards to batches on the device
+data/              from data sets to batches on the device
 model/             the model in DDP or FSDP, compiled and initialized
 step/              one step: precision, optimizer, losses that are not finite
 measured/          what is measured of the steps: times, operations, memory, profiles

@@ -18,10 +18,11 @@ from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.loader_kinds import (
     batch_fetch,
     evaluation_keys,
+    evaluation_processes,
     sample_batch,
+    samples_of,
 )
 from clustertrain.training.data.loading import Loader, to_device
-from clustertrain.training.data.streaming import is_stream
 from clustertrain.training.images import images_of
 from clustertrain.training.metrics import Metrics, joined
 from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
@@ -54,7 +55,7 @@ class Evaluation:
         self._seed = settings.seed
         self._of_task = dict(task.metrics())
         self._metrics = Metrics(type(task).__name__, self._of_task, rank_info.device)
-        samples, limit = len(dataset), settings.limit_batches
+        samples, limit = samples_of(dataset, rank_info), settings.limit_batches
         self._samples = samples if limit is None else min(samples, limit * batch_size * rank_info.world_size)
         self._alone = replace(rank_info, rank=0, world_size=1)
         # With fewer samples than ranks some ranks would have none, and torchmetrics cannot gather states
@@ -67,7 +68,7 @@ class Evaluation:
         self._loader = Loader(
             batch_fetch(dataset, collate_of(task), f"{type(task).__name__}.eval_data()"),
             own,
-            processes=min(settings.processes, 1) if is_stream(dataset) else settings.processes,
+            processes=evaluation_processes(dataset, settings.processes),
             device=rank_info.device,
             reuse=True,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from clustertrain.training.copied_step import CopiedStep
-from clustertrain.training.data.loader_kinds import draws_of, loader_of, order_of
+from clustertrain.training.data.loader_kinds import draws_of, loader_of, order_of, split_of
 from clustertrain.training.data.same_samples import differing_sample
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
+from clustertrain.training.data.split_stream import SplitStream
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.last_step import LastStep
@@ -34,7 +35,6 @@ from clustertrain.training.model.building import (
 from clustertrain.training.model.compiling import limit_recompiles
 from clustertrain.training.model.restore_tensors import with_tensors
 from clustertrain.training.model.unused_parameters import AwaitedGradients
-from clustertrain.training.ranks.block_calls import BlockCalls
 from clustertrain.training.ranks.consistency import check_same_model, check_same_weights
 from clustertrain.training.ranks.distributed import RankInfo, StopLine
 from clustertrain.training.ranks.dtensors import is_sharded
@@ -104,7 +104,8 @@ def train(
 
     datasets = {"train_data": training_data, "eval_data": eval_data}
     warnings = [order.limit_text, difference, differing_sample(task, datasets, settings.seed, rank_info)]
-    loader, settings = loader_of(task, training_data, order, rank_info, note)
+    split = split_of(task, training_data, state, start, rank_info)
+    loader = loader_of(task, split or training_data, order, rank_info, note)
     evaluation = None
     if eval_data is not None:
         evaluation = Evaluation(
@@ -115,11 +116,23 @@ def train(
     optimization = Optimization(task, model, order, precision.scaler)
     wrapped = wrap(task, model, settings, rank_info)
     loop = _Loop(
-        task, settings, rank_info, run, model, wrapped, precision, order, optimization, evaluation, stopping
+        task,
+        settings,
+        rank_info,
+        run,
+        model,
+        wrapped,
+        precision,
+        order,
+        optimization,
+        evaluation,
+        stopping,
+        split,
     )
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
         settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
+        warnings.append(split.check(first[1], start, rank_info) if split else None)
         if state is None and settings.compares_halves:
             warnings.append(sum_warning(task, model, first[1], precision=precision, device=rank_info.device))
         loop.begin(state, warnings, (sharding, kernels_in_use(rank_info.device)))
@@ -154,6 +167,7 @@ class _Loop:
     optimization: Optimization
     evaluation: Evaluation | None
     early_stopping: EarlyStopping
+    split: SplitStream | None
 
     def __post_init__(self) -> None:
         self.position = self.order.settle(self.order.start)
@@ -161,17 +175,15 @@ class _Loop:
         self.evaluation_due = False  # a stop request came before it
         self.awaited = AwaitedGradients(self.task, self.model, self.wrapped)
         self.task_state = TaskState(self.task, self.model)
-        self.block_calls = BlockCalls(self.model, self.rank_info)
         self.counts = Counts(self.task, self.rank_info)
-        self.meter = Meter(self.rank_info, NotFinite(self.model, self.settings, self.precision))
+        self.meter = Meter(self.rank_info, NotFinite(self.model, self.precision))
         self.watch = StepWatch(self.task, self.rank_info, self.order, self.run.profile, log=self._log)
         self.line = StopLine(self.rank_info, self.run.requests, self.settings.save_every.minutes)
         # Any step may take minutes longer, perhaps on one rank for which the others wait: to compile for a
         # new shape, write a profile, call on_step, or read from a source that does not answer at once.
         has_callback = type(self.task).on_step is not Task.on_step
-        reads_streams = self.order.is_stream or self.order.shards is not None
         self.is_regular = not (
-            self.settings.compile or self.settings.profile or has_callback or reads_streams
+            self.settings.compile or self.settings.profile or has_callback or self.order.is_stream
         )
         self.saved_step, self.mark, self.step_phase = 0, 0, "step"
         between_flushes = (self.settings.log_every + 1) * self.settings.accumulate
@@ -179,10 +191,11 @@ class _Loop:
         kept = self.model, self.meter, self.rank_info, losses, self._last_state
         self.last_step, every = LastStep(*kept), self.settings.memory_every
         on_cpus = self.rank_info.device.type == "cpu" and self.rank_info.world_size > 1
-        self.keeps_last_step = on_cpus or every is not None
+        # Of a stream that splits itself, a rank that has died has taken its state with it.
+        self.keeps_last_step = self.split is None and (on_cpus or every is not None)
         # The next forward pass may change the task's state: only a copy of it is of the last step.
         is_copied = on_cpus and (is_sharded(self.model) or self.task_state.is_saved)
-        if every is not None or is_copied:
+        if self.keeps_last_step and (every is not None or is_copied):
             self.last_step = CopiedStep(
                 *kept, every=every, note=lambda text: self._log("note", text=text), copying=self._copying
             )
@@ -382,7 +395,6 @@ class _Loop:
         )
 
     def _log_training(self) -> None:
-        self.block_calls.check(self.position.step)
         loss, samples_per_s = self.meter.read()
         record = {"loss": loss, "lr": self.optimization.lr, **self.watch.figures(samples_per_s)}
         if self.evaluation is None:
@@ -429,9 +441,8 @@ class _Loop:
     def _save(self, reason: str, measured: dict[str, float]) -> None:
         """Save, if all losses and weights are finite, and the weights of all ranks equal; called on all
         ranks."""
-        self.block_calls.check(self.position.step)
         self.meter.flush()
-        check_weights(self.model, self.position.step, self.settings)
+        check_weights(self.model, self.position.step)
         if self.settings.compare_weights_every is None:
             check_same_weights(self.model, self.optimization.optimizer, self.position.step, self.rank_info)
         if self.rank_info.rank == 0 and (lost := self.task_state.lost()):
@@ -441,6 +452,8 @@ class _Loop:
             self.last_step.completed(self.mark)
         with self.meter.paused():
             state = {**self._state(), "rng_of_ranks": gather_rng(self.rank_info)}
+            if self.split is not None:
+                state["data_of_ranks"] = self.split.states(self.position, self.rank_info)
             progress = self._progress(reason, measured)
             save_on_all_ranks(self.run, self.rank_info, state, progress)
             self.line.saved()
@@ -463,7 +476,7 @@ class _Loop:
             "early_stop": self.early_stopping.state(),
             "evaluation_due": self.evaluation_due,
             "meter": self.meter.state(),
-            "position": self.position.as_dict(),
+            "position": asdict(self.position),
             **self.counts.state(),
         }
 

@@ -49,7 +49,7 @@ def rehearse(
     the model in DDP as in the run.
 
     The random states of this process are restored. On a CPU, for a job whose workers have GPUs, the caller
-    replaces the settings that need a GPU: precision fp16, normalization sync.
+    replaces the settings that need a GPU: precision fp16, sync_batchnorm.
 
     Args:
         warn: gets what is probably a mistake, and no refusal.

@@ -182,9 +182,8 @@ class Train:
     """Compile the model with torch.compile: `true`, or how; by default it is not compiled. A worker's node
     needs a compiler: g++, with GPUs gcc."""
 
-    normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"
-    """What BatchNorm layers become, with their weights: `sync` normalizes over the batches of all workers and
-    needs GPUs; `group`, `instance` and `layer` normalize each sample by itself."""
+    sync_batchnorm: bool = False
+    """BatchNorm layers normalize over the batches of all workers: torch's SyncBatchNorm, which needs GPUs."""
 
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """`ddp`: every worker has the whole model. `fsdp` divides weights, gradients and the optimizer's state
@@ -221,10 +220,9 @@ class Train:
     """Optimizer steps between comparisons of all workers' weights and optimizer states; by default at every
     save, with 0 never."""
 
-    loader_workers: int | Literal["auto"] = "auto"
-    """Loader processes per worker, at most 1024; with 0 the worker itself loads the data. `auto` is 0 on
-    CPUs. With GPUs a batch is loaded and timed at the start: below 2 ms it is 0, otherwise `cpus_per_worker`
-    - 1, at most 16. It is also 0 if each process would have a copy of more than 256 MiB."""
+    loader_workers: CountOrZero | None = None
+    """Loader processes per worker, at most 1024; with 0 the worker itself loads the data. By default 0 on
+    CPUs and 4 with GPUs. Each process has a copy of the data set."""
 
     profile: Profile | None = None
     """Records a few steps in a file per worker, in the run's folder; the log shows where."""
@@ -241,15 +239,14 @@ class TrainSettings(Train):
     save_every: SaveEvery = SaveEvery()
     memory_every: int | None = None  # steps between two copies of the state; None: see the job file
     keep_best: str | None = None  # the metric by which the launcher keeps the best checkpoint
-    cpus: float | None = None  # of this rank, for loader_workers auto; None: its share of the node's
     job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job
     records_samples: bool = False  # each rank logs a digest of the samples of each step
     compares_halves: bool = True  # calls loss with parts of the first batch: see summed_loss.py
 
     @property
     def processes(self) -> int:
-        """Loader processes per rank; 0 as long as "auto" is not resolved: loader_kinds.loader_of."""
-        return 0 if self.loader_workers == "auto" else self.loader_workers
+        """Loader processes per rank."""
+        return self.loader_workers or 0
 
     @property
     def required_metrics(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import default_collate
 
@@ -32,9 +33,6 @@ class Task:
 
     Every rank creates its own Task and calls the same methods. `__init__` takes the job's `args` by name.
 
-    `criterion` and `named_metrics` are the loss and the metrics of the job file, `train.loss` and
-    `train.metrics`; the methods `loss`, `eval_step` and `metrics` use them unless they are overridden.
-
     With `tokens_per_sample` the log has tokens per second.
 
     `on_step`, `on_epoch` and `on_eval` are callbacks: by default they do nothing. Every rank calls them, so a
@@ -43,8 +41,6 @@ class Task:
     their callbacks. What a callback changes in the task is part of a checkpoint only if `state_dict` has it.
     """
 
-    criterion: Callable[[Any, Any], torch.Tensor] = nn.CrossEntropyLoss()
-    named_metrics: Mapping[str, Metric | MetricFunction] | None = None
     tokens_per_sample: int | None = None
 
     def model(self) -> nn.Module:
@@ -69,7 +65,7 @@ class Task:
     def train_data(self, data: Mapping[str, Path]) -> Any:
         """The training samples; `data` has the job's data paths by name.
 
-        A data set with __len__ and __getitem__, Shards, or an IterableDataset: see docs/data.md.
+        A data set with __len__ and __getitem__, or an IterableDataset: see docs/data.md.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no train_data(); a Task needs one that returns a dataset."
@@ -103,7 +99,7 @@ class Task:
         mode (see summed_loss.py).
         """
         inputs, targets = batch
-        return self.criterion(model(inputs), targets)
+        return functional.cross_entropy(model(inputs), targets)
 
     def eval_step(self, model: nn.Module, batch: Any) -> tuple[Loss, Any, Any]:
         """(mean loss, outputs, targets) of a batch, or ((sum, count), outputs, targets); the metrics take
@@ -116,19 +112,15 @@ class Task:
             return self.loss(model, batch), None, None
         inputs, targets = batch
         outputs = model(inputs)
-        return self.criterion(outputs, targets), outputs, targets
+        return functional.cross_entropy(outputs, targets), outputs, targets
 
     def metrics(self) -> Mapping[str, Metric | MetricFunction]:
-        """The metrics of an evaluation besides the loss: those of the job file. Without them accuracy, if the
-        loss is cross entropy and `loss` is not overridden.
+        """The metrics of an evaluation besides the loss: the accuracy, if `loss` is not overridden.
 
         Each is a metric of torchmetrics, an object with reset, update and compute, or a function of (outputs,
         targets): see docs/metrics.md.
         """
-        if self.named_metrics is not None:
-            return self.named_metrics
-        is_classifier = type(self).loss is Task.loss and isinstance(self.criterion, nn.CrossEntropyLoss)
-        return {"accuracy": Accuracy()} if is_classifier else {}
+        return {"accuracy": Accuracy()} if type(self).loss is Task.loss else {}
 
     def images(self, model: nn.Module) -> Mapping[str, torch.Tensor]:
         """Images for the loggers by name, after each evaluation. Only rank 0 calls it: no collectives here.

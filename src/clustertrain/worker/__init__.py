@@ -23,7 +23,6 @@ single_rank_group.py  one rank outside Ray: its environment, device and process 
 fork/                 the processes of ranks are forks of one that has imported everything
 code/                 the user's code: imported, created, its errors reported
 scripts/              an unchanged torchrun script as a child process
-data/                 the data sets of a job, as a worker reads them
-machine/              the rank's process and its node: GPUs, CPUs, memory
+machine/              the rank's process and its node: GPUs, CPUs, memory, data
 loggers/              the curve for TensorBoard, MLflow and Weights & Biases
 """

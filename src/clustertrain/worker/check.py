@@ -22,16 +22,16 @@ from clustertrain.node.limits import read_limits
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import JOB_YAML
 from clustertrain.supervise.check_process import CheckFolder, CheckReport, CheckRequest
-from clustertrain.worker.code.build_task import make_task
 from clustertrain.worker.code.user_code import (
     ImportRefused,
     check_function,
     check_task,
     enter_code,
+    make_task,
     place_of,
 )
-from clustertrain.worker.data.local_data import data_at_hand
 from clustertrain.worker.machine.gc_tuning import collect_rarely
+from clustertrain.worker.machine.local_data import data_at_hand
 from clustertrain.worker.single_rank_group import device_of, rank_zero
 
 if TYPE_CHECKING:
@@ -145,8 +145,7 @@ def _rehearse(
     device = device_of(job)
     if device.type == "cpu" and gpus:  # both need a GPU
         precision = "fp32" if settings.precision == "fp16" else settings.precision
-        normalization = "as_is" if settings.normalization == "sync" else settings.normalization
-        settings = replace(settings, precision=precision, normalization=normalization)
+        settings = replace(settings, precision=precision, sync_batchnorm=False)
     with rank_zero(device):
         rehearse(task, settings, device, data, world_size=request.world_size, warn=warn)
 

@@ -22,7 +22,7 @@ from clustertrain.job.references import with_values
 from clustertrain.observe.screen import Lines
 from clustertrain.training.ranks.host import Requests
 from clustertrain.worker.code.user_code import code_folders
-from clustertrain.worker.data.local_data import stage_here
+from clustertrain.worker.machine.local_data import stage_here
 from clustertrain.worker.place import ONLY_RANK
 from clustertrain.worker.scripts.main_program import run_as_main
 from clustertrain.worker.scripts.process_group_end import let_gloo_finish_first

@@ -24,11 +24,11 @@ from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import start_line
 from clustertrain.staging.entry import data_folder
 from clustertrain.worker.code.user_code import enter_code, works_in
-from clustertrain.worker.data.local_data import staged
 from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpu_affinity import place_worker
 from clustertrain.worker.machine.gpus import check_gpus
 from clustertrain.worker.machine.heap import keep_freed_memory
+from clustertrain.worker.machine.local_data import staged
 from clustertrain.worker.place import Place
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.stacks_on_demand import StacksOnDemand

@@ -30,8 +30,7 @@ from clustertrain.training.ranks.host import Host
 from clustertrain.training.ranks.rng import seed_all
 from clustertrain.training.settings import Train, TrainSettings
 from clustertrain.training.step.kernels import use_fast_kernels
-from clustertrain.worker.code.build_task import make_task
-from clustertrain.worker.code.user_code import check_function, check_task, code_folders, works_in
+from clustertrain.worker.code.user_code import check_function, check_task, code_folders, make_task, works_in
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 from clustertrain.worker.early_return import EarlyReturn, frames_of_next_call, own_line
 from clustertrain.worker.place import Place
@@ -47,6 +46,8 @@ from clustertrain.worker.scripts.script_command import (
 )
 from clustertrain.worker.setup import worker_state
 from clustertrain.worker.stop_requests import wait_for_all_s
+
+LOADERS_WITH_GPUS = 4  # the default of train.loader_workers
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
@@ -129,12 +130,14 @@ def settings_of(job: Job) -> TrainSettings:
             "The section train is missing.\nA task needs it, for example train: {epochs: 3, batch_size: 32}."
         )
     keep_best = job.checkpoint.keep_best
+    keys = {each.name: getattr(job.train, each.name) for each in fields(Train)}
+    if job.train.loader_workers is None:
+        keys["loader_workers"] = LOADERS_WITH_GPUS if job.resources.gpus_per_worker else 0
     return TrainSettings(
-        **{each.name: getattr(job.train, each.name) for each in fields(Train)},
+        **keys,
         save_every=job.checkpoint.periods,
         memory_every=None if job.checkpoint.memory_every == "auto" else job.checkpoint.memory_every,
         keep_best=keep_best.metric if keep_best else None,
-        cpus=job.resources.cpus_per_worker,
         job_sha256=job_hash(job),
         records_samples=job.drill.fault is not None,
     )

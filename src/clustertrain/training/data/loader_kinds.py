@@ -1,9 +1,8 @@
-"""How the three kinds of data are read: a map-style data set, Shards, and an IterableDataset."""
+"""How each kind of data is read: a map-style data set, an IterableDataset, one that splits itself by rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from clustertrain.errors import JobError
-from clustertrain.training.data.loader_processes import processes_for
 from clustertrain.training.data.loading import Collate, Fetch, Loader
 from clustertrain.training.data.sampling import (
     UNKNOWN,
@@ -21,17 +19,15 @@ from clustertrain.training.data.sampling import (
     Position,
     TrainOrder,
     evaluation_order,
-    shard_evaluation_order,
 )
-from clustertrain.training.data.shard_order import Dealing, divisor_at_most
-from clustertrain.training.data.shards import Shards
+from clustertrain.training.data.split_stream import SplitStream, splits_itself
 from clustertrain.training.data.streaming import (
     BatchOfStream,
     StreamFetch,
     is_stream,
     stream_batches,
 )
-from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.rng import derive_seed
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task, collate_of
@@ -56,8 +52,6 @@ def dataset_of(
             "Return its data set. batch_size and loader_workers are keys of `train`; methods of the Task are "
             "collate(samples) and, for a WeightedRandomSampler, sample_weights(dataset)."
         )
-    if isinstance(dataset, Shards):
-        dataset.count(rank_info)
     if is_stream(dataset):
         try:
             size = len(dataset)
@@ -67,7 +61,7 @@ def dataset_of(
             raise JobError(
                 f"{name} returned {type(dataset).__name__}, a stream without __len__.\n"
                 "An evaluation counts every sample once, so it needs their number: add __len__, or return "
-                "Shards or a map-style dataset."
+                "a map-style dataset."
             )
         if size == UNKNOWN and epochs is not None:
             raise JobError(
@@ -80,13 +74,37 @@ def dataset_of(
     ):
         raise JobError(
             f"{name} returned {type(dataset).__name__}, which lacks __len__ or __getitem__.\n"
-            "Return a map-style dataset, clustertrain.Shards, or an IterableDataset."
+            "Return a map-style dataset or an IterableDataset."
         )
     else:
         size = len(dataset)
+    size = size if size == UNKNOWN else samples_of(dataset, rank_info)
     if size == 0:
         raise JobError(f"{name} returned a data set of 0 samples.\nCheck its path under `data`.")
     return dataset, size
+
+
+def samples_of(dataset: Any, rank_info: RankInfo) -> int:
+    """The number of samples of all ranks together; all of them call it. Of a stream that splits itself, each
+    rank counts as many as the one with the fewest."""
+    if splits_itself(dataset):
+        return min(gather_objects(len(dataset), rank_info)) * rank_info.world_size
+    return len(dataset)
+
+
+def split_of(
+    task: Task, dataset: Any, state: dict[str, Any] | None, start: Position, rank_info: RankInfo
+) -> SplitStream | None:
+    """The training data, if it is a stream that splits itself, at `start` of the checkpoint `state`.
+
+    Raises: as SplitStream.resume.
+    """
+    if not splits_itself(dataset):
+        return None
+    split = SplitStream(dataset, collate_of(task), f"{type(task).__name__}.train_data()")
+    if state is not None:
+        split.resume(state, start, rank_info)
+    return split
 
 
 def order_of(
@@ -99,16 +117,8 @@ def order_of(
     start: Position,
     draws: Draws | None = None,
 ) -> TrainOrder:
-    """The order of a rank's training samples, of which there are `size`.
-
-    Raises:
-        JobError: there are fewer shards than ranks.
-    """
-    shards = None
-    if isinstance(dataset, Shards):
-        dataset.check_ranks(sizes.world_size)
-        shards = dataset.order(settings.seed)
-    return TrainOrder(settings, sizes, size, rank, start, shards, is_stream(dataset), draws)
+    """The order of a rank's training samples, of which there are `size`."""
+    return TrainOrder(settings, sizes, size, rank, start, is_stream(dataset), draws)
 
 
 def draws_of(task: Task, dataset: Any, size: int) -> Draws | None:
@@ -120,7 +130,7 @@ def draws_of(task: Task, dataset: Any, size: int) -> Draws | None:
     if type(task).sample_weights is Task.sample_weights:
         return None
     name = f"{type(task).__name__}.sample_weights()"
-    if isinstance(dataset, Shards) or is_stream(dataset):
+    if is_stream(dataset):
         raise JobError(
             f"{name} needs a map-style data set, and train_data() returned {type(dataset).__name__}, whose "
             "samples are read in turn.\nReturn a map-style data set, or weight the loss instead."
@@ -145,39 +155,31 @@ def draws_of(task: Task, dataset: Any, size: int) -> Draws | None:
 
 
 def loader_of(
-    task: Task, dataset: Any, order: TrainOrder, rank_info: RankInfo, note: Callable[[str], None]
-) -> tuple[Iterable[tuple[MicroBatch, Any]], TrainSettings]:
-    """The batches of a rank, in its order, of a task's training data; and the settings with the number of
-    loader processes in place of "auto".
+    task: Task,
+    dataset: Any,
+    order: TrainOrder,
+    rank_info: RankInfo,
+    note: Callable[[str], None],
+) -> Iterable[tuple[MicroBatch, Any]]:
+    """The batches of a rank, in its order, of a task's training data, which may be a SplitStream.
 
     Args:
         note: writes a line to the log.
     """
     collate, name = collate_of(task), f"{type(task).__name__}.train_data()"
-    fetch, settings = Fetch(dataset, collate), order.settings
-    if settings.loader_workers == "auto":
-        processes = 0  # on a CPU, and for a stream, of which a timed batch would be lost
-        if rank_info.device.type == "cuda" and not is_stream(dataset):
-            keys = None if order.shards is not None else order  # shards are not timed
-            processes, why = processes_for(fetch, keys, settings.cpus)
-            note(why)
-        settings = replace(settings, loader_workers=processes)
-    processes = settings.processes
+    processes = order.settings.processes
+    if isinstance(dataset, SplitStream):
+        if processes:
+            note(f"{name} has a state of its own: the worker itself reads it, without loader processes")
+        return Loader(dataset, order, processes=0, device=rank_info.device, reuse=False)
     if is_stream(dataset):
         if processes > 1:
             note(f"{name} is an IterableDataset: one loader process reads it, not {processes}")
         stream = StreamFetch(
-            dataset, collate, settings.seed, rank=rank_info.rank, world_size=rank_info.world_size
+            dataset, collate, order.settings.seed, rank=rank_info.rank, world_size=rank_info.world_size
         )
-        return stream_batches(stream, order, rank_info, processes=processes, name=name, note=note), settings
-    if order.shards is not None:
-        to = Dealing(order.sizes.world_size, order.sizes.batch_size)
-        lanes = order.shards.batches(0, (), order.rank, to).number
-        used = divisor_at_most(lanes, processes)
-        if used < processes:
-            note(f"{name}: {used} of {processes} loader processes; a worker reads {lanes} shards at a time")
-        processes = used
-    return Loader(fetch, order, processes=processes, device=rank_info.device, reuse=False), settings
+        return stream_batches(stream, order, rank_info, processes=processes, name=name, note=note)
+    return Loader(Fetch(dataset, collate), order, processes=processes, device=rank_info.device, reuse=False)
 
 
 def evaluation_keys(
@@ -188,25 +190,30 @@ def evaluation_keys(
     Fewer of a map-style data set have equal distances in it: the first samples of a sorted one could have a
     single class, for which a metric may be undefined.
     """
-    if isinstance(dataset, Shards):
-        return shard_evaluation_order(dataset.in_order(samples), batch_size, rank, world_size)
     keys = evaluation_order(samples, batch_size, rank, world_size)
     if is_stream(dataset) or samples == len(dataset):
         return keys
     return [key._replace(ids=[i * len(dataset) // samples for i in key.ids]) for key in keys]
 
 
-def batch_fetch(dataset: Any, collate: Collate, name: str) -> Fetch | BatchOfStream:
+def evaluation_processes(dataset: Any, processes: int) -> int:
+    """How many of the loader processes of a rank read this evaluation data."""
+    if splits_itself(dataset):
+        return 0
+    return min(processes, 1) if is_stream(dataset) else processes
+
+
+def batch_fetch(dataset: Any, collate: Collate, name: str) -> Fetch | BatchOfStream | SplitStream:
     """`fetch[key]` is a batch, for an evaluation or a rehearsal."""
+    if splits_itself(dataset):
+        return SplitStream(dataset, collate, name, restarts=True)
     if is_stream(dataset):
         return BatchOfStream(StreamFetch(dataset, collate, 0), name)
     return Fetch(dataset, collate)
 
 
 def sample_batch(dataset: Any, batch_size: int) -> MicroBatch:
-    """A batch of samples at equal distances over the data set, or the first ones of shards and streams; the
-    same on every rank."""
+    """A batch of samples at equal distances over the data set, or the first ones of a stream."""
     count = min(batch_size, len(dataset))
-    in_turn = isinstance(dataset, Shards) or is_stream(dataset)
-    ids = list(range(count)) if in_turn else [i * len(dataset) // count for i in range(count)]
+    ids = list(range(count)) if is_stream(dataset) else [i * len(dataset) // count for i in range(count)]
     return MicroBatch(ids, derive_seed(0), 1.0, None)

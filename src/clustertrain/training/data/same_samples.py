@@ -20,7 +20,6 @@ import torch
 from clustertrain.errors import JobError
 from clustertrain.training.data.loading import Fetch, sent_copy
 from clustertrain.training.data.sampling import MicroBatch
-from clustertrain.training.data.shards import Shards
 from clustertrain.training.data.streaming import is_stream
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.task import Task
@@ -44,7 +43,7 @@ def differing_sample(task: Task, datasets: Mapping[str, Any], seed: int, rank_in
     own: dict[tuple[str, int], bytes] = {}
     ends_s = time.monotonic() + _WITHIN_S
     for method, dataset in datasets.items():
-        if dataset is not None and not isinstance(dataset, Shards) and not is_stream(dataset):
+        if dataset is not None and not is_stream(dataset):
             own |= {(method, index): digest for index, digest in _digests(dataset, seed, ends_s)}
     of_ranks = gather_objects(own, rank_info)
     for sample in dict.fromkeys(chain.from_iterable(of_ranks)):

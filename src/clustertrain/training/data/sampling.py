@@ -9,14 +9,13 @@ in the same order, and no sample is used twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
 from clustertrain.errors import JobError
-from clustertrain.training.data.shard_order import Dealing, Dealt, ShardOrder
 from clustertrain.training.ranks.rng import derive_seed
 from clustertrain.training.settings import TrainSettings
 
@@ -53,18 +52,11 @@ class Position:
     offset: int = 0  # samples of the current epoch's order that are consumed
     step: int = 0  # optimizer steps done
     samples_seen: int = 0  # over all ranks and epochs
-    dealt: tuple[Dealt, ...] = ()  # of shards: how the offset was dealt; their order depends on it
     missed_steps: int = 0  # of epochs in which a stream had fewer samples than its length says
 
     @classmethod
     def of(cls, state: dict[str, Any] | None) -> Position:
-        if state is None:
-            return cls()
-        saved = state["position"]
-        return cls(**{**saved, "dealt": tuple(Dealt(*part) for part in saved["dealt"])})
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "dealt": [list(part) for part in self.dealt]}
+        return cls(**state["position"]) if state is not None else cls()
 
 
 @dataclass(frozen=True)
@@ -133,8 +125,8 @@ class TrainOrder:
     With `settings.limit_batches` an epoch is only the first limit_batches × global_batch_size samples of its
     order, so at most limit_batches steps.
 
-    With `shards` the samples of a rank are those of shard_order.py. With `is_stream` the order is that of the
-    data itself, and `samples` may be UNKNOWN. With `draws` an order has samples more than once.
+    With `is_stream` the order is that of the data itself, and `samples` may be UNKNOWN. With `draws` an order
+    has samples more than once.
     """
 
     settings: TrainSettings
@@ -142,24 +134,19 @@ class TrainOrder:
     samples: int
     rank: int
     start: Position
-    shards: ShardOrder | None = None
     is_stream: bool = False
     draws: Draws | None = None
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        position, lanes = self.settle(self.start), None
+        position = self.settle(self.start)
         while not self.done(position):
-            if self.shards is not None and (lanes is None or position.offset == 0):
-                to = Dealing(self.sizes.world_size, self.sizes.batch_size)
-                lanes = self.shards.batches(position.epoch, position.dealt, self.rank, to)
             pieces = self._pieces(position)
             taken = sum(pieces)
             after = self._after(position, taken)
             first = position.offset
             for i, piece in enumerate(pieces):
-                count = piece // self.sizes.world_size
                 yield MicroBatch(
-                    ids=lanes.take(count) if lanes else self._ids(position.epoch, first, count),
+                    ids=self._ids(position.epoch, first, piece // self.sizes.world_size),
                     seed=derive_seed(self.settings.seed, position.epoch, position.offset, i, self.rank),
                     share=piece / taken,
                     after=after if i == len(pieces) - 1 else None,
@@ -187,22 +174,18 @@ class TrainOrder:
         )
 
     def _after(self, position: Position, taken: int) -> Position:
-        dealt = position.dealt
-        if self.shards is not None:
-            dealt = _extended(dealt, Dealt(self.sizes.world_size, self.sizes.batch_size, taken))
         after = replace(
             position,
             offset=position.offset + taken,
             step=position.step + 1,
             samples_seen=position.samples_seen + taken,
-            dealt=dealt,
         )
         return self.settle(after)
 
     def settle(self, position: Position) -> Position:
         """`position`, or the start of the next epoch if fewer samples are left than there are ranks."""
         if self.epoch_samples - position.offset < self.sizes.world_size:
-            return replace(position, epoch=position.epoch + 1, offset=0, dealt=())
+            return replace(position, epoch=position.epoch + 1, offset=0)
         return position
 
     def after_early_end(self, position: Position) -> Position:
@@ -260,12 +243,6 @@ class TrainOrder:
         return full + (rest >= self.sizes.world_size)
 
 
-def _extended(dealt: tuple[Dealt, ...], part: Dealt) -> tuple[Dealt, ...]:
-    if not dealt or dealt[-1][:2] != part[:2]:
-        return (*dealt, part)
-    return (*dealt[:-1], part._replace(samples=dealt[-1].samples + part.samples))
-
-
 def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
     """One rank's batches of an evaluation: ids rank, rank + world_size, … Each sample is on exactly one rank.
 
@@ -276,14 +253,3 @@ def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) 
         MicroBatch(list(ids[i : i + batch_size]), derive_seed(rank, i), 1.0, None)
         for i in range(0, len(ids), batch_size)
     ]
-
-
-def shard_evaluation_order(
-    order: ShardOrder, batch_size: int, rank: int, world_size: int
-) -> list[MicroBatch]:
-    """As `evaluation_order`, for shards: the samples of a rank are consecutive."""
-    lanes = order.evaluation(rank, Dealing(world_size, batch_size))
-    found: list[MicroBatch] = []
-    while ids := lanes.take(batch_size):
-        found.append(MicroBatch(ids, derive_seed(rank, len(found)), 1.0, None))
-    return found

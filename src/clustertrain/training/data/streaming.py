@@ -227,7 +227,8 @@ def _check_agreement(of_ranks: torch.Tensor | None, name: str) -> None:
             f"{name} yields other samples on other ranks: they differ at sample {max(at, 0)} of "
             f"epoch {epoch}, or the stream of one rank ended before.\n"
             "Yield all samples on every rank, in one order: clustertrain splits them among the ranks. "
-            "Remove a split by rank. Random numbers of Python, numpy and torch are seeded for each epoch."
+            "Remove a split by rank, or give the stream state_dict and load_state_dict.\n"
+            "Random numbers of Python, numpy and torch are seeded for each epoch."
         )
 
 

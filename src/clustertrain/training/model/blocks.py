@@ -1,13 +1,11 @@
-"""The blocks of a model for FSDP, whose parameters are gathered together, and what FSDP refuses."""
+"""The blocks of a model for FSDP, whose parameters are gathered together."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -21,8 +19,6 @@ _MOST, _LEAST = 8, 1000
 _LARGE = 100  # of an embedding or a head outside the named blocks
 # Their forward() uses the weights of children without calling the children.
 _WHOLE = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-_OF_FSDP = ("DTensor", "FSDP", "fully_shard")  # words in its errors
-_REMEDY = "Name other blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[B
     `Task.blocks`, otherwise those of the size rule.
 
     Raises:
-        JobError: FSDP cannot shard the model in these blocks; names the parameters.
+        JobError: the model has no such modules, or a parameter is inside one of them and outside it.
     """
     names = {id(module): name for name, module in model.named_modules()}
     found, source = named_modules(task, model, settings)
@@ -47,21 +43,18 @@ def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[B
     if not source:
         found = [module for module in found if _tied(module, owners) is None]
     for module in found:
-        _check_forward(module, names[id(module)], source)
         if tie := _tied(module, owners):
             inside, outside = tie
             raise JobError(
                 f"{source or 'the size rule'} makes {names[id(module)]} a block of FSDP, but its parameter "
                 f"{inside} is the same as {outside}, which is outside the block.\n"
                 "A shared parameter must be inside one block, or in none: only then it stays one parameter.\n"
-                f"{_REMEDY}"
+                "Name other blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
             )
     found += [each for each in _large_leaves(model, found) if _tied(each, owners) is None]
     unique = {id(module): module for module in found if module is not model}
     blocks = [Block(names[i], module, _elements(module)) for i, module in unique.items()]
-    blocks.sort(key=lambda block: -block.name.count("."))
-    _check_parameters(model, blocks)
-    return blocks
+    return sorted(blocks, key=lambda block: -block.name.count("."))
 
 
 def named_modules(task: Task, model: nn.Module, settings: TrainSettings) -> tuple[list[nn.Module], str]:
@@ -69,15 +62,12 @@ def named_modules(task: Task, model: nn.Module, settings: TrainSettings) -> tupl
     for the size rule.
 
     Raises:
-        JobError: they are not modules of the model.
+        JobError: the model has no module of such a class.
     """
-    names = {id(module): name for name, module in model.named_modules()}
     if settings.fsdp.blocks:
         return list(_of_classes(model, settings.fsdp.blocks)), "train.fsdp.blocks"
     if (of_task := task.blocks(model)) is not None:
-        found, source = list(of_task), f"{type(task).__name__}.blocks()"
-        _check_modules(found, names, source)
-        return found, source
+        return list(of_task), f"{type(task).__name__}.blocks()"
     return list(_of_size(model)), ""
 
 
@@ -142,24 +132,6 @@ def _has_forward(module: nn.Module) -> bool:
     return type(module).forward is not nn.Module.forward
 
 
-def _check_modules(found: Sequence[object], names: dict[int, str], source: str) -> None:
-    for module in found:
-        if not isinstance(module, nn.Module) or id(module) not in names:
-            raise JobError(
-                f"{source} returned {type(module).__name__}, which is not a module of the given model.\n"
-                "Return modules of the model, such as list(model.layers)."
-            )
-
-
-def _check_forward(module: nn.Module, name: str, source: str) -> None:
-    if not _has_forward(module):
-        raise JobError(
-            f"{source} names {name or 'the model'}, a {type(module).__name__} without a forward(): "
-            "FSDP gathers a block's parameters when its forward() is called.\n"
-            "Name the modules inside it."
-        )
-
-
 _Owners = dict[int, list[tuple[nn.Module, str]]]
 """By the id of a parameter: the modules that have it, each with its full name there."""
 
@@ -181,59 +153,3 @@ def _tied(block: nn.Module, owners: _Owners) -> tuple[str, str] | None:
         if outside:
             return next(name for module, name in places if module in modules), outside[0]
     return None
-
-
-def _check_parameters(model: nn.Module, blocks: list[Block]) -> None:
-    """What FSDP refuses of parameters, before it shards the first of them."""
-    for name, parameter in model.named_parameters():
-        what = ""
-        if is_lazy(parameter):
-            what = "has no shape before the first batch (a lazy layer)"
-        elif parameter.ndim == 0:
-            what = "is a scalar of shape (), which cannot be divided among ranks; give it the shape (1,)"
-        elif not parameter.is_contiguous():
-            what = f"is not contiguous (strides {parameter.stride()})"
-        if what:
-            raise JobError(f"FSDP cannot shard the parameter {name}: it {what}.\nChange it in model().")
-    taken: set[int] = set()
-    for name, module in [*((b.name, b.module) for b in blocks), ("the model outside its blocks", model)]:
-        dtypes: dict[torch.dtype, str] = {}
-        for key, parameter in module.named_parameters():
-            if id(parameter) not in taken and parameter.requires_grad:
-                dtypes.setdefault(parameter.dtype, key)
-        taken |= {id(parameter) for parameter in module.parameters()}
-        if len(dtypes) > 1:
-            listed = ", ".join(f"{key} is {str(d).removeprefix('torch.')}" for d, key in dtypes.items())
-            raise JobError(
-                f"FSDP cannot shard {name}: its trainable parameters have several dtypes ({listed}), and "
-                "their gradients are exchanged together.\n"
-                "Give the parameters of a block one dtype in model(), or make each part a block of its own."
-            )
-
-
-@contextmanager
-def naming_block(task: Task) -> Iterator[None]:
-    """Inside, around the first pass: an error that comes from FSDP, or from its bf16 in place of autocast,
-    becomes one that names the rule.
-
-    Raises:
-        JobError: in place of FSDP's error.
-    """
-    try:
-        yield
-    except (RuntimeError, AssertionError, AttributeError, ValueError, NotImplementedError) as error:
-        if "BFloat16" in str(error):
-            raise JobError(
-                f"FSDP cannot run {type(task).__name__}.model() in bf16: {str(error).splitlines()[0][:300]}\n"
-                "Parameters and inputs of a block are bf16, without autocast: a buffer, or a tensor that "
-                "forward() makes, has another dtype.\n"
-                "Convert it, such as self.table.to(x.dtype), or set train.precision: fp32."
-            ) from error
-        if not any(word in str(error) for word in _OF_FSDP):
-            raise
-        raise JobError(
-            f"FSDP cannot run {type(task).__name__}.model(): {str(error).splitlines()[0][:300]}\n"
-            "A block's parameters are whole only inside its forward(): the loss must call the model itself, "
-            "and a module may not use the weights of another block.\n"
-            "Name larger blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
-        ) from error

@@ -16,12 +16,10 @@ from torch.nn.parameter import is_lazy
 
 from clustertrain.errors import JobError
 from clustertrain.training.data.loader_kinds import dataset_of
-from clustertrain.training.model.blocks import named_modules, naming_block
+from clustertrain.training.model.blocks import named_modules
 from clustertrain.training.model.compiling import compiled
 from clustertrain.training.model.initializing import Initialization, without_parameters
-from clustertrain.training.model.mmap_init import MappedInit
 from clustertrain.training.model.model_calls import calling_model
-from clustertrain.training.model.normalizing import convert
 from clustertrain.training.model.recomputing import recomputing
 from clustertrain.training.model.unused_parameters import AwaitedGradients
 from clustertrain.training.nested_tensors import map_tensors
@@ -56,12 +54,11 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 
     Raises:
-        JobError: it is not a module, is lazy, has no trainable parameters, its normalization cannot be
-            converted, it does not load its own state, or the task does not initialize a parameter.
+        JobError: it is not a module, is lazy, has no trainable parameters, does not load its own state, or
+            the task does not initialize a parameter.
     """
-    is_divided = divides(settings, rank_info)
     initializes = type(task).init_weights is not Task.init_weights
-    with without_parameters() if initializes else MappedInit() if is_divided else nullcontext():
+    with without_parameters() if initializes else nullcontext():
         model = task.model()
     name = f"{type(task).__name__}.model()"
     if not isinstance(model, nn.Module):
@@ -85,10 +82,9 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
             "there is nothing to train.\n"
             "Keep layers as attributes or in nn.ModuleList, and leave some of them unfrozen."
         )
-    if isinstance(task.criterion, nn.Module):
-        task.criterion.to(rank_info.device)  # the weights of the classes, for example
-    model = convert(model, settings.normalization, rank_info.device)
-    if not is_divided:
+    if settings.sync_batchnorm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's own
+    if not divides(settings, rank_info):
         Initialization(task, model, settings.seed, rank_info.device).fill(model)
         model.to(rank_info.device)  # FSDP moves it block by block
         _load_own_state(name, model)
@@ -175,8 +171,7 @@ def settle_buckets(
     before the first step whether the model works in these blocks.
 
     Raises:
-        JobError: the loss does not call the model; parameters have no gradient (DDP), or are used outside
-            their block (FSDP).
+        JobError: the loss does not call the model, or parameters have no gradient (DDP).
     """
     is_fsdp = is_sharded(wrapped)
     if not isinstance(wrapped, DistributedDataParallel) and not is_fsdp:
@@ -184,10 +179,9 @@ def settle_buckets(
     awaited = AwaitedGradients(task, model, wrapped)
     with discarding(model, device):
         for _ in range(1 if is_fsdp else SETTLING_PASSES):
-            with naming_block(task) if is_fsdp else nullcontext():
-                with precision.autocast(), calling_model(task, wrapped):
-                    loss, _ = parts(task.loss(wrapped, map_tensors(batch, torch.clone)))
-                loss.backward()
+            with precision.autocast(), calling_model(task, wrapped):
+                loss, _ = parts(task.loss(wrapped, map_tensors(batch, torch.clone)))
+            loss.backward()
             awaited.check()
             wrapped.zero_grad(set_to_none=True)
 

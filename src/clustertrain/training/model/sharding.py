@@ -7,7 +7,7 @@ whole parameters, and frees them afterwards.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,6 @@ from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
 
-_UNUSED = "set_reduce_scatter_unused_params"
-
 
 def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> str:
     """Divide the model in place among the ranks, block by block: only one block is whole on a GPU at a time.
@@ -35,15 +33,9 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
         its blocks and their sizes in a sentence.
 
     Raises:
-        JobError: FSDP cannot shard it in its blocks, the task does not initialize a parameter, or torch is
-            too old for a setting.
+        JobError: FSDP cannot shard it in its blocks, or the task does not initialize a parameter.
         ClusterError: `hybrid`, and the nodes have different numbers of ranks; or no compiler.
     """
-    if settings.find_unused_parameters and not hasattr(FSDPModule, _UNUSED):
-        raise JobError(
-            f"train.find_unused_parameters with strategy fsdp needs torch 2.13, and this is torch "
-            f"{torch.__version__}.\nInstall a newer torch, or give every parameter a gradient in each step."
-        )
     blocks = find_blocks(task, model, settings)
     text = listed_blocks(model, blocks)
     mesh = _mesh(settings, rank_info)
@@ -72,7 +64,7 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
     initialization.fill(model)
     _divide(task, model, mesh=mesh, mp_policy=of_model)
     if settings.find_unused_parameters:
-        getattr(model, _UNUSED)(True)
+        cast(Any, model).set_reduce_scatter_unused_params(True)
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)  # DDP does this for itself
     return f"FSDP ({settings.fsdp.shard}, {rank_info.world_size} ranks): {text}"

@@ -14,9 +14,8 @@ import torch.distributed as dist
 from clustertrain.errors import ClusterTrainError
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, sum_over_ranks
 from clustertrain.training.ranks.dtensors import is_sharded, local
-from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.counted import Count, mean_of
-from clustertrain.training.step.not_finite import NotFinite, remedies
+from clustertrain.training.step.not_finite import REMEDY, NotFinite
 
 _RESUME = "To continue from the previous checkpoint, start it again with --accept-changes."
 
@@ -29,7 +28,7 @@ class NonFiniteWeights(ClusterTrainError):
     """The weights are NaN or infinite after a step with a finite loss."""
 
 
-def check_weights(model: torch.nn.Module, step: int, settings: TrainSettings) -> None:
+def check_weights(model: torch.nn.Module, step: int) -> None:
     """
     Raises:
         NonFiniteWeights: on every rank: DDP keeps the weights of all ranks equal, with FSDP they ask each
@@ -43,7 +42,7 @@ def check_weights(model: torch.nn.Module, step: int, settings: TrainSettings) ->
         raise NonFiniteWeights(
             f"After step {step} weights of the model are NaN or infinite, although every loss was finite: "
             "a gradient overflowed.\n"
-            f"They were not saved. {remedies(settings)}. {_RESUME}"
+            f"They were not saved. {REMEDY}. {_RESUME}"
         )
 
 
@@ -111,13 +110,13 @@ class Meter:
         self, steps: Sequence[int], losses: list[float], not_finite: list[bool]
     ) -> NonFiniteLoss:
         mine = next((i for i, bad in enumerate(not_finite) if bad), None)
-        found = (inf, 0.0, "") if mine is None else (steps[mine], losses[mine], self.not_finite.hint())
+        found = (inf, 0.0, "") if mine is None else (steps[mine], losses[mine], self.not_finite.where)
         of_ranks = gather_objects(found, self._rank_info)
         rank = min(range(len(of_ranks)), key=lambda r: of_ranks[r][0])
-        step, loss, hint = of_ranks[rank]
+        step, loss, where = of_ranks[rank]
         return NonFiniteLoss(
             f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
-            f"{hint}, or look for bad samples. {_RESUME}"
+            f"{where}{REMEDY}, or look for bad samples. {_RESUME}"
         )
 
     def state(self) -> list[float]:
@@ -128,14 +127,13 @@ class Meter:
     def load(self, state: list[float], losses: Sequence[tuple[Any, ...]] = ()) -> None:
         """
         Args:
-            losses: those of this rank that were not flushed: step, loss, samples, their weight. In a
-                checkpoint of an earlier release a weight is the number of samples.
+            losses: those of this rank that were not flushed: step, loss, samples, their weight.
         """
-        self._loss_sum, self._weight = state[:2]
-        self._samples, device = state[-1], self._rank_info.device
+        self._loss_sum, self._weight, self._samples = state
+        device = self._rank_info.device
         self.added = [
-            (step, torch.tensor(loss, dtype=torch.float64, device=device), n, weight[0] if weight else n)
-            for step, loss, n, *weight in losses
+            (step, torch.tensor(loss, dtype=torch.float64, device=device), n, weight)
+            for step, loss, n, weight in losses
         ]
         added = self._rank_info.world_size * sum(n for _, _, n, *_ in losses)
         self._carried = self._samples + added  # of the earlier process, which do not count for the speed

@@ -1,4 +1,4 @@
-"""Imports and checks the user's code by the name in the job file; an error names the line."""
+"""Imports, checks and creates the user's code by the name in the job file; an error names the line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from clustertrain import variables
-from clustertrain.errors import JobError
+from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.source import check_source, imported_now
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.run.folder import RunDir
 from clustertrain.run.working_folder import working_folder
 from clustertrain.training.user_frames import defined_at
-from clustertrain.worker.code.arguments import check_args, signature_of
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import report_of
 
@@ -184,10 +183,12 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
             f"function: {spec} {'contains yield' if yields else 'is async'}: a call runs none of its code.\n"
             f"{remedy}.\nAt {defined_at(function)}."
         )
-    signature = signature_of(function)
     try:
-        if signature is not None:
-            signature.bind({})
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # of C, which does not show its parameters
+        return function
+    try:
+        signature.bind({})
     except TypeError:
         parameters = str(signature).partition(" -> ")[0][1:-1]
         raise JobError(
@@ -204,5 +205,35 @@ def args_of(cls: type[Task], job: Job) -> dict[str, Any]:
         JobError: the task does not take them.
     """
     args = dict(job.args) if isinstance(job.args, dict) else {}
-    check_args(cls, args, defined_at(cls.__init__, cls))
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        names, where = ", ".join(signature.parameters) or "no arguments", defined_at(cls.__init__, cls)
+        raise JobError(f"args: {cls.__name__}: {error}.\nIt takes: {names}.\nAt {where}.") from None
     return args
+
+
+def make_task(cls: type[Task], job: Job) -> Task:
+    """The Task with the job's args. Before its __init__ the random states are those of the seed, on every
+    rank and at every start.
+
+    Raises:
+        JobError: its __init__ raises an exception.
+        Exception: from __init__, of the network, the storage, the memory or a GPU.
+    """
+    from clustertrain.training.ranks.rng import seed_all
+    from clustertrain.training.task_errors import OF_THE_MACHINE, said
+
+    args = args_of(cls, job)
+    seed_all(job.train.seed if job.train is not None else 0, rank=0)
+    try:
+        return cls(**args)
+    except (ClusterTrainError, *OF_THE_MACHINE):
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OSError) and not isinstance(error, OF_FILES):
+            raise
+        raise JobError(
+            f"task: {job.task} with args {sorted(args)} raised {said(error)}\nAt {place_of(error)}."
+        ) from error
