@@ -7,7 +7,6 @@ check.py         checks the code of a job before it starts
 resolve_run.py   finds the launcher of the run that a command names
 known_runs.py    the runs that this user started, one small file each
 listing.py       `clustertrain ls`: the runs of all launchers in one table
-storages.py      the storage that the argument of `ls` names
 model.py         the model of a checkpoint, wherever its storage is
 scheduler/       what a scheduler implements, and what is the same for all of them
 source_state.py  the commit of a job's code, and what differs from it

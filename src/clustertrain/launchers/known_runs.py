@@ -42,7 +42,7 @@ class KnownRun:
         job_file: the absolute path of the job file, for hints.
         cluster: a text that names the scheduler's cluster, or empty for a run on one machine.
         job_id: the scheduler's ID of the job, or empty for a run in front of its user.
-        storage_there: the URI of the storage within the cluster, or empty if it is the same there.
+        storage_there: its URI within the cluster, if only that reads it; empty if this machine does.
         host: the machine that started the run.
         time: the time of the newest start, in seconds since 1970.
     """

@@ -6,20 +6,22 @@ job. That part has another interface: driver/ray_cluster.py.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from clustertrain.errors import ClusterError, JobError, StorageError
+from clustertrain.job.file import load_job
 from clustertrain.job.launcher_plugins import interface_problem, part_of, plugin_of
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
-from clustertrain.launchers.scheduler.interface import Handle, Scheduler
+from clustertrain.launchers.scheduler.interface import Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import located, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import idle_workers, submit, what_next
-from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection, log_lines
@@ -28,8 +30,9 @@ from clustertrain.observe.status import RunFiles, Status, read_files, runs_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.admission import Options
-from clustertrain.run.command_line import CommandLine
+from clustertrain.run.command_line import CommandLine, command_on
 from clustertrain.run.folder import RunDir
+from clustertrain.storage import Location
 
 
 class Launcher:
@@ -97,8 +100,12 @@ class Launcher:
         """
         if (submitted := submit(self.scheduler, job, options, echo)) is None:
             return None
-        command = options.command
-        known = known_run(self.scheduler, submitted.job, command.job_file, submitted.handle)
+        command, handle = options.command, submitted.handle
+        where = self.scheduler.cluster_text(handle)
+        pinned = self.scheduler.pinned(submitted.job, handle)
+        known = KnownRun.of(pinned, command.job_file, self.name, where, handle.job_id)
+        if not self.scheduler.reads_storage:
+            known = replace(known, storage_there=handle.storage or known.storage.uri)
         if (problem := record_known_run(known)) is not None:
             echo(f"note: {problem}")
         echo(what_next(self.scheduler, submitted, by_folder(command, known)))
@@ -147,18 +154,31 @@ class Launcher:
         if namespace is not None:
             raise JobError(f"--namespace {namespace}: --to {self.name} has no namespaces.\nOmit --namespace.")
         skipped: list[StorageError] = []
-        runs = runs_of(storage_at(place or DEFAULT_STORAGE), skipped.append)
+        runs = runs_of(storage_at(place), skipped.append)
         if place is not None and not runs:
             raise skipped[0] if skipped else no_run_at(place)
         rows, notes = rows_of(runs, self.statuses)
         return table_of(rows, [*map(left_out, skipped), *notes], columns)
 
 
-def known_run(scheduler: Scheduler, job: SiteJob, job_file: str, handle: Handle) -> KnownRun:
-    """The run of a job that the scheduler has accepted."""
-    job = scheduler.pinned(job, handle)
-    known = KnownRun.of(job, job_file, scheduler.name, scheduler.cluster_text(handle), handle.job_id)
-    return replace(known, storage_there=handle.storage)
+def storage_at(place: str | None) -> Location:
+    """The storage that the argument of `ls` names: a path, a URI, or that of a job file; ./runs without one.
+
+    Raises:
+        JobError: it is a job file, and it is wrong.
+    """
+    if place is not None and os.path.isfile(place):
+        return load_job(Path(place)).storage.location
+    place = place or "runs"  # that of a job file without `storage`
+    return Location(place if Location(place).is_s3 else str(Path(place).absolute()))
+
+
+def no_run_at(place: str) -> JobError:
+    """The error for a storage without a run; `place` as for `storage_at`."""
+    return JobError(
+        f"{storage_at(place).uri} contains no run.\n"
+        f"ls takes a job file, or a storage: a folder of runs. Of one run: `{command_on(place, 'status')}`."
+    )
 
 
 def launcher_of(name: str) -> Launcher:

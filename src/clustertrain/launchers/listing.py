@@ -10,9 +10,8 @@ from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
-from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.launcher import launcher_of, no_run_at, storage_at
 from clustertrain.launchers.resolve_run import launcher_in_storage
-from clustertrain.launchers.storages import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.observe.columns import NO_COLUMNS, Columns
 from clustertrain.observe.run_table import RunRow, Table, left_out, points_of_sweep, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
@@ -39,7 +38,7 @@ def list_runs(
         JobError: there is no run at `place`.
         StorageError: the storage refuses.
     """
-    storage = storage_at(place or DEFAULT_STORAGE)
+    storage = storage_at(place)
     skipped: list[StorageError] = []
     visible = {run.store.uri(run.name): run for run in runs_of(storage, skipped.append)}
     known, notes = known_runs()
