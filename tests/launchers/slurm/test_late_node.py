@@ -61,9 +61,10 @@ def test_a_job_of_several_nodes_goes_back_into_the_queue(start):
     assert result.text == f"{LATE}\nThe job goes back into the queue."
 
 
-def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start):
+def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start, tmp_path):
     """The driver is a real one; nothing listens at the port of its head."""
-    job, attempt = job_of(slurm={"nodes_wait": "1s"}), start()
+    (tmp_path / "m.py").write_text("def f():\n    pass\n")
+    job, attempt = job_of(slurm={"nodes_wait": "1s"}, code=str(tmp_path)), start()
     record_job(attempt, job)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
