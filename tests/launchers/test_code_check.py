@@ -92,30 +92,6 @@ def test_a_variable_of_env_that_is_not_set_is_an_error_here_and_empty_elsewhere(
     check_code(refers, print)
 
 
-@pytest.mark.parametrize(
-    ("command", "loss", "said"),
-    [
-        ("check", "torch.nn.MSELos", "job.yaml:4:36: train.loss: torch.nn.MSELos names 'MSELos', which "),
-        (
-            "check",
-            "{class: mine.Dice, args: {smoth: 1}}",
-            "job.yaml:4:69: train.loss: mine.Dice does not take",
-        ),
-    ],
-)
-def test_a_loss_that_does_not_exist_names_its_place_in_the_file(tmp_path, command, loss, said):
-    (tmp_path / "mine.py").write_text(
-        "from clustertrain import Task\nclass T(Task): pass\n"
-        "class Dice:\n    def __init__(self, smooth=1): pass\n"
-    )
-    (tmp_path / "job.yaml").write_text(
-        f"name: a\ntask: mine:T\ntrain:\n  {{epochs: 1, batch_size: 4, loss: {loss}}}\n"
-    )
-    done = CliRunner().invoke(main, [*command.split(), str(tmp_path / "job.yaml")])
-    assert done.exit_code == 2
-    assert f"{tmp_path}/{said}" in done.output
-
-
 def test_data_that_is_not_there(job, code, tmp_path):
     sections = code("def train(config): pass")
     data = {"d": {"uri": str(tmp_path / "none")}}

@@ -169,7 +169,7 @@ def expected_at(path: Keys) -> Expected:
             return "text"
         case (str(name), str(key), *_) if key in _section(name).text_keys:
             return "text"
-        case ("args", *_) | ("train", "loss", "args", *_) | ("train", "metrics", _, "args", *_):
+        case ("args", *_):
             return "any"
     return "typed"
 

@@ -293,9 +293,8 @@ Loggers = Annotated[tuple[LoggerName, ...], one_or_several(LoggerName)]
 ImportPath = Annotated[str, AfterValidator(_import_path), written_as("`package.module:Name`")]
 Workers = Annotated[int | tuple[int, int], _count_or_range("workers")]
 Nodes = Annotated[int | tuple[int, int], _count_or_range("nodes")]
-ArgsByName = dict[str, JsonValue]
 Args = Annotated[
-    Annotated[ArgsByName, Tag("mapping")] | Annotated[tuple[Argument, ...], Tag("list")],
+    Annotated[dict[str, JsonValue], Tag("mapping")] | Annotated[tuple[Argument, ...], Tag("list")],
     Discriminator(_kind_of_args),
 ]
 Name = Annotated[str, AfterValidator(_name), written_as("name")]

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from clustertrain.errors import (
-    EXIT_JOB,
-    ClusterTrainError,
     DataError,
     JobError,
     error_of_code,
@@ -34,7 +32,7 @@ from clustertrain.node.installed import (
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
-from clustertrain.supervise.check_process import CheckReport, CheckRequest, Start, run_check
+from clustertrain.supervise.check_process import CheckRequest, Start, run_check
 
 DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without the rest of the check
 
@@ -227,18 +225,12 @@ def _import_and_rehearse(
         return report.notes
     if elsewhere and report.of_this_machine:
         return [*report.notes, f"not all of the code could be checked here: {report.error.splitlines()[0]}"]
-    raise _error_of(report)
+    raise error_of_code(report.exit_code, report.error)
 
 
 def _is_submit_side() -> bool:
     """Whether this Python can check and submit jobs, and cannot train."""
     return "torch" in missing_for_training()
-
-
-def _error_of(report: CheckReport) -> ClusterTrainError:
-    if report.exit_code == EXIT_JOB:
-        return JobError(report.error, tuple(report.at))
-    return error_of_code(report.exit_code, report.error)
 
 
 def check_training_installed(command: str) -> None:

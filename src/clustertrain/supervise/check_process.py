@@ -45,7 +45,6 @@ class CheckReport:
         ended: whether it ran to its end, with or without an error.
         error: the message; "" without an error.
         exit_code: that of the error.
-        at: the keys of the job file that the error is about.
         of_this_machine: the error may not occur on the machines of the job.
         notes: what was left out, and why.
         printed: the lines of the user's code.
@@ -55,7 +54,6 @@ class CheckReport:
     ended: bool = False
     error: str = ""
     exit_code: int = 0
-    at: list[str] = field(default_factory=list)
     of_this_machine: bool = False
     notes: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clustertrain.errors import EXIT_FAILED, ClusterTrainError, JobError
+from clustertrain.errors import EXIT_FAILED, ClusterTrainError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
@@ -59,7 +59,6 @@ def main(folder_text: str) -> None:
             ended=True,
             error=f"{prefix}{error}",
             exit_code=error.exit_code,
-            at=list(error.at) if isinstance(error, JobError) else [],
             of_this_machine=check.is_of_this_machine(error),
         )
     except (Exception, SystemExit) as error:  # noqa: BLE001  every error of the user's code is reported

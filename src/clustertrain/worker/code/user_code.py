@@ -85,14 +85,14 @@ def _own_folder() -> str:
 
 
 def load_object(spec: str, kind: str) -> Any:
-    """Import `pkg.module:name`, or `pkg.module.name`.
+    """Import `pkg.module:name`.
 
     Raises:
         ImportRefused: the import fails; names the line of the user's file.
         JobError: the module does not have the name; names the nearest one.
         OSError: a file or a server that the module needs cannot be read now.
     """
-    module_name, _, attribute = spec.partition(":") if ":" in spec else spec.rpartition(".")
+    module_name, _, attribute = spec.partition(":")
     imported_now.append(spec)
     try:
         module = importlib.import_module(module_name)
