@@ -1,6 +1,6 @@
 """What other pods get out of a run: what docs/security.md lists, and no more.
 
-The policies are enforced by the tests' own cluster (kube_policy.py) from before the run is submitted to its
+The policy is enforced by the tests' own cluster (kube_policy.py) from before the run is submitted to its
 end. To see what the token alone keeps shut, one more policy lets a stranger in.
 """
 
@@ -234,7 +234,7 @@ def _assert_only_the_documented_flows_pass(
             "pods of the run, where storage or data is on S3 or HTTP, or `env` names a logger's server",
             "anywhere",
             "the port of each endpoint, 443 for https",
-        ): {(name, ("twin", WEB)) for name in ray},
+        ): {(name, ("twin", WEB)) for name in inside},
     }
     assert set(rows) == documented("from | to | port")
     allowed = set().union(*rows.values()) | {(name, port) for name in outside for port in unguarded}

@@ -84,7 +84,7 @@ NEEDED = [
     ("pods/log", "get", Two.with_a_submitter, "logs", {}),
     ("pods/exec", "create", Two.with_a_head, "status", {}),
     ("events", "list", Two.waiting, "status", {}),
-    ("persistentvolumeclaims", "get", Two.nothing, "submit", {}),
+    ("persistentvolumeclaims", "get", Two.nothing, "submit", MADE_CLAIM),
     ("persistentvolumeclaims", "create", Two.nothing, "submit", MADE_CLAIM),
     ("persistentvolumeclaims", "patch", Two.nothing, "submit", MADE_CLAIM),
     ("networkpolicies.networking.k8s.io", "create", Two.nothing, "submit", {}),
