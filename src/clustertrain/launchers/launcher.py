@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clustertrain.errors import ClusterError, JobError, StorageError
+from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job
 from clustertrain.job.launcher_plugins import interface_problem, part_of, plugin_of
 from clustertrain.job.model import Job
@@ -22,6 +22,7 @@ from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import located, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import idle_workers, submit, what_next
+from clustertrain.launchers.shell import CommandFailed, CommandMissing, Unanswered
 from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection, log_lines
@@ -72,10 +73,8 @@ class Launcher:
         try:
             for note in self.scheduler.preflight(job, plan, command):
                 notes.append(note)
-        except ClusterError as error:
-            if (unchecked := self.scheduler.unchecked(error)) is None:
-                raise
-            notes.append(unchecked.splitlines()[0])
+        except (CommandMissing, CommandFailed, Unanswered) as error:
+            notes.append(f"not checked against the cluster: {error}")
             end = f"{command.job_file}{objects} can be rendered; `{submit_it}` checks it against the cluster"
         return [*(f"note: {note}" for note in notes), end]
 

@@ -26,7 +26,7 @@ from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
-from clustertrain.launchers.shell import CommandMissing, Unanswered
+from clustertrain.launchers.shell import Unanswered
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 
@@ -64,10 +64,6 @@ class KubernetesScheduler(Scheduler):
                 yield f"{key}: {name} is not sent from here; the image has to set it, or a Secret"
         is_replaced = kubectl.find(RAYJOBS, job.name) is not None
         yield from check_admission(_objects(plan, kubectl), kubectl, replaced=is_replaced)
-
-    def unchecked(self, error: ClusterError) -> str | None:
-        is_no_answer = isinstance(error, CommandMissing | Unanswered)
-        return f"not checked against the cluster: {error}" if is_no_answer else None
 
     def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
         """Apply the objects of the plan, which contain the job and its code. An earlier RayJob of the same

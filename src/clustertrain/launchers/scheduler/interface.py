@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clustertrain.errors import ClusterError, JobError
+from clustertrain.errors import JobError
 from clustertrain.job.site import SiteJob
-from clustertrain.launchers.shell import CommandFailed, CommandMissing, Unanswered
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import SchedulerStart
@@ -250,12 +249,6 @@ class Scheduler(ABC):
             StorageError: a folder of the job cannot be written.
         """
         return ()
-
-    def unchecked(self, error: ClusterError) -> str | None:
-        """What `check` says if `preflight` ends with this error because nobody could be asked; None if the
-        error is about the job."""
-        is_no_answer = isinstance(error, CommandMissing | CommandFailed | Unanswered)
-        return f"not checked against the cluster: {error}" if is_no_answer else None
 
     @abstractmethod
     def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
