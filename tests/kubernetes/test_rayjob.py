@@ -54,8 +54,8 @@ def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, im
     if bring is applied:  # a job file of that name and namespace finds it
         job_file = (str(CHECKOUT / "k8s" / "digits.yaml"), "--set", f"kubernetes.namespace={namespace}")
         model = run.folder / "model.safetensors"
-        for command in ("status", "logs", "ckpt ls", f"ckpt export --to kubernetes --output {model}"):
-            run.command(*command.split(), *job_file, code=0)
+        for command in ("status", "logs", "ckpt ls", f"ckpt export --output {model}"):
+            run.command(*command.split(), "--to", "kubernetes", *job_file, code=0)
         assert model.stat().st_size > 0
     (head,) = kube.items("pods", namespace, f"{of_run}head")
     kube.execute(namespace, head["metadata"]["name"], "touch", LEAVE_FILE)

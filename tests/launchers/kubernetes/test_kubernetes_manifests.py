@@ -62,6 +62,7 @@ def test_the_rayjob_ends_restarts_and_locks_its_doors(make_job):
     environments = [{each["name"]: each.get("value") for each in box["env"]} for box in boxes]
     assert environments[0]["RAY_JOB_STOP_WAIT_TIME_S"] == "65"
     for environment in environments:
+        assert environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
         assert callable(load_class(environment["RAY_START_HOOK"]))
         assert environment["PYTHONHASHSEED"] == "0", "of the fork server and of Ray, before a worker exists"
 
@@ -274,7 +275,7 @@ def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make_job, option)
     given = Options(**{option: True})
     job = make_job()
     *_, flag = spec_of(job, given)["entrypoint"].split()
-    command = CommandLine("submit --to kubernetes", run=job.name)
+    command = CommandLine("submit --to kubernetes", run=f"{job.storage.uri.rstrip('/')}/{job.name}")
     assert in_pod._options(job, [flag]) == replace(given, command=command)
 
 

@@ -40,7 +40,7 @@ from clustertrain.launchers.kubernetes.render.worker_network import (
     ports_of_ray,
 )
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, WORKER_SLOT
+from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.version import __version__
 
 RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
@@ -56,7 +56,11 @@ _RAY_START_PARAMETERS = {
 }
 _PYTHON = "python"
 _IN_POD = "clustertrain.launchers.kubernetes.in_pod"
-_RAY_START = {"RAY_START_HOOK": f"{_IN_POD}.ray_start.wait_as_long_as_the_job"}
+_DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"  # `ray start` reads it before it calls the hook
+_RAY_START = {
+    "RAY_START_HOOK": f"{_IN_POD}.ray_start.wait_as_long_as_the_job",
+    _DRAIN: RAY_ENVIRONMENT[_DRAIN],
+}
 
 
 def grace_s(job: Job) -> int:
