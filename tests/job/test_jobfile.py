@@ -191,8 +191,8 @@ def refusal(load, tmp_path):
         (
             "name: a\ntask: m:C\nresources: {workers: [1, 3]}\n"
             "train: {epochs: 1, batch_size: 1, loader_workers: 1000000000}\n",
-            "job.yaml:4:35: train.loader_workers: 1000000000 × 3 workers = 3000000000 loader processes\n"
-            "each worker has at most 1024\nset it to the CPUs of a worker less one",
+            "job.yaml:4:51: train.loader_workers: 1000000000 is not accepted\n"
+            "must be less than or equal to 1024",
         ),
         (
             "name: a\nname: b\n",

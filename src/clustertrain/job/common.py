@@ -14,7 +14,7 @@ from clustertrain import variables
 from clustertrain.job.data_and_storage import DataEntry, Storage
 from clustertrain.job.references import check_dollars, check_references
 from clustertrain.job.sections import Checkpoint, Drill, Failures, Resources, Section
-from clustertrain.job.train import MOST_LOADER_WORKERS, Train
+from clustertrain.job.train import Train
 from clustertrain.job.values import (
     MOST_WORKERS,
     Args,
@@ -163,7 +163,6 @@ class CommonJob(Section):
         if self.train is not None:
             _check_device(self.train, self.resources)
             _check_batch(self.train, self.resources)
-            _check_loaders(self.train, self.resources)
         return self
 
     @property
@@ -296,18 +295,6 @@ def _check_device(train: Train, resources: Resources) -> None:
         if is_unfit:
             remedy = f"set resources.gpus_per_worker, or {other}"
             raise Refused(f"{getattr(train, key)} with 0 GPUs per worker\n{why}\n{remedy}", "train", key)
-
-
-def _check_loaders(train: Train, resources: Resources) -> None:
-    count, workers = train.loader_workers, resources.max_workers
-    if count is not None and count > MOST_LOADER_WORKERS:
-        raise Refused(
-            f"{count} × {workers} workers = {count * workers} loader processes\n"
-            f"each worker has at most {MOST_LOADER_WORKERS}\n"
-            "set it to the CPUs of a worker less one",
-            "train",
-            "loader_workers",
-        )
 
 
 def _divides(train: Train, workers: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool, model_validator
 
 from clustertrain.job.sections import Section
-from clustertrain.job.values import Count, Loggers, Refused
+from clustertrain.job.values import Count, CountOrZero, Loggers, Refused
 from clustertrain.training import settings
 from clustertrain.units import integer, shortened
 
@@ -31,7 +31,6 @@ class EarlyStop(Section, settings.EarlyStop):
     pass
 
 
-MOST_LOADER_WORKERS = 1024  # per worker
 MOST_PROFILED_STEPS = 100
 
 
@@ -92,6 +91,7 @@ CompileOrBool = Annotated[
 
 class Train(Section, settings.Train):
     compile: CompileOrBool = None
+    loader_workers: Annotated[CountOrZero, Field(le=1024)] | None = None
 
     log: Loggers = ("tensorboard",)
     """Where the metrics are written as a curve: `tensorboard`, `mlflow`, `wandb`, one or several. With an
