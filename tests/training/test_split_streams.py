@@ -152,6 +152,18 @@ def test_an_evaluation_counts_the_samples_of_all_ranks(ranks):
     assert rehearse(OnParts(Parts, 40, evaluated=20), settings, CPU, {}) == ("loss",)
 
 
+def test_each_evaluation_is_of_the_same_samples_also_after_a_resume(ranks):
+    """Parts of 6 and 5 samples, which are in another order in each pass, and before them one for keep_best."""
+    settings = replace(SETTINGS, eval_every=EvalEvery(steps=2), keep_best="loss")
+    whole = ranks(2).results(run_task, OnParts(Parts, 40, evaluated=11), settings)
+    resumed = ranks(2).results(run_task, OnParts(Parts, 40, evaluated=11), settings, whole[0].saves[5])
+    logs = (each[0].logs for each in (whole, resumed))
+    of_whole, of_resumed = ([log for log in each if log["kind"] == "eval"] for each in logs)
+        [log for log in each[0].logs if log["kind"] == "eval"] for each in (whole, resumed)
+    )
+    assert of_resumed == of_whole[2:] and len(of_resumed) == 6
+
+
 def test_another_number_of_workers_is_refused(ranks):
     whole = ranks(2).results(run_task, OnParts(Parts, 40), SETTINGS)
     with pytest.raises(JobError) as refused:

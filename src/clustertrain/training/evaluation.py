@@ -18,7 +18,7 @@ from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.loader_kinds import (
     batch_fetch,
     evaluation_keys,
-    evaluation_processes,
+    processes_of,
     sample_batch,
     samples_of,
 )
@@ -68,7 +68,7 @@ class Evaluation:
         self._loader = Loader(
             batch_fetch(dataset, collate_of(task), f"{type(task).__name__}.eval_data()"),
             own,
-            processes=evaluation_processes(dataset, settings.processes),
+            processes=processes_of(dataset, settings.processes),
             device=rank_info.device,
             reuse=True,
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from clustertrain.training.data.loader_kinds import batch_fetch, dataset_of, draws_of, order_of
+from clustertrain.training.data.loader_kinds import batch_fetch, dataset_of, draws_of, order_of, processes_of
 from clustertrain.training.data.loading import sent_copy, to_device
 from clustertrain.training.data.sampling import BatchSizes, Position
 from clustertrain.training.evaluation import Evaluation, check_reported
@@ -101,8 +101,8 @@ def _rehearse(
     with refusing(task, "scheduler", remedy=""):
         check_readable(optimization.state())
     TaskState(task, model).rehearse()
-    if settings.processes:
-        sent_copy(batch_fetch(training_data, collate_of(task), ""), settings.processes)
+    if processes := processes_of(training_data, settings.processes):
+        sent_copy(batch_fetch(training_data, collate_of(task), ""), processes)
     key = next(iter(order))
     batch = first_batch(task, "train_data", training_data, key)
     remedy = f"The batch is {described(batch)}: it must fit the model, and the outputs must fit the loss."

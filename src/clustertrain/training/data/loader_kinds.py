@@ -196,8 +196,8 @@ def evaluation_keys(
     return [key._replace(ids=[i * len(dataset) // samples for i in key.ids]) for key in keys]
 
 
-def evaluation_processes(dataset: Any, processes: int) -> int:
-    """How many of the loader processes of a rank read this evaluation data."""
+def processes_of(dataset: Any, processes: int) -> int:
+    """How many of the loader processes of a rank read this data."""
     if splits_itself(dataset):
         return 0
     return min(processes, 1) if is_stream(dataset) else processes

@@ -169,9 +169,9 @@ def loaded(loader: DataLoader[Any]) -> Iterator[Any]:
         yield value
 
 
-def sent_copy(fetch: Any, processes: int | str = "auto", file: BytesIO | None = None) -> tuple[Any, int]:
-    """What a loader process gets, and the bytes of the tensors and arrays in it. Here the copy shares them
-    with `fetch`: they always pickle, and may be large.
+def sent_copy(fetch: Any, processes: int = 1, file: BytesIO | None = None) -> Any:
+    """What a loader process gets. Here the copy shares tensors and arrays with `fetch`: they always pickle,
+    and may be large.
 
     Args:
         file: takes the bytes of all else.
@@ -197,10 +197,10 @@ def sent_copy(fetch: Any, processes: int | str = "auto", file: BytesIO | None = 
     file.seek(0)
     unpickler = pickle.Unpickler(file)
     unpickler.persistent_load = arrays.__getitem__  # type: ignore[method-assign]  # made to be replaced
-    return unpickler.load(), sum(array.nbytes for array in arrays)
+    return unpickler.load()
 
 
-def _unpicklable(processes: int | str, error: Exception) -> JobError:
+def _unpicklable(processes: int, error: Exception) -> JobError:
     return JobError(
         f"train.loader_workers is {processes}, but the data set cannot be pickled:\n"
         f"{error}\n"

@@ -77,7 +77,7 @@ def _digests(dataset: Any, seed: int, ends_s: float) -> Iterator[tuple[int, byte
     try:
         fetch = Fetch(dataset, list)
         with suppress(JobError):  # it cannot be pickled, and no process gets a copy of it
-            fetch, _ = sent_copy(fetch, file=_UntilLate((time.monotonic() + ends_s) / 2))
+            fetch = sent_copy(fetch, file=_UntilLate((time.monotonic() + ends_s) / 2))
         for index in sorted({0, len(dataset) // 2, len(dataset) - 1}):
             found = []
             for _ in range(2):

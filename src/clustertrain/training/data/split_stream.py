@@ -34,7 +34,8 @@ class SplitStream:
 
     Args:
         name: the method that returned the stream, for messages.
-        restarts: begin the stream again with each key of an earlier place, for an evaluation.
+        restarts: a key of an earlier place begins with another copy of the stream, for an evaluation. The
+            stream itself may go on where it was left, or in another order.
     """
 
     def __init__(self, dataset: Any, collate: Collate, name: str, *, restarts: bool = False) -> None:
@@ -54,7 +55,7 @@ class SplitStream:
     def _next(self) -> Any:
         for _ in range(2):
             if self._iterator is None:
-                self._iterator = iter(self._dataset)
+                self._iterator = iter(deepcopy(self._dataset) if self._restarts else self._dataset)
             if (sample := next(self._iterator, _END)) is not _END:
                 self._taken += 1
                 return sample

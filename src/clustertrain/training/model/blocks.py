@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from clustertrain.errors import JobError
 from clustertrain.training.settings import TrainSettings
@@ -125,7 +124,7 @@ def _large_leaves(model: nn.Module, found: Sequence[nn.Module]) -> Iterator[nn.M
 
 
 def _elements(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters() if not is_lazy(parameter))
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _has_forward(module: nn.Module) -> bool:
