@@ -159,8 +159,6 @@ def test_each_evaluation_is_of_the_same_samples_also_after_a_resume(ranks):
     resumed = ranks(2).results(run_task, OnParts(Parts, 40, evaluated=11), settings, whole[0].saves[5])
     logs = (each[0].logs for each in (whole, resumed))
     of_whole, of_resumed = ([log for log in each if log["kind"] == "eval"] for each in logs)
-        [log for log in each[0].logs if log["kind"] == "eval"] for each in (whole, resumed)
-    )
     assert of_resumed == of_whole[2:] and len(of_resumed) == 6
 
 
