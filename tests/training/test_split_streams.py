@@ -153,7 +153,7 @@ def test_an_evaluation_counts_the_samples_of_all_ranks(ranks):
 
 
 def test_each_evaluation_is_of_the_same_samples_also_after_a_resume(ranks):
-    """Parts of 6 and 5 samples, which are in another order in each pass, and before them one for keep_best."""
+    """Parts of 6 and 5 samples, in another order in each pass, and before them a batch for keep_best."""
     settings = replace(SETTINGS, eval_every=EvalEvery(steps=2), keep_best="loss")
     whole = ranks(2).results(run_task, OnParts(Parts, 40, evaluated=11), settings)
     resumed = ranks(2).results(run_task, OnParts(Parts, 40, evaluated=11), settings, whole[0].saves[5])
