@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
+from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, Unanswered
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage, error_from_pod
 from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of
-from clustertrain.launchers.launcher import known_run
 from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
 from clustertrain.launchers.target import NotThere
@@ -215,7 +215,8 @@ def test_later_commands_ask_where_kubectl_pointed_at_the_submission(fake, job, c
     fake(0 if current else 1, stdout=current)
     made = {"metadata": {"name": "digits", "namespace": "ml"}, "spec": {}}
     digits = job(name="digits", image="a:1")
-    known = known_run(SCHEDULER, digits, "job.yaml", handle_of(digits, made))
+    pinned = SCHEDULER.pinned(digits, handle_of(digits, made))
+    known = KnownRun.of(pinned, "job.yaml", "kubernetes")
     assert Kubectl.of(known.submitted_job) == Kubectl("ml", context)
 
 
