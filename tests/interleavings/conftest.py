@@ -67,7 +67,6 @@ def world(request, folder, monkeypatch):
             admission, "check_storage", lambda location: None
         )  # its files have other names each time
         patch.setattr(recorded_job, "record_of", _once_of_each(recorded_job.record_of))
-        patch.setattr(admission, "dump_job", _once_of_each(admission.dump_job))
         FileSystem(made.root, patch)
         serve(patch, made.server)
         give_own_time(patch, made.spools)

@@ -301,9 +301,9 @@ def test_a_file_that_cannot_be_opened():
     Path("folder").mkdir()
     os.mkfifo("pipe")
     for name, why in (
-        ("missing.sh", "there is no such file"),
-        ("folder", "is a folder"),
-        ("pipe", "is not a regular file"),
+        ("missing.sh", "cannot be read: No such file"),
+        ("folder", "cannot be read: Is a directory"),
+        ("pipe", "cannot be read: not a regular file"),
     ):
         done = CliRunner().invoke(main, ["import", name])
         assert (done.exit_code, why in done.output) == (2, True), done.output
