@@ -147,4 +147,4 @@ def test_with_the_role_the_commands_do_all_they_can(two, set_up, command, code):
     run = two(service_account="default")
     set_up(run)
     done = run.own(command, code=code)
-    assert " cannot " not in done.stdout + done.stderr
+    assert ' resource "' not in done.stdout + done.stderr, "which follows what an account cannot do"
