@@ -58,8 +58,8 @@ In one process:
 
 Constant per rank, and still many together:
 
-- **Each rank of a script** looks for `stop`, `save` and `profile` five times a second, because its process
-  gets the signal itself: of 100,000 ranks these are 1.5 million reads a second. Of a task or function only
+- **Each rank of a script** looks for `stop` and `save` five times a second, because its process
+  gets the signal itself: of 100,000 ranks these are a million reads a second. Of a task or function only
   rank 0 looks.
 - **Each rank looks for a request of `clustertrain stacks`** on a file system: a name that is not there. Up to
   100 ranks look once a second, more ranks less often: all together look 100 times a second, each of 1,000

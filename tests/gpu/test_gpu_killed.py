@@ -30,18 +30,18 @@ from training.tasks import Classify, MemoryRun
 
 folder, slow, copies = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "copy"
 saved = sorted(folder.glob("*.pt"))
-plan = SimpleNamespace(ref=SimpleNamespace(attempt=1), checkpoint=None)
+plan = SimpleNamespace(ref=SimpleNamespace(attempt=1), restart=0, checkpoint=None)
 if copies:
     from clustertrain import variables
-    from clustertrain.worker import last_step
+    from clustertrain.checkpoints.save import load
+    from clustertrain.worker.memory_shelf import memory_saver, memory_shelf, names_on_node
+    from clustertrain.worker.place import ONLY_RANK
 
     kept = folder / "kept"
     kept.mkdir(mode=0o700, exist_ok=True)
     os.environ[variables.MEMORY_DIR] = str(kept)
-    plan.restart = len([*kept.iterdir()])
-    if not saved and (states := last_step.kept_on_node(1).states):
-        newest = max(states, key=lambda each: each.mark)
-        plan.checkpoint, plan.kept_mark = str(newest.name), newest.mark
+    if not saved and (names := names_on_node(1, [0], 1)):
+        plan.checkpoint, plan.restart = str(max(names)), 1
 torch.use_deterministic_algorithms(True)
 
 class Slow(Classify):
@@ -50,11 +50,21 @@ class Slow(Classify):
         time.sleep(slow)
 
 class FileRun(MemoryRun):
-    def restore(self):
-        return last_step.restore(plan, 0, 1) if plan.checkpoint else super().restore()
+    saver = None
 
-    def keep(self, kept):
-        last_step.keep(plan, 0, kept)
+    def restore(self):
+        return load(kept / "1" / plan.checkpoint) if plan.checkpoint else super().restore()
+
+    def is_writing(self):
+        return self.saver is not None and self.saver.wait(0) is not None
+
+    def memory_lacks(self, state):
+        if copies:
+            self.saver = memory_saver(memory_shelf(1), plan, ONLY_RANK, None, print)
+        return "" if copies else "a shelf"
+
+    def save_in_memory(self, state, progress):
+        self.saver.save(state, progress)
 
     def save(self, state, progress):
         super().save(state, progress)
@@ -65,7 +75,7 @@ class FileRun(MemoryRun):
 run = FileRun(0, saved[-1].read_bytes() if saved else None)
 settings = TrainSettings(
     epochs=2, batch_size=4, seed=3, loader_workers=0, save_every=SaveEvery(steps=2),
-    memory_every=1 if copies else None,
+    memory_every=1 if copies else 0,
 )
 train(Slow(), settings, RANK, run, {})
 if torch.cuda.is_available() and RANK.device.type == "cuda":

@@ -11,7 +11,7 @@ from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Writer
-from clustertrain.driver.group import start
+from clustertrain.driver.group import resume
 from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.job.file import dump_job
@@ -35,7 +35,7 @@ WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.
 def the_protocol_alone(monkeypatch):
     """The checkpoints of these schedules are in the storage. What an attempt was started from is written to
     its own folder, and decides nothing."""
-    monkeypatch.setattr(start, "newest_in_memory", lambda *args, **options: None)
+    monkeypatch.setattr(resume, "_newest_in_memory", lambda *args: None)
     monkeypatch.setattr(admission, "record_provenance", lambda attempt, source, began: None)
 
 

@@ -19,7 +19,7 @@ from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.dtensors import map_state, whole
-from clustertrain.training.ranks.host import KeptStep, Requests, SaveProgress
+from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.precision import Precision
 
@@ -122,6 +122,8 @@ class MemoryRun:
         self.images_of_steps: dict[int, dict[str, torch.Tensor]] = {}
         self.phases: list[tuple[str, int]] = []
         self.reserved: list[dict[str, Any]] = []
+        self.in_memory: dict[int, bytes] = {}
+        self.lacks = ""
         self.finished = False
         self.trace = Path("/nowhere")  # its profile
 
@@ -150,8 +152,16 @@ class MemoryRun:
     def wait_for_write(self, timeout_s: float) -> int | None:
         return None
 
-    def keep(self, last_step: KeptStep) -> None:
-        """Nothing: a test that kills a rank has a launcher of its own."""
+    def is_writing(self) -> bool:
+        return False
+
+    def memory_lacks(self, state: dict[str, Any]) -> str:
+        return self.lacks
+
+    def save_in_memory(self, state: dict[str, Any], progress: SaveProgress) -> None:
+        file = io.BytesIO()
+        torch.save(map_state(state, lambda path, tensor: whole(tensor)), file)
+        self.in_memory[progress.step] = file.getvalue()
 
     def log(self, record: dict[str, Any]) -> None:
         self.logs.append(record)

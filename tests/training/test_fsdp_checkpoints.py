@@ -87,7 +87,7 @@ class FolderRun(MemoryRun):
         super().__init__(rank_info.rank)
         self.folder = None if resume is None else shelf.store.local_folder(f"{shelf.key}/{resume}")
         self.failed = []
-        group = SaveGroup()
+        group = SaveGroup(range(rank_info.world_size))
         writer = PartWriter(shelf, 1, restart, group)
         if rank_info.rank == 0:
             writer = Writer(

@@ -175,18 +175,9 @@ def test_only_a_step_as_those_before_it_is_a_usual_one(tmp_path, task, settings,
     assert [step for step, name in last.items() if name == "usual_step"] == usual
 
 
-class KeepingRun(MemoryRun):
-    def __init__(self, file):
-        super().__init__(0)
-        self.file = file
-
-    def keep(self, last_step):
-        last_step.open(self.file, 1e9)
-
-
-def test_a_copy_of_the_state_is_no_part_of_a_usual_step(tmp_path):
+def test_a_checkpoint_in_memory_is_no_part_of_a_usual_step():
     """The limit of a usual step is learnt from many without a copy, which may take longer."""
-    run = KeepingRun(tmp_path / "own")
+    run = MemoryRun(0)
     train(Plain(), replace(SETTINGS, save_every=SaveEvery(), memory_every=3), ALONE, run, {})
     assert run.phases[2:8] == [
         *[("usual_step", step) for step in (2, 3, 4)],
@@ -195,12 +186,14 @@ def test_a_copy_of_the_state_is_no_part_of_a_usual_step(tmp_path):
     ]
 
 
-def test_a_log_that_is_hardly_written_takes_no_memory(tmp_path):
-    """`log_every: 1000000000` is a way to write none: a node lost 24 GB for each rank."""
-    run = KeepingRun(tmp_path / "own")
-    settings = replace(SETTINGS, save_every=SaveEvery(), memory_every=3, log_every=10**7)
-    train(Plain(), settings, ALONE, run, {})
-    assert run.file.stat().st_size < 8 << 20
+@pytest.mark.parametrize(("every", "lacks", "steps"), [(0, "", []), (3, "room", []), (3, "", [4, 7])])
+def test_checkpoints_in_memory_are_of_the_same_steps_on_all_nodes(every, lacks, steps):
+    run = MemoryRun(0)
+    run.lacks = lacks
+    train(Plain(), replace(SETTINGS, save_every=SaveEvery(), memory_every=every), ALONE, run, {})
+    assert [*run.in_memory][:3] == steps
+    notes = [record["text"] for record in run.logs if "in the memory of the nodes" in record.get("text", "")]
+    assert bool(notes) == bool(lacks)
 
 
 class Cached(nn.Linear):
@@ -284,7 +277,10 @@ def count_collectives(rank_info, steps):
     for name in names:
         setattr(dist, name, counting(name))
     try:
-        run_task(rank_info, Plain(200), replace(SETTINGS, steps=steps, log_every=1000))
+        settings = replace(
+            SETTINGS, steps=steps, log_every=1000, memory_every=0
+        )  # they agree on each of these
+        run_task(rank_info, Plain(200), settings)
     finally:
         for name, original in originals.items():
             setattr(dist, name, original)

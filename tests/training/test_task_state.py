@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from dataclasses import replace
 
 import pytest
@@ -14,8 +15,6 @@ from torch.utils.data import TensorDataset
 
 from clustertrain import Task
 from clustertrain.errors import JobError
-from clustertrain.training.copied_step import whole_state
-from clustertrain.training.last_step import parts_in
 from clustertrain.training.loop import train
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
 from training.ranks import ALONE
@@ -173,28 +172,18 @@ def resume_counting(rank_info, settings, state):
     return task.rank, outcome
 
 
-class KeepingRun(MemoryRun):
-    """Keeps the last step in a file."""
-
-    def __init__(self, rank, path):
-        super().__init__(rank)
-        self.path = path
-
-    def keep(self, last_step):
-        last_step.open(self.path, 1e8)
+def saved_in_memory(rank_info):
+    run = MemoryRun(rank_info.rank)
+    settings = replace(STEPS, steps=7, save_every=SaveEvery(), memory_every=3)
+    train(Counting(), settings, rank_info, run, {})
+    step, saved = max(run.in_memory.items())
+    return step, torch.load(io.BytesIO(saved), weights_only=True)["task"]
 
 
-def kept_of(rank_info, folder):
-    run = KeepingRun(rank_info.rank, folder / f"own-{rank_info.rank}")
-    train(Counting(), replace(STEPS, steps=7, save_every=SaveEvery()), rank_info, run, {})
-    mark, own = max(parts_in(run.path).items())
-    return mark // 2, whole_state(own, 2)["task"]
-
-
-def test_the_last_step_in_memory_has_the_state_of_that_step(ranks, tmp_path):
+def test_a_checkpoint_in_memory_has_the_state_of_its_step(ranks):
     """Not that of the next pass, in which another rank may have died."""
-    for step, state in ranks(2).results(kept_of, tmp_path):
-        assert step == 6 and state["seen"] == 2 + 6
+    for step, state in ranks(2).results(saved_in_memory):
+        assert step == 4 and state["seen"] == 2 + 4
 
 
 class Half(Plain):

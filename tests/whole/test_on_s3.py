@@ -32,7 +32,7 @@ def sections(bucket, *, args=None, **options):
     return {
         **FAULTY,
         "args": args or {},
-        "checkpoint": {"every": {"steps": 4}, "keep_last": 2},
+        "checkpoint": {"every": {"steps": 4}, "keep_last": 2, "memory_every": 0},
         "storage": storage(bucket, **options),
     }
 
@@ -48,7 +48,7 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", versitygw_s3.endpoint)  # what `status s3://…` goes by
     marker = str(tmp_path / "struck")
-    strike = {"fault": "kill", "rank": None, "at_call": 13, "marker": marker}  # one would keep the last step
+    strike = {"fault": "kill", "rank": None, "at_call": 13, "marker": marker}
     job = sections(versitygw_s3, args=strike)
     job["train"]["profile"] = {"steps": [18, 19]}
     job["env"] = {"XDG_CACHE_HOME": str(tmp_path / "for libraries")}  # what is sent is not below it

@@ -1,11 +1,11 @@
-"""The ranks that write one checkpoint together: rank 0 begins it, and commits what all have written.
+"""The ranks that write one checkpoint together: the first begins it, and commits what all have written.
 
 It has a process group of its own, because it is used by threads while the training uses the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,29 +21,32 @@ _TIMEOUT = timedelta(days=1)  # the watchdog ends a write without progress much 
 
 
 class SaveGroup:
-    """All ranks call `begin`, write, and call `end`, in this order for every save."""
+    """All ranks of it call `begin`, write, and call `end`, in this order for every save."""
 
-    def __init__(self) -> None:
-        self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+    def __init__(self, ranks: Sequence[int]) -> None:
+        """Every rank of the run makes the same groups, in the same order, also those that it is not in."""
+        self._ranks, self._first = ranks, ranks[0]
+        self._group = dist.new_group([*ranks], backend="gloo", timeout=_TIMEOUT)
 
     def begin(self, handle: str | None) -> str | None:
-        """The handle of rank 0's tree, on every rank, or None if it does not write."""
+        """The handle of the first rank's tree, on every rank, or None if it does not write."""
         handles = [handle]
-        dist.broadcast_object_list(handles, src=0, group=self._group)
+        dist.broadcast_object_list(handles, src=self._first, group=self._group)
         return handles[0]
 
     def end(self, written: dict[str, WrittenFile] | str) -> dict[str, WrittenFile]:
-        """Pass on what this rank has written, or its error. Returns the files of all ranks; only on rank 0.
+        """Pass on what this rank has written, or its error. Returns, only on the first, the files of all.
 
         Raises:
-            StorageError: on rank 0, if another rank could not write.
+            StorageError: on the first rank, if another rank could not write.
         """
-        of_ranks: list[Any] = [None] * dist.get_world_size()
-        is_first = dist.get_rank() == 0
-        dist.gather_object(written, of_ranks if is_first else None, dst=0, group=self._group)
+        of_ranks: list[Any] = [None] * len(self._ranks)
+        is_first = dist.get_rank() == self._first
+        dist.gather_object(written, of_ranks if is_first else None, dst=self._first, group=self._group)
         if not is_first:
             return {}
-        failed = [f"rank {rank}: {error}" for rank, error in enumerate(of_ranks) if isinstance(error, str)]
+        each = zip(self._ranks, of_ranks, strict=True)
+        failed = [f"rank {rank}: {error}" for rank, error in each if isinstance(error, str)]
         if failed:
             raise StorageError(
                 f"A part of the checkpoint could not be written by {'; '.join(failed)}\n"
@@ -54,7 +57,7 @@ class SaveGroup:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Writes the files of one rank other than 0 into the checkpoint that rank 0 commits."""
+    """Writes the files of a rank that is not the first into the checkpoint that the first one commits."""
 
     shelf: Shelf
     attempt: int
@@ -62,7 +65,7 @@ class PartWriter:
     group: SaveGroup
 
     def commit(self, files: dict[str, Callable[[Any], None]], progress: SaveProgress) -> Committed:
-        """Write the files; as Writer.commit, but an error is raised on rank 0."""
+        """Write the files; as Writer.commit, but an error is raised on the first rank."""
         name = CheckpointName(progress.step, self.attempt, self.restart)
         handle = self.group.begin(None)
         if handle is None:
@@ -74,7 +77,7 @@ class PartWriter:
                 with tree.create(file_name) as file:
                     write(file)
             written = tree.files
-        except Exception as error:  # noqa: BLE001  rank 0 raises it
+        except Exception as error:  # noqa: BLE001  the first rank raises it
             written = f"{type(error).__name__}: {error}"
         self.group.end(written)
         return Committed(name, 0)

@@ -231,13 +231,13 @@ def copy_to_host(
     return result
 
 
-def bytes_on_gpus(state: Any) -> int:
-    """The bytes of this rank's tensors on GPUs in nested dicts, lists and tuples: those of a save's copy."""
+def bytes_of(state: Any, *, only_on_gpus: bool = False) -> int:
+    """The bytes of this rank's tensors in nested dicts, lists and tuples."""
     sizes: list[int] = []
 
     def add(path: str, tensor: torch.Tensor) -> None:
         part = local(tensor)
-        sizes.append(part.nbytes if part.is_cuda else 0)
+        sizes.append(part.nbytes if part.is_cuda or not only_on_gpus else 0)
 
     map_state(state, add)
     return sum(sizes)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor, Replicate
@@ -23,14 +24,17 @@ from torch.distributed.tensor import DTensor, Replicate
 from clustertrain.checkpoints.manifest import SHARDS_OF_MODEL
 from clustertrain.checkpoints.safetensors_file import write_safetensors
 from clustertrain.checkpoints.save import Saver
+from clustertrain.checkpoints.write import Writer
 from clustertrain.errors import StorageError
-from clustertrain.training.ranks.dtensors import map_state
+from clustertrain.training.ranks.dtensors import local, map_state
 
 _OFFSETS = "DCP_SHARDING_INFO"  # the key of torch.distributed.checkpoint for the place of each part
 
 
 class ShardSaver(Saver):
     """One rank's side of a save in parts; every rank has one, and calls it for the same saves."""
+
+    in_memory = False
 
     def _held(self, state: dict[str, Any]) -> dict[str, Any]:
         parts: dict[str, torch.Tensor] = {}
@@ -41,20 +45,21 @@ class ShardSaver(Saver):
                 return tensor
             if any(placement.is_partial() for placement in tensor.placements):  # not summed up yet
                 tensor = tensor.redistribute(placements=[Replicate()] * tensor.device_mesh.ndim)
-            if _is_writer(tensor) and tensor.to_local().numel():
+            if (self.in_memory or _is_writer(tensor)) and tensor.to_local().numel():
                 (chunk,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]  # torch's own lacks types
                 parts[path], offsets[path] = tensor.to_local(), list(chunk.offsets)
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
         rest = map_state(state, part)
-        return {**(rest if dist.get_rank() == 0 else {}), "parts": parts, "offsets": offsets}
+        is_first = isinstance(self._writer, Writer)
+        return {**(rest if is_first else {}), "parts": parts, "offsets": offsets}
 
     def _files(self, held: dict[str, Any]) -> dict[str, Callable[[Any], None]]:
         files: dict[str, Callable[[Any], None]] = {}
-        of_rank = f"{dist.get_rank() + 1:05d}-of-{dist.get_world_size():05d}.safetensors"
-        for kind, is_model in ((SHARDS_OF_MODEL, True), ("optimizer.shard-", False)):
+        of_model, of_optimizer = part_files(dist.get_rank(), dist.get_world_size())
+        for file, is_model in ((of_model, True), (of_optimizer, False)):
             parts = {k: t for k, t in held["parts"].items() if k.startswith("model.") == is_model}
-            files[f"{kind}{of_rank}"] = partial(self._write_parts, parts, held["offsets"])
+            files[file] = partial(self._write_parts, parts, held["offsets"])
         rest = {key: value for key, value in held.items() if key not in ("parts", "offsets")}
         return files | (super()._files(rest) if rest else {})
 
@@ -65,6 +70,27 @@ class ShardSaver(Saver):
         metadata = {"format": "pt", "DCP_VERSION": "1.0", _OFFSETS: json.dumps(places)}
         self._files_in_write.append(file)
         write_safetensors(file, parts, metadata)
+
+
+class MemoryShardSaver(ShardSaver):
+    """The same for the memory of a node, whose checkpoint has all that its ranks resume from."""
+
+    in_memory = True
+
+
+def part_files(rank: int, world_size: int) -> tuple[str, str]:
+    """The files with the parts of a rank: those of the model, and those of the optimizer."""
+    of_rank = f"{rank + 1:05d}-of-{world_size:05d}.safetensors"
+    return f"{SHARDS_OF_MODEL}{of_rank}", f"optimizer.shard-{of_rank}"
+
+
+def fill_own(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Read this rank's own parts of divided tensors into those given, by their path, from a checkpoint in the
+    memory of its node."""
+    with torch.no_grad():
+        for name in part_files(dist.get_rank(), dist.get_world_size()):
+            for path, part in load_file(folder / name).items():
+                local(tensors[path]).copy_(part)
 
 
 def _is_writer(tensor: DTensor) -> bool:

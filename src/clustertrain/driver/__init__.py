@@ -15,7 +15,6 @@ trainer.py       Ray Train's TorchTrainer with its controller in the driver
 calls.py         the answers of the ranks to calls, with Ray and without
 group/           one start of the worker group: its steps; a group without Ray
 backend.py       Ray Train's hooks for the steps of a start
-memory_of_nodes.py  the state in the memory of the nodes from which a start resumes
 cause/           the cause of a failed start of the worker group
 retry_policy.py  whether another start of the worker group can help
 result_of_fit.py  the result of the attempt, from what rank 0 reported or Ray raised

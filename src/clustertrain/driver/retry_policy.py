@@ -94,9 +94,7 @@ class RetryPolicy:
         """Record the failure of the workers, by rank, once for each start."""
         if self._group is not None:
             group, self._group = self._group, None
-            failure = group.report(errors)
-            if not failure.fatal and failure.error != "watchdog":  # after it nobody answers
-                group.save_last_step()
+            group.report(errors)
 
     def has_lost_worker(self, error: NoAnswer) -> None:
         """Record that a worker has died, or does not answer, before its training began."""

@@ -121,11 +121,11 @@ class Checkpoint(Section):
     """How often to save. For a `function` the default is `minutes: 10`. `auto` computes the interval from the
     measured saves and `failures.mtbf`: see [How often to save](checkpoints.md#how-often-to-save)."""
 
-    memory_every: Count | Literal["auto"] = "auto"
-    """After how many steps each worker of a task copies its state into the memory of its node, from which a
-    start after the death of workers resumes. `auto` is for CPUs: with `strategy: ddp` nothing is copied, and
-    a live worker saves the last step; with `fsdp` it measures how many steps make the copies take at most 1 %
-    of the time. See [The last step, in memory](checkpoints.md#the-last-step-in-memory)."""
+    memory_every: CountOrZero | Literal["auto"] = "auto"
+    """After how many steps of a task a checkpoint is written to the memory of each node, from which a start
+    after the death of workers resumes. `auto` measures how many steps make the copies take at most 1 % of the
+    time, and writes none where the memory is too small; 0 writes none. See [Checkpoints in
+    memory](checkpoints.md#checkpoints-in-memory)."""
 
     keep_last: Count = 3
     """How many of the newest checkpoints to keep."""

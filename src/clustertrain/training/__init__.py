@@ -12,8 +12,7 @@ evaluation.py      one pass over the evaluation data, each sample counted once
 metrics.py         the kinds of metrics, and how each is computed over all ranks
 gathering.py       outputs and targets of all samples of an evaluation, from all ranks
 nested_tensors.py  nested containers with tensors, each tensor replaced
-last_step.py       keeps the last completed step in memory, for the death of another rank
-copied_step.py     copies of the whole state of a rank, for the death of any: FSDP, checkpoint.memory_every
+memory_saves.py    after which steps the state is saved in the memory of the nodes
 early_stop.py      counts the evaluations in a row without an improvement
 images.py          the images of a task, checked
 saving.py          a save on all ranks: none of them waits longer than bytes are written

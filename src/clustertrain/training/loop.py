@@ -13,15 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from clustertrain.training.copied_step import CopiedStep
 from clustertrain.training.data.loader_kinds import draws_of, loader_of, order_of, split_of
 from clustertrain.training.data.same_samples import differing_sample
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.data.split_stream import SplitStream
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
-from clustertrain.training.last_step import LastStep
 from clustertrain.training.measured.step_watch import StepWatch
+from clustertrain.training.memory_saves import MemorySaves
 from clustertrain.training.model.building import (
     autocast_of,
     exchange_if,
@@ -36,8 +35,7 @@ from clustertrain.training.model.compiling import limit_recompiles
 from clustertrain.training.model.restore_tensors import with_tensors
 from clustertrain.training.model.unused_parameters import AwaitedGradients
 from clustertrain.training.ranks.consistency import check_same_model, check_same_weights
-from clustertrain.training.ranks.distributed import RankInfo, StopLine
-from clustertrain.training.ranks.dtensors import is_sharded
+from clustertrain.training.ranks.distributed import RankInfo, StopLine, gather_over_ranks
 from clustertrain.training.ranks.host import Host, SaveProgress
 from clustertrain.training.ranks.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.saving import save_on_all_ranks
@@ -52,8 +50,6 @@ from clustertrain.training.summed_loss import sum_warning
 from clustertrain.training.task import Task
 from clustertrain.training.task_errors import check_loss
 from clustertrain.training.task_state import TaskState
-
-_MOST_LOSSES = 50_000  # in the own part of a rank: 1.2 MB
 
 
 @dataclass(frozen=True)
@@ -185,26 +181,9 @@ class _Loop:
         self.is_regular = not (
             self.settings.compile or self.settings.profile or has_callback or self.order.is_stream
         )
-        self.saved_step, self.mark, self.step_phase = 0, 0, "step"
-        between_flushes = (self.settings.log_every + 1) * self.settings.accumulate
-        losses = min(between_flushes, _MOST_LOSSES)
-        kept = self.model, self.meter, self.rank_info, losses, self._last_state
-        self.last_step, every = LastStep(*kept), self.settings.memory_every
-        on_cpus = self.rank_info.device.type == "cpu" and self.rank_info.world_size > 1
-        # Of a stream that splits itself, a rank that has died has taken its state with it.
-        self.keeps_last_step = self.split is None and (on_cpus or every is not None)
-        # The next forward pass may change the task's state: only a copy of it is of the last step.
-        is_copied = on_cpus and (is_sharded(self.model) or self.task_state.is_saved)
-        if self.keeps_last_step and (every is not None or is_copied):
-            self.last_step = CopiedStep(
-                *kept, every=every, note=lambda text: self._log("note", text=text), copying=self._copying
-            )
+        every, note = self.settings.memory_every, partial(self._log, "note")
+        self.memory = MemorySaves(every, self.run, self.rank_info, self.meter, note)
         self.meter.before_sum = self.counts.check
-        self.meter.before_change = self.last_step.changes
-        self.between_due = False  # what follows a step is not done: the line of the log, evaluation, save
-        self.line_of_step: dict[str, Any] = {}  # the line of the log of this step
-        callbacks = [getattr(each, "__func__", None) for each in (self.task.on_step, self.task.on_epoch)]
-        self.has_callbacks = callbacks != [Task.on_step, Task.on_epoch]
 
     def begin(
         self, state: dict[str, Any] | None, warnings: Iterable[str | None], notes: Iterable[str]
@@ -228,12 +207,8 @@ class _Loop:
         self.counts.load(state)
         self.metrics = dict(state["metrics"])
         self.evaluation_due = state["evaluation_due"]
-        self.between_due = state.get("between_due", False)
-        if line := state.get("line"):
-            self._log("train", **line)
-        self.optimization.lr, self.optimization.grad_norm = state.get("rates", (0.0, None))
-        self.saved_step = state.get("saved_step", self.position.step)
-        self.meter.load(state["meter"], state.get("losses", ()))
+        losses = state["losses"]  # (world_size, passes, 4), or none: those in the storage are summed
+        self.meter.load(state["meter"], losses[self.rank_info.rank] if losses.numel() else losses)
         random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
         if len(random_states) == self.rank_info.world_size:
             restore_rng(random_states[self.rank_info.rank], self.rank_info.device)
@@ -248,19 +223,14 @@ class _Loop:
         """Train on `batches`. Returns False if a stop was requested before their end."""
         self.task_state.remember()
         self.meter.start_clock()
-        if self.between_due and self._between_steps():
-            return self._is_finished()
         if self.evaluation_due:  # as an uninterrupted run did
             self.evaluation_due = False
             measured = self._evaluate(is_due=True)
             if self.early_stopping.text:
                 self._save("end", measured)
                 return True
-            is_saved = self.saved_step == self.position.step and not self.settings.keep_best
-            if not is_saved and (reason := self._save_due()):  # the best one is found by its metrics
-                self._save(reason, measured)
-        if self.keeps_last_step and not self.last_step.is_whole:
-            self.run.keep(self.last_step)
+            if self.settings.keep_best and (reason := self._save_due()):
+                self._save(reason, measured)  # the best one is found by its metrics
         loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
         first_step = self.position.step + 1
         for key, batch in self.watch.batches(batches):
@@ -269,40 +239,27 @@ class _Loop:
                 self._record_samples(key)
             if key.after is None:
                 continue
-            self.last_step.changes()
-            self.mark = 2 * key.after.step
-            if not self.has_callbacks:
-                self.last_step.keep_own_part(self.mark)
             loss, factor = self.counts.end_step(key.after.step, loss)
             self.optimization.step(key.after.step, factor, ends_epoch=key.after.offset == 0)
             self.position = key.after
             self.watch.step_done(self.position.step)
             is_usual = self.is_regular and self.position.offset != 0 and self.position.step != first_step
-            self.step_phase = "usual_step" if is_usual else "step"
-            self.run.phase(self.step_phase, self.position.step)
+            phase = "usual_step" if is_usual else "step"
+            self.run.phase(phase, self.position.step)
             self._call_back(loss)
             loss = 0.0
             if self.position.step == first_step:  # the optimizer has its state now
                 self.task_state.remember()
-                self.run.reserve(self._tensors())  # the first save then waits no longer than the others
-                if self.keeps_last_step and self.last_step.is_whole:
-                    self.run.keep(self.last_step)
+                tensors = self._tensors()
+                self.run.reserve(tensors)  # the first save then waits no longer than the others
+                self.memory.begin(first_step, tensors)
             if self._between_steps():
                 break
-            self.last_step.completed(self.mark)
+            if self.memory.due(self.position.step):
+                self._save_in_memory(phase)
             self.line.broadcast()
         self.line.close()
         return self._is_finished()
-
-    @contextmanager
-    def _copying(self) -> Iterator[None]:
-        """A copy may take longer than a usual step, whose limit is learnt from steps without one."""
-        is_usual = self.step_phase == "usual_step"
-        if is_usual:
-            self.run.phase("save", self.position.step)
-        yield
-        if is_usual:
-            self.run.phase("usual_step", self.position.step)
 
     def _record_samples(self, key: MicroBatch) -> None:
         """Log which samples this rank has used in a pass. The seed of their fetch names the pass."""
@@ -358,10 +315,6 @@ class _Loop:
     def _between_steps(self) -> bool:
         """Log, evaluate and save if due, on all ranks after the same step. True if the run ends here."""
         ended = self.order.done(self.position)
-        if not ended:  # a start that resumes at the end would save nothing
-            self.between_due, self.line_of_step = True, {}
-            if not self.last_step.is_whole:  # one copy of a step: when nothing of this is due any more
-                self.last_step.completed(self.mark)
         requests, step = self.line.read(), self.position.step
         if ended or step % self.settings.log_every == 0:
             self._log_training()
@@ -377,7 +330,6 @@ class _Loop:
         reason = next(filter(asked.get, asked), self._save_due())
         if reason := reason or "minutes" * requests.save_timer:
             self._save(reason, measured)
-        self.between_due = False
         return ended or requests.stop
 
     def _save_due(self) -> str:
@@ -405,7 +357,6 @@ class _Loop:
         record |= {"step": self.position.step, "epoch": self.position.epoch}
         record["total_steps"] = self.order.total_steps
         record["epoch_progress"] = self.position.offset / self.order.epoch_samples
-        self.line_of_step = record
         self._log("train", **record)
 
     def _evaluate(self, *, is_due: bool) -> dict[str, float]:
@@ -419,13 +370,11 @@ class _Loop:
         self.meter.flush()
         step = self.position.step
         if is_due and not self.order.done(self.position):  # a start that resumes here begins with it
-            self.evaluation_due, self.between_due = True, False
-            self.last_step.completed(self.mark)
+            self.evaluation_due = True
         with self.meter.paused():
             self.run.phase("evaluation", step)
             metrics = self.evaluation.run(step)
-            self.last_step.changes()
-            self.metrics, self.evaluation_due, self.mark = metrics, False, 2 * step + 1
+            self.metrics, self.evaluation_due = metrics, False
             self._log("eval", **self.metrics)
             if images := self.evaluation.images(step):
                 self.run.images(step, images)
@@ -447,16 +396,18 @@ class _Loop:
             check_same_weights(self.model, self.optimization.optimizer, self.position.step, self.rank_info)
         if self.rank_info.rank == 0 and (lost := self.task_state.lost()):
             self._log("warning", text=lost)
-        self.saved_step, self.between_due = self.position.step, False
-        if reason != "end":  # a start that resumes at the end would save nothing
-            self.last_step.completed(self.mark)
         with self.meter.paused():
-            state = {**self._state(), "rng_of_ranks": gather_rng(self.rank_info)}
-            if self.split is not None:
-                state["data_of_ranks"] = self.split.states(self.position, self.rank_info)
             progress = self._progress(reason, measured)
-            save_on_all_ranks(self.run, self.rank_info, state, progress)
+            save_on_all_ranks(self.run, self.rank_info, self._state(), progress)
             self.line.saved()
+
+    def _save_in_memory(self, phase: str) -> None:
+        """Save in the memory of the nodes, without the checks of a save in the storage. A usual step lasts no
+        longer because of it."""
+        self.run.phase("save", self.position.step)
+        with self.memory.copying(self.position.step):
+            self.run.save_in_memory(self._state(), self._progress("memory", {}))
+        self.run.phase(phase, self.position.step)
 
     def _progress(self, reason: str, measured: dict[str, float]) -> SaveProgress:
         return SaveProgress(
@@ -469,26 +420,22 @@ class _Loop:
         )
 
     def _state(self) -> dict[str, Any]:
-        """The state that is the same on all ranks, after `meter.flush`."""
+        """The state of a checkpoint; called on all ranks."""
+        losses = self.meter.unflushed()
+        of_ranks: dict[str, Any] = {"rng_of_ranks": gather_rng(self.rank_info)}
+        if self.split is not None:
+            of_ranks["data_of_ranks"] = self.split.states(self.position, self.rank_info)
         return {
             **self._tensors(),
             "metrics": self.metrics,
             "early_stop": self.early_stopping.state(),
             "evaluation_due": self.evaluation_due,
             "meter": self.meter.state(),
+            "losses": gather_over_ranks(losses, self.rank_info) if losses.numel() else losses,
             "position": asdict(self.position),
             **self.counts.state(),
+            **of_ranks,
         }
-
-    def _last_state(self) -> tuple[SaveProgress, dict[str, Any]]:
-        """As LastStep needs it."""
-        marks: dict[str, Any] = {"saved_step": self.saved_step, "flushed_step": self.meter.flushed_step}
-        marks |= {"epoch": self.position.epoch, "world_size": self.rank_info.world_size}
-        marks["between_due"] = self.between_due
-        if self.mark % 2 == 0 and not self.last_step.is_whole:  # rank 0 may have died before it wrote it
-            marks["line"] = self.line_of_step
-        rates = (self.optimization.lr, self.optimization.grad_norm)  # for the line of the log
-        return self._progress("lost_rank", {}), {**self._state(), **marks, "rates": rates}
 
     def _tensors(self) -> dict[str, Any]:
         model = {"model": self.model.state_dict()}

@@ -237,7 +237,7 @@ class TrainSettings(Train):
     """The loop's settings: those of the section `train`, and what it needs of the rest of the job."""
 
     save_every: SaveEvery = SaveEvery()
-    memory_every: int | None = None  # steps between two copies of the state; None: see the job file
+    memory_every: int | None = None  # steps between two checkpoints in memory; None: measured
     keep_best: str | None = None  # the metric by which the launcher keeps the best checkpoint
     job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job
     records_samples: bool = False  # each rank logs a digest of the samples of each step

@@ -8,7 +8,7 @@ process_group.py      makes the process group within a deadline, and names the r
 nccl_transport.py     which network NCCL chose, from the lines that it writes
 restart_plan.py       the plan of one start of the group, sent by the controller to every worker
 rank.py               training's Host on one rank: requests, checkpoints, logs, phases
-last_step.py          the last step of the ranks in the memory of their nodes, if a rank dies
+memory_shelf.py       the checkpoints in the memory of a node
 auto_save.py          the clock of `checkpoint.every: auto`
 stop_requests.py      `stop` and `save`: files in the attempt's folder
 watchdog.py           ends a rank that makes no progress, so that Ray restarts the group

@@ -73,7 +73,8 @@ def debug(job: Job) -> None:
                 if job.function:
                     call_function(job, rank_info, _NoFiles(screen), data, Path(checkpoints))
                 else:
-                    settings = replace(settings_of(job), compares_halves=False)  # a breakpoint is for steps
+                    # a breakpoint is for steps
+                    settings = replace(settings_of(job), compares_halves=False, memory_every=0)
                     train_task(job, settings, rank_info, _NoFiles(screen), data)
         except bdb.BdbQuit:
             raise KeyboardInterrupt from None
@@ -103,7 +104,8 @@ class _NoFiles:
     def _do_nothing(self, *args: Any) -> Any:
         """Nothing is restored or saved; there is no watchdog and no logger of images."""
 
-    restore = fill = reserve = save = wait_for_write = keep = images = phase = finish = profile = _do_nothing
+    restore = fill = reserve = save = wait_for_write = images = phase = finish = profile = _do_nothing
+    is_writing = memory_lacks = save_in_memory = _do_nothing
 
     def log(self, record: dict[str, Any]) -> None:
         self._screen.show([{"time": time.time(), **record}])

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clustertrain.checkpoints.manifest import CheckpointName, read_manifest
-from clustertrain.checkpoints.save import Saver, bytes_on_gpus, load
+from clustertrain.checkpoints.save import Saver, bytes_of, load
 from clustertrain.checkpoints.write import Writer
 from clustertrain.errors import StorageError
 from clustertrain.job.identity import hyperparameters, job_hash
@@ -30,17 +31,18 @@ from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.events import new_records
 from clustertrain.run.streams.step_counter import Reached
 from clustertrain.run.streams.streams import Tail
-from clustertrain.training.ranks.host import KeptStep, Requests, SaveProgress
+from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
-from clustertrain.worker import last_step
 from clustertrain.worker.auto_save import AutoSave
 from clustertrain.worker.fork.preload import preload_for_restart
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
 from clustertrain.worker.machine.host_memory import check_host_memory
+from clustertrain.worker.memory_shelf import lacking_room, memory_saver, memory_shelf, node_group
 from clustertrain.worker.restart_plan import RestartPlan
+from clustertrain.worker.setup import worker_state
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import UPPER_S, StepLimit
 from clustertrain.worker.stop_requests import RequestPoller
@@ -49,6 +51,8 @@ from clustertrain.worker.watchdog import Grace, WatchdogThread
 
 if TYPE_CHECKING:
     from clustertrain.worker.loggers.ray_gauges import RayGauges
+
+_MEMORY_END_S = 60.0  # for a last checkpoint in memory, whose threads of all ranks wait for each other
 
 
 class WorkerRun:
@@ -74,6 +78,7 @@ class WorkerRun:
         self._reached = Reached(restart.reached) if rank == 0 else None
         self._auto_save = self._make_auto_save(job) if rank == 0 and job.checkpoint.every == "auto" else None
         self._saver = self._make_saver(job)
+        self._memory_saver: Saver | None = None
         self.strike = Strike(restart, rank, job.drill, self._note)
         watch = job.failures.watchdog
         limits_s = {
@@ -87,7 +92,6 @@ class WorkerRun:
             limits_s,
             lambda text: self._note("watchdog", text=text, rank=rank),
             Stacks(restart, rank, world_size),
-            save=last_step.save_before_end,
             steps=StepLimit(plan.alarms) if watch.step_s is None else None,
             grace=Grace(job.failures.grace_s, self._requests.is_stopping)
             if job.function is not None and self._requests is not None
@@ -113,13 +117,13 @@ class WorkerRun:
     def _make_saver(self, job: Job) -> Saver | None:
         """Rank 0's; with FSDP one for each rank, because each has a part of the state."""
         shelf = self.attempt.run.checkpoints
-        is_divided = job.train is not None and job.train.strategy == "fsdp" and self.world_size > 1
+        self._is_divided = job.train is not None and job.train.strategy == "fsdp" and self.world_size > 1
         saver, group, self._saving_ranks = Saver, None, 1
-        if is_divided:  # the imports take a second of processor time
+        if self._is_divided:  # the imports take a second of processor time
             from clustertrain.checkpoints.group import PartWriter, SaveGroup
             from clustertrain.checkpoints.shards import ShardSaver
 
-            saver, group = ShardSaver, SaveGroup()
+            saver, group = ShardSaver, SaveGroup(range(self.world_size))
             self._saving_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if self.rank != 0:
             if group is None:
@@ -202,30 +206,27 @@ class WorkerRun:
     def restore(self) -> dict[str, Any] | None:
         if self.plan.checkpoint is None:
             return None
-        if self.plan.in_memory:
-            return last_step.restore(self.plan, self.rank, self.world_size)
         return load(self._restored_folder())
 
     def fill(self, tensors: dict[str, torch.Tensor]) -> None:
-        if self.plan.in_memory:
-            last_step.fill_planned(self.plan, self.rank, tensors)
-            return
-        from clustertrain.checkpoints.shards import fill
+        from clustertrain.checkpoints.shards import fill, fill_own
 
+        if self.plan.in_memory:
+            fill_own(self._restored_folder(), tensors)
+            return
         name = self.plan.checkpoint or ""
         fill(self._restored_folder(), tensors, read_manifest(self.attempt.run.checkpoints, name).files)
 
     def _restored_folder(self) -> Path:
         """The folder of the checkpoint to resume from, on this node."""
         shelf, name = self.attempt.run.checkpoints, self.plan.checkpoint or ""
+        if self.plan.in_memory and (of_node := memory_shelf(self.attempt.n)) is not None:
+            shelf = of_node
         return shelf.store.local_folder(f"{shelf.key}/{name}") or self.attempt.checkpoint_copy / name
-
-    def keep(self, kept: KeptStep) -> None:
-        last_step.keep(self.plan, self.rank, kept)
 
     def reserve(self, state: dict[str, Any]) -> None:
         if self._saver:
-            check_host_memory(bytes_on_gpus(state), self._saving_ranks, read_limits())
+            check_host_memory(bytes_of(state, only_on_gpus=True), self._saving_ranks, read_limits())
             self._saver.reserve(state)
 
     def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
@@ -240,6 +241,23 @@ class WorkerRun:
 
     def wait_for_write(self, timeout_s: float) -> int | None:
         return self._saver.wait(timeout_s) if self._saver else None
+
+    def is_writing(self) -> bool:
+        return any(saver.wait(0) is not None for saver in (self._saver, self._memory_saver) if saver)
+
+    def memory_lacks(self, state: dict[str, Any]) -> str:
+        place = worker_state.place
+        group = node_group(place) if self._is_divided else None
+        if (shelf := memory_shelf(self.attempt.n)) is None:
+            return f"{socket.gethostname()} has no private folder in /dev/shm"
+        self._memory_saver = memory_saver(shelf, self.plan, place, group, partial(self.note, "warning"))
+        ranks = place.local_world_size if self._is_divided else 1
+        return lacking_room(ranks * bytes_of(state), read_limits()) if self._memory_saver else ""
+
+    def save_in_memory(self, state: dict[str, Any], progress: SaveProgress) -> None:
+        if self._memory_saver:
+            with suppress(StorageError):  # a note has said why; the storage has checkpoints
+                self._memory_saver.save(state, progress)
 
     def log(self, record: dict[str, Any]) -> None:
         if record.get("kind") == "samples":
@@ -286,8 +304,6 @@ class WorkerRun:
             threading.Thread(target=preload_for_restart, daemon=True).start()
         self.strike.step_done(step)
         self._steps += 1
-        if self._steps == 3 and is_first_of_node:  # every rank has kept the first; a GPU may be a step behind
-            last_step.forget_earlier(self.plan)
 
     def profile(self) -> tuple[Path, str]:
         return self._file(self.attempt.restart(self.plan.restart).profile_key(self.rank))
@@ -299,6 +315,8 @@ class WorkerRun:
         if self._saver:
             wait_until_written(self, self.step)
             self._saver.finish()
+        if self._memory_saver:
+            self._memory_saver.wait(_MEMORY_END_S)
 
 
 def versions() -> dict[str, str]:

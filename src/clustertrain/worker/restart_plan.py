@@ -24,12 +24,7 @@ class RestartPlan:
     alarms: int = 0  # earlier starts of this attempt that a watchdog ended
     claimed_s: float = math.inf  # when the restart was claimed, by the driver's clock
     function_seed: int = 0  # of the random states with which a function begins
-    kept_mark: int = 0  # of the state in the nodes' memory that is the checkpoint; 0: it is in the storage
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the checkpoint is the last step of an earlier start, in the memory of the nodes."""
-        return self.kept_mark != 0
+    in_memory: bool = False  # the checkpoint is in the memory of each node, not in the storage
 
     @property
     def job(self) -> Job:

@@ -24,8 +24,9 @@ _LOOK_EVERY_S = 0.5
 _MOST_BETWEEN_LOOKS_S = 2.0  # for longer, the whole process was stopped: SLURM suspends jobs
 _QUIET_S = 10.0  # after this time without progress, a rank checks whether another rank has expired
 _STEPS = ("first_step", "step")
-_SAVE_S = 30.0  # maximum for the last words to the memory of the node, and
-_REPORT_S = 10.0  # for those to the log and to the storage, which may be full, or answer nothing
+_REPORT_S = (
+    10.0  # maximum for the last words to the log and to the storage, which may be full, or answer nothing
+)
 
 
 class _Beat(NamedTuple):
@@ -47,7 +48,6 @@ class WatchdogThread:
         limits_s: the limit of each phase in seconds.
         on_expired: gets the text of the message.
         explain: what the phase waits for, in one line; added to the text.
-        save: keeps what the process knows, before it ends.
         steps: learns the limit of the phase "usual_step" from the time between its beats.
         grace: of a step after a request to stop; longer, where a step before it has taken half as long.
     """
@@ -59,14 +59,13 @@ class WatchdogThread:
         stacks: Stacks | None = None,
         *,
         explain: Callable[[], str] | None = None,
-        save: Callable[[], None] | None = None,
         steps: StepLimit | None = None,
         grace: Grace | None = None,
     ) -> None:
         self._limits_s = limits_s
         self._on_expired = on_expired
         self._stacks = stacks
-        self._explain, self._save = explain, save
+        self._explain = explain
         self._steps, self._grace, self._longest_s = steps, grace, 0.0
         self._beat = _Beat("idle", time.monotonic())
         self._done = threading.Event()
@@ -125,8 +124,6 @@ class WatchdogThread:
             _within(_REPORT_S, lambda: parts.append(explain()))
         text = ": ".join(parts)
         _within(_REPORT_S, lambda: self._log(text))
-        if self._save is not None:
-            _within(_SAVE_S, self._save)
         _within(_REPORT_S, lambda: self._report(text, of_all))
         os._exit(EXIT_CODE)
 

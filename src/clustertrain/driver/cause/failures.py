@@ -30,7 +30,7 @@ from clustertrain.run.records import Failure
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import where_start_begins
 from clustertrain.run.streams.step_counter import reached_step
-from clustertrain.worker import last_step, watchdog
+from clustertrain.worker import watchdog
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import UserCodeFailed
 from clustertrain.worker.fork.ends import end_of_fork
@@ -44,7 +44,6 @@ _STACKS_BYTES = 2 << 20  # of all threads, which follow the error that ended a p
 _ANSWER_S = 5.0
 _ALIVE_S, _ALIVE_EACH_S = 2.0, 0.001  # for all ranks to say that they live, and more for each of them
 _BEGINNING_S = 300.0  # of a script, whose steps are not known; huggingface_hub tries for a minute
-_OFFERS_S = last_step.SETTLES_S + last_step.BUSY_S
 _STARTS_S = 20.0  # to start a Ray task on a busy node, and to receive its result
 _OF_GPU = re.compile(r"CUDA|NCCL|CUDNN|GPU")
 _FATAL_SIGNALS = {
@@ -117,16 +116,6 @@ class Group:
             failure = self._failure(hang.rank, "JobError", hang.text, recurrence.signature(hang.text))
             return self._record(replace(failure, kit_exit_code=EXIT_JOB, fatal=True))
         return self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
-
-    def save_last_step(self) -> None:
-        """Let the ranks that are alive save the last step in the memory of their nodes; of those on a node
-        with the same state one does."""
-        calls = {rank: w.execute_async(last_step.offered) for rank, w in self._workers.items()}
-        offers = answers_by_rank(calls, _OFFERS_S).items()
-        found = {rank: offer for rank, offer in offers if isinstance(offer, tuple)}
-        writers = {(self._limits[rank].host, found[rank][0]): rank for rank in found}
-        saves = {rank: self._workers[rank].execute_async(last_step.save) for rank in writers.values()}
-        answers_by_rank(saves, max((found[rank][1] for rank in saves), default=0.0))
 
     def report_lost_worker(self, error: NoAnswer) -> None:
         """The same for a worker that died or was silent before training began, while the others may wait for

@@ -15,25 +15,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clustertrain import variables
-from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName, Manifest
-from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.calls import NoAnswer, RankDied, answer, answers, answers_by_rank
 from clustertrain.driver.elastic_cluster import alive_nodes
-from clustertrain.driver.memory_of_nodes import newest_in_memory
+from clustertrain.driver.group.resume import newest_checkpoint
 from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
-from clustertrain.job.file import parse_job
 from clustertrain.job.sections import Watchdog
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import has_script_checkpoint, overtaken_by
-from clustertrain.run.folder import JOB_YAML, Attempt, Restart, RunDir
+from clustertrain.run.claims import has_script_checkpoint
+from clustertrain.run.folder import Attempt, Restart, RunDir
 from clustertrain.run.records import FunctionSeed, RestartClaim, ResumePoint
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
-from clustertrain.worker.last_step import KeptState
 from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
 from clustertrain.worker.process_group import GroupSpec, join_process_group
 from clustertrain.worker.restart_plan import RestartPlan
@@ -223,7 +219,7 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
     before, restart = _claimed(attempt)
     events = EventLog(attempt.events)
     # A script keeps its own checkpoints.
-    found = None if config.is_script else _newest_state(restart, workers, config.job_yaml)
+    found = None if config.is_script else newest_checkpoint(restart, workers)
     name, step, epoch, world_size = None, 0, 0, None
     if found is not None:
         name, step, epoch, world_size = str(found.name), found.name.step, found.epoch, found.world_size
@@ -237,7 +233,7 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
             checkpoint=name,
             world_size=world_size,
             redone_steps=max(0, reached - step),
-            in_memory=isinstance(found, KeptState),
+            in_memory=found is not None and found.in_memory,
         )
     resume = ResumePoint(
         name,
@@ -263,7 +259,7 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
         alarms=sum(failure is not None and failure.error == "watchdog" for failure in failures),
         claimed_s=claimed_s,
         function_seed=_function_seed(attempt.run) if config.is_function else 0,
-        kept_mark=found.mark if isinstance(found, KeptState) else 0,
+        in_memory=found is not None and found.in_memory,
     )
     if config.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))
@@ -292,30 +288,6 @@ def _claimed(attempt: Attempt) -> tuple[Restart | None, Restart]:
             f"Restart {restart.number} of {attempt.uri} was claimed by another process at the same time."
         )
     return before, restart
-
-
-def _newest_state(restart: Restart, workers: Sequence[Any], job_yaml: str) -> Manifest | KeptState | None:
-    """What the ranks resume from: the newest checkpoint in the storage that verifies, or a newer state in the
-    memory of the nodes. None if there is neither."""
-    attempt, events = restart.attempt, EventLog(restart.attempt.events)
-
-    def fell_back(name: CheckpointName, error: CheckpointDamaged) -> None:
-        events.write("fallback", checkpoint=str(name), why=str(error))
-
-    def counts(name: CheckpointName) -> bool:
-        if (by := overtaken_by(name, restart)) is None:
-            return True
-        over = f"attempt {by.attempt.n}, restart {by.number} had taken over before it was committed"
-        events.write("warning", text=f"checkpoint {name} is passed over: {over}")
-        return False
-
-    checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy, counts)
-    saved = checkpoint.manifest if checkpoint is not None else None
-    if restart.number == 0:
-        return saved
-    step = saved.step if saved is not None else 0
-    keeps_best = parse_job(job_yaml, JOB_YAML).checkpoint.keep_best is not None
-    return newest_in_memory(restart, workers, committed_step=step, keeps_best=keeps_best) or saved
 
 
 def _script_line(plan: RestartPlan) -> str:

@@ -31,18 +31,6 @@ class SaveProgress:
     reason: str  # "steps", "stop", …
 
 
-class KeptStep(Protocol):
-    """The last completed step of this rank, as its host sees it: see last_step.LastStep."""
-
-    is_whole: bool
-
-    def open(self, path: Path, room_bytes: float) -> None: ...
-
-    def state(self) -> tuple[int, SaveProgress, dict[str, Any]] | None: ...
-
-    def is_still(self, mark: int) -> bool: ...
-
-
 class Host(Protocol):
     """One per rank. Rank 0's receives requests, saves and logs."""
 
@@ -71,10 +59,16 @@ class Host(Protocol):
         """Wait at most `timeout_s` for the write of this rank's last save. Returns None if it is over,
         otherwise the bytes written so far."""
 
-    def keep(self, last_step: KeptStep) -> None:
-        """Keep the last step in memory, if this launcher can resume from it: open its file, and save its
-        state when another rank has died. Called on all ranks, before the first step or, if each rank copies
-        its whole state, after it."""
+    def is_writing(self) -> bool:
+        """Whether this rank still writes a checkpoint, to the storage or to the memory of its node."""
+
+    def memory_lacks(self, state: dict[str, Any]) -> str:
+        """Prepare checkpoints of a state like this one in the memory of this node. Returns what the node
+        lacks for them, or empty. Called on all ranks after the first step."""
+
+    def save_in_memory(self, state: dict[str, Any], progress: SaveProgress) -> None:
+        """Begin to save `state` in the memory of this node, for a start of the workers after some have died;
+        called on all ranks, as `save`."""
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of metrics, called on rank 0, or one of the kind "samples", called on each rank."""

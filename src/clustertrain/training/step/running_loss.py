@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,9 +54,8 @@ class Meter:
     def __init__(self, rank_info: RankInfo, not_finite: NotFinite) -> None:
         self._rank_info, self.not_finite = rank_info, not_finite
         self.added: list[tuple[int, torch.Tensor, int, Count]] = []  # step, mean loss, samples, their weight
-        self.flushed_step = 0  # the last step before it
         self.before_sum: Callable[[], None] = lambda: None  # called by `flush` at its beginning
-        self.before_change: Callable[[], None] = lambda: None  # called by `flush` when all ranks have summed
+        self.paused_s = 0.0  # in all, that did not count
         self._restart()
 
     def start_clock(self) -> None:
@@ -80,7 +78,9 @@ class Meter:
         """The time inside does not count as training time."""
         before = time.perf_counter()
         yield
-        self._since += time.perf_counter() - before
+        paused_s = time.perf_counter() - before
+        self._since += paused_s
+        self.paused_s += paused_s
 
     def flush(self) -> None:
         """Sum over all ranks, with one all_reduce of three numbers. All ranks call it after the same step.
@@ -99,11 +99,9 @@ class Meter:
         loss_sum, weight, bad = sum_over_ranks(sums, self._rank_info).tolist()
         if bad:
             raise self._first_not_finite(steps, losses.tolist(), not_finite.tolist())
-        self.before_change()
         self._loss_sum += loss_sum
         self._weight += weight
         self._samples += self._rank_info.world_size * sum(samples)
-        self.flushed_step = steps[-1]
         self.added.clear()
 
     def _first_not_finite(
@@ -120,22 +118,32 @@ class Meter:
         )
 
     def state(self) -> list[float]:
-        """The sums since the last log line, right after `flush`, so that a resumed run logs the same
+        """The sums since the last log line, as of the last `flush`, so that a resumed run logs the same
         values."""
         return [self._loss_sum, self._weight, self._samples]
 
-    def load(self, state: list[float], losses: Sequence[tuple[Any, ...]] = ()) -> None:
+    def unflushed(self) -> torch.Tensor:
+        """The losses of this rank since the last `flush`, a row for each: step, loss, samples and their
+        weight, float64 (passes, 4)."""
+        if not self.added:
+            return torch.empty(0, 4, dtype=torch.float64)
+        steps, each, samples, weights = zip(*self.added, strict=True)
+        losses = torch.stack([loss.double() for loss in each])
+        columns = (_stacked(column, losses.device) for column in (steps, samples, weights))
+        steps_of, samples_of, weights_of = columns
+        return torch.stack([steps_of, losses, samples_of, weights_of], dim=1)
+
+    def load(self, state: list[float], losses: torch.Tensor) -> None:
         """
         Args:
-            losses: those of this rank that were not flushed: step, loss, samples, their weight.
+            losses: of this rank, from `unflushed`.
         """
         self._loss_sum, self._weight, self._samples = state
-        device = self._rank_info.device
         self.added = [
-            (step, torch.tensor(loss, dtype=torch.float64, device=device), n, weight)
-            for step, loss, n, weight in losses
+            (int(step), loss.to(self._rank_info.device), int(samples), float(weight))
+            for step, loss, samples, weight in losses.unbind()
         ]
-        added = self._rank_info.world_size * sum(n for _, _, n, *_ in losses)
+        added = self._rank_info.world_size * sum(samples for _, _, samples, _ in self.added)
         self._carried = self._samples + added  # of the earlier process, which do not count for the speed
 
     def read(self) -> tuple[float, float]:
