@@ -129,13 +129,19 @@ FIGURES = (
         "s",
         "Seconds from a SIGKILL of rank 1 at a random moment of a step to the end of the first step that "
         "had not been made before. Both save every 100 steps; stock Ray has a FailureConfig. clustertrain "
-        "continues from the memory of the node, but from the last save if the kill came between the "
-        "optimizer step and the end of on_step, which this task has ([checkpoints.md](checkpoints.md)): "
-        "then steps are repeated.",
+        "continues from [the memory of the node](checkpoints.md#checkpoints-in-memory).",
         (Goal(KIT, 1.0),),
         picture=True,
     ),
     Figure("redone", "Steps that a recovery repeats", "steps", "Steps that rank 1 made a second time."),
+    Figure(
+        "recovery_callback",
+        "Recovery of a training with a callback",
+        "s",
+        "The same with 10 ms of a callback after each step.",
+        (Goal(KIT, 1.5),),
+    ),
+    Figure("redone_callback", "Steps that it repeats", "steps", "Steps that rank 1 made a second time."),
     Figure(
         "save",
         "A save",

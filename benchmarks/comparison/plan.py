@@ -31,6 +31,8 @@ from comparison.trainings import BARE_STEP, PROGRAMS, Program
 
 SECTIONS = ("start", "tensors", "memory", "recovery", "save", "stage", "command", "slurm", "kubernetes")
 START_FIGURES = ("first_step", "job", "samples", "step_cpu", "step_page_faults")
+RECOVERIES = {("recovery", "redone"): 0.0, ("recovery_callback", "redone_callback"): 0.01}
+"""The rows of a recovery, and the seconds of the callback after each step."""
 Numbers = list[list[float]]
 """The values of each row of a measurement."""
 
@@ -80,7 +82,8 @@ def plan(amounts: Amounts, disk: Path) -> Iterator[Measurement]:
         yield _of_program("memory", ("memory",), each, partial(_memory, each, amounts))
     for each in wanted:
         if each.name in (RAY, KIT):
-            yield _of_program("recovery", ("recovery", "redone"), each, partial(_recovery, each))
+            for rows, callback_s in RECOVERIES.items():
+                yield _of_program("recovery", rows, each, partial(_recovery, each, callback_s))
     saves, on_disk = (TORCH_SAVE, ASYNC_SAVE, KEPT_STAGER, COPY, SAVE), ["--folder", str(disk)]
     saving = ["saving.py", *on_disk, "--rounds", str(amounts.save_rounds)]
     yield _by_program("save", "save", saves, saving, scale=1000.0)
@@ -121,8 +124,8 @@ def _memory(program: Program, amounts: Amounts, folder: Path) -> Numbers:
     return [[trainings.peak_bytes(program, folder, amounts.memory_steps) / 1e6]]
 
 
-def _recovery(program: Program, folder: Path) -> Numbers:
-    found = trainings.recover(program, folder, save_every=100, kill_at=280)
+def _recovery(program: Program, callback_s: float, folder: Path) -> Numbers:
+    found = trainings.recover(program, folder, save_every=100, kill_at=280, callback_s=callback_s)
     return [[found.new_step_s], [float(found.redone_steps)]]
 
 

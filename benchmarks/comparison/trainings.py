@@ -64,7 +64,7 @@ def kit(*options: str) -> Command:
             "name": "bench",
             "code": str(PEERS),
             "task": "kit:LeNet",
-            "args": {"notes": settings.notes, "data": settings.data},
+            "args": {"notes": settings.notes, "data": settings.data, "callback_s": settings.callback_s},
             "train": {"steps": settings.steps, "batch_size": BATCH_SIZE},
             "checkpoint": {"every": {"steps": settings.save_every or settings.steps}},
             "resources": {"workers": RANKS},
@@ -181,12 +181,12 @@ class Recovered:
     redone_steps: int
 
 
-def recover(program: Program, folder: Path, save_every: int, kill_at: int) -> Recovered:
+def recover(program: Program, folder: Path, *, save_every: int, kill_at: int, callback_s: float) -> Recovered:
     """Kills rank 1 when it has made step `kill_at`, and ends the run after its next new step."""
-    settings = Settings(str(folder), 1_000_000, save_every=save_every)
+    settings = Settings(str(folder), 1_000_000, save_every=save_every, callback_s=callback_s)
     with running(program.command(folder, settings), folder) as process:
         wait_for(process, folder, lambda: _last(folder).step >= kill_at, 0.002)
-        time.sleep(random.uniform(0.0, _STEP_S))  # the line of a step is written at its end
+        time.sleep(random.uniform(0.0, _STEP_S + callback_s))  # the line of a step is written at its end
         killed_s = time.time()
         os.kill(_last(folder).pid, signal.SIGKILL)
         wait_for(process, folder, lambda: recovered(read_steps(folder, 1), killed_s) is not None, 0.02)

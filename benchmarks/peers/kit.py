@@ -1,5 +1,7 @@
 """The same training as a Task of clustertrain."""
 
+import time
+
 import lenet
 import torch
 import torch.distributed as dist
@@ -11,8 +13,8 @@ from clustertrain import Task
 class LeNet(Task):
     """Notes each step; the loss is the default one, cross entropy."""
 
-    def __init__(self, notes: str, data: str) -> None:
-        self._folder, self._kind = notes, data
+    def __init__(self, notes: str, data: str, callback_s: float = 0.0) -> None:
+        self._folder, self._kind, self._callback_s = notes, data, callback_s
         self._notes: lenet.Notes | None = None
 
     def model(self) -> nn.Module:
@@ -27,3 +29,4 @@ class LeNet(Task):
     def on_step(self, step: int, metrics: object) -> None:
         self._notes = self._notes or lenet.Notes(self._folder, dist.get_rank())
         self._notes.step(step)
+        time.sleep(self._callback_s)

@@ -1,6 +1,7 @@
 """Ray's TorchTrainer as its documentation shows it, with FailureConfig."""
 
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def train(config: dict) -> None:
         lenet.loss_of(model, batch).backward()
         optimizer.step()
         notes.step(step)
+        time.sleep(settings.callback_s)
         if settings.save_every and step % settings.save_every == 0:
             save(model, optimizer, step)
 

@@ -97,11 +97,11 @@ of two clusters](https://arxiv.org/abs/2410.21680), whose rates of failures thes
 node-days). Failures come at random while the run trains. A restart takes the simulated detection and restart
 on the shared file system, and a fixed time for Ray, NCCL and the load of the state.
 
-- **memory tier** is what clustertrain has: after the death of a rank the others keep the last step in the
-  memory of their nodes, and nothing is lost ([how](checkpoints.md#the-last-step-in-memory)). It does not
+- **memory tier** is what clustertrain has: the nodes keep checkpoints of a few steps ago in their memory
+  ([how](checkpoints.md#checkpoints-in-memory)). The simulation takes them as of the last step. They do not
   survive the loss of a node: then the run continues from the last save.
 - **spares** and **memory survives a node** are what-ifs, not features: clustertrain keeps no spare nodes and
-  does not copy the last step to another node. On SLURM the loss of a node ends the job, which is queued
+  does not copy these checkpoints to another node. On SLURM the loss of a node ends the job, which is queued
   again; the wait for a node stands for that.
 
 The closed form is the expected value of "saves only"; the difference from it is chance.

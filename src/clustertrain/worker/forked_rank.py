@@ -1,7 +1,7 @@
 """The process of a rank without Ray: it calls the functions that the driver sends, and answers.
 
 The process is a fork of the fork server. Its main thread is for the calls, as in a worker of Ray: a training
-has a thread of its own, so that the driver can ask for the last step while it runs.
+has a thread of its own, so that the driver can ask whether the process lives while it runs.
 """
 
 from __future__ import annotations
