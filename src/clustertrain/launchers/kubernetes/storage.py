@@ -52,7 +52,8 @@ class KubernetesReach:
             )
         observed, is_followed = observe_run(job, []), "--follow" in command
         if command[0] == "stop" and observed.head is None:
-            raise NotThere("its head's pod does not run: workers that run save before their pods end")
+            why = "there is nothing to save yet, but workers that run save before their pods end"
+            raise NotThere(f"its head's pod does not run: {why}")
         words = [word for word in command if observed.head is not None or word != "--follow"]
         storage, has_printed = RunStorage(job, observed.head), False
         try:
