@@ -40,12 +40,12 @@ def refusing(task: Task, *methods: str, remedy: str, what: str = "") -> Iterator
     try:
         yield
     except JobError as error:
-        method = _raising(error, task, methods)
+        method = _raising(error, methods)
         raise JobError(f"{error}\n{_name(task, method)} is at {_definition(task, method)}.") from error
     except (ClusterTrainError, *OF_THE_MACHINE):
         raise
     except Exception as error:
-        method = _raising(error, task, methods)
+        method = _raising(error, methods)
         raise JobError(
             f"{what or _name(task, method)} raised {said(error)}\nAt {_place(error, task, method)}.\n{remedy}"
         ) from error
@@ -115,7 +115,7 @@ def _name(task: Task, method: str) -> str:
     return f"{type(task).__name__}.{method}()"
 
 
-def _raising(error: BaseException, task: Task, methods: tuple[str, ...]) -> str:
+def _raising(error: BaseException, methods: tuple[str, ...]) -> str:
     """The first of the methods that the traceback or the message names, or the first of all."""
     called = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
     return next((each for each in methods if each in called or f".{each}()" in str(error)), methods[0])

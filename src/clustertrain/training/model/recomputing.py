@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-WRAPPER = "_checkpoint_wrapped_module."  # what torch's wrapper adds to names, but not in a state_dict
 _OPS = torch.ops.aten
 # Their results are kept by `operations`: they take most of the time of a forward pass.
 _EXPENSIVE = {
