@@ -20,7 +20,7 @@ from clustertrain.training.data.split_stream import SplitStream
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.measured.step_watch import StepWatch
-from clustertrain.training.memory_saves import MemorySaves
+from clustertrain.training.memory_saves import MemorySaves, as_rank_0_has_it
 from clustertrain.training.model.building import (
     autocast_of,
     exchange_if,
@@ -406,7 +406,8 @@ class _Loop:
         longer because of it."""
         self.run.phase("save", self.position.step)
         with self.memory.copying(self.position.step):
-            self.run.save_in_memory(self._state(), self._progress("memory", {}))
+            state = as_rank_0_has_it(self._state(), self.model, self.rank_info)
+            self.run.save_in_memory(state, self._progress("memory", {}))
         self.run.phase(phase, self.position.step)
 
     def _progress(self, reason: str, measured: dict[str, float]) -> SaveProgress:

@@ -16,8 +16,11 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
+from clustertrain.training.ranks.dtensors import map_state, with_versions
 from clustertrain.training.ranks.host import Host
 from clustertrain.training.step.running_loss import Meter
 
@@ -81,3 +84,20 @@ class MemorySaves:
         if self._saves > 1:  # the first one writes to new memory, which takes several times as long
             self._copies_s.append(time.perf_counter() - began_s)
         self._restart(step)
+
+
+def as_rank_0_has_it(state: dict[str, Any], model: nn.Module, rank_info: RankInfo) -> dict[str, Any]:
+    """The state with what is of rank 0 in place of what each rank has of its own: the buffers of the model
+    and the state of the task. All ranks call it: any node may be that of rank 0 after the next start."""
+    if rank_info.world_size == 1:
+        return state
+    named = model.state_dict(keep_vars=True).items()
+    own = [name for name, value in named if not isinstance(value, nn.Parameter)]
+    parts: list[Any] = [None]
+    if rank_info.rank == 0:
+        of_model = {name: state["model"][name] for name in own}
+        of_task = {key: value for key, value in state.items() if key == "task"}
+        parts = [map_state({"model": of_model, **of_task}, lambda path, tensor: tensor.cpu())]
+    dist.broadcast_object_list(parts, src=0)
+    changed = {**state["model"], **parts[0]["model"]}
+    return {**state, **parts[0], "model": with_versions(changed, state["model"])}
