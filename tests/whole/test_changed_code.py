@@ -63,10 +63,3 @@ def test_changed_code_and_data_are_named_with_the_steps_and_a_runs_own_files_are
         "mine.py has changed since step 4",
         "values.txt has changed since step 12",
     ]
-    page = tmp_path / "report.html"
-    clustertrain("report", str(run.job_file), "-o", str(page))
-    assert re.findall(">(from (?:the start|step [0-9]+))<", page.read_text()) == [
-        "from the start",
-        "from step 5",
-        "from step 13",
-    ]
