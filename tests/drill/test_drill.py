@@ -38,8 +38,9 @@ TASK = {"train": {"epochs": 3, "batch_size": 4}}
 
 @pytest.mark.run
 def test_a_training_that_resumes_is_exact(drilled):
+    job = {**TASK, "args": {"step_s": 0.2}, "checkpoint": {"memory_every": 1}}
     report, storage = drilled(
-        "--faults", "rank,stop", code=0, workers=2, folder=FAULTY, task="faulty:Faulty", **TASK
+        "--faults", "rank,stop", code=0, workers=2, folder=FAULTY, task="faulty:Faulty", **job
     )
     assert report["exact"], report
     rank, stop = report["outcomes"]

@@ -5,7 +5,7 @@ import resource
 import pytest
 import torch
 
-from clustertrain.checkpoints.save import bytes_on_gpus
+from clustertrain.checkpoints.save import bytes_of
 from clustertrain.errors import ClusterError
 from clustertrain.node.limits import Cgroup, Limits, read_limits
 from clustertrain.worker.machine.host_memory import check_host_memory
@@ -45,4 +45,4 @@ def test_the_use_of_a_cgroup_is_read_without_the_page_cache():
 
 
 def test_tensors_on_the_host_are_not_copied_to_it():
-    assert bytes_on_gpus({"model": {"a": torch.zeros(4)}, "rest": [torch.zeros(2), 3]}) == 0
+    assert bytes_of({"model": {"a": torch.zeros(4)}, "rest": [torch.zeros(2), 3]}, only_on_gpus=True) == 0

@@ -68,7 +68,7 @@ class DrillPlan:
             given += [f"checkpoint.every={{steps: {self.save_every}}}", "checkpoint.keep_last=1000"]
         if self.job.train is not None:
             given += ["train.epochs=", f"train.steps={self.steps}", "train.log_every=1", "train.profile="]
-            given += ["train.eval_every={epochs: 1}", "train.log=[]"]
+            given += ["train.eval_every={epochs: 1}", "train.log=[]", "checkpoint.memory_every=1"]
             given.append("train.cudnn=deterministic")  # measured algorithms differ between two starts
             if self.job.train.limit_batches is None:
                 given.append(f"train.limit_batches={self.save_every + 1}")
