@@ -27,6 +27,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"([0-9]{8,18})-([0-9]{1,18})\.([0-9]{1,18})\Z")
 
 
+def part_files(rank: int, world_size: int) -> tuple[str, str]:
+    """The files with the parts of a rank of a divided state: of the model, and of the optimizer."""
+    of_rank = f"{rank + 1:05d}-of-{world_size:05d}.safetensors"
+    return f"{SHARDS_OF_MODEL}{of_rank}", f"optimizer.shard-{of_rank}"
+
+
 class CheckpointDamaged(StorageError):
     """A checkpoint whose manifest or files do not verify; the message names the file and both values."""
 

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor, Replicate
 
-from clustertrain.checkpoints.manifest import SHARDS_OF_MODEL
+from clustertrain.checkpoints.manifest import part_files
 from clustertrain.checkpoints.safetensors_file import write_safetensors
 from clustertrain.checkpoints.save import Saver
 from clustertrain.checkpoints.write import Writer
@@ -34,8 +34,6 @@ _OFFSETS = "DCP_SHARDING_INFO"  # the key of torch.distributed.checkpoint for th
 class ShardSaver(Saver):
     """One rank's side of a save in parts; every rank has one, and calls it for the same saves."""
 
-    in_memory = False
-
     def _held(self, state: dict[str, Any]) -> dict[str, Any]:
         parts: dict[str, torch.Tensor] = {}
         offsets: dict[str, list[int]] = {}
@@ -45,7 +43,7 @@ class ShardSaver(Saver):
                 return tensor
             if any(placement.is_partial() for placement in tensor.placements):  # not summed up yet
                 tensor = tensor.redistribute(placements=[Replicate()] * tensor.device_mesh.ndim)
-            if (self.in_memory or _is_writer(tensor)) and tensor.to_local().numel():
+            if self._is_writer(tensor) and tensor.to_local().numel():
                 (chunk,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]  # torch's own lacks types
                 parts[path], offsets[path] = tensor.to_local(), list(chunk.offsets)
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
@@ -53,6 +51,11 @@ class ShardSaver(Saver):
         rest = map_state(state, part)
         is_first = isinstance(self._writer, Writer)
         return {**(rest if is_first else {}), "parts": parts, "offsets": offsets}
+
+    def _is_writer(self, tensor: DTensor) -> bool:
+        """Whether this rank writes its part: of ranks with the same part, the first."""
+        coordinate = tensor.device_mesh.get_coordinate() or ()
+        return all(c == 0 for c, p in zip(coordinate, tensor.placements, strict=True) if p.is_replicate())
 
     def _files(self, held: dict[str, Any]) -> dict[str, Callable[[Any], None]]:
         files: dict[str, Callable[[Any], None]] = {}
@@ -75,13 +78,8 @@ class ShardSaver(Saver):
 class MemoryShardSaver(ShardSaver):
     """The same for the memory of a node, whose checkpoint has all that its ranks resume from."""
 
-    in_memory = True
-
-
-def part_files(rank: int, world_size: int) -> tuple[str, str]:
-    """The files with the parts of a rank: those of the model, and those of the optimizer."""
-    of_rank = f"{rank + 1:05d}-of-{world_size:05d}.safetensors"
-    return f"{SHARDS_OF_MODEL}{of_rank}", f"optimizer.shard-{of_rank}"
+    def _is_writer(self, tensor: DTensor) -> bool:
+        return True
 
 
 def fill_own(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -91,12 +89,6 @@ def fill_own(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         for name in part_files(dist.get_rank(), dist.get_world_size()):
             for path, part in load_file(folder / name).items():
                 local(tensors[path]).copy_(part)
-
-
-def _is_writer(tensor: DTensor) -> bool:
-    """Whether this rank writes its part: of ranks with the same part, the first."""
-    coordinate = tensor.device_mesh.get_coordinate() or ()
-    return all(c == 0 for c, p in zip(coordinate, tensor.placements, strict=True) if p.is_replicate())
 
 
 def fill(folder: Path, tensors: dict[str, torch.Tensor], files: Iterable[str]) -> None:

@@ -50,6 +50,11 @@ def answer(call: Any, timeout_s: float | None = None) -> Any:
     return answers([call], timeout_s)[0]
 
 
+def first_of_each_node(workers: Sequence[Any]) -> list[Any]:
+    """The workers of a group that are the first on their nodes."""
+    return [w for w in workers if w.distributed_context.local_rank == 0]
+
+
 def answers_by_rank(calls: Mapping[int, Any], within_s: float) -> dict[int, Any]:
     """What the calls have returned within this time, or the errors that they have raised, by rank."""
     pending = list(calls.values())

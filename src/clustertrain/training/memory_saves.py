@@ -91,10 +91,10 @@ def as_rank_0_has_it(state: dict[str, Any], model: nn.Module, rank_info: RankInf
     and the state of the task. All ranks call it: any node may be that of rank 0 after the next start."""
     if rank_info.world_size == 1:
         return state
-    named = model.state_dict(keep_vars=True).items()
-    own = [name for name, value in named if not isinstance(value, nn.Parameter)]
     parts: list[Any] = [None]
     if rank_info.rank == 0:
+        named = model.state_dict(keep_vars=True).items()
+        own = [name for name, value in named if not isinstance(value, nn.Parameter)]
         of_model = {name: state["model"][name] for name in own}
         of_task = {key: value for key, value in state.items() if key == "task"}
         parts = [map_state({"model": of_model, **of_task}, lambda path, tensor: tensor.cpu())]

@@ -19,11 +19,13 @@ import torch.distributed as dist
 
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import (
+    MANIFEST,
     SHARDS_OF_MODEL,
     CheckpointDamaged,
     CheckpointName,
     Shelf,
     names,
+    part_files,
     read_manifest,
 )
 from clustertrain.checkpoints.read import verify
@@ -104,7 +106,8 @@ def _remove_others(shelf: Shelf, kept: str | None) -> None:
             shutil.rmtree(old, ignore_errors=True)  # of an earlier attempt
     for name in names(shelf):
         if str(name) != kept:
-            shutil.rmtree(shelf.uri(name), ignore_errors=True)
+            with suppress(OSError):
+                shelf.store.remove_tree(f"{shelf.key}/{name}", MANIFEST)
 
 
 def lacking_room(size_bytes: int, limits: Limits) -> str:
@@ -134,9 +137,9 @@ def names_on_node(attempt: int, ranks: Sequence[int], world_size: int) -> list[C
     for name in names(shelf):
         with suppress(StorageError):
             manifest = read_manifest(shelf, name)
-            parts = [file for file in manifest.files if file.startswith(SHARDS_OF_MODEL)]
-            own = {f"{SHARDS_OF_MODEL}{rank + 1:05d}-of-{world_size:05d}.safetensors" for rank in ranks}
-            if manifest.world_size == world_size and (not parts or own <= {*parts}):
+            is_divided = any(file.startswith(SHARDS_OF_MODEL) for file in manifest.files)
+            own = {file for rank in ranks for file in part_files(rank, world_size)} if is_divided else set()
+            if manifest.world_size == world_size and own <= manifest.files.keys():
                 found.append(name)
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
-from clustertrain.driver.calls import answers
+from clustertrain.driver.calls import answers, first_of_each_node
 from clustertrain.run.claims import overtaken_by
 from clustertrain.run.folder import Restart
 from clustertrain.run.streams.event_log import EventLog
@@ -64,18 +64,15 @@ def newest_checkpoint(restart: Restart, workers: Sequence[Any]) -> Resumed | Non
 
 def _newest_in_memory(restart: Restart, workers: Sequence[Any], stored_step: int) -> Resumed | None:
     """The newest checkpoint after `stored_step` that is whole in the memory of each node."""
-    attempt, ranks = restart.attempt.n, dict[int, list[int]]()
+    attempt, firsts, ranks = restart.attempt.n, first_of_each_node(workers), dict[int, list[int]]()
     for context in (worker.distributed_context for worker in workers):
         ranks.setdefault(context.node_rank, []).append(context.world_rank)
-    firsts = {w.distributed_context.node_rank: w for w in workers if w.distributed_context.local_rank == 0}
-
-    def of_nodes(function: Any, *args: Any, by_ranks: bool = False) -> list[Any]:
-        more = {node: (ranks[node], len(workers)) if by_ranks else () for node in firsts}
-        calls = [w.execute_async(function, attempt, *args, *more[node]) for node, w in firsts.items()]
-        return answers(calls, _ANSWER_S)
-
-    on_all = set.intersection(*map(set, of_nodes(names_on_node, by_ranks=True)))
+    of_nodes = [(first, ranks[first.distributed_context.node_rank]) for first in firsts]
+    asked = [w.execute_async(names_on_node, attempt, own, len(workers)) for w, own in of_nodes]
+    on_all = set.intersection(*map(set, answers(asked, _ANSWER_S)))
     for name in sorted((name for name in on_all if name.step > stored_step), reverse=True):
-        if overtaken_by(name, restart) is None and None not in (epochs := of_nodes(is_sound, name)):
-            return Resumed(name, epochs[0], len(workers), in_memory=True)
+        if overtaken_by(name, restart) is None:
+            epochs = answers([w.execute_async(is_sound, attempt, name) for w in firsts], _ANSWER_S)
+            if None not in epochs:
+                return Resumed(name, epochs[0], len(workers), in_memory=True)
     return None

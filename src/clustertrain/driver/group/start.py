@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clustertrain import variables
-from clustertrain.driver.calls import NoAnswer, RankDied, answer, answers, answers_by_rank
+from clustertrain.driver.calls import (
+    NoAnswer,
+    RankDied,
+    answer,
+    answers,
+    answers_by_rank,
+    first_of_each_node,
+)
 from clustertrain.driver.elastic_cluster import alive_nodes
 from clustertrain.driver.group.resume import newest_checkpoint
 from clustertrain.driver.retry_policy import RetryPolicy
@@ -126,7 +133,7 @@ class GroupStart:
 
     def _probe(self, workers: Sequence[Any], plan: RestartPlan) -> None:
         """Every node writes a file, then each reads those of some others, then each removes its own."""
-        firsts = {w.distributed_context.node_rank: w for w in _first_of_each_node(workers)}
+        firsts = {w.distributed_context.node_rank: w for w in first_of_each_node(workers)}
         nonces = {node: secrets.token_hex(8) for node in firsts}
 
         def of(node: int) -> dict[int, str]:
@@ -138,7 +145,7 @@ class GroupStart:
             answers(calls, self.answer_s)
 
     def _stage(self, workers: Sequence[Any], plan: RestartPlan) -> None:
-        firsts = _first_of_each_node(workers)
+        firsts = first_of_each_node(workers)
         self._fetch(firsts, setup.copy_checkpoint)
         if not plan.job.data:
             return
@@ -164,10 +171,6 @@ class GroupStart:
 
     def _on_all(self, workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> None:
         answers([w.execute_async(function, *args) for w in workers], self.answer_s)
-
-
-def _first_of_each_node(workers: Sequence[Any]) -> list[Any]:
-    return [w for w in workers if w.distributed_context.local_rank == 0]
 
 
 def _rendezvous_here() -> tuple[str, int]:

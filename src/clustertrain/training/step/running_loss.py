@@ -129,9 +129,8 @@ class Meter:
             return torch.empty(0, 4, dtype=torch.float64)
         steps, each, samples, weights = zip(*self.added, strict=True)
         losses = torch.stack([loss.double() for loss in each])
-        columns = (_stacked(column, losses.device) for column in (steps, samples, weights))
-        steps_of, samples_of, weights_of = columns
-        return torch.stack([steps_of, losses, samples_of, weights_of], dim=1)
+        columns = [_stacked(column, losses.device) for column in (steps, samples, weights)]
+        return torch.stack([columns[0], losses, *columns[1:]], dim=1)
 
     def load(self, state: list[float], losses: torch.Tensor) -> None:
         """
