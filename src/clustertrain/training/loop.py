@@ -4,52 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from clustertrain.training.data.loader_kinds import draws_of, loader_of, order_of, split_of
-from clustertrain.training.data.same_samples import differing_sample
-from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
-from clustertrain.training.data.split_stream import SplitStream
-from clustertrain.training.early_stop import EarlyStopping
-from clustertrain.training.evaluation import Evaluation, check_reported
+from clustertrain.training.data.sampling import MicroBatch, Position
+from clustertrain.training.evaluation import check_reported
 from clustertrain.training.measured.step_watch import StepWatch
 from clustertrain.training.memory_saves import MemorySaves, as_rank_0_has_it
-from clustertrain.training.model.building import (
-    autocast_of,
-    exchange_if,
-    load_datasets,
-    load_weights,
-    make_model,
-    settle_buckets,
-    shard,
-    wrap,
-)
-from clustertrain.training.model.compiling import limit_recompiles
-from clustertrain.training.model.restore_tensors import with_tensors
-from clustertrain.training.model.unused_parameters import AwaitedGradients
-from clustertrain.training.ranks.consistency import check_same_model, check_same_weights
-from clustertrain.training.ranks.distributed import RankInfo, StopLine, gather_over_ranks
-from clustertrain.training.ranks.host import Host, SaveProgress
-from clustertrain.training.ranks.rng import derive_seed, gather_rng, restore_rng, seed_all
+from clustertrain.training.model.building import exchange_if, settle_buckets
+from clustertrain.training.preparing import Prepared, prepare
+from clustertrain.training.ranks.consistency import check_same_weights
+from clustertrain.training.ranks.distributed import RankInfo, StopLine
+from clustertrain.training.ranks.host import Host
+from clustertrain.training.ranks.rng import derive_seed, seed_all
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step.counted import Counts
-from clustertrain.training.step.kernels import kernels_in_use
-from clustertrain.training.step.not_finite import NotFinite
-from clustertrain.training.step.optimization import Optimization
-from clustertrain.training.step.precision import Precision
-from clustertrain.training.step.running_loss import Meter, check_weights
+from clustertrain.training.step.running_loss import check_weights
 from clustertrain.training.summed_loss import sum_warning
 from clustertrain.training.task import Task
 from clustertrain.training.task_errors import check_loss
-from clustertrain.training.task_state import TaskState
+from clustertrain.training.training_state import TrainingState
 
 
 @dataclass(frozen=True)
@@ -76,70 +55,31 @@ def train(
         NonFiniteWeights: on all ranks, when a save is due.
         WeightsDiverged: on all ranks, when they are compared.
     """
-    state = run.restore()
-    start = Position.of(state)
-    note = partial(_note, run, start)
+    saved = run.restore()
+    start = Position.of(saved)
     run.phase("first_step", start.step)
-    precision = Precision(autocast_of(settings, rank_info), rank_info.device)
-    limit_recompiles(settings.compile, note)
-    seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
-    model = make_model(task, settings, rank_info)
-    difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
-    sharding = shard(task, model, settings, rank_info)
-    training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
-    sizes = BatchSizes.of(settings, rank_info.world_size, size)
-    draws = draws_of(task, training_data, size)
-    order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=start, draws=draws)
-    stopping = EarlyStopping(settings.early_stop, rank_info, state)
-    done = order.done(order.settle(start))
-    if state is not None and (done or stopping.text):
+    prepared = prepare(task, settings, rank_info, data, saved=saved, note=partial(_note, run, start))
+    scaler = prepared.precision.scaler
+    if saved is not None and prepared.is_over(prepared.order.settle(start)):
         run.finish()
-        precision.scaler.load(state["scaler"])
-        why, skipped = "" if done else stopping.text, precision.scaler.skipped_steps
-        return TrainResult(start.step, start.epoch, state["metrics"], True, why, skipped)
-
-    datasets = {"train_data": training_data, "eval_data": eval_data}
-    warnings = [order.limit_text, difference, differing_sample(task, datasets, settings.seed, rank_info)]
-    split = split_of(task, training_data, state, start, rank_info)
-    loader = loader_of(task, split or training_data, order, rank_info, note)
-    evaluation = None
-    if eval_data is not None:
-        evaluation = Evaluation(
-            task, model, eval_data, sizes.batch_size, settings, precision=precision, rank_info=rank_info
-        )
+        scaler.load(saved["scaler"])
+        why = prepared.why_early(prepared.order.settle(start))
+        return TrainResult(start.step, start.epoch, saved["metrics"], True, why, scaler.skipped_steps)
     if settings.required_metrics:
+        evaluation = prepared.evaluation
         check_reported(settings, task, None if evaluation is None else evaluation.of_one_batch())
-    optimization = Optimization(task, model, order, precision.scaler)
-    wrapped = wrap(task, model, settings, rank_info)
-    loop = _Loop(
-        task,
-        settings,
-        rank_info,
-        run,
-        model,
-        wrapped,
-        precision,
-        order,
-        optimization,
-        evaluation,
-        stopping,
-        split,
-    )
-    with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
+    loop = _Loop(task, settings, rank_info, run, prepared)
+    with closing(iter(prepared.batches)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
-        settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
-        warnings.append(split.check(first[1], start, rank_info) if split else None)
-        if state is None and settings.compares_halves:
-            warnings.append(sum_warning(task, model, first[1], precision=precision, device=rank_info.device))
-        loop.begin(state, warnings, (sharding, kernels_in_use(rank_info.device)))
-        state = None  # every rank has read the whole checkpoint into host memory
+        loop.begin(first[1], saved)
+        saved = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
-    end, skipped = loop.position, precision.scaler.skipped_steps
+    end = loop.position
     run.phase("save", end.step)
     run.finish()
     loop.watch.profile.finish()  # when the checkpoint is safe: it may take a while
-    why = "" if order.done(end) else stopping.text
-    return TrainResult(end.step, end.epoch, loop.metrics, finished, why, skipped)
+    why = prepared.why_early(end)
+    return TrainResult(end.step, end.epoch, loop.state.metrics, finished, why, scaler.skipped_steps)
 
 
 def _note(run: Host, start: Position, text: str) -> None:
@@ -156,23 +96,15 @@ class _Loop:
     settings: TrainSettings
     rank_info: RankInfo
     run: Host
-    model: nn.Module
-    wrapped: nn.Module
-    precision: Precision
-    order: TrainOrder
-    optimization: Optimization
-    evaluation: Evaluation | None
-    early_stopping: EarlyStopping
-    split: SplitStream | None
+    prepared: Prepared
 
     def __post_init__(self) -> None:
-        self.position = self.order.settle(self.order.start)
-        self.metrics: dict[str, float] = {}
-        self.evaluation_due = False  # a stop request came before it
-        self.awaited = AwaitedGradients(self.task, self.model, self.wrapped)
-        self.task_state = TaskState(self.task, self.model)
-        self.counts = Counts(self.task, self.rank_info)
-        self.meter = Meter(self.rank_info, NotFinite(self.model, self.precision))
+        prepared = self.prepared
+        self.model, self.wrapped, self.awaited = prepared.model, prepared.wrapped, prepared.awaited
+        self.precision, self.optimization = prepared.precision, prepared.optimization
+        self.order, self.evaluation = prepared.order, prepared.evaluation
+        self.early_stopping, self.state = prepared.early_stopping, TrainingState(prepared)
+        self.meter, self.counts = self.state.meter, self.state.counts
         self.watch = StepWatch(self.task, self.rank_info, self.order, self.run.profile, log=self._log)
         self.line = StopLine(self.rank_info, self.run.requests, self.settings.save_every.minutes)
         # Any step may take minutes longer, perhaps on one rank for which the others wait: to compile for a
@@ -183,48 +115,40 @@ class _Loop:
         )
         every, note = self.settings.memory_every, partial(self._log, "note")
         self.memory = MemorySaves(every, self.run, self.rank_info, self.meter, note)
-        self.meter.before_sum = self.counts.check
 
-    def begin(
-        self, state: dict[str, Any] | None, warnings: Iterable[str | None], notes: Iterable[str]
-    ) -> None:
-        """Load a saved state, and seed every rank's random numbers. Empty warnings and notes are left out."""
-        for kind, texts in (("warning", warnings), ("note", notes)):
+    @property
+    def position(self) -> Position:
+        """After the last finished step."""
+        return self.state.position
+
+    def begin(self, batch: Any, saved: dict[str, Any] | None) -> None:
+        """Try the first batch, load a saved state, and seed every rank's random numbers."""
+        task, model, prepared = self.task, self.model, self.prepared
+        precision, device = self.precision, self.rank_info.device
+        settle_buckets(task, self.wrapped, model, batch, precision=precision, device=device)
+        warnings = [*prepared.warnings]
+        if prepared.split is not None:
+            warnings.append(prepared.split.check(batch, self.position, self.rank_info))
+        if saved is None and self.settings.compares_halves:
+            warnings.append(sum_warning(task, model, batch, precision=precision, device=device))
+        for kind, texts in (("warning", warnings), ("note", prepared.notes)):
             for each in filter(None, texts):
                 self._log(kind, text=each)
-        seed_all(derive_seed(self.settings.seed, self.position.step), self.rank_info.rank)
-        if state is None:
-            self._log("note", text=self.optimization.lr_text(self.position.step))
-            for kind, text in self.optimization.schedule_lines() if self.rank_info.rank == 0 else ():
-                self._log(kind, text=text)
+        step = self.position.step
+        seed_all(derive_seed(self.settings.seed, step), self.rank_info.rank)
+        if saved is not None:
+            self.state.load(saved, self.run.fill, self._log)
             return
-        state = with_tensors(state, self.model, self.optimization.optimizer, self.run.fill)
-        load_weights(self.task, self.model, state["model"])
-        self.optimization.load(state)
-        if begins_anew := self.task_state.load(state):
-            self._log("warning", text=begins_anew)
-        self._log("note", text=self.optimization.lr_text(self.position.step))
-        self.counts.load(state)
-        self.metrics = dict(state["metrics"])
-        self.evaluation_due = state["evaluation_due"]
-        losses = state["losses"]  # (world_size, passes, 4), or none: those in the storage are summed
-        self.meter.load(state["meter"], losses[self.rank_info.rank] if losses.numel() else losses)
-        random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
-        if len(random_states) == self.rank_info.world_size:
-            restore_rng(random_states[self.rank_info.rank], self.rank_info.device)
-        else:
-            self._log(
-                "note",
-                text=f"resumed at world size {self.rank_info.world_size}, saved at {len(random_states)}: "
-                "random states are reseeded, and the result is not bit-identical to an uninterrupted run",
-            )
+        self._log("note", text=self.optimization.lr_text(step))
+        for kind, text in self.optimization.schedule_lines() if self.rank_info.rank == 0 else ():
+            self._log(kind, text=text)
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
         """Train on `batches`. Returns False if a stop was requested before their end."""
-        self.task_state.remember()
+        self.state.of_task.remember()
         self.meter.start_clock()
-        if self.evaluation_due:  # as an uninterrupted run did
-            self.evaluation_due = False
+        if self.state.evaluation_due:  # as an uninterrupted run did
+            self.state.evaluation_due = False
             measured = self._evaluate(is_due=True)
             if self.early_stopping.text:
                 self._save("end", measured)
@@ -241,7 +165,7 @@ class _Loop:
                 continue
             loss, factor = self.counts.end_step(key.after.step, loss)
             self.optimization.step(key.after.step, factor, ends_epoch=key.after.offset == 0)
-            self.position = key.after
+            self.state.position = key.after
             self.watch.step_done(self.position.step)
             is_usual = self.is_regular and self.position.offset != 0 and self.position.step != first_step
             phase = "usual_step" if is_usual else "step"
@@ -249,8 +173,8 @@ class _Loop:
             self._call_back(loss)
             loss = 0.0
             if self.position.step == first_step:  # the optimizer has its state now
-                self.task_state.remember()
-                tensors = self._tensors()
+                self.state.of_task.remember()
+                tensors = self.state.tensors()
                 self.run.reserve(tensors)  # the first save then waits no longer than the others
                 self.memory.begin(first_step, tensors)
             if self._between_steps():
@@ -259,16 +183,13 @@ class _Loop:
                 self._save_in_memory(phase)
             self.line.broadcast()
         self.line.close()
-        return self._is_finished()
+        return self.prepared.is_over(self.position)
 
     def _record_samples(self, key: MicroBatch) -> None:
         """Log which samples this rank has used in a pass. The seed of their fetch names the pass."""
         used = f"{derive_seed(key.seed, *key.ids):016x}"
         record = {"step": self.position.step + 1, "epoch": key.epoch, "of_pass": key.seed, "ids": used}
         self.run.log({"kind": "samples", **record})
-
-    def _is_finished(self) -> bool:
-        return self.order.done(self.position) or bool(self.early_stopping.text)
 
     def _accumulate(self, key: MicroBatch, batch: Any) -> torch.Tensor:
         """One forward and backward pass; ranks exchange gradients only in the last one of a step.
@@ -322,7 +243,7 @@ class _Loop:
         if self._due(self.settings.compare_weights_every or None, None):
             check_same_weights(self.model, self.optimization.optimizer, step, self.rank_info)
         due = self._due(self.settings.eval_every.steps, self.settings.eval_every.epochs)
-        self.evaluation_due = due and requests.stop and not ended
+        self.state.evaluation_due = due and requests.stop and not ended
         if ended or (due and not requests.stop):
             measured = self._evaluate(is_due=due)
             ended = ended or bool(self.early_stopping.text)
@@ -350,7 +271,7 @@ class _Loop:
         loss, samples_per_s = self.meter.read()
         record = {"loss": loss, "lr": self.optimization.lr, **self.watch.figures(samples_per_s)}
         if self.evaluation is None:
-            self.metrics = {"loss": loss}
+            self.state.metrics = {"loss": loss}
         record |= self.precision.scaler.figures()
         if self.optimization.grad_norm is not None:
             record["grad_norm"] = self.optimization.grad_norm.item()
@@ -370,22 +291,22 @@ class _Loop:
         self.meter.flush()
         step = self.position.step
         if is_due and not self.order.done(self.position):  # a start that resumes here begins with it
-            self.evaluation_due = True
+            self.state.evaluation_due = True
         with self.meter.paused():
             self.run.phase("evaluation", step)
             metrics = self.evaluation.run(step)
-            self.metrics, self.evaluation_due = metrics, False
-            self._log("eval", **self.metrics)
+            self.state.metrics, self.state.evaluation_due = metrics, False
+            self._log("eval", **self.state.metrics)
             if images := self.evaluation.images(step):
                 self.run.images(step, images)
             with self._naming("on_eval"):
-                self.task.on_eval(step, dict(self.metrics))  # which the callback may change
+                self.task.on_eval(step, dict(self.state.metrics))  # which the callback may change
             if is_due:
-                self.early_stopping.add(step, self.metrics)
+                self.early_stopping.add(step, self.state.metrics)
                 if self.early_stopping.text and not self.order.done(self.position):
                     self._log("note", text=self.early_stopping.text)
             self.run.phase("step", step)
-        return self.metrics
+        return self.state.metrics
 
     def _save(self, reason: str, measured: dict[str, float]) -> None:
         """Save, if all losses and weights are finite, and the weights of all ranks equal; called on all
@@ -394,11 +315,11 @@ class _Loop:
         check_weights(self.model, self.position.step)
         if self.settings.compare_weights_every is None:
             check_same_weights(self.model, self.optimization.optimizer, self.position.step, self.rank_info)
-        if self.rank_info.rank == 0 and (lost := self.task_state.lost()):
+        if self.rank_info.rank == 0 and (lost := self.state.of_task.lost()):
             self._log("warning", text=lost)
         with self.meter.paused():
-            progress = self._progress(reason, measured)
-            save_on_all_ranks(self.run, self.rank_info, self._state(), progress)
+            progress = self.state.progress(reason, measured)
+            save_on_all_ranks(self.run, self.rank_info, self.state.whole(), progress)
             self.line.saved()
 
     def _save_in_memory(self, phase: str) -> None:
@@ -406,41 +327,9 @@ class _Loop:
         longer because of it."""
         self.run.phase("save", self.position.step)
         with self.memory.copying(self.position.step):
-            state = as_rank_0_has_it(self._state(), self.model, self.rank_info)
-            self.run.save_in_memory(state, self._progress("memory", {}))
+            state = as_rank_0_has_it(self.state.whole(), self.model, self.rank_info)
+            self.run.save_in_memory(state, self.state.progress("memory", {}))
         self.run.phase(phase, self.position.step)
-
-    def _progress(self, reason: str, measured: dict[str, float]) -> SaveProgress:
-        return SaveProgress(
-            step=self.position.step,
-            epoch=self.position.epoch,
-            samples_seen=self.position.samples_seen,
-            world_size=self.rank_info.world_size,
-            metrics=measured,
-            reason=reason,
-        )
-
-    def _state(self) -> dict[str, Any]:
-        """The state of a checkpoint; called on all ranks."""
-        losses = self.meter.unflushed()
-        of_ranks: dict[str, Any] = {"rng_of_ranks": gather_rng(self.rank_info)}
-        if self.split is not None:
-            of_ranks["data_of_ranks"] = self.split.states(self.position, self.rank_info)
-        return {
-            **self._tensors(),
-            "metrics": self.metrics,
-            "early_stop": self.early_stopping.state(),
-            "evaluation_due": self.evaluation_due,
-            "meter": self.meter.state(),
-            "losses": gather_over_ranks(losses, self.rank_info) if losses.numel() else losses,
-            "position": asdict(self.position),
-            **self.counts.state(),
-            **of_ranks,
-        }
-
-    def _tensors(self) -> dict[str, Any]:
-        model = {"model": self.model.state_dict()}
-        return {**model, **self.task_state.entry(), **self.optimization.state()}
 
     def _log(self, kind: str, **fields: Any) -> None:
         if self.rank_info.rank == 0:
