@@ -22,7 +22,9 @@ from clustertrain.run.states import STATES
 from commands import ran
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(path for top in ("", "docs/*/", "examples/*/", "[!.]*/") for path in ROOT.glob(f"{top}[!.]*.md"))
+PAGES = sorted(
+    path for top in ("", "docs/*/", "examples/*/", "[!.]*/") for path in ROOT.glob(f"{top}[!.]*.md")
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
