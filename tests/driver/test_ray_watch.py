@@ -37,7 +37,7 @@ if kills_gcs_when_up:
     ray_watch.end_with = watched
 driver.end_by_sigterm()
 cluster = LocalRay(os.environ["CLUSTERTRAIN_RAY_DIR"], Resources(), Deadline(120.0, "failures.ray_start"))
-cluster.start(1, print)
+cluster.connect(None, [1])
 [node] = ray_watch._watched
 pids = {kind: infos[0].process.pid for kind, infos in node.all_processes.items()}
 print(json.dumps(pids | {"driver": os.getpid()}), flush=True)

@@ -175,16 +175,3 @@ def test_the_end_of_the_log_is_reported(tmp_path):
     guarded.end()
     assert guarded.how_it_ended() == "ended with code 1"
     assert "no way" in guarded.last_lines()
-
-
-def test_what_was_printed_before_the_log_was_continued_is_kept(tmp_path):
-    folder = tmp_path / "private"
-    folder.mkdir()
-    guarded = Guarded([sys.executable, "-c", "print('too early')"], folder / "log", folder, os.environ)
-    guarded.continue_log(tmp_path / "logs" / "driver.log")
-    assert _ends(guarded)
-    assert not folder.exists()
-    assert guarded.last_lines() == "  | too early"
-    guarded.end()
-    assert guarded.last_lines() == "  | too early"
-    assert (tmp_path / "logs" / "driver.log").read_text() == "too early\n"

@@ -1,7 +1,6 @@
 """The driver: one process per attempt, which runs the job with Ray Train and writes the result.
 
 __main__.py      the program: job -> TorchTrainer.fit -> result.json
-claimed_attempt.py  the attempt, which may be claimed only while the driver prepares itself
 ray_cluster.py   the driver's interface to a Ray cluster; launchers/*/ray.py have the classes
 elastic_cluster.py  a Ray cluster whose nodes come and go
 world_size.py    how many workers have room; why there are fewer or more

@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from clustertrain import variables
-from clustertrain.driver.claimed_attempt import ClaimedAttempt
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
@@ -37,6 +35,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.start_environment import driver_environment, start_environment
 from clustertrain.node.ray_settings import NCCL_HANG_DETECTOR, RAY_ENVIRONMENT
 from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.result import write_result
@@ -59,16 +58,16 @@ def _import_all(run: _Run) -> None:
 
 
 def main(where: str) -> int:
-    """Run the attempt that `where` names, as in ClaimedAttempt; returns the exit code of its result."""
-    claimed = ClaimedAttempt(where)
-    to_come = claimed.to_come
+    """Run the attempt that the text of an AttemptRef names; returns the exit code of its result."""
+    attempt = AttemptRef.from_text(where).open()
+    claim = claim_of(attempt)
+    job_yaml = (attempt.run.store.read_or_none(attempt.job_key) or b"").decode()
     env = json.loads(os.environ.pop(variables.ENV))
-    job = parse_job(to_come.job_yaml, JOB_YAML).model_copy(update={"env": env})
-    cluster = ray_cluster_of(to_come.launcher, job)
+    job = parse_job(job_yaml, JOB_YAML).model_copy(update={"env": env})
+    cluster = ray_cluster_of(claim.launcher, job)
     is_elastic = isinstance(cluster, ElasticCluster)
-    sizes = _possible(job, to_come.world_size) if is_elastic else (to_come.world_size,)
-    code = _run(_Run(claimed, job, cluster, sizes))
-    claimed.end()
+    sizes = _possible(job, claim.world_size) if is_elastic else (claim.world_size,)
+    code = _run(_Run(attempt, job_yaml, job, cluster, sizes))
     if cluster.outlives_run:
         import ray
 
@@ -84,32 +83,21 @@ def _possible(job: Job, most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Run:
-    """`world_sizes`: the numbers of workers that a start of the group may have, ascending."""
+    """
+    Attributes:
+        job_yaml: the job as the attempt has recorded it.
+        world_sizes: the numbers of workers that a start of the group may have, ascending.
+    """
 
-    claimed: ClaimedAttempt
+    attempt: Attempt
+    job_yaml: str
     job: Job
     cluster: RayCluster
     world_sizes: tuple[int, ...]
 
     @property
-    def attempt(self) -> Attempt:
-        """The attempt; waits until it is claimed."""
-        return self.claimed.attempt()
-
-    @property
     def ref(self) -> AttemptRef:
         return AttemptRef.of(self.attempt)
-
-    @property
-    def job_yaml(self) -> str:
-        return self.claimed.to_come.job_yaml
-
-    def warn(self, text: str) -> None:
-        """Show a warning as soon as the attempt is claimed, without a wait for that."""
-        threading.Thread(target=self._warn, args=(text,), name="warning", daemon=True).start()
-
-    def _warn(self, text: str) -> None:
-        EventLog(self.attempt.events).write("warning", text=text)
 
     def note(self, text: str) -> None:
         EventLog(self.attempt.events).write("note", text=text)
@@ -121,32 +109,30 @@ class _Run:
         return ending_after(within_s, self._end_without_answer)
 
     def _end_without_answer(self) -> None:
-        attempt = self.attempt
         text = (
             f"{self.cluster.name} does not answer: a call to it did not return within "
             f"{self.cluster.deadline}.\n"
-            f"`{command_on(attempt.uri, 'logs', '--driver')}` shows which one."
+            f"`{command_on(self.attempt.uri, 'logs', '--driver')}` shows which one."
         )
-        write_result(attempt, self.cluster.result_of_late_ray(self.job, attempt, text))
+        write_result(self.attempt, self.cluster.result_of_late_ray(self.job, self.attempt, text))
 
 
 def _run(run: _Run) -> int:
-    try:
+    with ExitStack() as at_end:
         try:
             _prepare(run)
-        finally:
-            run.claimed.begin()
-        _fit(run)
-        result = of_outcome(run.attempt)
-    except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
-        traceback.print_exc()
-        if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
-            return EXIT_RAY_ENDED  # the launcher determines how Ray ended
-        if isinstance(error, RayNotUp):
-            result = run.cluster.result_of_late_ray(run.job, run.attempt, str(error))
-        else:
-            result = of_error(run.attempt, error)
-    return write_result(run.attempt, result).exit_code
+            at_end.enter_context(Heartbeat(run.attempt))  # a thread
+            _fit(run)
+            result = of_outcome(run.attempt)
+        except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
+            traceback.print_exc()
+            if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
+                return EXIT_RAY_ENDED  # the launcher determines how Ray ended
+            if isinstance(error, RayNotUp):
+                result = run.cluster.result_of_late_ray(run.job, run.attempt, str(error))
+            else:
+                result = of_error(run.attempt, error)
+        return write_result(run.attempt, result).exit_code
 
 
 def _prepare(run: _Run) -> None:
@@ -211,13 +197,9 @@ def _connect(run: _Run, imports: Future[None]) -> None:
         check_gpus(run.world_sizes[-1], run.job.resources.gpus_per_worker)
     started = time.monotonic()
     with run.ending_without_answer():
-        run.cluster.start(run.world_sizes[-1], run.warn)
-    started_s = time.monotonic() - started
-    attempt, started = run.attempt, time.monotonic()
-    with run.ending_without_answer():
-        address = run.cluster.connect(attempt, run.world_sizes)
-    seconds = started_s + time.monotonic() - started
-    EventLog(attempt.events).write("ray_started", seconds=seconds, address=address)
+        address = run.cluster.connect(run.attempt, run.world_sizes)
+    seconds = time.monotonic() - started
+    EventLog(run.attempt.events).write("ray_started", seconds=seconds, address=address)
 
 
 def _group_start(run: _Run, policy: Any, workers: Workers) -> Any:

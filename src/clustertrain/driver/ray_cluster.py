@@ -60,29 +60,19 @@ class RayCluster(ABC):
     has_worker_slots: ClassVar[bool] = False
 
     def prepare(self) -> None:  # noqa: B027  most have nothing to prepare
-        """Start what can start before this process imports Ray and has threads; `start` follows."""
-
-    def start(self, world_size: int, warn: Callable[[str], None]) -> None:  # noqa: B027  most have nothing to start
-        """Start Ray, if the driver does; `connect` follows. The attempt may not be claimed yet.
-
-        Args:
-            world_size: the number of workers.
-            warn: gets a line for each start of Ray that failed and is repeated.
-
-        Raises:
-            ClusterError: Ray did not start.
-        """
+        """Start what can start before this process imports Ray and has threads; `connect` follows."""
 
     @abstractmethod
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
-        """Connect this process to Ray, and wait for the nodes. Returns the address.
+        """Connect this process to Ray, which it starts on one machine, and wait for the nodes. Returns the
+        address.
 
         Args:
             world_sizes: the allowed numbers of workers, ascending; one if this is no ElasticCluster.
 
         Raises:
             RayNotUp: Ray did not start on all nodes in time; the launcher determines what follows.
-            ClusterError: Ray does not answer, nodes are missing, or the cluster is too small.
+            ClusterError: Ray does not start or answer, nodes are missing, or the cluster is too small.
             RunStopped: a stop was requested meanwhile.
         """
 

@@ -32,7 +32,7 @@ from clustertrain.node.installed import (
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
-from clustertrain.supervise.check_process import CheckRequest, Start, run_check
+from clustertrain.supervise.check_process import CheckRequest, run_check
 
 DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without the rest of the check
 
@@ -70,7 +70,6 @@ def check_code(
     *,
     elsewhere: bool = False,
     as_text: bool = False,
-    fork: Start | None = None,
 ) -> Checked:
     """Check the code, args and local data of a job, and rehearse a task. Prints what it returns.
 
@@ -80,7 +79,6 @@ def check_code(
         elsewhere: the job will run on other machines, as it must where torch is not installed. What may
             differ there becomes a note.
         as_text: read the code and import none of it, in milliseconds; the local data is not checked either.
-        fork: starts the process that imports the code, as in `run_check`.
 
     Raises:
         ClusterTrainError: what is wrong, with file, line and remedy.
@@ -96,7 +94,7 @@ def check_code(
             notes += [*_check_data(job, elsewhere), *_check_interpreter(job.interpreter, elsewhere)]
             if not job.is_script:
                 size = world_size or job.world_sizes[-1]
-                notes += _import_and_rehearse(job, env, size, elsewhere=elsewhere, fork=fork, echo=echo)
+                notes += _import_and_rehearse(job, env, size, elsewhere=elsewhere, echo=echo)
     for note in notes:
         echo(note if note.startswith("warning: ") else f"note: {note}")
     checked = Checked(time.monotonic() - started_s, notes)
@@ -202,11 +200,10 @@ def _import_and_rehearse(
     world_size: int,
     *,
     elsewhere: bool,
-    fork: Start | None,
     echo: Callable[[str], None],
 ) -> list[str]:
     """Check the code in a process of its own, with these variables; returns notes. Shows what the code
-    prints, unless a run shows it at once.
+    prints.
 
     Raises:
         ClusterTrainError: as `check_code`.
@@ -215,8 +212,8 @@ def _import_and_rehearse(
         return ["the code was not imported: torch is not installed here"]
     request = CheckRequest(dump_job(job), world_size, elsewhere)
     environment = {**os.environ, **hash_seed(job), **env, **without_gpus(job)}
-    report = run_check(request, environment, DEADLINE_S, fork)
-    for line in report.printed if fork is None or report.error else ():
+    report = run_check(request, environment, DEADLINE_S)
+    for line in report.printed:
         echo(f"  | {line}")
     if not report.ended:
         ended = f"the check of the code was ended after {DEADLINE_S:g} s, in the {report.phase}"

@@ -20,7 +20,7 @@ from clustertrain.observe.terminal_text import Printed
 from clustertrain.record_file import RecordFile
 from clustertrain.storage import open_store
 from clustertrain.storage.location import Location
-from clustertrain.supervise.private_folder import LOG, private_folder, remove
+from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.process import Guarded
 
 _POLL_S = 0.1
@@ -66,32 +66,12 @@ class CheckFolder:
         self.path, store = path, open_store(Location(str(path)))
         self.request = RecordFile(store, "request", CheckRequest)
         self.report = RecordFile(store, "report", CheckReport)
-        self.log, self.scratch = path / LOG, path / "scratch"
+        self.log, self.scratch = path / "log", path / "scratch"
 
 
-Start = Callable[["CheckFolder", Mapping[str, str], Callable[[], bool]], Guarded | None]
-"""Starts a check with these variables. None if it cannot, or not before the third argument is true."""
-
-
-def command_of_check(folder: Path) -> list[str]:
-    """The command that runs the check of this folder."""
-    return [sys.executable, "-P", "-m", "clustertrain.worker.check", str(folder)]
-
-
-def start_process(folder: CheckFolder, environment: Mapping[str, str], _: Callable[[], bool]) -> Guarded:
-    """Start the check as a new process."""
-    return Guarded(command_of_check(folder.path), folder.log, folder.scratch, environment)
-
-
-def run_check(
-    request: CheckRequest, environment: Mapping[str, str], deadline_s: float, fork: Start | None = None
-) -> CheckReport:
+def run_check(request: CheckRequest, environment: Mapping[str, str], deadline_s: float) -> CheckReport:
     """Run the check. The report of a check that reached the deadline has `ended` False and no error; that of
     a check that died has its signal and its last lines as the error.
-
-    Args:
-        fork: starts it as a fork of a process that has imported torch. A new process takes over from a fork
-            that cannot be made, or ends with that process.
 
     Raises:
         RunStopped: this process received SIGINT, SIGTERM or SIGHUP.
@@ -105,35 +85,29 @@ def run_check(
 
         try:
             folder.request.write(request)
-            report = _report_of(fork, folder, environment, is_over) if fork is not None else None
-            if report is None and not is_over():
-                report = _report_of(start_process, folder, environment, is_over)
+            report = _report_of(folder, environment, is_over)
             if signals:
                 raise RunStopped("Stopped during the check of the code.", checkpointed=False)
-            return report or CheckReport("start")
+            return report
         finally:
             remove(folder.path)
 
 
 def _report_of(
-    start: Start, folder: CheckFolder, environment: Mapping[str, str], is_over: Callable[[], bool]
-) -> CheckReport | None:
-    """The report of a check that `start` starts. None if a fork did not start, or ended with its parent."""
-    process = start(folder, environment, is_over)
-    if process is None:
-        return None
+    folder: CheckFolder, environment: Mapping[str, str], is_over: Callable[[], bool]
+) -> CheckReport:
+    command = [sys.executable, "-P", "-m", "clustertrain.worker.check", str(folder.path)]
+    process = Guarded(command, folder.log, folder.scratch, environment)
     try:
         while process.code() is None and not is_over():
             select.select([process.fd], [], [], _POLL_S)
         has_ended = process.code() is not None
     finally:
-        code = process.end()
+        process.end()
     report = folder.report.read() or CheckReport("start")
     if report.ended or not has_ended:
         printed = Printed()
         return replace(report, printed=[*printed.feed(folder.log.read_bytes()), *printed.open])
-    if code < 0 and start is not start_process:
-        return None
     how = f"The check of the code {process.how_it_ended()}, in the {report.phase}. Its last lines:"
     text = f"{how}\n{process.last_lines() or '  | (it printed nothing)'}"
     return CheckReport(report.phase, True, text, EXIT_FAILED, of_this_machine=True)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import EXIT_RAY_ENDED
-from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
 from clustertrain.job.start_environment import python_environment, start_environment, without_gpus
 from clustertrain.node.limits import read_limits
@@ -38,16 +37,11 @@ def start_driver(
     ended."""
     job = job_of(attempt)
     if job is not None:
-        environment = environment_of_start(job, environment)
+        job = job.model_copy(update={"env": with_values(job.env, environment)})
+        of_job = {**python_environment(job), **start_environment(job), **without_gpus(job)}
+        environment = {**environment, **of_job, variables.ENV: json.dumps(job.env)}
     command = [sys.executable, "-P", "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
     return Guarded(command, attempt.driver_log, folder, environment, shielded=shielded)
-
-
-def environment_of_start(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a driver of this job: `environment`, and what the job sets for a start."""
-    job = job.model_copy(update={"env": with_values(job.env, environment)})
-    of_job = {**python_environment(job), **start_environment(job), **without_gpus(job)}
-    return {**environment, **of_job, variables.ENV: json.dumps(job.env)}
 
 
 _RAY_EXIT = 1

@@ -18,11 +18,10 @@ import ctypes
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from clustertrain.supervise.private_folder import remove
@@ -99,44 +98,25 @@ def main(arguments: Sequence[str]) -> int:
     Returns the exit code of the command; 128 + number when a signal ended it.
     """
     temp_dir, log, command = Path(arguments[0]), Path(arguments[1]), list(arguments[2:])
-    return guard(temp_dir, log, partial(os.execvp, command[0], command))
-
-
-def guard(temp_dir: Path, log: Path, run: Callable[[], None]) -> int:
-    """Call `run` in a process below this one, as `main`. The standard input of this process is the pipe from
-    the launcher; to the standard output it writes the exit code."""
     for number in _OF_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by some daemons: how a child ended is lost then
     become_subreaper()
     first, launcher = os.pidfd_open(os.getpid()), 0
     if second := os.fork():
-        code = _guard(second, temp_dir, [launcher])
-        with contextlib.suppress(OSError):  # the launcher has ended
-            os.write(1, str(code).encode())  # it may not be the parent of this process
-        return code
+        return _guard(second, temp_dir, [launcher])
     become_subreaper()
-    return _guard(_start(log, run), temp_dir, [launcher, first])
-
-
-def _start(log: Path, run: Callable[[], None]) -> int:
-    """Call `run` in a session of its own, with its output in the file; returns the pid."""
-    if pid := os.fork():
-        return pid
-    code = 1
-    try:
-        os.setsid()
-        with log.open("ab") as printed, Path(os.devnull).open("rb") as nothing:
-            for target, file in enumerate((nothing, printed, printed)):
-                os.dup2(file.fileno(), target)
-        _end_with_guardian()
-        run()
-        code = 0
-    except BaseException:  # noqa: BLE001  of this process nothing but `run` may go on
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # threads of `run` end here
+    with log.open("ab") as file:
+        driver = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            preexec_fn=_end_with_guardian,  # noqa: PLW1509  this process has one thread
+        )
+    driver.returncode = _guard(driver.pid, temp_dir, [launcher, first])  # it has reaped the driver
+    return driver.returncode
 
 
 def _end_with_guardian() -> None:

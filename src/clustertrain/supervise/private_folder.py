@@ -19,8 +19,8 @@ from clustertrain.errors import ClusterError
 from clustertrain.node.processes import Process, this_process
 from clustertrain.supervise.orphans import end_processes_of
 
-LOG, FORK_SERVER = "log", "fork"
-"""In a private folder: what its processes print, and the socket of the fork server."""
+FORK_SERVER = "fork"
+"""In a private folder: the socket of the fork server."""
 
 _PREFIX, _OWNER = "ct-", "owner"
 _SHARED_MEMORY = Path("/dev/shm")

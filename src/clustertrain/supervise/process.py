@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from clustertrain.node.signals import block_requests
@@ -35,7 +33,7 @@ class Guarded:
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
-        self._open(log)
+        self.log = log
         reads, self._holds = os.pipe()  # the guardian ends when the other end of its input is closed
         self._alive, writes = os.pipe()  # it is at its end when no guardian is left
         self._process = subprocess.Popen(
@@ -49,51 +47,31 @@ class Guarded:
         os.close(writes)
         self.fd = os.pidfd_open(self._process.pid)
 
-    def _open(self, log: Path) -> None:
-        # Its guardian may remove the log. Who has it open for writing counts as a process of the run.
-        self.log, self._printed, self._is_continued = log, log.open("rb"), False
-
     @property
     def pid(self) -> int:
         """The process that is the guardian."""
         return self._process.pid
-
-    def continue_log(self, log: Path) -> None:
-        """Its log is this one now: the command itself copies there what it has printed. If it ends before
-        that, `end` does."""
-        self.log, self._is_continued = log, True
 
     def code(self) -> int | None:
         """The command's exit code, 128 + number after a signal, negative if its guardian was killed; None
         while it runs."""
         return self._process.poll()
 
-    def _wait(self) -> int:
-        return self._process.wait()
-
     def end(self) -> int:
         """Kill what still runs and wait for its end; returns the code. If the guardian was killed, the second
         one does it."""
         if self.fd >= 0:
             os.close(self._holds)
-        code = self._wait()
+        code = self._process.wait()
         if self.fd >= 0:
             select.select([self._alive], [], [], _CLEANED_WITHIN_S)
             os.close(self._alive)
             os.close(self.fd)
             self.fd = -1
-            self._close_log()
         return code
 
-    def _close_log(self) -> None:
-        with self._printed as printed, suppress(OSError):  # of a full disk, for example
-            if self._is_continued and not self.log.exists():
-                self.log.parent.mkdir(parents=True, exist_ok=True)
-                printed.seek(0)
-                self.log.write_bytes(printed.read())
-
     def how_it_ended(self) -> str:
-        code = self._wait()
+        code = self._process.wait()
         if code < 0:
             return f"ended with its guardian, which was killed by signal {-code}"
         return f"was killed by signal {code - 128}" if code > 128 else f"ended with code {code}"
@@ -104,28 +82,7 @@ class Guarded:
 
     def output(self) -> list[str]:
         """The lines of its log."""
-        if not self._printed.closed and not self.log.exists():
-            self._printed.seek(0)
-            return self._printed.read().decode(errors="replace").splitlines()
         try:
             return self.log.read_text(errors="replace").splitlines()
         except FileNotFoundError:
             return []
-
-
-class Adopted(Guarded):
-    """A command under a guardian that another process of this user started, and handed over."""
-
-    def __init__(self, log: Path, descriptors: Sequence[int]) -> None:
-        self._open(log)
-        self.fd, self._holds, self._alive = descriptors
-        self._code: int | None = None
-
-    def code(self) -> int | None:
-        return self._wait() if self._code is not None or select.select([self.fd], [], [], 0)[0] else None
-
-    def _wait(self) -> int:
-        if self._code is None:
-            select.select([self.fd], [], [])
-            self._code = int(os.read(self._alive, 4) or -signal.SIGKILL)  # a killed guardian wrote nothing
-        return self._code

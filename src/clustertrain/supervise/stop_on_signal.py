@@ -16,7 +16,6 @@ from clustertrain.run.records import Result
 from clustertrain.run.result import ended
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.supervise.driver_process import start_driver
-from clustertrain.supervise.early_driver import EarlyDriver
 from clustertrain.supervise.orphans import end_processes_of
 from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.process import Guarded
@@ -33,7 +32,6 @@ def run_driver(
     shielded: bool = False,
     once: bool = False,
     owns_process: bool = True,
-    early: EarlyDriver | None = None,
     before: Sequence[int] = (),
 ) -> Result:
     """Run the attempt's driver to its end.
@@ -46,22 +44,17 @@ def run_driver(
         shielded: as for Guarded.
         once: only the first signal counts: a scheduler may send several, and kills the job itself.
         owns_process: as for `supervise`.
-        early: the driver, if its first start was before the claim of the attempt.
         before: the signals that this process has received before.
     """
     with handled_signals(meanings) as signals, ExitStack() as at_end:
         signals[:0] = before
-        first = [early] if early is not None else []
 
         def start() -> Guarded:
             at_end.close()  # of the start before
-            started = first.pop() if first else None
-            folder = private_folder() if started is None else started.folder
+            folder = private_folder()
             at_end.callback(remove, folder)  # for the case that both guardians are killed
-            if not owns_process or started is not None:  # it may be a child of another process
+            if not owns_process:
                 at_end.callback(end_processes_of, folder)
-            if started is not None:
-                return started.run(attempt)
             return start_driver(attempt, folder, environment_in(folder), shielded=shielded)
 
         policy = _StopOnSignal(attempt, signals, meanings, screen, once=once)

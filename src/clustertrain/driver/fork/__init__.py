@@ -1,6 +1,5 @@
 """The fork server of a node.
 
-starter.py       starts it
-server.py        makes Ray's worker processes: forks of a process that has imported everything
-forked_check.py  makes the process of the check in the same way
+starter.py  starts it
+server.py   makes Ray's worker processes: forks of a process that has imported everything
 """

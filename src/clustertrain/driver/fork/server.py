@@ -5,7 +5,6 @@
     its successor         has also imported what a rank had imported at its first step: the user's code
     a worker              a fork of the newest of these
     a script's keeper     a fork of this process: see worker/scripts/forked_script.py
-    the check             a fork of this process, which has nothing of the user's
 
 All of them have one thread when they fork, and none has used a GPU.
 """
@@ -32,8 +31,6 @@ from runpy import run_path
 from typing import Any
 
 from clustertrain.driver import ray_internals
-from clustertrain.supervise.check_process import CheckFolder, command_of_check
-from clustertrain.supervise.guardian import guard
 from clustertrain.waiting import wait_until
 from clustertrain.worker.fork.ends import note_ends
 from clustertrain.worker.scripts.forked_script import READ_ONCE, keep
@@ -63,7 +60,6 @@ class Request:
         modules: to import for the next workers.
         place: of a rank without Ray, the fields of a Place.
         script: what its keeper starts, the fields of a ScriptStart.
-        check: the folder of a check to start.
     """
 
     environment: dict[str, str]
@@ -73,7 +69,6 @@ class Request:
     path: list[str] = field(default_factory=list)
     place: dict[str, Any] = field(default_factory=dict)
     script: dict[str, Any] = field(default_factory=dict)
-    check: str = ""
 
     @property
     def job(self) -> tuple[str, ...]:
@@ -113,14 +108,6 @@ def _hand_on(connection: socket.socket, servers: dict[tuple[str, ...], socket.so
             if os.fork() == 0:
                 raise _Forked(partial(keep, request.script, [os.dup(file) for file in files]))
             connection.send(_ACCEPTED)
-            return
-        if request.check:
-            if (pid := os.fork()) == 0:
-                _take_streams(files)
-                raise _Forked(partial(_become_check, request))
-            guardian = os.pidfd_open(pid)
-            files.append(guardian)
-            socket.send_fds(connection, [_ACCEPTED], [guardian])
             return
         if request.job not in servers or select.select([servers[request.job]], [], [], 0)[0]:  # was killed
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -326,43 +313,22 @@ class RandomStates:
             torch.default_generator.seed()
 
 
-def _take_streams(files: list[int]) -> None:
-    """Make them the standard streams of this process."""
-    for target, file in enumerate(files):
-        os.dup2(file, target)
-
-
-def _take_start(request: Request) -> dict[str, str]:
-    """Take what a new process would have from its start. Returns the variables that this one has read."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.chdir(request.folder)
-    read_once = _read_once()
-    os.environ.clear()
-    os.environ.update({**read_once, **request.environment})
-    return read_once
-
-
 def _read_once() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if _READ_ONCE.fullmatch(name)}
-
-
-def _become_check(request: Request) -> None:
-    """Become the guardian of a check. Its process is a fork of this one, or a new one if it needs other
-    variables from its start."""
-    command, folder = command_of_check(Path(request.check)), CheckFolder(Path(request.check))
-    run: Callable[[], None] = partial(os.execv, command[0], command)
-    if _take_start(request) == _read_once():
-        run = partial(import_module("clustertrain.worker.check").main, request.check)
-    os._exit(guard(folder.scratch, folder.log, run))
 
 
 def _become_worker(request: Request, files: list[int], before: RandomStates, after: RandomStates) -> None:
     """Become a rank without Ray, or do what Ray's setup_worker.py does in a new process; it ends with the
     worker."""
     streams, others = files[:3], files[3:]
-    _take_streams(streams)
+    for target, file in enumerate(streams):
+        os.dup2(file, target)
     _close(streams)
-    read_once = _take_start(request)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.chdir(request.folder)
+    read_once = _read_once()  # as at the start of this process
+    os.environ.clear()
+    os.environ.update({**read_once, **request.environment})
     if request.place:
         after.renew_since(before)
         import_module("clustertrain.worker.forked_rank").main(request.place, *others)  # it does not return

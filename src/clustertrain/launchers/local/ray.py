@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from clustertrain.job.sections import Resources
 from clustertrain.launchers.one_host import NO_RAY, ray_address
 from clustertrain.node.network import LOOPBACK
 from clustertrain.run.folder import Attempt
+from clustertrain.run.streams.event_log import EventLog
 
 
 def ray_cluster(job: Job) -> RayCluster:
@@ -49,20 +50,21 @@ class LocalRay(RayCluster):
 
         fork_server_of_this_process(Path(self.folder), self.resources.cpus_per_worker)
 
-    def start(self, world_size: int, warn: Callable[[str], None]) -> None:
+    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         import ray
 
         from clustertrain.driver import ray_watch
         from clustertrain.driver.ray_internals import RayParams, keep_loopback
         from clustertrain.driver.ray_node import start_ray
 
-        parameters = node_parameters(self.resources, world_size, LOOPBACK, Path(self.folder))
+        def warn(text: str) -> None:
+            EventLog(attempt.events).write("warning", text=text)
+
+        parameters = node_parameters(self.resources, world_sizes[-1], LOOPBACK, Path(self.folder))
         keep_loopback()
         node = start_ray(RayParams(**parameters), self.deadline, warn, head=True, shutdown_at_exit=False)
         ray_watch.end_with(node)
         ray.init(address=node.address, log_to_driver=False, _node_ip_address=LOOPBACK)
-
-    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         return "local"
 
     def is_gone(self) -> bool:

@@ -8,7 +8,6 @@ import signal
 from contextlib import ExitStack
 from functools import partial
 
-from clustertrain.driver.fork.forked_check import start_check
 from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
@@ -24,7 +23,6 @@ from clustertrain.run.records import Result
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.run.working_folder import FilesOfRun
-from clustertrain.supervise.early_driver import EarlyDriver
 from clustertrain.supervise.stop_on_signal import run_driver
 
 _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
@@ -57,21 +55,12 @@ def run_local(
         )
     for note in allocation_notes(options.command):
         screen.echo(f"note: {note}")
-    environment = partial(driver_environment, job, no_ray=options.no_ray)
-    early: list[EarlyDriver] = []
     signals: list[list[int]] = []
-    with ExitStack() as at_end:
-        held = at_end.enter_context(ExitStack())
+    with ExitStack() as held:
 
         def check(world_size: int) -> None:
-            """Check the code while the driver prepares itself and starts Ray."""
-            driver = EarlyDriver.start(job, "local", world_size, environment)
-            early.append(driver)
-            at_end.callback(driver.discard)
             if not options.no_check:
-                elsewhere, command = bool(ray_address()), options.command
-                fork = None if elsewhere else partial(start_check, driver)
-                check_code(job, screen.echo, command, world_size, elsewhere=elsewhere, fork=fork)
+                check_code(job, screen.echo, options.command, world_size, elsewhere=bool(ray_address()))
             # From before the claim on: an attempt that a signal ends has a result.
             signals.append(held.enter_context(handled_signals(_STATES_OF_SIGNALS)))
 
@@ -99,12 +88,11 @@ def run_local(
                 )
                 result = run_driver(
                     begun,
-                    environment,
+                    partial(driver_environment, job, no_ray=options.no_ray),
                     _STATES_OF_SIGNALS,
                     screen,
                     command=by_folder(options.command, known),
                     owns_process=owns_process,
-                    early=early[0],
                     before=signals[0],
                 )
                 files.record(run, screen.echo)
