@@ -1,7 +1,7 @@
 # Everything is installed into .venv; nothing else on the machine is changed.
 #   make train                        install and train the example
 #   make train ARGS=--fresh           the same with an option of `clustertrain run`
-#   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: docs/own-environment.md
+#   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: docs/guides/own-environment.md
 .PHONY: help train unit test test-faults test-gpu check fmt docs docs-serve docs-test bench bench-quick bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
 
@@ -75,7 +75,7 @@ bench-k8s: $(VENV)/.installed kube-tools  ## measure the start of a RayJob again
 submit-slurm: $(VENV)/.installed  ## install, then submit a job to a SLURM cluster: JOB=slurm/digits.yaml
 	$(BIN)/clustertrain submit --to slurm $(JOB)
 
-image:  ## build the container image: TARGET=cpu or gpu, IMAGE, ENGINE, BASE, TORCH_INDEX, CA_BUNDLE (docs/docker.md)
+image:  ## build the container image: TARGET=cpu or gpu, IMAGE, ENGINE, BASE, TORCH_INDEX, CA_BUNDLE (docs/guides/images.md)
 	ENGINE="$(ENGINE)" IMAGE="$(IMAGE)" TARGET="$(TARGET)" BASE="$(BASE)" TORCH_INDEX="$(TORCH_INDEX)" \
 	  CA_BUNDLE="$(CA_BUNDLE)" docker/build.sh
 

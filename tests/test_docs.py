@@ -22,9 +22,8 @@ from clustertrain.run.states import STATES
 from commands import ran
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    path for top in ("", "docs/*/", "examples/*/", "[!.]*/") for path in ROOT.glob(f"{top}[!.]*.md")
-)
+FOLDERS = ("", "docs/*/", "examples/*/", "[!.]*/")
+PAGES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}[!.]*.md"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -65,8 +64,8 @@ def test_the_site_has_every_page_and_no_dead_link(tmp_path):
         check=True,
     )
     assert "examples/digits/index.html" in (tmp_path / "index.html").read_text()
-    assert "submit" in (tmp_path / "api.html").read_text()
-    assert "--grid" in (tmp_path / "commands.html").read_text()
+    assert "submit" in (tmp_path / "reference" / "python.html").read_text()
+    assert "--grid" in (tmp_path / "reference" / "commands.html").read_text()
     assert (tmp_path / "search" / "search_index.js").read_text().startswith("var __index = {")
     (tmp_path / "404.html").unlink()  # only a server shows it
     for page in tmp_path.rglob("*.html"):
@@ -118,7 +117,9 @@ def test_the_index_of_messages_has_those_of_the_tables():
     assert shown == index_of_messages(page), "put what index_of_messages() returns between the marks"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/data.md", "docs/migrate.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/guides/quickstart.md", "docs/guides/data.md", "docs/guides/port.md"]
+)
 def test_the_job_files_shown_are_jobs(page, tmp_path):
     blocks = re.findall(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
@@ -137,7 +138,7 @@ def settings_in(table_rows: str) -> list[str]:
 
 
 def test_the_settings_in_the_tables_for_other_launchers_are_valid(tmp_path):
-    text = (ROOT / "docs" / "migrate.md").read_text()
+    text = (ROOT / "docs" / "guides" / "port.md").read_text()
     found = settings_in("".join(re.findall(r"^\|.*\n", text, re.MULTILINE)))
     assert len(found) > 40
     for setting in found:
@@ -159,7 +160,7 @@ def test_the_settings_in_the_tables_for_other_launchers_are_valid(tmp_path):
 
 
 def test_the_grid_of_the_page_on_sweeps_has_the_runs_of_its_table(monkeypatch):
-    text = (ROOT / "docs/sweeps.md").read_text()
+    text = (ROOT / "docs/guides/sweeps.md").read_text()
     monkeypatch.chdir(ROOT)
     line = re.search(r"^    clustertrain run (.*)", text, re.MULTILINE)[1]
     job_file, _, override, _, grid = line.split()
@@ -169,7 +170,7 @@ def test_the_grid_of_the_page_on_sweeps_has_the_runs_of_its_table(monkeypatch):
 
 def test_the_loop_for_a_sweep_of_hydra_starts_valid_jobs(tmp_path, monkeypatch):
     """Each command of the loop is tried with `check` in place of `run`."""
-    text = (ROOT / "docs/migrate.md").read_text()
+    text = (ROOT / "docs/guides/port.md").read_text()
     monkeypatch.chdir(tmp_path)
     job = re.search(r"^```yaml\n(name: hydra\n.*?)^```", text, re.MULTILINE | re.DOTALL)[1]
     Path("job.yaml").write_text(job)

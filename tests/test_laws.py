@@ -199,7 +199,7 @@ def test_the_table_has_every_variable_of_the_environment():
     texts = [path.read_text() for path in SRC.rglob("*.sh")]
     texts += [path.read_text() for folder in ("docker", "k8s", "slurm") for path in text_files(ROOT / folder)]
     named = {name for text in texts for name in re.findall(r"\bCLUSTERTRAIN_[A-Z_]*[A-Z]\b", text)}
-    page = (ROOT / "docs" / "environment.md").read_text()
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
     shown = re.search(r"<!-- variables: .*?-->\n(.*)<!-- end of variables -->", page, re.DOTALL)[1]
     rows = re.findall(r"^\| `(CLUSTERTRAIN_\w+?)(?:<NAME>)?`((?: \| [^|]+){3}) \|$", shown, re.MULTILINE)
     assert len(rows) == len(shown.splitlines()) - 2  # the header
@@ -229,7 +229,7 @@ def test_every_kind_of_event_is_in_the_list():
         if isinstance(node, ast.Call) and writes.search(ast.unparse(node.func))
     ]
     written = {arg.value for call in calls for arg in call.args if isinstance(arg, ast.Constant)}
-    page = (ROOT / "docs" / "json.md").read_text("utf-8").partition("### `logs --json`")[2]
+    page = (ROOT / "docs" / "reference" / "json.md").read_text("utf-8").partition("### `logs --json`")[2]
     rows = re.findall(r"^\| `(\w+)` \| .* \| (`.*) \|$", page, re.MULTILINE)
     listed = {kind: set(re.findall(r"`(\w+)`", fields)) for kind, fields in rows}
     assert {*written, "stage", "train", "eval"} == set(listed), "the loop and staging name these three"

@@ -129,7 +129,7 @@ FIGURES = (
         "s",
         "Seconds from a SIGKILL of rank 1 at a random moment of a step to the end of the first step that "
         "had not been made before. Both save every 100 steps; stock Ray has a FailureConfig. clustertrain "
-        "continues from [the memory of the node](checkpoints.md#checkpoints-in-memory).",
+        "continues from [the memory of the node](guides/checkpoints.md#checkpoints-in-memory).",
         (Goal(KIT, 1.0),),
         picture=True,
     ),

@@ -1,4 +1,4 @@
-"""The demonstrations of docs/correctness.md: what training on several ranks changes in the numbers.
+"""The demonstrations of docs/concepts/several-ranks.md: what several ranks change in the numbers.
 
 clustertrain run job.yaml
 torchrun --nproc-per-node 2 correctness.py

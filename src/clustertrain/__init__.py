@@ -5,7 +5,7 @@ The public names:
     Task         a training described by its parts (model, data, loss, metrics); see training/task.py
     session      the interface for a script, or a function with its own loop; see session.py
     load_job     reads and validates a job file; see job/file.py
-    submit       submits a job to a scheduler; see api.py and docs/python.md
+    submit       submits a job to a scheduler; see api.py and docs/guides/sweeps-and-python.md
     run          trains on this machine
     open         the run of a job file, a folder or a name
     runs         the table of runs

@@ -1,8 +1,8 @@
 """The names of clustertrain's environment variables.
 
-docs/environment.md says what each holds, who sets it and who reads it. Code uses the constants in this
-module; the shell templates and the Dockerfile contain the names themselves. A test compares both with that
-page.
+docs/reference/environment.md says what each holds, who sets it and who reads it. Code uses the
+constants in this module; the shell templates and the Dockerfile contain the names themselves. A test
+compares both with that page.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ def _files() -> Iterator[Path]:
 
 
 def project_image_of_the_docs() -> str:
-    """The Dockerfile of a project in docs/docker.md."""
-    return re.search(r"```dockerfile\n(.*?)```", (ROOT / "docs/docker.md").read_text(), re.DOTALL)[1]
+    """The Dockerfile of a project in docs/guides/images.md."""
+    return re.search(r"```dockerfile\n(.*?)```", (ROOT / "docs/guides/images.md").read_text(), re.DOTALL)[1]
 
 
 def make_image(*settings: str, check: bool = True) -> Done:

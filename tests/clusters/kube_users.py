@@ -37,7 +37,7 @@ class UsersCluster(Kubernetes):
             pytest.skip(f"{USERS_CLUSTER}: there is no KubeRay operator")
 
     def load(self, image: str, name: str = "") -> None:
-        """Whoever names a cluster has brought the image there: docs/kubernetes.md."""
+        """Whoever names a cluster has brought the image there: docs/guides/kubernetes.md."""
 
     def heal(self) -> None:
         """Nothing was broken."""

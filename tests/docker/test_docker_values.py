@@ -19,7 +19,7 @@ DOCKERFILE, COMPOSE_FILE, SCRIPT, MAKEFILE, DOCS = (
         "docker/compose.yaml",
         "docker/compose.sh",
         "Makefile",
-        "docs/docker.md",
+        "docs/guides/images.md",
     )
 )
 SERVICES = yaml.safe_load(COMPOSE_FILE)["services"]

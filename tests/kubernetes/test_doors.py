@@ -1,4 +1,4 @@
-"""What other pods get out of a run: what docs/security.md lists, and no more.
+"""What other pods get out of a run: what docs/concepts/security.md lists, and no more.
 
 The policy is enforced by the tests' own cluster (kube_policy.py) from before the run is submitted to its
 end. To see what the token alone keeps shut, one more policy lets a stranger in.
@@ -186,8 +186,8 @@ def test_a_run_trains_behind_its_doors_and_others_get_what_the_docs_list(kube, r
 
 
 def documented(header: str) -> set[tuple[str, ...]]:
-    """The rows of a table of docs/security.md, "On Kubernetes"."""
-    section = (ROOT / "docs" / "security.md").read_text().partition("\n## On Kubernetes\n")[2]
+    """The rows of a table of docs/concepts/security.md, "On Kubernetes"."""
+    section = (ROOT / "docs" / "concepts" / "security.md").read_text().partition("\n## On Kubernetes\n")[2]
     table = section.partition(f"\n| {header} |\n")[2].partition("\n\n")[0]
     return {tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()[1:]}
 

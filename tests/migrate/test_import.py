@@ -17,7 +17,7 @@ from clustertrain.job.yaml_reader import JobLoader
 from clustertrain.migrate.job_text import job_text
 from clustertrain.migrate.sbatch import found_in_command, found_in_script
 
-PAGE = Path(__file__).parents[2] / "docs" / "migrate.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "port.md"
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What others on the nodes and on the network get out of a run: what docs/security.md lists, no more."""
+"""What others on the nodes and the network get of a run: what docs/concepts/security.md lists, no more."""
 
 import json
 import os
@@ -139,7 +139,7 @@ def _assert_refused(listener: Listener, answers: dict) -> None:
         assert set(answers["http"][token].values()) <= {refused}, (who, answers["http"])
         for service, codes in answers["grpc"][token].items():
             if service.startswith("grpc."):
-                continue  # which docs/security.md lists
+                continue  # which docs/concepts/security.md lists
             assert set(codes.values()) == {"UNAUTHENTICATED"}, (who, token, service, codes)
 
 
@@ -191,7 +191,7 @@ def test_code_runs_with_the_token_and_not_without(running, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.faults
 def test_a_request_that_ends_ray_without_a_token_costs_a_restart(running):
-    """A fault of Ray's that docs/security.md lists. When it is fixed, this test fails."""
+    """A fault of Ray's that docs/concepts/security.md lists. When it is fixed, this test fails."""
     head = running.attempt.rendezvous.read()
     refusal = on_node(
         running.cluster,
@@ -199,7 +199,7 @@ def test_a_request_that_ends_ray_without_a_token_costs_a_restart(running):
         [sys.executable, "-c", MALFORMED, f"{head.head_address}:{head.port}"],
         check=False,
     )
-    assert "UNAVAILABLE" in refusal.stderr, "Ray withstands it: take it out of docs/security.md"
+    assert "UNAVAILABLE" in refusal.stderr, "Ray withstands it: take it out of docs/concepts/security.md"
     running.wait_for_attempt(2)
     first, _ = running.run_dir.attempts()
     ended = first.result.read()

@@ -1,4 +1,4 @@
-"""docs/correctness.md and the script that prints its blocks, examples/correctness/correctness.py."""
+"""docs/concepts/several-ranks.md and the script of its blocks, examples/correctness/correctness.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clustertrain import Task
 from training.tasks import evaluation_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "correctness.md").read_text()
+PAGE = (ROOT / "docs" / "concepts" / "several-ranks.md").read_text()
 BLOCK = re.compile(r"^<!-- output: (\w+) -->\n```text\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

@@ -1,4 +1,4 @@
-"""The task of docs/data.md, with images made here."""
+"""The task of docs/guides/data.md, with images made here."""
 
 import importlib
 from pathlib import Path
@@ -15,7 +15,7 @@ from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.code.user_code import make_task
 from clustertrain.worker.train import settings_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "data.md"
 
 
 @pytest.fixture

@@ -188,10 +188,10 @@ def test_accuracy_counts_samples_and_pixels():
 
 
 def example(rank_info, own):
-    """The task of docs/metrics.md, with its function as the metric or with its object."""
+    """The task of docs/guides/metrics.md, with its function as the metric or with its object."""
     from pathlib import Path
 
-    page = Path(__file__).parents[2].joinpath("docs", "metrics.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs", "guides", "metrics.md").read_text()
     names: dict[str, Any] = {}
     for block in page.split("```python\n")[1:]:
         exec(block.partition("```")[0], names)

@@ -86,7 +86,7 @@ def test_an_evaluation_counts_each_sample_of_a_stream_once(ranks):
 
 
 class Tars(torch.utils.data.IterableDataset):
-    """As in docs/data.md."""
+    """As in docs/guides/data.md."""
 
     def __init__(self, shards):
         self.shards = shards

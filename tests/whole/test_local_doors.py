@@ -1,4 +1,4 @@
-"""What other users and the network get out of a run on one machine: nothing, as docs/security.md says."""
+"""Other users and the network get nothing out of a run on one machine: docs/concepts/security.md."""
 
 import json
 import os

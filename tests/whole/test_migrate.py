@@ -1,6 +1,6 @@
 """Scripts of Lightning, Accelerate, Hydra, Transformers, mp.spawn and torch.distributed.launch, unchanged.
 
-docs/migrate.md shows these job files.
+docs/guides/port.md shows these job files.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The blocks of docs/python.md, one after another in one program; this machine takes the place of SLURM."""
+"""The blocks of docs/guides/sweeps-and-python.md in one program; this machine takes the place of SLURM."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ from clustertrain.launchers.local.run import run_local
 from clustertrain.observe.screen import Screen
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "python.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "sweeps-and-python.md").read_text()
 GRID = "[0.001, 0.003, 0.01], [16, 32, 64]"
 
 

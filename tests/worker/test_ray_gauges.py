@@ -43,7 +43,7 @@ def test_a_line_of_the_log_sets_them(run, monkeypatch):
 
 
 def test_names_are_documented_and_the_dashboard_uses_no_others():
-    page = (ROOT / "docs/ledger.md").read_text()
+    page = (ROOT / "docs/guides/monitoring.md").read_text()
     names = {f"ray_clustertrain_{name}" for name in ray_gauges.GAUGES}
     assert set(re.findall(r"^\| `(ray_clustertrain_\w+)` \|", page, re.MULTILINE)) == names
     rows = re.findall(r"^\| `(\w+)` \|.*\| (yes|no) \|$", page, re.MULTILINE)

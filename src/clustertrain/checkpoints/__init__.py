@@ -1,4 +1,4 @@
-"""Checkpoints of a run: one folder of files each, written atomically. docs/checkpoints.md has the format.
+"""Checkpoints of a run: a folder each, written atomically. docs/guides/checkpoints.md has the format.
 
 manifest.py   names, MANIFEST.json, and the folder of all checkpoints of a run
 read.py       verifies checkpoints, selects the newest valid one, fetches it

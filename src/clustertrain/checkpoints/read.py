@@ -1,4 +1,4 @@
-"""Reads and verifies checkpoints. docs/checkpoints.md describes the format.
+"""Reads and verifies checkpoints. docs/guides/checkpoints.md describes the format.
 
 A checkpoint is a folder `<step>-<attempt>.<restart>` whose MANIFEST.json was written last. It is valid if and
 only if the manifest verifies. This module needs neither Ray nor torch.

@@ -106,18 +106,19 @@ class CommonJob(Section):
     """Restarts, time limits and the grace period."""
 
     drill: Drill = Drill()
-    """For `clustertrain drill`, which proves that this training resumes: see [drill](drill.md)."""
+    """For `clustertrain drill`, which proves that this training resumes: see [drill](guides/drill.md)."""
 
     env: Environment = Field(default_factory=dict)
-    """Environment variables of the workers, from the start of their processes (docs/environment.md has the
-    exceptions). They are recorded as they are written: write a secret as `${MY_KEY}`, which is replaced where
-    the run starts. `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker: see "Environment variables"
+    """Environment variables of the workers, from the start of their processes. The exceptions are in
+    docs/reference/environment.md. They are recorded as they are written: write a secret as `${MY_KEY}`,
+    which is replaced where the run starts. `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker: see
+    "Environment variables"
     above."""
 
     code: CodeFolders = (".",)
     """Folder of your code, relative to the job file, or a list of folders: `[., ../lib]`. All are on the
     import path, in this order. The first one is the working directory, of a submitted run a copy of it in the
-    run's folder ([relative paths](storage.md#relative-paths)), and a `script` is below it."""
+    run's folder ([relative paths](guides/storage.md#relative-paths)), and a `script` is below it."""
 
     interpreter: Path | None = None
     """The Python that starts a `script` or `module`, if its packages are in another environment than

@@ -119,13 +119,13 @@ class Checkpoint(Section):
 
     every: SaveEveryOrAuto = SaveEvery(epochs=1)  # type: ignore[call-arg]  # pydantic.mypy reads no dataclass
     """How often to save. For a `function` the default is `minutes: 10`. `auto` computes the interval from the
-    measured saves and `failures.mtbf`: see [How often to save](checkpoints.md#how-often-to-save)."""
+    measured saves and `failures.mtbf`: see [How often to save](guides/checkpoints.md#how-often-to-save)."""
 
     memory_every: CountOrZero | Literal["auto"] = "auto"
     """After how many steps of a task a checkpoint is written to the memory of each node, from which a start
     after the death of workers resumes. `auto` measures how many steps make the copies take at most 1 % of the
     time, and writes none where the memory is too small; 0 writes none. See [Checkpoints in
-    memory](checkpoints.md#checkpoints-in-memory)."""
+    memory](guides/checkpoints.md#checkpoints-in-memory)."""
 
     keep_last: Count = 3
     """How many of the newest checkpoints to keep."""
@@ -357,7 +357,7 @@ class Fault(Section):
 
 
 class Drill(Section):
-    """For `clustertrain drill`, which proves that this training resumes: see [drill](drill.md)."""
+    """For `clustertrain drill`, which proves that this training resumes: see [drill](guides/drill.md)."""
 
     loss: Annotated[Text, AfterValidator(_expression)] = LOSS
     """Finds the loss in a line that a `script` prints: a regular expression with the group `loss`. A group

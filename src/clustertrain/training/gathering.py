@@ -100,7 +100,7 @@ class SampleRows:
             f"{self._task}.eval_step: {what}. The outputs and targets of all samples cannot be collected for "
             f"{names}.\n"
             "Return tensors of one shape whose first dimension is the batch, in tuples or dicts if there are "
-            "several; or use a metric with `sums` or of torchmetrics: docs/metrics.md."
+            "several; or use a metric with `sums` or of torchmetrics: docs/guides/metrics.md."
         )
 
 

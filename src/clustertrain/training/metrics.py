@@ -19,7 +19,7 @@ _PROTOCOL = ("reset", "update", "compute")
 
 
 class Metric(Protocol):
-    """A metric of an evaluation; docs/metrics.md compares the kinds.
+    """A metric of an evaluation; docs/guides/metrics.md compares the kinds.
 
     - Any torchmetrics metric or MetricCollection is updated batch by batch, on the device, and combines its
       states over the ranks itself.
@@ -107,7 +107,7 @@ class Metrics:
         raise JobError(
             f"{what} is a {type(metric).__name__}, which lacks {', '.join(missing)}.\n"
             "Return a metric of torchmetrics, an object with reset, update and compute, or a function of "
-            "(outputs, targets): docs/metrics.md."
+            "(outputs, targets): docs/guides/metrics.md."
         )
 
     def reset(self) -> None:

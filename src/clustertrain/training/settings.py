@@ -165,7 +165,7 @@ class Train:
     """Matrix products and convolutions of fp32 numbers on GPUs: `tf32` rounds the factors to 10 bits of
     mantissa and uses the tensor cores, `highest` computes in fp32. CPUs always do. `tf32` is the default,
     although torch's own for matrix products is fp32, because it is several times as fast, and the rounding
-    is smaller than that of bf16: see [What TF32 does](gpu.md#what-tf32-does)."""
+    is smaller than that of bf16: see [What TF32 does](guides/gpu-nodes.md#what-tf32-does)."""
 
     cudnn: Literal["measured", "default", "deterministic"] = "measured"
     """How cuDNN chooses the algorithms of convolutions on GPUs: `measured` tries them for each new shape and
@@ -187,7 +187,7 @@ class Train:
 
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """`ddp`: every worker has the whole model. `fsdp` divides weights, gradients and the optimizer's state
-    among the workers, for models that do not fit on one GPU: see [FSDP](fsdp.md)."""
+    among the workers, for models that do not fit on one GPU: see [FSDP](guides/large-models.md)."""
 
     fsdp: Fsdp = Fsdp()
     """How `strategy: fsdp` divides the model."""
@@ -199,7 +199,7 @@ class Train:
     """What the backward pass computes again, in place of keeping it in memory. `blocks` keeps only the inputs
     of each block: about a third more computation. `operations` also keeps the results of matrix products,
     convolutions and attention, and computes the cheaper operations again. The blocks are those of
-    [FSDP](fsdp.md#blocks), also with DDP."""
+    [FSDP](guides/large-models.md#blocks), also with DDP."""
 
     find_unused_parameters: bool = False
     """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""

@@ -54,7 +54,8 @@ class Task:
 
         Only if a task overrides it: `model()` is then built without memory for parameters, and what it writes
         into them is lost. This method is called for each module that has some, those inside it first, on the
-        rank's device and without gradients; `name` is its name in the model. See docs/fsdp.md, Memory.
+        rank's device and without gradients; `name` is its name in the model.
+        See docs/guides/large-models.md, Memory.
         """
 
     def blocks(self, model: nn.Module) -> Iterable[nn.Module] | None:
@@ -65,7 +66,7 @@ class Task:
     def train_data(self, data: Mapping[str, Path]) -> Any:
         """The training samples; `data` has the job's data paths by name.
 
-        A data set with __len__ and __getitem__, or an IterableDataset: see docs/data.md.
+        A data set with __len__ and __getitem__, or an IterableDataset: see docs/guides/data.md.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no train_data(); a Task needs one that returns a dataset."
@@ -118,7 +119,7 @@ class Task:
         """The metrics of an evaluation besides the loss: the accuracy, if `loss` is not overridden.
 
         Each is a metric of torchmetrics, an object with reset, update and compute, or a function of (outputs,
-        targets): see docs/metrics.md.
+        targets): see docs/guides/metrics.md.
         """
         return {"accuracy": Accuracy()} if type(self).loss is Task.loss else {}
 

@@ -1,4 +1,4 @@
-"""The job files of docs/kubernetes.md for nodes with InfiniBand, RoCE or EFA."""
+"""The job files of docs/guides/kubernetes.md for nodes with InfiniBand, RoCE or EFA."""
 
 import re
 from pathlib import Path

@@ -179,8 +179,8 @@ class Kubernetes(LauncherSection):
     is never deleted."""
 
     network_policies: StrictBool = True
-    """Create a NetworkPolicy that allows only the flows in docs/security.md. This needs a network plugin that
-    enforces it."""
+    """Create a NetworkPolicy that allows only the flows in docs/concepts/security.md. A network plugin must
+    enforce it."""
 
     egress: tuple[Egress, ...] = ()
     """Outgoing traffic that the NetworkPolicy allows as well, such as to a proxy."""

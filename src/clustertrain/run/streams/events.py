@@ -1,7 +1,8 @@
 """Streams of JSON lines: events (what happened) and metrics (what was measured).
 
 A stream has one writing process. A reader may read it at any time; it reads a last line
-without a newline later. Every line has `kind` and `time` (seconds since 1970); docs/json.md lists the kinds.
+without a newline later. Every line has `kind` and `time` (seconds since 1970).
+docs/reference/json.md lists the kinds.
 """
 
 from __future__ import annotations

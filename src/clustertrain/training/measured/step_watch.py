@@ -58,7 +58,7 @@ class StepWatch:
 
     def figures(self, samples_per_s: float) -> dict[str, float | list[float]]:
         """The figures of the steps since the last line of the log, the same on every rank; see
-        docs/metrics.md.
+        docs/guides/metrics.md.
 
         Args:
             samples_per_s: of all ranks.

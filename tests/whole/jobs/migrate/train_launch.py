@@ -1,4 +1,4 @@
-"""A script for torch.distributed.launch, with the default of docs/migrate.md for the number of its GPU.
+"""A script for torch.distributed.launch, with the default of docs/guides/port.md for the number of its GPU.
 
 python -m torch.distributed.launch --nproc-per-node 2 train_launch.py
 """

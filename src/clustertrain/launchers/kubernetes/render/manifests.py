@@ -67,7 +67,7 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
     if job.image is None:
         raise JobError(
             "image is missing, and the pods need one.\n"
-            "Add image: …, clustertrain's (`make image`) or one built from it: see docs/docker.md."
+            "Add image: …, clustertrain's (`make image`) or one built from it: see docs/guides/images.md."
         )
     run = PodJob.of(with_nodes(job))
     config = job_config_map(run, options.source)
@@ -153,7 +153,7 @@ def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
             raise StorageError(
                 f"code: {' and '.join(run.packed.code)} has {len(snapshot.code):,} bytes when packed, "
                 f"and a ConfigMap has room for {MOST_CODE_BYTES:,}.\n"
-                "Name data sets by https:// or s3://, or put the code into the image: see docs/docker.md."
+                "Name data sets by https:// or s3://, or put the code into the image: docs/guides/images.md."
             )
         hashed.update(gzip.decompress(snapshot.code))  # its path is not part of the name
         content["binaryData"] = {"code.tar.gz": base64.b64encode(snapshot.code).decode()}
