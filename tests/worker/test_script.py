@@ -14,7 +14,7 @@ from clustertrain.worker.code.error_report import ErrorReport
 from clustertrain.worker.place import ONLY_RANK
 from clustertrain.worker.scripts import script
 from clustertrain.worker.scripts.script import ScriptFailed, torchrun_environment
-from clustertrain.worker.scripts.script_command import program_of
+from clustertrain.worker.scripts.script_command import Program, program_of
 from commands import ran
 from leftovers import left_after, living_descendants
 from script_runs import ran_script
@@ -23,17 +23,25 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = Job(name="a", script="train.py")
 
+LOADERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
 
-@pytest.fixture(params=["child", "fork"])
-def way(request):
-    """A script's process is a child of the worker, or a fork of the fork server."""
-    if request.param == "fork":
-        request.getfixturevalue("fork_server")
-    return request.param
+class Squares(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, n):
+        return torch.tensor(n * n)
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn", "forkserver"):
+        loader = DataLoader(Squares(), 4, num_workers=1, multiprocessing_context=method)
+        print(method, [batch.tolist() for batch in loader])
+"""
 
 
 @pytest.fixture
-def run(tmp_path, capfd, way):
+def run(tmp_path, capfd):
     """Runs a script's text as rank 1; returns (finished, what it printed)."""
 
     def run_text(text, *args, **options):
@@ -76,6 +84,55 @@ def test_it_imports_modules_of_its_folder(run, tmp_path):
 def test_it_handles_signals_in_its_main_thread(run):
     _, out = run("import signal, os; signal.signal(15, print); print(os.getsid(0) == os.getpid())")
     assert out == "True\n"
+
+
+def test_it_is_the_main_program(run):
+    text = "import pickle\nclass A: pass\nprint(pickle.loads(pickle.dumps(A())).__class__)"
+    assert run(text)[1] == "<class '__main__.A'>\n"
+
+
+def test_a_module_is_the_main_program(tmp_path, capfd):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text(
+        "import sys; from . import __name__ as parent; print(__name__, __spec__.name, parent, sys.argv)"
+    )
+    program = Program("package.train", (sys.executable, "-u", "-m", "package.train", "--x"))
+    ran_script(program, tmp_path, environment={"PYTHONPATH": str(tmp_path)})
+    arguments = [str(tmp_path / "package" / "train.py"), "--x"]
+    assert capfd.readouterr().out == f"__main__ package.train package {arguments}\n"
+
+
+def test_an_interrupt_ends_it_as_it_ends_python(run, capfd):
+    """A common handler of SIGTERM raises a KeyboardInterrupt, and what is registered saves."""
+    text = (
+        "import atexit, os, signal, threading, time\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "atexit.register(print, 'at exit')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(ScriptFailed) as failed:
+        run(text)
+    assert failed.value.returncode == -signal.SIGINT
+    assert capfd.readouterr().out.endswith("KeyboardInterrupt\nthread\nat exit\n")
+
+
+def test_processes_of_a_data_loader_find_its_classes(run):
+    lines = [f"{method} [[0, 1, 4, 9]]" for method in ("fork", "spawn", "forkserver")]
+    assert run(LOADERS)[1].splitlines() == lines
+
+
+def test_it_gets_no_descriptor_and_no_handler_of_its_worker(run):
+    text = (
+        "import os, signal\n"
+        "print(sorted(os.listdir('/proc/self/fd')), os.readlink('/proc/self/fd/0'))\n"
+        "print(*[n for n in signal.valid_signals() if callable(signal.getsignal(n))])\n"
+        "print(signal.getsignal(17) == signal.SIG_DFL, signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
+    )
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # in a shell's background, and then inherited
+    own = "" if ignored else str(signal.SIGINT.value)
+    assert run(text)[1] == f"['0', '1', '2', '3'] /dev/null\n{own}\nTrue set()\n"
 
 
 def test_its_exit_code_and_last_lines_come_through(run):
@@ -248,7 +305,7 @@ def test_an_error_of_its_own_after_the_stop_is_a_warning(run, notes):
     ]
 
 
-def test_its_output_comes_through_as_it_is_written(tmp_path, way):
+def test_its_output_comes_through_as_it_is_written(tmp_path):
     """A progress bar has no newline for hours; and bytes that are no text stay as they are."""
     (tmp_path / "train.py").write_text(
         "import os, sys, time\n"
@@ -268,12 +325,12 @@ def test_its_output_comes_through_as_it_is_written(tmp_path, way):
     assert read == wanted
 
 
-def test_a_script_dies_with_a_killed_worker(tmp_path, way):
+def test_a_script_dies_with_a_killed_worker(tmp_path):
     (tmp_path / "train.py").write_text("import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)")
     before = set(living_descendants())
     worker = start_worker(tmp_path)
     assert wait_until((tmp_path / "up").exists, 20, 0.01)
-    assert len(left_after(0, before)) == (3 if way == "fork" else 2)
+    assert len(left_after(0, before)) == 2
     worker.kill()
     worker.wait()
     assert left_after(2, before) == {}
@@ -292,7 +349,7 @@ def test_a_process_that_it_leaves_is_killed_and_not_waited_for(run, notes, monke
     assert wait_until(lambda: process_state(int(out)) in (None, "Z (zombie)"), 20, 0.02)
 
 
-def test_a_full_disk_of_its_log_ends_it(tmp_path, way):
+def test_a_full_disk_of_its_log_ends_it(tmp_path):
     (tmp_path / "train.py").write_text("while True: print('x' * 1000)")
     with Path("/dev/full").open("wb") as full:
         worker = start_worker(tmp_path, stdout=full, stderr=subprocess.PIPE)

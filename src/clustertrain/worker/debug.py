@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import bdb
 import os
+import runpy
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,6 @@ from clustertrain.training.ranks.host import Requests
 from clustertrain.worker.code.user_code import code_folders
 from clustertrain.worker.machine.local_data import stage_here
 from clustertrain.worker.place import ONLY_RANK
-from clustertrain.worker.scripts.main_program import run_as_main
-from clustertrain.worker.scripts.process_group_end import let_gloo_finish_first
 from clustertrain.worker.scripts.script_command import (
     fill_environment,
     program_of,
@@ -66,8 +66,7 @@ def debug(job: Job) -> None:
             if job.is_script:
                 set_environment()
                 program = program_of(job, code_folders(job), script_arguments(job, values, resumes=False))
-                let_gloo_finish_first()
-                run_as_main(program.argv[2:])
+                _run_as_main(program.argv[2:])
                 return
             with rank_zero(place.device) as rank_info:
                 if job.function:
@@ -78,6 +77,17 @@ def debug(job: Job) -> None:
                     train_task(job, settings, rank_info, _NoFiles(screen), data)
         except bdb.BdbQuit:
             raise KeyboardInterrupt from None
+
+
+def _run_as_main(arguments: Sequence[str]) -> None:
+    """Run what `python ARGUMENTS` runs: a script, or `-m` and a module."""
+    if arguments[0] == "-m":
+        sys.argv = [*arguments[1:]]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [*arguments]
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        runpy.run_path(arguments[0], run_name="__main__")
 
 
 def _of_one_rank(job: Job) -> Job:

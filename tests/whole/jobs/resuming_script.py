@@ -2,13 +2,10 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
-HAD_TORCH = "torch" in sys.modules
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
+import torch
+import torch.distributed as dist
 
 STEPS, KILLED_AFTER = 10, 6
 
@@ -16,7 +13,6 @@ STEPS, KILLED_AFTER = 10, 6
 def main():
     dist.init_process_group("gloo")
     folder = Path(os.environ["CLUSTERTRAIN_CHECKPOINT_DIR"])
-    print(f"torch was imported before: {HAD_TORCH}")
     torch.manual_seed(0)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

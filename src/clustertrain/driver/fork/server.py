@@ -4,7 +4,6 @@
     a server of a job     has imported Ray and Ray Train with the variables of that job, which Ray reads once
     its successor         has also imported what a rank had imported at its first step: the user's code
     a worker              a fork of the newest of these
-    a script's keeper     a fork of this process: see worker/scripts/forked_script.py
 
 All of them have one thread when they fork, and none has used a GPU.
 """
@@ -33,7 +32,6 @@ from typing import Any
 from clustertrain.driver import ray_internals
 from clustertrain.waiting import wait_until
 from clustertrain.worker.fork.ends import note_ends
-from clustertrain.worker.scripts.forked_script import READ_ONCE, keep
 
 _TORCH = (
     *("torch", "torch._dynamo", "torch.distributed", "clustertrain.worker.forked_rank"),
@@ -42,7 +40,10 @@ _TORCH = (
 _RAY = ("ray.train.torch", "clustertrain.driver.backend")
 _OF_JOB = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 # What a process reads when it starts, or when it loads a library: a fork has the values of the server.
-_READ_ONCE = re.compile(rf"{READ_ONCE}|PYTORCH_.*|PYTHONHASHSEED")
+_READ_ONCE = re.compile(
+    r"(PYTORCH|LD|LC|MALLOC|GLIBC|OMP|KMP|GOMP|MKL|OPENBLAS|ATEN|KINETO|NPY|TQDM)_.*|LANG|TZ|PYTHONHASHSEED|"
+    r"TORCH(?!ELASTIC_|INDUCTOR_CACHE_DIR$).*"
+)
 _OF_RANK = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _MOST_BYTES = 2**18  # of a request: a socket takes less
 _MOST_FILES = 5  # with it: the connection, three streams, and the second channel of a rank without Ray
@@ -59,7 +60,6 @@ class Request:
     Attributes:
         modules: to import for the next workers.
         place: of a rank without Ray, the fields of a Place.
-        script: what its keeper starts, the fields of a ScriptStart.
     """
 
     environment: dict[str, str]
@@ -68,7 +68,6 @@ class Request:
     modules: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     place: dict[str, Any] = field(default_factory=dict)
-    script: dict[str, Any] = field(default_factory=dict)
 
     @property
     def job(self) -> tuple[str, ...]:
@@ -104,11 +103,6 @@ def _hand_on(connection: socket.socket, servers: dict[tuple[str, ...], socket.so
     message, files = _received(connection)
     try:
         request = Request(**json.loads(message))
-        if request.script:
-            if os.fork() == 0:
-                raise _Forked(partial(keep, request.script, [os.dup(file) for file in files]))
-            connection.send(_ACCEPTED)
-            return
         if request.job not in servers or select.select([servers[request.job]], [], [], 0)[0]:  # was killed
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             if os.fork() == 0:

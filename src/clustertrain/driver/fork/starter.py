@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import socket
 import subprocess
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -15,7 +18,6 @@ from typing import IO
 from clustertrain import variables
 from clustertrain.supervise.private_folder import FORK_SERVER
 from clustertrain.worker.fork import client
-from clustertrain.worker.scripts.main_program import exit_after
 
 SETUP_WORKER = client.__file__
 """What Ray has to start for each worker process."""
@@ -57,10 +59,23 @@ def fork_server_of_this_process(folder: Path, cpus_per_worker: float) -> None:
                 os.dup2(file, target)
             os.close(is_open)
             os.close(printed)
-            exit_after(partial(serve, listens.fileno()))
+            _exit_after(partial(serve, listens.fileno()))
         os.close(ends)
         os.close(prints)
     _print_lines(os.fdopen(printed, errors="replace"))
+
+
+def _exit_after(run: Callable[[], object]) -> None:
+    """Call `run`, and end this process as Python ends. sys.exit would unwind the frames of the driver."""
+    code: object = 0
+    try:
+        run()
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:  # noqa: BLE001  Python shows all
+        traceback.print_exc()
+        code = 1
+    ctypes.pythonapi.Py_Exit(code if isinstance(code, int) else 1)
 
 
 def _threads(cpus_per_worker: float) -> dict[str, str]:

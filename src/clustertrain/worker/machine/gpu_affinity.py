@@ -63,13 +63,7 @@ def use_expandable_segments(*, in_this_process: bool) -> None:
     if any(os.environ.get(name) for name in _ALLOCATOR_NAMES):
         return
     os.environ[_ALLOCATOR] = _EXPANDABLE
-    if in_this_process:
-        configure_allocator()
+    if in_this_process:  # torch read the variable when it was imported
+        import torch
 
-
-def configure_allocator() -> None:
-    """Give torch's allocator what the environment has for it; it was read when torch was imported."""
-    import torch
-
-    if settings := os.environ.get(_ALLOCATOR):
-        torch._C._accelerator_setAllocatorSettings(settings)
+        torch._C._accelerator_setAllocatorSettings(_EXPANDABLE)

@@ -2,7 +2,7 @@
 
 Not in the worker's process: the train function runs in a thread, where signal.signal fails, and Ray's patch
 of print would affect the script. The process gets torchrun's environment, handles its own signals and ends
-with its own exit code. It is a fork of the fork server, or else a child of this process.
+with its own exit code.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from clustertrain.node.processes import own_processes
 from clustertrain.node.signals import signal_text
 from clustertrain.worker.code.error_report import ErrorReport, printable
 from clustertrain.worker.code.printed_traceback import last_exception
-from clustertrain.worker.fork.client import NAME
 from clustertrain.worker.place import Place
-from clustertrain.worker.scripts.forked_script import ForkedScript, ScriptStart
 from clustertrain.worker.scripts.peer_errors import shows_lost_peer
 from clustertrain.worker.scripts.request_page import RequestPage
 from clustertrain.worker.scripts.script_command import Program
@@ -58,9 +56,7 @@ _STDOUT = 1  # setup.py has made it the rank's log
 running: list[int] = []
 """The process of the script that this process runs."""
 
-
 _LACKS_KIT = re.compile("ModuleNotFoundError: No module named 'clustertrain'")
-_Child = subprocess.Popen[bytes] | ForkedScript
 
 
 class ScriptFailed(ClusterTrainError):
@@ -168,13 +164,7 @@ def run_script(
     return True
 
 
-def _start(program: Program, environment: dict[str, str], cwd: Path) -> _Child:
-    if program.argv[:2] == (sys.executable, "-u") and NAME in os.environ:
-        cpus = [*os.sched_getaffinity(0)]
-        try:
-            return ForkedScript(ScriptStart([*program.argv[2:]], environment, str(cwd), cpus))
-        except OSError as error:
-            print(f"clustertrain: the script imports torch itself: {error}", flush=True)
+def _start(program: Program, environment: dict[str, str], cwd: Path) -> subprocess.Popen[bytes]:
     argv = program.argv
     if "-m" in argv[2:3]:
         argv = (*argv[:2], "-c", _MODULE, *argv[3:])
@@ -189,7 +179,7 @@ def _start(program: Program, environment: dict[str, str], cwd: Path) -> _Child:
     )
 
 
-def _blocks(child: _Child, rank: int, note: Callable[[str, str], None]) -> Iterator[bytes]:
+def _blocks(child: subprocess.Popen[bytes], rank: int, note: Callable[[str, str], None]) -> Iterator[bytes]:
     """What the script and its processes print, as it comes. Those that it leaves are killed soon after its
     end: they may hold a GPU, and one that never ends would keep this rank from ending."""
     output, ended_s = cast("IO[bytes]", child.stdout).fileno(), math.inf
@@ -255,14 +245,14 @@ def _as_on_a_terminal(line: str) -> str:
     return printable(line.rpartition("\r")[2]).rstrip()[:_LINE_CHARACTERS]
 
 
-def _follow(child: _Child, follow: Callable[[], None]) -> None:
+def _follow(child: subprocess.Popen[bytes], follow: Callable[[], None]) -> None:
     while not _ends_within(child, _LOOK_S):
         follow()
     follow()
 
 
 def _stop_on_request(
-    child: _Child,
+    child: subprocess.Popen[bytes],
     stop_requested: Callable[[], bool],
     stop_in_s: Callable[[], float],
     page: RequestPage,
@@ -293,10 +283,10 @@ def _stop_on_request(
     return not is_asked
 
 
-def _ends_within(child: _Child, seconds: float) -> bool:
+def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
     try:
         child.wait(seconds)
-    except (subprocess.TimeoutExpired, TimeoutError):
+    except subprocess.TimeoutExpired:
         return False
     return True
 
