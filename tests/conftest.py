@@ -20,14 +20,12 @@ from xdist.workermanage import WorkerController
 
 from clusters.kube_client import is_built
 from clustertrain.run.folder import RunDir
-from costs import Costs, pytest_addoption
 from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_endpoint, versitygw_s3
 
 __all__ = [
     "aws_environment",
     "moto_endpoint",
     "moto_s3",
-    "pytest_addoption",
     "s3",
     "versitygw_endpoint",
     "versitygw_s3",
@@ -60,9 +58,7 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--costs"):
-        config.pluginmanager.register(Costs())
+def pytest_configure() -> None:
     if unknown := REQUIRED - COMPONENTS - {"local"}:
         raise pytest.UsageError(
             f"CLUSTERTRAIN_REQUIRE names {', '.join(sorted(unknown))}; "

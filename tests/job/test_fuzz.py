@@ -1,10 +1,13 @@
 """What is read from a disk or a network that others can write: any bytes end in a result or an error of ours.
 
 Short by default. CLUSTERTRAIN_FUZZ_EXAMPLES=100000 looks for longer; what it finds goes into tests/corpus.
+The name of a file there says what is wrong with it; with ok_ it begins if nothing is, with either_ if some
+versions of Python read it.
 """
 
 import bz2
 import gzip
+import hashlib
 import json
 import lzma
 import os
@@ -38,6 +41,7 @@ pytestmark = pytest.mark.slow
 EXAMPLES = int(os.environ.get("CLUSTERTRAIN_FUZZ_EXAMPLES", "150"))
 CORPUS = Path(__file__).parents[1] / "corpus"
 MANIFESTS = {path.name: path.read_bytes() for path in sorted((CORPUS / "manifest").iterdir())}
+STEP_1 = {key: value for key, value in json.loads(MANIFESTS["ok"]).items() if key != "manifest_sha256"}
 ARCHIVES = {path.name: path.read_bytes() for path in sorted((CORPUS / "archive").iterdir())}
 LIMITS = {"MOST_MEMBERS": 100, "MOST_BYTES": 1 << 20}
 
@@ -127,12 +131,11 @@ values = st.recursive(
 
 
 @fuzz()
-@given(key=st.sampled_from(sorted(json.loads(MANIFESTS["ok"]))), value=values)
+@given(key=st.sampled_from(sorted(STEP_1)), value=values)
 def test_a_manifest_of_other_values_that_was_signed_again(shelf, key, value):
     """Any content that a faulty program could have written: a reader raises only the expected errors."""
-    from corpus.make_corpus import STEP_1, signed
-
-    if is_whole(shelf, signed(**{key: value})):
+    digest = hashlib.sha256(json.dumps({**STEP_1, key: value}, sort_keys=True).encode()).hexdigest()
+    if is_whole(shelf, json.dumps({**STEP_1, key: value, "manifest_sha256": digest}).encode()):
         manifest = read_manifest(shelf, "00000001-1.0")
         for field, good in STEP_1.items():
             assert type(getattr(manifest, field)) is type(good), field
