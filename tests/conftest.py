@@ -20,16 +20,10 @@ from xdist.workermanage import WorkerController
 
 from clusters.kube_client import is_built
 from clustertrain.run.folder import RunDir
-from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_endpoint, versitygw_s3
 
-__all__ = [
-    "aws_environment",
-    "moto_endpoint",
-    "moto_s3",
-    "s3",
-    "versitygw_endpoint",
-    "versitygw_s3",
-]
+# What every test may use.
+pytest_plugins = ["clusters.containers", "given_ray", "s3_servers", "small_job", "whole_run"]
+pytest_plugins += ["launchers.kubernetes.pod_job"]
 # What the commands of the tests remember of their runs is not this user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ct-state-")
 _CLUSTERS = {"gridengine", "kubernetes", "newer_kuberay", "slurm"}

@@ -10,9 +10,8 @@ import pytest
 from clusters.composed import ComposedCluster, OnCluster
 from clusters.composed import why_not as why_not_composed
 from clusters.containers import RESTRICTED, podman, told, why_not
-from whole_run import FAULTY, same_weights, uninterrupted
+from whole_run import FAULTY, same_weights
 
-__all__ = ["uninterrupted"]
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
 SLOW = {**FAULTY, "args": {"step_s": 0.5}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}
 WORKER = "worker-2"

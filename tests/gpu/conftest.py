@@ -1,7 +1,5 @@
 """Fixtures of the GPU suite. It ends with a table, and writes it as JSON to GPU_SUITE_JSON if that is set."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@
 time and memory are not checked then.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sysconfig

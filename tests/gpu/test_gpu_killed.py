@@ -1,8 +1,6 @@
 """A rank that SIGKILL ends in mid-epoch, and the next process that goes on from its last save, or from a
 copy of its last step in memory."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

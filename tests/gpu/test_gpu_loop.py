@@ -1,7 +1,5 @@
 """On NVIDIA GPUs: NCCL over all of them. Needs only torch, numpy and pytest."""
 
-from __future__ import annotations
-
 import multiprocessing
 from dataclasses import replace
 from datetime import timedelta

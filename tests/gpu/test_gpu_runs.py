@@ -1,7 +1,5 @@
 """Whole runs on a GPU: the real program, Ray, a driver and one worker. They need the installed kit."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

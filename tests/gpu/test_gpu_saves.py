@@ -1,7 +1,5 @@
 """Saves from the GPU: what a save in the background writes, and how long training waits for it."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

@@ -1,7 +1,5 @@
 """A step of the kit's loop against a loop written by hand, in turns, in one process on one GPU."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from dataclasses import dataclass

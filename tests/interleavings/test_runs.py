@@ -24,9 +24,6 @@ from clustertrain.run.records import Result
 from clustertrain.run.result import ended, write_result
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.worker.rank import WorkerRun
-from small_job import job
-
-__all__ = ["job"]
 
 WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
 

@@ -8,9 +8,6 @@ import pytest
 from clustertrain.errors import JobError
 from clustertrain.job.source import check_source
 from commands import ran
-from small_job import job
-
-__all__ = ["job"]
 
 TASK = """
 from clustertrain import Task

@@ -6,9 +6,6 @@ from clustertrain.errors import JobError
 from clustertrain.job.identity import hyperparameters
 from clustertrain.job.loggers import loggers_of, server_urls
 from clustertrain.job.model import Job
-from small_job import job
-
-__all__ = ["job"]
 
 
 def train(**sections):

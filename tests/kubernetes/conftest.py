@@ -19,16 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from clusters.containers import image
 from clusters.kube import KubeCluster, shared_cluster, why_not
 from clusters.kube_api import manifest
 from clusters.kube_client import USERS_CLUSTER
 from clusters.kube_users import UsersCluster
 from kubernetes.rayjob_runs import CLAIM, RayJobRun
 from kubernetes.watched import User, write_job
-from whole_run import uninterrupted
-
-__all__ = ["image", "uninterrupted"]
 
 _LIMIT_S = 300
 

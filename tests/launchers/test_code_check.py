@@ -21,11 +21,8 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from commands import ran
-from small_job import job
 
 pytestmark = pytest.mark.slow
-
-__all__ = ["job"]
 
 
 @pytest.fixture(autouse=True)

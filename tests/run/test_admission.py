@@ -14,9 +14,6 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Beat, Result, SchedulerStart
 from clustertrain.run.result import write_result
 from shelves import commit, shelf_at
-from small_job import job
-
-__all__ = ["job"]
 
 
 def begun(job, options=None, sizes=(1,), said=None, **more):

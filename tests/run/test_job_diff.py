@@ -13,9 +13,6 @@ from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.history import curve
 from run_status import status_of
-from small_job import job
-
-__all__ = ["job"]
 
 COMMAND = CommandLine("run", "job.yaml", ("args.lr=0.01",))
 SCRIPT = {"task": None, "train": None, "script": "train.py"}

@@ -13,9 +13,7 @@ from clustertrain.run.provenance import code_changes, record_provenance
 from clustertrain.run.records import CodeChange, Result, Source
 from clustertrain.run.snapshot import code_files
 from sample_records import sample_claim
-from small_job import job
 
-__all__ = ["job"]
 DONE = Result("done", "finished", 0)
 
 

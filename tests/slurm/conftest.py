@@ -12,9 +12,6 @@ import pytest
 from clusters.slurm import SlurmCluster, why_not
 from slurm.login import Login
 from slurm.trained import Submitted
-from whole_run import uninterrupted
-
-__all__ = ["uninterrupted"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,9 +10,6 @@ import pytest
 from clustertrain.staging.entry import Entry
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
-from small_job import job
-
-__all__ = ["job"]
 
 BODY = b"content"
 NAMES = ("größe datei.txt", "データ.csv", "100% a%20b.txt", ".hidden", "a#b?c&d'e\"f\\g.txt", "emoji 🎈.bin")

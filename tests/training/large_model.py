@@ -3,8 +3,6 @@
 python -m training.large_model STRATEGY
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

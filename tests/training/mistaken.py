@@ -1,7 +1,5 @@
 """Tasks with one mistake each, and the line that the rehearsal has to name (marked `# here`)."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Metrics as a user writes them, and a task whose outputs are its inputs, without arithmetic in between."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Real processes in real gloo groups, kept from test to test: importing torch costs more than most tests."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import traceback

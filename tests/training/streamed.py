@@ -1,7 +1,5 @@
 """Tasks on streams, which remember the samples they were given."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tasks, and a launcher that keeps everything in memory, for the loop's tests."""
 
-from __future__ import annotations
-
 import copy
 import io
 import random

@@ -1,7 +1,5 @@
 """Which modules of a model FSDP gathers together."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """The callbacks of a task: when each is called, with which values, and what an exception in one says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

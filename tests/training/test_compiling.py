@@ -1,7 +1,5 @@
 """train.compile: the weights of a compiled model, and a node without a compiler."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

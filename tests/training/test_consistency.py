@@ -1,7 +1,5 @@
 """Every rank has the same model: what differs is named before the first step, and before a save."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/concepts/several-ranks.md and the script of its blocks, examples/correctness/correctness.py."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections import Counter

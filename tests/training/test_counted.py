@@ -1,7 +1,5 @@
 """Losses that are sums with counts: the numbers of one process, for any number of ranks and passes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

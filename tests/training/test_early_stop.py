@@ -1,7 +1,5 @@
 """Early stopping: all ranks end at the same evaluation, also after a resume."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Eleven samples, evaluated by any number of ranks: each counts once."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

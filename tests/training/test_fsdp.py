@@ -1,7 +1,5 @@
 """train.strategy: fsdp gives what DDP gives, with each rank holding a part of the model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

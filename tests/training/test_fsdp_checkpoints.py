@@ -1,7 +1,5 @@
 """Checkpoints of a divided model: written in parts by all ranks, never torn, read by any number of ranks."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model that is larger than the memory of one rank trains on two."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

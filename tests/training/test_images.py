@@ -1,7 +1,5 @@
 """The images of a task: who makes them, and what is refused before the first step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

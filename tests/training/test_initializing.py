@@ -1,7 +1,5 @@
 """Initial weights by Task.init_weights: the same for any strategy and number of ranks, a block at a time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

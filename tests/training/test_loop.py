@@ -1,7 +1,5 @@
 """What the loop does between two steps: requests, saves, logs, losses that are not finite."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """A resumed run ends with the bits of an uninterrupted one."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from dataclasses import replace

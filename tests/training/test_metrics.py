@@ -1,7 +1,5 @@
 """Each kind of metric has the value of one process on any number of ranks; what is no metric is refused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

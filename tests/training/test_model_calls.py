@@ -1,7 +1,5 @@
 """A loss that does not call the model itself is refused before the first step, in a rehearsal and a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """fp16 with torch's own loss scaler, on the CPU: steps that overflow, and what a resume restores."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Three samples of each map-style data set are compared over the ranks; what is right gives no warning."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Schedulers that count epochs, and what the log says of the rates of a run."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Training on a stream that splits itself by rank: each rank's state is in the checkpoint."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

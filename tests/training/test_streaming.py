@@ -1,7 +1,5 @@
 """Training on an IterableDataset: split among ranks, resumed exactly, its end known to all ranks."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

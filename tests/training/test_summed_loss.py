@@ -1,7 +1,5 @@
 """A loss that is a sum is named, and a mean never is."""
 
-from __future__ import annotations
-
 import math
 from collections import UserDict
 from dataclasses import replace

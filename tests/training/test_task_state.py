@@ -1,7 +1,5 @@
 """What a task has beside its model is a part of each checkpoint, or the log names it."""
 
-from __future__ import annotations
-
 import copy
 import io
 from dataclasses import replace

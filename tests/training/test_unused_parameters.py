@@ -1,7 +1,5 @@
 """Parameters that some steps leave unused: named before or in place of DDP's own error, or found by DDP."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

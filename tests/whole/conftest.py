@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from leftovers import left_after
-from whole_run import Run, uninterrupted
+from whole_run import Run
 
-__all__ = ["uninterrupted"]
 GONE = "raise ImportError('a run with --no-ray imports Ray')\n"
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from given_ray import cluster, end_ray, start_ray
-
-__all__ = ["cluster"]
+from given_ray import end_ray, start_ray
 
 
 def second_node(cluster, name):

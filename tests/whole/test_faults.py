@@ -12,10 +12,7 @@ import pytest
 
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.read import verify
-from given_ray import cluster
 from whole_run import FAULTY, books_add_up, of_one_process, same_weights
-
-__all__ = ["cluster"]
 
 FAULTS = Path(__file__).parent / "faults"
 EVERY_STEPS, STEPS_PER_EPOCH, EPOCHS = 2, 7, 3

@@ -12,10 +12,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from commands import ran
 from sample_records import sample_claim
-from small_job import job
 from whole_run import ONE_WORKER
-
-__all__ = ["job"]
 
 SLOW = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_every": 1}, **ONE_WORKER}
 

@@ -1,7 +1,5 @@
 """Where data with one copy per node is kept: the cache, or the scratch folder of the node."""
 
-from __future__ import annotations
-
 import os
 import socket
 

@@ -1,8 +1,6 @@
 """Ranks in real processes, which SIGKILL ends: a start that resumes from the memory of their nodes ends with
 the bits of an uninterrupted one."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

@@ -13,9 +13,6 @@ from clustertrain.run.folder import RunDir
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 from curves import write_curve
-from small_job import job
-
-__all__ = ["job"]
 
 
 @pytest.fixture

@@ -19,9 +19,6 @@ from clustertrain.launchers.scheduler.interface import Handle
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
 from clustertrain.launchers.target import NotThere
 from clustertrain.observe.run_table import PRINTED
-from small_job import job
-
-__all__ = ["job"]
 
 
 @pytest.fixture

@@ -23,9 +23,8 @@ from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import Repository, Source
 from clustertrain.version import RAY_VERSION
-from launchers.kubernetes.pod_job import containers, group_of, make_job, of_kind, pods, spec_of
+from launchers.kubernetes.pod_job import containers, group_of, of_kind, pods, spec_of
 
-__all__ = ["make_job"]
 CHECKOUT = Path(__file__).parents[3]
 
 

@@ -21,9 +21,6 @@ from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.result import write_result
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.version import __version__
-from launchers.kubernetes.pod_job import make_job
-
-__all__ = ["make_job"]
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.launchers.kubernetes.render.manifests import manifests
-from launchers.kubernetes.pod_job import group_of, make_job
-
-__all__ = ["make_job"]
+from launchers.kubernetes.pod_job import group_of
 
 
 @pytest.mark.parametrize(

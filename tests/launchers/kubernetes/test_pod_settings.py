@@ -6,9 +6,7 @@ from clustertrain.errors import JobError
 from clustertrain.job.file import dump_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.kubernetes.render.paths import PodJob
-from launchers.kubernetes.pod_job import containers, make_job, of_kind, pods
-
-__all__ = ["make_job"]
+from launchers.kubernetes.pod_job import containers, of_kind, pods
 
 
 @pytest.fixture

@@ -15,9 +15,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.streams import Tail
-from launchers.kubernetes.pod_job import make_job
 
-__all__ = ["make_job"]
 pytestmark = pytest.mark.slow
 
 HOST = "a-worker-1"

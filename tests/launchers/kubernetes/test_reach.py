@@ -9,9 +9,6 @@ from clustertrain.cli.main import main
 from clustertrain.launchers.kubernetes import storage
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.target import NotThere, Target
-from small_job import job
-
-__all__ = ["job"]
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from launchers.kubernetes.fabric import examples
-from launchers.kubernetes.pod_job import group_of, make_job, of_kind, pods
+from launchers.kubernetes.pod_job import group_of, of_kind, pods
 
-__all__ = ["make_job"]
 RESOURCES = {"workers": 16, "nodes": 2, "gpus_per_worker": 1, "cpus_per_worker": 8}
 NETWORK = {"host_network": True, "node_networks": ["10.0.0.0/16"]}
 

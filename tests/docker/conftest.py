@@ -1,5 +1,0 @@
-"""`image`: the project's own, built once."""
-
-from clusters.containers import image
-
-__all__ = ["image"]

@@ -1,5 +1,0 @@
-"""The small job, for tests that start nothing."""
-
-from small_job import job
-
-__all__ = ["job"]
