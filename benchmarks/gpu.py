@@ -64,10 +64,12 @@ def machine(out: Path) -> dict[str, Any]:
 
 def faults() -> dict[str, Any]:
     """The texts of a real OOM and of a device assert through the diagnosis; TF32 against fp32."""
-    from clustertrain.driver.cause.gpu_diagnosis import diagnose_gpu  # the others need no more than torch
+    from clustertrain.driver.cause.diagnosis import diagnose  # the others need no more than torch
+    from clustertrain.driver.cause.gpu_facts import Gpus
+    from clustertrain.explain.first_cause import shows_lost_peer
     from clustertrain.node.gpus import gpu_states as states_of
     from clustertrain.node.gpus import visible_gpus
-    from clustertrain.worker.scripts.peer_errors import died_of_lost_peer
+    from clustertrain.node.limits import read_limits
 
     found: dict[str, Any] = {"nvml": [str(state) for state in states_of(visible_gpus())]}
     if not IS_GPU:
@@ -76,12 +78,13 @@ def faults() -> dict[str, Any]:
         torch.empty(2**50, dtype=torch.uint8, device=DEVICE)
     except torch.OutOfMemoryError as error:
         text = f"OutOfMemoryError: {error}"
-        of_run = {"host": "node", "gpus": states_of(visible_gpus()), "own_pids": [os.getpid()]}
-        found |= {"out of memory": text, "its diagnosis": str(diagnose_gpu("rank 0", text, **of_run))}
+        gpus = Gpus(states_of(visible_gpus()), [os.getpid()], "node")
+        diagnosis = diagnose("rank 0", text, before=read_limits(), now=None, gpus=gpus)
+        found |= {"out of memory": text, "its diagnosis": str(diagnosis)}
     program = "import torch; x = torch.zeros(4, device='cuda'); x[torch.tensor([9], device='cuda')].cpu()"
     command = [sys.executable, "-c", program]
     printed = subprocess.run(command, capture_output=True, text=True, check=False).stderr
-    found |= {"a device assert": printed[-1500:], "is its own fault": not died_of_lost_peer(printed)}
+    found |= {"a device assert": printed[-1500:], "is its own fault": not shows_lost_peer(printed)}
     a = torch.randn(4096, 4096, device=DEVICE)
     exact = a.double() @ a.double()
     for precision in ("high", "highest"):

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from clustertrain.driver.cause.diagnosis import LIMIT, OUT_OF_MEMORY, diagnose
+from clustertrain.driver.cause.diagnosis import diagnose
 from clustertrain.node.limits import Cgroup, Limits, cgroup_folders, process_state, read_limits
 from clustertrain.run.states import STATES
 
 GIB = 1 << 30
+OUT_OF_MEMORY, LIMIT = "out_of_memory", "limit"
 WHO = "rank 1 (pid 4711 on node7)"
 OWN = Cgroup("/sys/fs/cgroup/kubepods/pod1/c1", "memory.max", None, 0, 0)
 POD = Cgroup("/sys/fs/cgroup/kubepods/pod1", "memory.max", 16 * GIB, 0, 0)
@@ -101,7 +102,7 @@ CUDA = (
 )
 def test_the_message_of_an_error_names_the_limit(message, cause, parts):
     diagnosis = found(message)
-    assert diagnosis.cause == cause
+    assert diagnosis.entry.ends_as == cause
     assert cause in STATES["failed"].causes
     for part in [WHO, "An unchanged run would fail again", *parts]:
         assert part in diagnosis.text
@@ -123,8 +124,13 @@ def test_other_errors_are_no_limit(message):
 
 def test_a_loader_process_writes_only_to_the_log():
     tail = "RuntimeError: unable to allocate shared memory(shm) for file </t>: No space left on device (28)\n"
-    assert found("ConnectionResetError: [Errno 104] Connection reset by peer", tail=tail).cause == LIMIT
-    assert found("terminate called after throwing an instance of 'std::bad_alloc'").cause == OUT_OF_MEMORY
+    assert (
+        found("ConnectionResetError: [Errno 104] Connection reset by peer", tail=tail).entry.ends_as == LIMIT
+    )
+    assert (
+        found("terminate called after throwing an instance of 'std::bad_alloc'").entry.ends_as
+        == OUT_OF_MEMORY
+    )
 
 
 def test_a_kill_without_an_increased_counter_is_not_out_of_memory():
@@ -141,7 +147,7 @@ def test_the_cgroup_whose_limit_was_reached_is_named():
     assert "oom_kill of /sys/fs/cgroup/kubepods/pod1/c1: 0 → 1" in text
     assert "limits.memory" in text
     message = "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed."
-    assert found(message, now=now).cause == OUT_OF_MEMORY
+    assert found(message, now=now).entry.ends_as == OUT_OF_MEMORY
     assert found(message) is None
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from clustertrain.driver.cause.diagnosis import LIMIT, OUT_OF_MEMORY
-from clustertrain.driver.cause.gpu_diagnosis import GPU, RETRY_AFTER_S, diagnose_gpu
+from clustertrain.driver.cause.diagnosis import RETRY_AFTER_S, diagnose
+from clustertrain.driver.cause.gpu_facts import Gpus
 from clustertrain.node import gpus as node_gpus
+from clustertrain.node.limits import read_limits
 from clustertrain.run.states import STATES
 
+OUT_OF_MEMORY, LIMIT, GPU = "out_of_memory", "limit", "gpu"
 WHO = "rank 1 (pid 4711 on node7)"
 H100 = node_gpus.Gpu("GPU-a", "00000000:1B:00.0", "NVIDIA H100 80GB HBM3")
 PLACE = "GPU-a at PCI address 00000000:1B:00.0 (NVIDIA H100 80GB HBM3)"
@@ -21,9 +23,10 @@ OTHER = node_gpus.GpuProcess(99, 40 << 30)
 OWN = node_gpus.GpuProcess(4711, 30 << 30)
 
 
-def found(message, *processes, **more):
-    states = [node_gpus.GpuState(H100, processes)]
-    return diagnose_gpu(WHO, message, **{"host": "node7", "gpus": states, "own_pids": {4711}, **more})
+def found(message, *processes, gpus=None, **more):
+    states = [node_gpus.GpuState(H100, processes)] if gpus is None else gpus
+    gpus = Gpus(states, {4711}, "node7")
+    return diagnose(WHO, message, before=read_limits(), now=None, gpus=gpus, **more)
 
 
 def out_of_memory(*, free="4.00 GiB", own="34.00 GiB", others="Process 99 has 40.00 GiB memory in use. "):
@@ -37,7 +40,7 @@ def out_of_memory(*, free="4.00 GiB", own="34.00 GiB", others="Process 99 has 40
 
 def test_memory_of_another_process_is_waited_for_and_the_process_is_named():
     diagnosis = found(out_of_memory(), OTHER, OWN)
-    assert (diagnosis.cause, diagnosis.retry_after_s) == (OUT_OF_MEMORY, RETRY_AFTER_S)
+    assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (OUT_OF_MEMORY, RETRY_AFTER_S)
     assert "20.00 GiB were requested, and other processes have 41.1 GiB of 79.15 GiB" in diagnosis.text
     assert f"on GPU {PLACE}: process 99 with 40.0 GiB.\n" in diagnosis.text
     assert "started again after 30 s" in diagnosis.text and len(diagnosis.text.splitlines()) == 2
@@ -59,14 +62,15 @@ def test_without_nvml_the_process_is_the_one_that_torch_lists():
     ids=["its own memory", "another rank", "no numbers", "a user's text", "nothing"],
 )
 def test_other_texts_are_none_of_these(message):
-    assert found(message, OTHER) is None
+    diagnosis = found(message, OTHER)
+    assert diagnosis is None or (diagnosis.retry_after_s is None and "other processes" not in diagnosis.text)
 
 
 @pytest.mark.parametrize("processes", [[OTHER], []], ids=["taken", "by nobody known"])
 def test_a_gpu_that_is_taken_is_waited_for(processes):
     text = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
     diagnosis = found(text, *processes)
-    assert (diagnosis.cause, diagnosis.retry_after_s) == (GPU, RETRY_AFTER_S)
+    assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (GPU, RETRY_AFTER_S)
     assert f"busy or unavailable: GPU {PLACE}." in diagnosis.text
     assert ("process 99 with 40.0 GiB" in diagnosis.text) == bool(processes)
 
@@ -82,8 +86,8 @@ def test_a_gpu_that_is_taken_is_waited_for(processes):
 def test_a_broken_gpu_is_named_with_its_node(text):
     log = f"[rank1]: Process group watchdog thread terminated with exception: CUDA error: {text}\n"
     diagnosis = found(log)
-    assert (diagnosis.cause, diagnosis.retry_after_s) == (GPU, 0.0)
-    assert diagnosis.cause in STATES["failed"].causes
+    assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (GPU, 0.0)
+    assert diagnosis.entry.ends_as in STATES["failed"].causes
     assert f"{text}: a hardware error of GPU {PLACE}.\n" in diagnosis.text
     assert diagnosis.of_hardware and "--exclude=node7" in diagnosis.text
     assert "GPU of unknown number" in found(log, gpus=[]).text
@@ -110,9 +114,9 @@ def test_a_missing_service_of_nvswitch_is_named():
 )
 def test_memory_that_a_library_did_not_get(text, library):
     diagnosis = found(text)
-    assert (diagnosis.cause, diagnosis.retry_after_s) == (OUT_OF_MEMORY, None)
+    assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (OUT_OF_MEMORY, None)
     assert f"{WHO}: {library} could not allocate memory on the GPU" in diagnosis.text
-    assert "Use smaller batches (train.batch_size" in diagnosis.text
+    assert diagnosis.entry.change in diagnosis.text and "lower `train.batch_size`" in diagnosis.entry.change
 
 
 SHM = (
@@ -125,7 +129,7 @@ SHM = (
 def test_the_shared_memory_of_nccl(where):
     in_log = {"tail": f"a\n{SHM}\nb"} if where == "tail" else {}
     diagnosis = found("DistBackendError: NCCL error" if in_log else SHM, **in_log)
-    assert (diagnosis.cause, diagnosis.retry_after_s) == (LIMIT, None)
+    assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (LIMIT, None)
     assert "NCCL could not use /dev/shm (Error while creating" in diagnosis.text
     assert "--shm-size" in diagnosis.text and "loader" not in diagnosis.text
 

@@ -34,9 +34,7 @@ class OneRank(Group):
     def __init__(self, restart) -> None:
         self._restart, self._attempt, self.began_s = restart, restart.attempt, time.monotonic()
         self._workers = {0: SimpleNamespace(metadata=SimpleNamespace(hostname="node1", pid=7))}
-
-    def _diagnosed(self, failure, *, message, tail=""):
-        return failure
+        self._limits = {}
 
 
 @pytest.fixture

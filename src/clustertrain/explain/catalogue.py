@@ -30,6 +30,8 @@ class Entry:
     cause: str
     change: str
     kind: str = "cause"
+    retry: str = "unless_same"
+    ends_as: str = "error"
     told: bool = False
     source: str = ""
 
@@ -59,13 +61,25 @@ def catalogue() -> tuple[Entry, ...]:
     )
 
 
+@cache
+def by_name() -> dict[str, Entry]:
+    return {entry.name: entry for entry in catalogue()}
+
+
+def unchanged(what: str, entry: Entry) -> str:
+    """The message about a limit that a run without a change would reach again."""
+    text = f"{what}\nAn unchanged run would fail again. {entry.change}"
+    of_memory = "\nTo continue with a changed job, start it again with --accept-changes."
+    return text + of_memory * (entry.ends_as == "out_of_memory")
+
+
 def markdown() -> str:
     """The table of docs/failures.md."""
-    rows = ["| failure | cause | what to change | seen here |", "|---|---|---|---|"]
+    rows = ["| failure | cause | what to change | tried again | seen here |", "|---|---|---|---|---|"]
     for entry in catalogue():
         cause = entry.cause if entry.kind == "cause" else f"{entry.cause} ({entry.kind})"
         seen = f"no: {entry.source}" if entry.source else "yes"
-        cells = (f"`{entry.name}`", cause, entry.change, seen)
+        cells = (f"`{entry.name}`", cause, entry.change, entry.retry.replace("_", " "), seen)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from clustertrain.errors import JobError
-from clustertrain.explain.catalogue import UNKNOWN, Entry, catalogue
+from clustertrain.explain.catalogue import UNKNOWN, Entry, by_name
 from clustertrain.explain.evidence import Start
 from clustertrain.explain.first_cause import Hit, Source, first_cause, hits_of
 from clustertrain.explain.stacks import Group, ranks_text, stacks_now, waits_for, where_all_are
@@ -16,6 +16,7 @@ from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import standing_attempt
+from clustertrain.run.records import Failure
 from clustertrain.run.streams.rank_log import OUTPUT_ENDS
 
 _ADVICE = "If it makes no step, look at the first group: the others wait for it. Ask again to compare."
@@ -160,7 +161,7 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
     own = [hit for hit in hits if hit.source.rank == failure.rank]
     if (ended := _own_exit(next(start.records()), failure.exit_code)) is not None:
         own = [hit for hit in own if not _WARNING.match(hit.line)]
-    said = first_cause(hit for hit in own if hit.source.order == 0)
+    said = _matched(start, failure) or first_cause(hit for hit in own if hit.source.order == 0)
     if said is not None and said.entry.kind == "consequence":
         first = first_cause(hits)
         return (
@@ -174,9 +175,18 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
     return raised or first_cause(unknown or own) or ended or recorded
 
 
+def _matched(start: Start, failure: Failure) -> Hit | None:
+    """What the driver has matched, at its line of the record."""
+    entry, record = by_name().get(failure.entry), next(start.records())
+    if entry is None:
+        return None
+    at = (hit.index for hit in hits_of(record) if hit.entry is entry)
+    return Hit(entry, record, next(at, 0))
+
+
 def _left(start: Start, hits: list[Hit]) -> Hit | None:
     """The end of the first rank that ended without an error, if the others only report that it is gone."""
-    entry = next(entry for entry in catalogue() if entry.name == "ended_early")
+    entry = by_name()["ended_early"]
     for rank in sorted(start.hosts.keys() - {hit.source.rank for hit in hits})[:_SUMMARY_RANKS]:
         log = start.rank_log(rank)
         ends = [n for n, line in enumerate(log.text.split("\n")) if line.endswith(OUTPUT_ENDS)]

@@ -180,6 +180,23 @@ def _raised(source: Source) -> Iterator[tuple[int, str]]:
             yield index, line
 
 
+def known(text: str) -> list[Hit]:
+    """The lines of the message of one error that the catalogue knows; the one that decides comes first."""
+    hits = (hit for hit in hits_of(Source("", text)) if hit.entry is not UNKNOWN)
+    return sorted(hits, key=lambda hit: hit.key)
+
+
+def shows_lost_peer(text: str) -> bool:
+    """Whether an error only shows that another rank is gone."""
+    return has_consequence(text) and all(hit.entry.kind != "cause" for hit in known(text))
+
+
+def has_consequence(text: str) -> bool:
+    """Whether a line is in a text that a rank writes because another one is gone."""
+    entries = (entry for entry in catalogue() if entry.kind == "consequence")
+    return any(line.search(text) for entry in entries for line in entry.lines)
+
+
 def first_cause(hits: Iterable[Hit]) -> Hit | None:
     """The first cause, or None without hits."""
     return min(hits, key=lambda hit: hit.key, default=None)

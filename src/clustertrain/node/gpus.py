@@ -16,10 +16,6 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-FABRIC = (
-    "GPUs that are connected by NVSwitch need the service nvidia-fabricmanager, in the driver's version. "
-    "Ask the administrators to start it (systemctl status nvidia-fabricmanager)."
-)
 _DEVICES = Path("/dev")
 _OF_A_GPU = re.compile(r"nvidia\d+")  # nvidiactl and nvidia-uvm are of the driver
 

@@ -9,15 +9,10 @@ from clustertrain.node.limits import Cgroup, Limits
 from clustertrain.units import size_text
 
 _CLOSE = 0.95  # of a limit
-_SMALLER = (
-    "Use smaller batches (train.batch_size with train.accumulate; a script has its own option) or fewer "
-    "loader workers"
-)
-_CONTINUE = "To continue with a changed job, start it again with --accept-changes."
 
 
 def kill_for_memory(who: str, before: Limits, now: Limits | None) -> str | None:
-    """The message for a process that died of SIGKILL, if the kernel's counters of out-of-memory kills grew
+    """What happened to a process that died of SIGKILL, if the kernel's counters of out-of-memory kills grew
     meanwhile, or None if there is no evidence for that.
 
     Args:
@@ -34,11 +29,10 @@ def kill_for_memory(who: str, before: Limits, now: Limits | None) -> str | None:
         whose = "" if full is not None and full.path == now_is.path else f" of {now_is.path}"
         count = f"oom_kill{whose}: {was.oom_kills} → {now_is.oom_kills}"
         if full is not None:
-            return out_of_memory_text(
+            return (
                 f"{who} was killed by the kernel: its cgroup {full.path} allows "
                 f"{size_text(full.limit_bytes or 0)} of memory "
-                f"({full.limit_file} = {full.limit_bytes}; {count}).",
-                _raise(full.path),
+                f"({full.limit_file} = {full.limit_bytes}; {count}){_set_by(full.path)}."
             )
         return _of_machine(who, count, now)
     # The machine's counter is used only if the cgroups have no counters.
@@ -61,27 +55,16 @@ def _reached(pairs: list[tuple[Cgroup, Cgroup]]) -> Cgroup | None:
 
 def _of_machine(who: str, count: str, now: Limits) -> str:
     memory = size_text(now.memory_bytes) if now.memory_bytes else "unknown"
-    return out_of_memory_text(
-        f"{who} was killed by the kernel: the machine's memory was used up ({memory} in all; {count}).",
-        "request fewer workers per machine, or more memory",
-    )
+    return f"{who} was killed by the kernel: the machine's memory was used up ({memory} in all; {count})."
 
 
-def out_of_memory_text(what: str, remedy: str) -> str:
-    """The message about a process without memory: what happened, and the remedies, `remedy` among them."""
-    remedies = f"An unchanged run would fail again. {_SMALLER}, or {remedy}."
-    return f"{what}\n{remedies}\n{_CONTINUE}"
-
-
-def _raise(path: str) -> str:
-    """How to raise a cgroup's limit, by the program that set it."""
-    for part, remedy in (
-        ("slurm", "raise SLURM's --mem, which set it"),
-        ("kubepods", "raise the pod's limits.memory, which set it"),
-        ("docker", "raise docker's --memory, which set it"),
-        ("libpod", "raise podman's --memory, which set it"),
-        (".slice", "raise systemd's MemoryMax, which set it"),
-    ):
-        if part in path:
-            return remedy
-    return "raise that limit (a container's --memory, a pod's limits.memory, SLURM's --mem)"
+def _set_by(path: str) -> str:
+    """What sets a cgroup's limit, by the names in its path."""
+    setters = {
+        "slurm": "SLURM's --mem",
+        "kubepods": "the pod's limits.memory",
+        "docker": "docker's --memory",
+        "libpod": "podman's --memory",
+        ".slice": "systemd's MemoryMax",
+    }
+    return next((f", set by {setter}" for part, setter in setters.items() if part in path), "")

@@ -220,6 +220,13 @@ def wrong_arguments():
     parser.parse_args(["--learning-rate", "1"])
 
 
+def wrong_call():
+    def model(width):
+        return width
+
+    model(width=3, depth=2)
+
+
 def syntax():
     exec("match x:\n  case 1 pass\n")
 

@@ -1,7 +1,5 @@
-"""Determines the limit that ended a worker: pure functions over error texts and the limits of its node.
-
-An unchanged run would reach the limit again, so such a failure is not followed by a restart. Each message
-gives the limit, the place where it is set, and what to change in the job.
+"""What an error does not say itself: which limit of the node was reached, and who else is on the GPU. Pure
+functions over the message and these facts; everything else that an error means is in the catalogue.
 """
 
 from __future__ import annotations
@@ -10,50 +8,45 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from clustertrain.driver.cause.gpu_facts import Gpus, of_gpu, others_memory
+from clustertrain.explain.catalogue import Entry, by_name, unchanged
+from clustertrain.explain.first_cause import Hit, known
 from clustertrain.node.limits import Limits
-from clustertrain.node.memory_kill import kill_for_memory, out_of_memory_text
+from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.units import size_text
 
-OUT_OF_MEMORY, LIMIT = "out_of_memory", "limit"
-
-ON_GPU = "use train.precision: bf16, or GPUs with more memory"
+RETRY_AFTER_S = 30.0  # what another process needs to end, and CUDA to free its memory
+_ONLY_IN_LOG = ("shm_too_small", "nccl_shm")  # a loader process, and NCCL, write them only there
+_CHILD_KILLED = "killed by signal: Killed"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
 _CUDA = re.compile(
-    r"(?:CUDA|HIP) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)"
-    r"(?:.*?GPU (?P<gpu>\d+) has a total capacity of (?P<total>[\d.]+ \w+) "
-    r"of which (?P<free>[\d.]+ \w+) is free)?",
-    re.DOTALL,
+    r"Tried to allocate (?P<wanted>[\d.]+ \w+)(?:.*?GPU (?P<gpu>\d+) has a total capacity of "
+    r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free)?"
 )
-_CUDA_BARE = re.compile(r"CUDA error: out of memory|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED")
-_SHM = re.compile(
-    r"unable to (?:allocate|open|resize)[^\n]*shared memory[^\n]*|"
-    r"unable to write to file </torch_[^\n]*|"  # of a script with an older torch
-    r"insufficient shared memory \(shm\)|out of shared memory\. Please|"
-    r"[^\n]*/dev/shm[^\n]*No space left on device|No space left on device[^\n]*/dev/shm[^\n]*"
-)
-_FILES = re.compile(r"Too many open files(?P<all> in system)?|received 0 items of ancdata")
-_HOST = re.compile(
-    r"(?:^|\n)\w*MemoryError\b[^\n]*|DefaultCPUAllocator: can't allocate memory[^\n]*|std::bad_alloc|"
-    r"Cannot allocate memory"
-)
-_CHILD_KILLED = re.compile(r"killed by signal: Killed")
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`cause` is a cause of the state `failed`; `text` is the message, with two to four lines. Another start
-    can help if `retry_after_s` is a number, after this time; on another node, if `of_hardware`."""
+    """An entry of the catalogue, and the message with what is known of the node. Another start can help if
+    `retry_after_s` is a number, after this time; on another node, if `of_hardware`."""
 
-    cause: str
+    entry: Entry
     text: str
     retry_after_s: float | None = None
     of_hardware: bool = False
 
 
 def diagnose(
-    who: str, message: str, *, tail: str = "", killed: bool = False, before: Limits, now: Limits | None
+    who: str,
+    message: str,
+    *,
+    tail: str = "",
+    killed: bool = False,
+    before: Limits,
+    now: Limits | None,
+    gpus: Gpus | None = None,
 ) -> Diagnosis | None:
-    """The limit that a worker reached, or None if there is no evidence for one.
+    """The limit that a worker reached, or what ended it on its GPU; None if there is no evidence for either.
 
     Args:
         who: "rank 1 (pid 4711 on node7)".
@@ -62,19 +55,36 @@ def diagnose(
         killed: whether it died of SIGKILL, which every out-of-memory killer sends.
         before: the limits of its node when the workers started.
         now: the same after the failure, or None if unknown.
+        gpus: its GPUs after the failure.
     """
     limits = _of_process(before, now)
+    of_memory = by_name()["memory_limit"]
     if match := _RAYS_KILL.search(message):
-        return _of_rays_kill(who, match, limits)
-    if killed or _CHILD_KILLED.search(message):
-        text = kill_for_memory(who, before, now)
-        return None if text is None else Diagnosis(OUT_OF_MEMORY, text)
-    if match := _SHM.search(f"{message}\n{tail}"):  # a loader process writes it only to the log
-        return _of_shm(who, match, limits)
-    for pattern, of in _RULES.items():
-        if match := pattern.search(message):
-            return of(who, match, limits)
+        return Diagnosis(of_memory, unchanged(f"{who} was {match[0].strip()}\n{_rays(limits)}", of_memory))
+    if killed or _CHILD_KILLED in message:
+        what = kill_for_memory(who, before, now)
+        return None if what is None else Diagnosis(of_memory, unchanged(what, of_memory))
+    hits = known(message) + [hit for hit in known(tail) if hit.entry.name in _ONLY_IN_LOG]
+    for hit in sorted(hits, key=lambda hit: hit.entry.level):
+        if hit.entry.ends_as == "gpu" or hit.entry.name in _FACTS:
+            return _with_facts(who, hit, message, limits, gpus or Gpus())
     return None
+
+
+def _with_facts(who: str, hit: Hit, message: str, limits: Limits, gpus: Gpus) -> Diagnosis:
+    entry = hit.entry
+    others = others_memory(message, gpus) if entry.name == "cuda_out_of_memory" else None
+    if others is None and entry.ends_as != "gpu":
+        return Diagnosis(entry, unchanged(f"{who}: {_FACTS[entry.name](hit.line, limits)}", entry))
+    what, change = f"{who}: {others or of_gpu(hit, gpus)}", entry.change.replace("NODE", gpus.host)
+    if others is not None:
+        change = "End that process, or use another GPU."
+    if others is None and entry.retry != "always":  # the driver may have retired the broken memory at the end
+        return Diagnosis(entry, f"{what}\nIf it fails again: {change}", 0.0, of_hardware=True)
+    again = f"The workers are started again after {RETRY_AFTER_S:g} s."
+    return Diagnosis(
+        entry, f"{what}\n{again} {change}", RETRY_AFTER_S, of_hardware=entry.name == "gpu_fabric"
+    )
 
 
 def _of_process(before: Limits, now: Limits | None) -> Limits:
@@ -86,39 +96,31 @@ def _of_process(before: Limits, now: Limits | None) -> Limits:
     return replace(now, open_files=own[0], open_files_most=own[1], address_space_bytes=own[2])
 
 
-# ------------------------------------------------------------------------------------------------ memory
+# ------------------------------------------------------------- the facts for the line that shows an entry
 
 
-def _of_rays_kill(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
-    capped = [g for g in limits.cgroups if g.limit_bytes]
-    if capped:
-        smallest = min(capped, key=lambda g: g.limit_bytes or 0)
-        memory = f"{size_text(smallest.limit_bytes or 0)} ({smallest.limit_file} of {smallest.path})"
-    else:
-        memory = size_text(limits.memory_bytes) if limits.memory_bytes else "unknown"
-    return _out_of_memory(
-        f"{who} was {match[0].strip()}\n"
-        "Ray kills workers before the node's memory is used up, at RAY_memory_usage_threshold; "
-        f"memory: {memory}.",
-        "use nodes with more memory",
-    )
+def _rays(limits: Limits) -> str:
+    memory = f"{size_text(limits.memory_bytes)}" if limits.memory_bytes else "unknown"
+    if capped := [(g.limit_bytes, g) for g in limits.cgroups if g.limit_bytes]:
+        smallest_bytes, smallest = min(capped, key=lambda pair: pair[0])
+        memory = f"{size_text(smallest_bytes)} ({smallest.limit_file} of {smallest.path})"
+    at = "Ray kills workers before the node's memory is used up, at RAY_memory_usage_threshold"
+    return f"{at}; memory: {memory}."
 
 
-def _of_cuda(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
-    if match.re is _CUDA_BARE:
-        return _out_of_memory(f"{who}: {match[0]}. The memory of the GPU is unknown.", ON_GPU)
-    has = (
-        f"GPU {match['gpu']} has {match['total']} in all, of which {match['free']} were free."
-        if match["gpu"] is not None
-        else "The memory of the GPU is unknown."
-    )
-    return _out_of_memory(
-        f"{who}: out of GPU memory, {match['wanted']} were requested. {has}",
-        ON_GPU,
-    )
+def _cuda(line: str, limits: Limits) -> str:
+    if (match := _CUDA.search(line)) is None:
+        return f"{line}. The memory of the GPU is unknown."
+    has = f"GPU {match['gpu']} has {match['total']} in all, of which {match['free']} were free."
+    has = has if match["gpu"] is not None else "The memory of the GPU is unknown."
+    return f"out of GPU memory, {match['wanted']} were requested. {has}"
 
 
-def _of_host(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
+def _library(line: str, limits: Limits) -> str:
+    return f"{'cuDNN' if 'CUDNN' in line else 'NCCL'} could not allocate memory on the GPU ({line})."
+
+
+def _host(line: str, limits: Limits) -> str:
     parts = []
     if limits.memory_bytes and limits.available_bytes is not None:
         parts.append(
@@ -129,52 +131,34 @@ def _of_host(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
             parts.append(f"{cgroup.path} allows {size_text(cgroup.limit_bytes)} ({cgroup.limit_file})")
     if limits.address_space_bytes is not None:
         parts.append(f"RLIMIT_AS (ulimit -v) allows {size_text(limits.address_space_bytes)}")
-    return _out_of_memory(
-        f"{who}: {match[0].strip()}\nMemory: {'; '.join(parts) or 'unknown'}.",
-        "allocate less at once, or request more memory",
-    )
+    return f"{line}\nMemory: {'; '.join(parts) or 'unknown'}."
 
 
-def _out_of_memory(what: str, remedy: str) -> Diagnosis:
-    return Diagnosis(OUT_OF_MEMORY, out_of_memory_text(what, remedy))
-
-
-# ---------------------------------------------------------------------------------------- other limits
-
-
-def _of_shm(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
+def _shm(line: str, limits: Limits) -> str:
     size = "of unknown size"
     if limits.shm_bytes is not None and limits.shm_used_bytes is not None:
         size = f"{size_text(limits.shm_bytes)}, {size_text(limits.shm_used_bytes)} of it in use now"
-    return Diagnosis(
-        LIMIT,
-        f"{who}: /dev/shm is too small for the tensors of its loader processes ({match[0].strip()}).\n"
-        f"/dev/shm has {size}.\n"
-        "An unchanged run would fail again. Set train.loader_workers: 0, or make /dev/shm larger: docker's "
-        "--shm-size, or a pod's emptyDir (medium: Memory) with a larger sizeLimit.",
+    return f"/dev/shm is too small for the tensors of its loader processes ({line}).\n/dev/shm has {size}."
+
+
+def _nccl_shm(line: str, limits: Limits) -> str:
+    return f"NCCL could not use /dev/shm ({line[:200]})."
+
+
+def _files(line: str, limits: Limits) -> str:
+    if "in system" in line:
+        return "too many open files on the whole machine (sysctl fs.file-max)."
+    return (
+        f"too many open files; RLIMIT_NOFILE is {limits.open_files}, and may be raised to "
+        f"{limits.open_files_most}."
     )
 
 
-def _of_files(who: str, match: re.Match[str], limits: Limits) -> Diagnosis:
-    if match["all"]:
-        return Diagnosis(
-            LIMIT,
-            f"{who}: too many open files on the whole machine (sysctl fs.file-max).\n"
-            "An unchanged run would fail again. Close files in your code, or request a larger fs.file-max.",
-        )
-    return Diagnosis(
-        LIMIT,
-        f"{who}: too many open files; RLIMIT_NOFILE is {limits.open_files}, and may be raised to "
-        f"{limits.open_files_most}.\n"
-        "An unchanged run would fail again. Close files in your code, raise the limit (ulimit -n; docker's "
-        "--ulimit nofile),\nor call torch.multiprocessing.set_sharing_strategy('file_system') if loader "
-        "processes return many tensors.",
-    )
-
-
-_RULES: dict[re.Pattern[str], Callable[[str, re.Match[str], Limits], Diagnosis]] = {
-    _CUDA: _of_cuda,
-    _CUDA_BARE: _of_cuda,
-    _FILES: _of_files,
-    _HOST: _of_host,
+_FACTS: dict[str, Callable[[str, Limits], str]] = {
+    "cuda_out_of_memory": _cuda,
+    "nccl_out_of_memory": _library,
+    "no_memory": _host,
+    "shm_too_small": _shm,
+    "nccl_shm": _nccl_shm,
+    "open_files": _files,
 }

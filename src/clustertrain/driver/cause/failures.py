@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from clustertrain.driver.calls import NoAnswer, RankDied, answer, answers, answers_by_rank
-from clustertrain.driver.cause import error_signature as recurrence
-from clustertrain.driver.cause.diagnosis import Diagnosis, diagnose
-from clustertrain.driver.cause.gpu_diagnosis import diagnose_gpu
+from clustertrain.driver.cause.diagnosis import diagnose
+from clustertrain.driver.cause.gpu_facts import Gpus
+from clustertrain.driver.cause.signature import signature, signature_of
 from clustertrain.errors import EXIT_JOB, ClusterTrainError, RunStopped
+from clustertrain.explain.catalogue import UNKNOWN, Entry
+from clustertrain.explain.first_cause import Hit, has_consequence, known, shows_lost_peer
 from clustertrain.node.gpus import Gpu, gpu_states, visible_gpus
 from clustertrain.node.limits import Limits, process_state, read_limits
 from clustertrain.node.processes import this_host
@@ -31,11 +33,10 @@ from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import where_start_begins
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import watchdog
-from clustertrain.worker.code.error_report import first_lines
+from clustertrain.worker.code.error_report import ErrorReport, first_lines
 from clustertrain.worker.code.user_error import UserCodeFailed
 from clustertrain.worker.fork.ends import end_of_fork
 from clustertrain.worker.machine import raylet_watch
-from clustertrain.worker.scripts.peer_errors import died_of_lost_peer, shows_lost_peer
 from clustertrain.worker.scripts.script import ScriptFailed
 
 _T = TypeVar("_T")
@@ -46,6 +47,13 @@ _ALIVE_S, _ALIVE_EACH_S = 2.0, 0.001  # for all ranks to say that they live, and
 _BEGINNING_S = 300.0  # of a script, whose steps are not known; huggingface_hub tries for a minute
 _STARTS_S = 20.0  # to start a Ray task on a busy node, and to receive its result
 _OF_GPU = re.compile(r"CUDA|NCCL|CUDNN|GPU")
+_OWN_FAULT = re.compile(
+    r"(?:CUDA|HIP) error: "
+)  # NCCL aborts a rank whose peer is gone, or whose own GPU failed
+# Of code that has not finished a step yet. Later it may be a sample, or a file, that has them raised.
+_MISTAKES = {"AttributeError", "LookupError", "NameError", "NotImplementedError", "TypeError"}
+_NO_NETWORK = ("host_not_found", "no_route", "hub_unreachable")
+_USAGE = re.compile(r"^\W*usage: ", re.IGNORECASE)
 _FATAL_SIGNALS = {
     "Segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
@@ -113,7 +121,7 @@ class Group:
     def report(self, errors: Mapping[int, BaseException]) -> Failure:
         """Determine the cause from Ray Train's errors by rank, and record it."""
         if (hang := self._restart.hang.read()) is not None and hang.text:
-            failure = self._failure(hang.rank, "JobError", hang.text, recurrence.signature(hang.text))
+            failure = self._failure(hang.rank, "JobError", hang.text, signature(hang.text))
             return self._record(replace(failure, kit_exit_code=EXIT_JOB, fatal=True))
         return self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
 
@@ -149,7 +157,7 @@ class Group:
             if _is_of_kit(error):
                 return self._of_exception(rank, error)
         dead = self._dead_ranks()
-        first = next((rank for rank in sorted(dead) if not died_of_lost_peer(self._tail(rank))), None)
+        first = next((rank for rank in sorted(dead) if not _died_of_lost_peer(self._tail(rank))), None)
         raised = {rank: error for rank, error in sorted(errors.items()) if rank not in dead}
         if first is None and all(map(_is_collateral, raised.values())):
             first = min(dead, default=None)
@@ -231,37 +239,32 @@ class Group:
             return self._of_script(rank, error)
         name, message = type(error).__name__, f"{type(error).__name__}: {error}"
         if _is_of_kit(error):
-            failure = self._failure(rank, name, str(error), recurrence.signature(message))
+            failure = self._failure(rank, name, str(error), signature(message))
             cause = "not_finite" if name.startswith("NonFinite") else "error"
-            return replace(failure, cause=cause, kit_exit_code=error.exit_code, fatal=True)
+            entry = _entry_of(known(str(error))).name
+            return replace(failure, entry=entry, cause=cause, kit_exit_code=error.exit_code, fatal=True)
         text = f"rank {rank}: {name}: {first_lines(str(error), 3, 600)}"
-        failure = self._failure(rank, name, text, recurrence.signature(message))
-        return self._diagnosed(failure, message=message, tail=self._tail(rank))
+        return self._diagnosed(self._failure(rank, name, text, signature(message)), message)
 
     def _of_user_code(self, rank: int, error: UserCodeFailed) -> Failure:
         report = error.report
         text = f"{report.text(f'rank {rank}')}\n{self._where_whole(rank)}"
-        failure = self._failure(rank, report.name, text, recurrence.signature_of(report))
-        failure = self._diagnosed(failure, message=report.whole_message(), tail=self._tail(rank))
-        is_certain = recurrence.is_certain(report, is_untried=self._is_untried())
-        return _judged(failure, is_certain, recurrence.is_transient(report))
+        failure = self._failure(rank, report.name, text, signature_of(report))
+        return self._diagnosed(failure, report.whole_message(), report)
 
     def _of_script(self, rank: int, error: ScriptFailed) -> Failure:
         report, code, name = error.report, error.returncode, type(error).__name__
         ended = f"signal {-code}" if code < 0 else f"code {code}"
-        text, signature = str(error), recurrence.signature(f"{ended}: {error.last_line}")
-        is_certain = recurrence.is_certain_of_script(code, error.last_line, text)
-        is_transient = -code == signal.SIGKILL
-        if report is not None:
-            text, signature = f"{error}\n{self._where_whole(rank)}", recurrence.signature_of(report)
-            at_start = self._has_just_begun()
-            is_untried = at_start and self._is_untried()  # nobody knows the steps of a script
-            is_certain |= recurrence.is_certain(report, at_start=at_start, is_untried=is_untried)
-            is_transient |= recurrence.is_transient(report)
         of_end = {"signal": -code} if code < 0 else {"exit_code": code}
-        failure = self._failure(rank, name, text, signature, **of_end)
-        failure = self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
-        return _judged(failure, is_certain, is_transient)
+        of_end["transient"] = -code == signal.SIGKILL
+        if report is None:
+            said = signature(f"{ended}: {error.last_line}")
+            return self._diagnosed(
+                self._failure(rank, name, str(error), said, **of_end), str(error), said=_last_word(error)
+            )
+        text = f"{error}\n{self._where_whole(rank)}"
+        failure = self._failure(rank, name, text, signature_of(report), **of_end)
+        return self._diagnosed(failure, report.whole_message(), report)
 
     def _has_just_begun(self) -> bool:
         """Whether this is the first start of the attempt's workers, a few minutes ago."""
@@ -289,7 +292,7 @@ class Group:
             what = line.removeprefix("clustertrain: ").partition(";")[0]
             text = f"rank {rank} was ended by its watchdog: {what}"
             failure = self._failure(rank, "watchdog", text, "watchdog", transient=True)
-            return self._diagnosed(failure, message=message)
+            return self._diagnosed(failure, message, said=text)
         number = next(
             (n for text, n in _FATAL_SIGNALS.items() if f"Fatal Python error: {text}" in tail), None
         )
@@ -307,67 +310,98 @@ class Group:
             signal=int(number),
             transient=number not in _FATAL_SIGNALS.values(),
         )
-        return self._diagnosed(failure, message=message)
+        return self._diagnosed(failure, message, said=text)
 
     def _of_exit(self, rank: int, code: int, message: str) -> Failure:
         """The failure of a process that ended itself without an exception."""
         why, is_of_kit = _EXITS.get(code, _EXIT), code in _EXITS
         text = f"{self._who(rank)} ended itself with exit code {code}: {why}"
         failure = self._failure(rank, "exit", text, f"exit code {code}", exit_code=code, transient=is_of_kit)
-        return self._diagnosed(failure, message=message)
+        return self._diagnosed(failure, message, said=text)
 
     def _failure(self, rank: int, error: str, text: str, signature: str, **more: Any) -> Failure:
         where = self._workers[rank].metadata
         return Failure(rank, error, text, signature, host=where.hostname, pid=where.pid, **more)
 
-    def _diagnosed(self, failure: Failure, *, message: str, tail: str = "") -> Failure:
-        """The same failure; if a limit was reached, with its value, and marked as fatal."""
-        rank = failure.rank
-        before = self._limits.get(rank)
-        if before is None:
-            return failure
-        found = self._on_gpu(rank, message, tail) or diagnose(
-            self._who(rank),
-            message,
-            tail=tail,
-            killed=failure.signal == signal.SIGKILL,
-            before=before,
-            now=self._call_on_node(rank, read_limits, [group.path for group in before.cgroups]),
-        )
-        if found is None:
-            return failure
-        if found.retry_after_s is None:
-            return replace(failure, cause=found.cause, text=found.text, fatal=True)
-        return replace(
-            failure,
-            cause=found.cause,
-            text=found.text,
-            transient=found.retry_after_s > 0,
-            retry_after_s=found.retry_after_s,
-            broken_node=self._workers[rank].metadata.node_id if found.of_hardware else "",
-        )
+    def _diagnosed(
+        self, failure: Failure, message: str, report: ErrorReport | None = None, *, said: str = ""
+    ) -> Failure:
+        """The same failure with what the catalogue and the node say of it: its cause, and whether another
+        start can help.
 
-    def _on_gpu(self, rank: int, message: str, tail: str) -> Diagnosis | None:
-        """The cause if it is the rank's GPU; the GPU is looked at only after an error that names CUDA."""
+        Args:
+            message: that of the error; for a dead process Ray's, and the end of its log.
+            report: of the exception of the user's code.
+            said: the part of the message that tells why it ended, if it is not all of it.
+        """
+        rank = failure.rank
+        if (before := self._limits.get(rank)) is not None:
+            is_of_log = failure.error in ("signal", "exit", "watchdog")
+            found = diagnose(
+                self._who(rank),
+                message,
+                tail="" if is_of_log else self._tail(rank),
+                killed=failure.signal == signal.SIGKILL,
+                before=before,
+                now=self._call_on_node(rank, read_limits, [group.path for group in before.cgroups]),
+                gpus=self._gpus_of(rank, message),
+            )
+            if found is not None:
+                return replace(
+                    failure,
+                    entry=found.entry.name,
+                    cause=found.entry.ends_as,
+                    text=found.text,
+                    fatal=found.retry_after_s is None,
+                    transient=bool(found.retry_after_s),
+                    retry_after_s=found.retry_after_s or 0.0,
+                    broken_node=self._workers[rank].metadata.node_id if found.of_hardware else "",
+                )
+        return self._judged(failure, said or message, report)
+
+    def _judged(self, failure: Failure, said: str, report: ErrorReport | None) -> Failure:
+        """The same failure; marked as fatal, with the reason, if the error is certain to occur again."""
+        hits = known(said)
+        entry = _entry_of(hits)
+        may_pass = any(hit.entry.retry == "always" for hit in hits)
+        is_certain = entry.retry == "never"
+        if report is not None:
+            at_start = self._has_just_begun() and failure.of_script  # nobody knows the steps of a script
+            of_peer = report.name.startswith("Dist")
+            is_certain |= at_start and entry.name in _NO_NETWORK and not of_peer
+            is_own = report.frames and _MISTAKES.intersection(report.classes) and not may_pass
+            is_certain |= bool(is_own) and (at_start or not failure.of_script) and self._is_untried()
+        if not is_certain:
+            transient = failure.transient or entry.retry == "always"
+            return replace(failure, entry=entry.name, transient=transient)
+        text = f"{failure.text}\nAnother start would fail in the same way, so the workers are not restarted."
+        return replace(failure, entry=entry.name, text=text, fatal=True)
+
+    def _gpus_of(self, rank: int, message: str) -> Gpus:
+        """The GPUs of a rank; they are looked at only after an error that names CUDA."""
         gpus = self._gpus[rank] if _OF_GPU.search(message) else ()
         host = self._limits[rank].host
         pids = {w.metadata.pid for r, w in self._workers.items() if self._limits[r].host == host}
-        return diagnose_gpu(
-            self._who(rank),
-            message,
-            tail=tail,
-            host=self._workers[rank].metadata.hostname,
-            gpus=(self._call_on_node(rank, gpu_states, gpus) or ()) if gpus else (),
-            own_pids=pids,
-        )
+        states = (self._call_on_node(rank, gpu_states, gpus) or ()) if gpus else ()
+        return Gpus(states, pids, self._workers[rank].metadata.hostname)
 
 
-def _judged(failure: Failure, is_certain: bool, is_transient: bool) -> Failure:
-    """The same failure; marked as fatal, with the reason, if the error is certain to occur again."""
-    if failure.fatal or not is_certain:
-        return replace(failure, transient=failure.transient or is_transient)
-    text = f"{failure.text}\nAnother start would fail in the same way, so the workers are not restarted."
-    return replace(failure, text=text, fatal=True)
+def _entry_of(hits: list[Hit]) -> Entry:
+    return hits[0].entry if hits else UNKNOWN
+
+
+def _last_word(error: ScriptFailed) -> str:
+    """How a script without a traceback ended, and what it last printed: its other lines may be of errors that
+    it has handled."""
+    first, *lines = str(error).splitlines()
+    usage = [line for line in lines if _USAGE.match(line)]
+    return "\n".join([first, *usage[:1], error.last_line])
+
+
+def _died_of_lost_peer(log: str) -> bool:
+    """By the end of the log of a rank that has died. The rank that is at fault has another reason there, or,
+    if it was killed, none."""
+    return has_consequence(log) and _OWN_FAULT.search(log) is None
 
 
 def _is_of_kit(error: BaseException) -> TypeGuard[ClusterTrainError | RunStopped]:
@@ -382,8 +416,9 @@ def _base(error: BaseException) -> BaseException:
 
 def _is_collateral(error: BaseException) -> bool:
     report = getattr(error, "report", None)
-    name = report.name if report is not None else type(error).__name__
-    return shows_lost_peer(name, str(error))
+    return shows_lost_peer(
+        report.whole_message() if report is not None else f"{type(error).__name__}: {error}"
+    )
 
 
 def _tail(path: Path) -> str:

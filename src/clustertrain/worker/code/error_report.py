@@ -64,8 +64,10 @@ class ErrorReport:
         return "\n  ".join(lines)
 
     def whole_message(self) -> str:
-        """The texts of this exception and its causes, as "Type: text"; for pattern matching."""
-        return "\n".join(f"{report.name}: {report.message}" for report in self.all())
+        """The texts of this exception and its causes, as "Type: text" for each of its classes; for pattern
+        matching."""
+        reports = ((name, each) for each in self.all() for name in each.classes or (each.name,))
+        return "\n".join(f"{name}: {report.message}" for name, report in reports)
 
     def all(self) -> Iterator[ErrorReport]:
         """This exception, and then its causes."""

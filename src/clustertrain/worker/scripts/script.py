@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import IO, cast
 
 from clustertrain.errors import ClusterTrainError
+from clustertrain.explain.first_cause import shows_lost_peer
 from clustertrain.node.installed import how_to_import_in
 from clustertrain.node.processes import own_processes
 from clustertrain.node.signals import signal_text
 from clustertrain.worker.code.error_report import ErrorReport, printable
 from clustertrain.worker.code.printed_traceback import last_exception
 from clustertrain.worker.place import Place
-from clustertrain.worker.scripts.peer_errors import shows_lost_peer
 from clustertrain.worker.scripts.request_page import RequestPage
 from clustertrain.worker.scripts.script_command import Program
 
@@ -155,7 +155,7 @@ def run_script(
         last_exception(last_lines, str(code_folder or cwd), lines_after=_LAST_LINES) if code == 1 else None
     )
     if stopped or (code != 0 and stop_exists()):
-        if report is not None and not shows_lost_peer(report.name, report.message):
+        if report is not None and not shows_lost_peer(report.whole_message()):
             own = report.text(f"rank {rank}")
             note("warning", f"{own}\nThe script ended with it after the stop request.")
         return False

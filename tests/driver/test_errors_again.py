@@ -2,20 +2,46 @@
 
 import socket
 from dataclasses import replace
+from types import SimpleNamespace
 from urllib.error import URLError
 
 import pytest
 
-from clustertrain.driver.cause.error_signature import (
-    is_certain,
-    is_certain_of_script,
-    is_transient,
-    signature,
-    signature_of,
-)
+from clustertrain.driver.cause.failures import Group, _died_of_lost_peer
+from clustertrain.driver.cause.signature import signature, signature_of
+from clustertrain.explain.first_cause import shows_lost_peer
 from clustertrain.worker.code.error_report import ErrorReport, Frame
 from clustertrain.worker.code.printed_traceback import base_names
-from clustertrain.worker.code.user_error import report_of
+from clustertrain.worker.code.user_error import UserCodeFailed, report_of
+from clustertrain.worker.scripts.script import ScriptFailed
+
+
+class Judge(Group):
+    """A group without processes, of one rank of which no limits are known."""
+
+    def __init__(self, *, at_start=False, is_untried=False):
+        self._limits = {}
+        self._workers = {0: SimpleNamespace(metadata=SimpleNamespace(hostname="node1", pid=7))}
+        self._has_just_begun, self._is_untried = lambda: at_start, lambda: is_untried
+
+    def _where_whole(self, rank):
+        return "its log"
+
+
+def is_certain(report, *, at_start=False, is_untried=False):
+    judge = Judge(at_start=at_start, is_untried=is_untried)
+    if at_start:
+        return judge._of_script(0, ScriptFailed("it ended with exit code 1.", 1, "", report)).fatal
+    return judge._of_user_code(0, UserCodeFailed(report)).fatal
+
+
+def is_transient(report):
+    return Judge()._of_user_code(0, UserCodeFailed(report)).transient
+
+
+def is_certain_of_script(code, last_line, output=""):
+    text = f"train.py ended with exit code {code} on rank 0.\nIts last lines:\n{output or f'  | {last_line}'}"
+    return Judge()._of_script(0, ScriptFailed(text, code, last_line)).fatal
 
 
 class DistBackendError(RuntimeError):
@@ -172,27 +198,23 @@ def test_a_printed_name_is_known_by_pythons_own_classes():
         (1, "train.py: error: no", False),
         (1, "/usr/bin/python3: No module named package.trian", True),
         (1, "python: No module named a.__main__; 'a' is a package and cannot be directly executed", True),
-        (1, "ModuleNotFoundError: No module named 'a'", False),  # its report shows that
+        (1, "ModuleNotFoundError: No module named 'a'", True),
         (126, "", True),
         (127, "sh: 1: trian: not found", True),
         (7, "", False),
-        (None, "", False),
     ],
 )
 def test_a_script_that_did_not_start(code, line, certain):
     assert is_certain_of_script(code, line) == certain
 
 
-CLICK = (
-    "train.py ended with exit code 2 on rank 0.\n"
-    "Its last lines:\n  | Usage: train.py [OPTIONS]\n  | Error: No"
-)
+CLICK = "  | Usage: train.py [OPTIONS]\n  | Error: No"
 
 
 def test_a_script_that_printed_how_it_is_called_did_not_start():
     assert is_certain_of_script(2, "Error: No such option '--lrr'.", CLICK)
     assert not is_certain_of_script(1, "Error: No such option '--lrr'.", CLICK)
-    assert not is_certain_of_script(2, "no", "train.py ended with exit code 2; memory usage: 3 GB")
+    assert not is_certain_of_script(2, "no", "  | it ended with exit code 2; memory usage: 3 GB")
 
 
 @pytest.mark.parametrize(
@@ -237,3 +259,57 @@ def test_the_line_is_part_of_the_signature_and_the_rank_is_not():
     assert signature_of(report) == "ValueError at task.py:7 in loss: no"
     other = ErrorReport("ValueError", "no", frames=(Frame("task.py", 8, "loss"),))
     assert signature_of(other) != signature_of(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("DistBackendError", "NCCL error in: NCCLUtils.cpp:133"),
+        ("DistNetworkError", "The client socket has failed to connect"),
+        (
+            "RuntimeError",
+            "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+        ),
+        ("RuntimeError", "ncclRemoteError: a remote process exited"),
+    ],
+)
+def test_what_torch_reports_of_a_rank_that_is_gone(name, message):
+    assert shows_lost_peer(f"{name}: {message}")
+
+
+def test_an_error_of_the_code_is_none_of_them():
+    assert not shows_lost_peer("ValueError: no peer in sight")
+
+
+# What torch 2.x and NCCL write to the log of a rank before they abort it.
+OF_NCCL = {
+    "peer": """
+[rank0]:[E1123 ProcessGroupNCCL.cpp:2093] [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog \
+thread terminated with exception: NCCL error: remote process exited or there was a network error, \
+NCCL version 2.27.5
+ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+terminate called after throwing an instance of 'c10::DistBackendError'
+Fatal Python error: Aborted
+""",
+    "absent": """
+[rank0]:[E1123 ProcessGroupNCCL.cpp:688] [Rank 0] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) \
+ran for 600013 milliseconds before timing out.
+To avoid data inconsistency, we are taking the entire process down.
+Fatal Python error: Aborted
+""",
+    "own": """
+[rank3]:[E1123 ProcessGroupNCCL.cpp:2093] [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog \
+thread terminated with exception: CUDA error: an illegal memory access was encountered
+terminate called after throwing an instance of 'c10::DistBackendError'
+Fatal Python error: Aborted
+""",
+    "killed": "step 7\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"), [("peer", True), ("absent", True), ("own", False), ("killed", False)]
+)
+def test_a_rank_that_nccl_aborted_for_another_one_is_not_the_cause(log, expected):
+    assert _died_of_lost_peer(OF_NCCL[log]) is expected
