@@ -4,8 +4,6 @@ import pytest
 
 from clustertrain.checkpoints.manifest import CheckpointDamaged, UnknownFormat
 from clustertrain.checkpoints.write import Fenced
-from clustertrain.driver.result_of_fit import NothingStarted
-from clustertrain.driver.retry_policy import StopRetrying
 from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
 from clustertrain.training.ranks.consistency import WeightsDiverged
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
@@ -20,8 +18,6 @@ ERRORS = [
     CheckpointDamaged("a"),
     UnknownFormat("a"),
     Fenced("a"),
-    StopRetrying("a"),
-    NothingStarted("a"),
     RunStopped("a", checkpointed=True),
     RunStopped("a", checkpointed=False),
     ScriptFailed("a", 7),

@@ -122,8 +122,8 @@ def test_the_driver_claims_a_start_as_it_is_counted(tmp_path, monkeypatch):
     worker = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
 
     def real(attempt, job):
-        config = start.GroupStart(watch=None, job_yaml=dump_job(job), limits=job.failures.watchdog)
-        start._claim(AttemptRef.of(attempt), config, [worker])
+        ref, limits = AttemptRef.of(attempt), job.failures.watchdog
+        start._claim(start.GroupStart(ref=ref, job_yaml=dump_job(job), limits=limits), [worker])
 
     found = []
     for side, claim in (("real", real), ("counted", lambda attempt, job: claim_start(attempt, ("node1",)))):

@@ -26,9 +26,12 @@ WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.
 def started(attempt, job):
     """The plan of the next start of the group."""
     config = GroupStart(
-        watch=None, limits=Watchdog(), job_yaml=dump_job(job), is_script=job.script is not None
+        ref=AttemptRef.of(attempt),
+        limits=Watchdog(),
+        job_yaml=dump_job(job),
+        is_script=job.script is not None,
     )
-    return _claim(AttemptRef.of(attempt), config, [WORKER])
+    return _claim(config, [WORKER])
 
 
 @pytest.fixture

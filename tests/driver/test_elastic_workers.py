@@ -1,13 +1,13 @@
 """The number of workers of each start of the group, with a clock and nodes of the test's own."""
 
 import pytest
-from test_failure_watch import fails
+from test_retry_policy import fails
 
-from clustertrain.driver import elastic_cluster, retry_policy
-from clustertrain.driver.__main__ import _next_larger
+from clustertrain.driver import elastic_cluster, growth
+from clustertrain.driver.growth import Growth, next_larger
 from clustertrain.driver.ray_cluster import Deadline
-from clustertrain.driver.trainer import FailureWatch
-from clustertrain.driver.world_size import OtherWorkers, RayNode, Workers
+from clustertrain.driver.retry_policy import RetryPolicy
+from clustertrain.driver.world_size import RayNode, Workers
 from clustertrain.errors import ClusterError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay
@@ -49,12 +49,12 @@ class Watch:
 
     def __init__(self, attempt, monkeypatch, workers):
         self._now_s = 100.0
-        monkeypatch.setattr(retry_policy.time, "monotonic", lambda: self._now_s)
-        self._watch = FailureWatch(AttemptRef.of(attempt), 9, given_ray(), SIZES, Workers(workers))
+        monkeypatch.setattr(growth.time, "monotonic", lambda: self._now_s)
+        self._growth = Growth(AttemptRef.of(attempt), given_ray(), SIZES, Workers(workers))
 
     def look(self, after_s):
         self._now_s += after_s
-        self._watch.look_for_room()
+        self._growth.look()
 
 
 def started(attempt, number, workers):
@@ -75,12 +75,10 @@ def test_a_start_has_the_largest_number_that_has_room(attempt, nodes):
 
 def test_a_failure_is_followed_by_a_start_with_fewer_workers_if_a_node_is_lost(attempt, nodes, monkeypatch):
     monkeypatch.setattr(elastic_cluster, "_LOOK_EVERY_S", 0.05)
-    watch = FailureWatch(AttemptRef.of(attempt), 9, given_ray(0.1, 9.0), SIZES, Workers(8))
-    fails(attempt, watch, 0)  # all nodes are there: Ray Train starts the same group again
+    policy = RetryPolicy(AttemptRef.of(attempt), 9, given_ray(0.1, 9.0), SIZES)
+    assert fails(attempt, policy, 0, workers=Workers(8)) == Workers(8)  # all nodes are there
     nodes.alive = ["a"]
-    with pytest.raises(OtherWorkers) as others:
-        fails(attempt, watch, 1)
-    assert others.value.args == (Workers(4),)
+    assert fails(attempt, policy, 1, workers=Workers(8)) == Workers(4)
 
 
 def test_a_group_grows_once_there_was_room_for_a_while(attempt, nodes, monkeypatch):
@@ -123,7 +121,7 @@ def raising(error):
 
 @pytest.mark.parametrize(("of_script", "workers"), [(True, 4), (False, 8)])
 def test_a_script_and_a_whole_group_do_not_grow(attempt, nodes, monkeypatch, of_script, workers):
-    monkeypatch.setattr(retry_policy, "is_of_script", lambda attempt: of_script)
+    monkeypatch.setattr(growth, "is_of_script", lambda attempt: of_script)
     watch, restart = Watch(attempt, monkeypatch, workers), started(attempt, 0, workers)
     for _ in range(5):
         watch.look(10)
@@ -132,17 +130,17 @@ def test_a_script_and_a_whole_group_do_not_grow(attempt, nodes, monkeypatch, of_
 
 def test_only_workers_that_returned_for_a_larger_group_are_followed_by_another(attempt, nodes):
     before = Workers(4, frozenset({"id-c"}))
-    assert _next_larger(attempt, before) is None
+    assert next_larger(attempt, before) is None
     restart = started(attempt, 0, 4)
     restart.outcome.write(Outcome(False, 5))
-    assert _next_larger(attempt, before) is None
+    assert next_larger(attempt, before) is None
     restart.resize.write(ResizeRequest(8))
-    assert _next_larger(attempt, before) == Workers(8, frozenset({"id-c"}))
+    assert next_larger(attempt, before) == Workers(8, frozenset({"id-c"}))
     restart.outcome.write(Outcome(True, 9))
-    assert _next_larger(attempt, before) is None, "nothing is left to train"
+    assert next_larger(attempt, before) is None, "nothing is left to train"
     restart.outcome.write(Outcome(False, 5))
     attempt.stop.write(StopRequest("user"))
-    assert _next_larger(attempt, before) is None
+    assert next_larger(attempt, before) is None
 
 
 def test_missing_nodes_are_waited_for_before_fewer_workers_start(attempt, nodes, monkeypatch):

@@ -1,12 +1,12 @@
 """A node with a broken GPU is left out by the next starts, if the other nodes have room for the workers."""
 
 import pytest
-from test_failure_watch import fails
+from test_retry_policy import fails
 
 from clustertrain.driver import elastic_cluster
 from clustertrain.driver.ray_cluster import Deadline
-from clustertrain.driver.trainer import FailureWatch
-from clustertrain.driver.world_size import OtherWorkers, RayNode, Workers
+from clustertrain.driver.retry_policy import RetryPolicy
+from clustertrain.driver.world_size import RayNode, Workers
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay, LocalRay
 from clustertrain.run.attempt_ref import AttemptRef
@@ -36,11 +36,9 @@ def left_out(count, *nodes):
 def breaks(attempt, workers, restart, node, *, cluster=None, world_sizes=(2, 4, 6)):
     """A start with these workers whose GPU broke on that node: the line about the next one, and its
     workers."""
-    watch = FailureWatch(AttemptRef.of(attempt), 9, cluster or given_ray(), world_sizes, workers)
-    try:
-        fails(attempt, watch, restart, host=node, broken_node=f"id-{node}", retry_after_s=0.0)
-    except OtherWorkers as others:
-        (workers,) = others.args
+    policy = RetryPolicy(AttemptRef.of(attempt), 9, cluster or given_ray(), world_sizes)
+    broken = {"host": node, "broken_node": f"id-{node}", "retry_after_s": 0.0}
+    workers = fails(attempt, policy, restart, workers=workers, **broken)
     events = [e for e in read_events(attempt.run, attempt.events_key) if e["kind"] == "restarting"]
     return events[-1]["text"].splitlines()[-1], workers
 

@@ -40,7 +40,8 @@ def test_a_group_gets_its_ranks_in_this_order(monkeypatch, nodes, expected):
     )
     monkeypatch.setenv(variables.NODES, nodes)
     group = object.__new__(trainer._Group)
-    group._callbacks = []
+    config = SimpleNamespace(start=SimpleNamespace())
+    group._train_run_context = SimpleNamespace(backend_config=config)
     workers = group._create_workers(6, None, {})
     assert [(w.metadata.hostname, w.metadata.gpu_ids[0]) for w in workers] == expected
     ranks = [w.distributed_context for w in workers]

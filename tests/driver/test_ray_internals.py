@@ -199,18 +199,6 @@ def test_WORKER_PROCESS_SETUP_HOOK_ENV_VAR():  # noqa: N802
 # -- Ray Train ---------------------------------------------------------------------------------------------
 
 
-def test_ControllerCallback():  # noqa: N802
-    cls = ray_internals.ControllerCallback
-    assert "failure_decision" in parameters(cls.before_controller_execute_failure_decision)
-
-
-def test_WorkerGroupCallback():  # noqa: N802
-    cls = ray_internals.WorkerGroupCallback
-    assert parameters(cls.on_worker_group_start) == {"self"}
-    assert parameters(cls.after_worker_group_start) == {"self", "worker_group"}
-    assert parameters(cls.after_worker_group_poll_status) == {"self", "worker_group_status"}
-
-
 def test_DatasetsCallback():  # noqa: N802
     """It is one of the trainer's default callbacks, which one method makes."""
     assert "DatasetsCallback(" in inspect.getsource(TorchTrainer._create_default_callbacks)
@@ -219,10 +207,6 @@ def test_DatasetsCallback():  # noqa: N802
 def test_PlacementGroupCleanerCallback():  # noqa: N802
     """It is one of the trainer's default callbacks."""
     assert "PlacementGroupCleanerCallback(" in inspect.getsource(TorchTrainer._create_default_callbacks)
-
-
-def test_FailureDecision():  # noqa: N802
-    assert ray_internals.FailureDecision.RETRY != ray_internals.FailureDecision.RAISE
 
 
 def test_FixedScalingPolicy():  # noqa: N802
@@ -238,8 +222,7 @@ def test_TrainController():  # noqa: N802
     assert issubclass(cls.worker_group_cls, ray_internals.WorkerGroup)
     assert inspect.iscoroutinefunction(cls.run)
     assert parameters(cls.get_result) == {"self"}
-    made = inspect.getsource(TorchTrainer._initialize_and_run_controller)
-    assert "(TrainController)" in made and "**controller_init_kwargs" in made
+    assert "self.worker_group_cls.create(" in inspect.getsource(cls)
 
 
 def test_WorkerGroup():  # noqa: N802
@@ -247,16 +230,16 @@ def test_WorkerGroup():  # noqa: N802
     cls = ray_internals.WorkerGroup
     assert [*inspect.signature(cls._create_workers).parameters][1:3] == ["num_workers", "placement_group"]
     assert "replica_group_size" in parameters(cls._create_workers)
-    assert "self._start_impl(" in inspect.getsource(cls._start)
     assert len(parameters(cls._assign_worker_ranks)) >= 1
-    assert not missing(cls, "execute", "execute_async", "execute_single")
-    assert not missing(cls, "execute_single_async", "get_workers", "get_resources_per_worker", "abort")
+    assert parameters(cls.poll_status) == {"self", "timeout"}
+    assert "self._train_run_context = train_run_context" in inspect.getsource(cls)
+    assert not missing(cls, "get_workers", "has_started", "abort")
 
 
-def test_WorkerGroupStartupFailedError():  # noqa: N802
-    """Ray Train starts the group again after it."""
-    default = import_module("ray.train.v2._internal.execution.failure_handling.default")
-    assert ray_internals.WorkerGroupStartupFailedError in default.RETRYABLE_CONTROLLER_ERRORS
+def test_RETRYABLE_CONTROLLER_ERRORS():  # noqa: N802
+    """Its errors of a start that may succeed later."""
+    names = {error.__name__ for error in ray_internals.RETRYABLE_CONTROLLER_ERRORS}
+    assert names == {"WorkerGroupStartupFailedError", "WorkerGroupStartupTimeoutError"}
 
 
 # -- what is set, or read, in a module of Ray --------------------------------------------------------------
@@ -274,13 +257,6 @@ def test_be_actor(monkeypatch):
     assert context(object()).current_actor == "the controller"
     made = inspect.getsource(ray_internals.WorkerGroup._init_train_context_on_workers)
     assert "controller_actor=ray.get_runtime_context().current_actor" in made
-
-
-def test_control_with(monkeypatch):
-    trainer = import_module("ray.train.v2.api.data_parallel_trainer")
-    monkeypatch.setattr(trainer, "TrainController", trainer.TrainController)  # restored at the end
-    ray_internals.control_with(str)
-    assert trainer.TrainController is str
 
 
 def test_keep_loopback(monkeypatch):

@@ -84,8 +84,9 @@ class Start:
         self.resumed, self.lines, self.committed, self.has_begun = None, [], [], False
 
     def begin(self):
-        config = GroupStart(watch=None, limits=self.job.failures.watchdog, job_yaml=dump_job(self.job))
-        self.plan = _claim(AttemptRef.of(self.attempt), config, [WORKER])
+        ref, limits = AttemptRef.of(self.attempt), self.job.failures.watchdog
+        config = GroupStart(ref=ref, limits=limits, job_yaml=dump_job(self.job))
+        self.plan = _claim(config, [WORKER])
         shelf = self.attempt.run.checkpoints
         if self.plan.checkpoint is not None:
             data = b"".join(shelf.store.blocks(shelf.file_key(self.plan.checkpoint, "model.pt")))

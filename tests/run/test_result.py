@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from clustertrain.driver.result_of_fit import causes, of_error, of_outcome
+from clustertrain.driver.result_of_fit import of_error, of_outcome
 from clustertrain.errors import (
     EXIT_CLUSTER,
     EXIT_INTERRUPTED,
@@ -126,12 +126,6 @@ def test_a_checkpoint_that_does_not_verify_does_not_count(attempt):
     assert ended(attempt, "stopped", "interrupt").exit_code == EXIT_INTERRUPTED
 
 
-class Wrapper(Exception):
-    def __init__(self, **inner):
-        super().__init__("wrapped")
-        self.__dict__.update(inner)
-
-
 @pytest.mark.parametrize(
     ("error", "cause", "code"),
     [
@@ -140,9 +134,8 @@ class Wrapper(Exception):
         (DataError("sha256 differs"), "data", EXIT_STORAGE),
     ],
 )
-def test_the_kits_own_errors_come_through_rays_wrappers(attempt, error, cause, code):
-    wrapped = Wrapper(controller_failure=Wrapper(cause=error))
-    result = of_error(attempt, wrapped)
+def test_an_error_of_the_kit_is_the_result(attempt, error, cause, code):
+    result = of_error(attempt, error)
     assert (result.state, result.cause, result.exit_code, result.text) == ("failed", cause, code, str(error))
 
 
@@ -180,11 +173,5 @@ def test_an_unknown_error_is_named_with_the_log(attempt):
 
 def test_a_stop_before_training_is_no_error(attempt):
     attempt.stop.write(StopRequest("interrupt"))
-    result = of_error(attempt, Wrapper(controller_failure=RunStopped("stopped", checkpointed=False)))
+    result = of_error(attempt, RunStopped("stopped", checkpointed=False))
     assert (result.state, result.cause, result.exit_code) == ("stopped", "interrupt", EXIT_INTERRUPTED)
-
-
-def test_causes_end_where_errors_wrap_each_other():
-    first, second = Wrapper(), Wrapper()
-    first.cause, second.cause = second, first
-    assert list(causes(first)) == [first, second]

@@ -13,17 +13,15 @@ import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 from clustertrain import variables
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.elastic_cluster import ElasticCluster
-from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
+from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of
 from clustertrain.driver.ray_internals import end_by_sigterm
-from clustertrain.driver.result_of_fit import causes, of_error, of_outcome
-from clustertrain.driver.world_size import OtherWorkers, Workers
+from clustertrain.driver.result_of_fit import of_error
 from clustertrain.errors import (
     EXIT_DRIVER_FAILED,
     EXIT_RAY_ENDED,
@@ -32,21 +30,21 @@ from clustertrain.errors import (
 )
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.job.start_environment import driver_environment, start_environment
+from clustertrain.job.start_environment import driver_environment
 from clustertrain.node.ray_settings import NCCL_HANG_DETECTOR, RAY_ENVIRONMENT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import JOB_YAML, Attempt
+from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.working_folder import copy_code
 from clustertrain.worker.code.user_code import check_code, code_folders, enter_code
-from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
+from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
 
 _MARGIN_S = 10.0
-_NODE_ID = "ray.io/node-id"  # a label that each node of Ray has
 _SHUTDOWN_WITHIN_S = 60.0
 
 
@@ -122,16 +120,17 @@ def _run(run: _Run) -> int:
         try:
             _prepare(run)
             at_end.enter_context(Heartbeat(run.attempt))  # a thread
-            _fit(run)
-            result = of_outcome(run.attempt)
+            result = _fit(run)
+            may_be_of_ray = result.state == "failed"
         except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
             traceback.print_exc()
-            if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
-                return EXIT_RAY_ENDED  # the launcher determines how Ray ended
+            may_be_of_ray = not isinstance(error, ClusterTrainError | RunStopped)
             if isinstance(error, RayNotUp):
                 result = run.cluster.result_of_late_ray(run.job, run.attempt, str(error))
             else:
                 result = of_error(run.attempt, error)
+        if may_be_of_ray and run.cluster.is_gone():
+            return EXIT_RAY_ENDED  # the launcher determines how Ray ended
         return write_result(run.attempt, result).exit_code
 
 
@@ -143,7 +142,7 @@ def _prepare(run: _Run) -> None:
     run.cluster.prepare()
 
 
-def _fit(run: _Run) -> None:
+def _fit(run: _Run) -> Result:
     if run.cluster.has_ray:
         import_module("ray")  # before the thread starts: two threads must not import one package at once
         end_by_sigterm()
@@ -156,9 +155,9 @@ def _fit(run: _Run) -> None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
     if os.environ.get(variables.CODE):  # else the workers work in the user's own folder
         copy_code(run.attempt.run, [*map(str, code_folders(run.job))], run.note)
-    workers: Workers | None = run.cluster.workers_now(run.attempt, run.world_sizes)
-    while workers is not None:
-        workers = _trained(run, workers)
+    from clustertrain.driver.starts import result_of_starts
+
+    return result_of_starts(run.ref, run.job, run.job_yaml, run.cluster, run.world_sizes)
 
 
 def _set_environment(job: Job) -> None:
@@ -166,29 +165,6 @@ def _set_environment(job: Job) -> None:
     os.environ.update(driver_environment(job))
     if job.resources.gpus_per_worker:
         os.environ.setdefault(NCCL_HANG_DETECTOR, "1")
-
-
-def _trained(run: _Run, workers: Workers) -> Workers | None:
-    """Train with these workers. Returns those that continue, or None at the end."""
-    trainer = _trainer(run, workers) if run.cluster.has_ray else _forked_trainer(run, workers)
-    try:
-        trainer.fit()
-    except Exception as error:
-        for each in causes(error):
-            if isinstance(each, OtherWorkers):
-                others: Workers = each.args[0]
-                return others
-        raise
-    return _next_larger(run.attempt, workers)
-
-
-def _next_larger(attempt: Attempt, workers: Workers) -> Workers | None:
-    """The workers that continue if these saved and returned because there is room for more, else None."""
-    restart = attempt.newest_restart()
-    request, outcome = (restart.resize.read(), restart.outcome.read()) if restart else (None, None)
-    if request is None or outcome is None or outcome.finished or attempt.stop.exists():
-        return None
-    return replace(workers, count=request.world_size)
 
 
 def _connect(run: _Run, imports: Future[None]) -> None:
@@ -200,72 +176,6 @@ def _connect(run: _Run, imports: Future[None]) -> None:
         address = run.cluster.connect(run.attempt, run.world_sizes)
     seconds = time.monotonic() - started
     EventLog(run.attempt.events).write("ray_started", seconds=seconds, address=address)
-
-
-def _group_start(run: _Run, policy: Any, workers: Workers) -> Any:
-    """What the starts have in common. `policy`: the class of the RetryPolicy."""
-    from clustertrain.driver.group.start import GroupStart
-
-    return GroupStart(
-        watch=policy(run.ref, run.job.failures.most_restarts, run.cluster, run.world_sizes, workers),
-        job_yaml=run.job_yaml,
-        env=run.job.env,
-        is_script=run.job.is_script,
-        is_function=run.job.function is not None,
-        most_workers=run.world_sizes[-1],
-        limits=run.job.failures.watchdog,
-    )
-
-
-def _forked_trainer(run: _Run, workers: Workers) -> Any:
-    from clustertrain.driver.group.forked import ForkedTrainer
-    from clustertrain.driver.retry_policy import RetryPolicy
-
-    gpus = run.job.resources.gpus_per_worker
-    return ForkedTrainer(_group_start(run, RetryPolicy, workers), workers.count, gpus)
-
-
-def _trainer(run: _Run, workers: Workers) -> Any:
-    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.v2.api.config import LoggingConfig
-
-    from clustertrain.driver.backend import KitTorchConfig
-    from clustertrain.driver.ray_internals import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
-    from clustertrain.driver.trainer import FailureWatch, KitTrainer, StartDeadline
-    from clustertrain.worker import train as worker
-
-    job, recorded = run.job, parse_job(run.job_yaml, JOB_YAML)
-    scaling = ScalingConfig(
-        num_workers=workers.count,
-        use_gpu=job.resources.gpus_per_worker > 0,
-        resources_per_worker=worker_resources(job.resources, has_slots=run.cluster.has_worker_slots),
-        placement_strategy="PACK",
-        label_selector={_NODE_ID: f"!in({','.join(sorted(workers.left_out))})"} if workers.left_out else None,
-    )
-    start = _group_start(run, FailureWatch, workers)
-    variables_of_worker = {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **start_environment(recorded)}
-    return KitTrainer(
-        worker.train_loop_per_worker,
-        train_loop_config={},
-        torch_config=KitTorchConfig(group_start=start),
-        scaling_config=scaling,
-        run_config=RunConfig(
-            name="ray",
-            storage_path=str(run.attempt.path),
-            checkpoint_config=CheckpointConfig(
-                num_to_keep=1
-            ),  # unused: checkpoints are ours, see checkpoints/
-            # No limits here: FailureWatch counts the failures without a new checkpoint.
-            failure_config=FailureConfig(
-                max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1
-            ),
-            callbacks=[start.watch],
-            logging_config=LoggingConfig(log_level="INFO"),
-            worker_runtime_env={"env_vars": variables_of_worker},
-        ),
-        outlives_run=run.cluster.outlives_run,
-        start_deadline=StartDeadline(run.ref, job.failures.watchdog.first_step_s),
-    )
 
 
 if __name__ == "__main__":

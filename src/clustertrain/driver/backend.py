@@ -7,13 +7,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-import ray
 import ray.train
 import ray.util
 from ray.train.backend import Backend
 from ray.train.torch import TorchConfig, get_devices
 
-from clustertrain.driver.group.start import GroupStart
 from clustertrain.driver.ray_internals import ERROR_LOGGER
 from clustertrain.worker import setup
 from clustertrain.worker.machine.raylet_watch import end_with_raylet
@@ -26,9 +24,17 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
     """TorchConfig for all three entry points: data is staged before the process group is created.
 
     Ray's public callbacks have no hook for a start of the workers.
+
+    Attributes:
+        start: the RayStart of this start, which stays in the driver.
     """
 
-    group_start: GroupStart
+    start: Any
+    is_script: bool
+
+    def __reduce__(self) -> tuple[type[TorchConfig], tuple[()]]:
+        """What the workers get of it."""
+        return TorchConfig, ()
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -37,7 +43,7 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
     @property
     def train_func_context(self) -> Any:
         # A script's parent must not touch CUDA: it would hold memory on the child's device.
-        return contextlib.nullcontext if self.group_start.is_script else super().train_func_context
+        return contextlib.nullcontext if self.is_script else super().train_func_context
 
 
 class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
@@ -46,17 +52,17 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
     share_cuda_visible_devices = True  # as Ray's own for torch: LOCAL_RANK is an index into them
 
     def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
-        backend_config.group_start.run(worker_group, _set_up, end_group)
+        backend_config.start.begin(worker_group)
 
     def on_training_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
-        backend_config.group_start.watch.has_started()
+        """Does nothing: `begin` has made the process group."""
 
     def on_shutdown(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         """Does nothing: the processes end right after this, and destroying the group would wait 30 s for dead
         ranks."""
 
 
-def _set_up(plan: RestartPlan) -> None:
+def set_up(plan: RestartPlan) -> None:
     """The first step in a worker of Ray."""
     end_with_raylet()
     # train.py prints the exception of the train function, with all its causes.
@@ -72,11 +78,3 @@ def _set_up(plan: RestartPlan) -> None:
         gpus=tuple(d.index for d in get_devices()) if plan.job.resources.gpus_per_worker else (),
     )
     setup.set_up_process(plan, place)
-
-
-def end_group(worker_group: Any) -> None:
-    """End all processes of a group whose start failed late. Ray Train does not: those that wait in
-    the rendezvous would keep their CPUs and GPUs, and the next start would wait for them forever."""
-    for w in worker_group.get_workers():
-        ray.kill(w.actor)
-    worker_group.abort()

@@ -41,15 +41,12 @@ _MODULES = {
     "available_resources_per_node": "ray._private.state",
     "WORKER_PROCESS_SETUP_HOOK_ENV_VAR": _CONSTANTS,
     # Ray Train
-    "ControllerCallback": f"{_EXECUTION}.callback",
-    "WorkerGroupCallback": f"{_EXECUTION}.callback",
     "DatasetsCallback": "ray.train.v2._internal.callbacks.datasets",
     "PlacementGroupCleanerCallback": "ray.train.v2._internal.callbacks.placement_group_callback",
-    "FailureDecision": f"{_EXECUTION}.failure_handling",
     "FixedScalingPolicy": f"{_EXECUTION}.scaling_policy",
     "TrainController": f"{_EXECUTION}.controller",
     "WorkerGroup": f"{_EXECUTION}.worker_group",
-    "WorkerGroupStartupFailedError": "ray.train.v2._internal.exceptions",
+    "RETRYABLE_CONTROLLER_ERRORS": f"{_EXECUTION}.failure_handling.default",
 }
 
 
@@ -106,11 +103,6 @@ def make_nodes_with(node: Any) -> None:
 def be_actor(handle: Any) -> None:
     """Have this process pass `handle` to the workers as that of Ray Train's controller, which is no actor."""
     _module("ray.runtime_context").RuntimeContext.current_actor = handle
-
-
-def control_with(controller: type[Any]) -> None:
-    """Have TorchTrainer make its controller, an actor, of this class."""
-    _module("ray.train.v2.api.data_parallel_trainer").TrainController = controller
 
 
 def draw_class_ids_from_system() -> None:

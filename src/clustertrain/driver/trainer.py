@@ -1,73 +1,135 @@
-"""Ray Train's TorchTrainer without processes that such a run does not need; each takes 1 to 5 s to start.
+"""One start of the worker group with Ray Train: one call of `fit`, which repeats nothing.
 
     stock   driver, controller, autoscaling coordinator, placement-group cleaner, data sets' manager, workers
     here    driver, which is the controller as well, and the workers
 
-What is left out serves a Ray cluster that outlives the run: on such a cluster only the manager of data sets
-is left out.
+Each process that is left out takes 1 to 5 s to start. Ray itself removes the placement groups of a driver
+that has ended, and the nodes of a run are there before its workers start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
-from ray import kill
+import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError
+from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
+from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.util import remove_placement_group
 
 from clustertrain import variables
-from clustertrain.driver.backend import end_group
+from clustertrain.driver.backend import KitTorchConfig, set_up
 from clustertrain.driver.calls import NoAnswer
 from clustertrain.driver.deadline import calling_after, ending_after
+from clustertrain.driver.group.start import GroupNotStarted, GroupStart
+from clustertrain.driver.growth import Growth
+from clustertrain.driver.ray_cluster import worker_resources
 from clustertrain.driver.ray_internals import (
-    ControllerCallback,
+    RETRYABLE_CONTROLLER_ERRORS,
+    WORKER_PROCESS_SETUP_HOOK_ENV_VAR,
     DatasetsCallback,
-    FailureDecision,
     FixedScalingPolicy,
     PlacementGroupCleanerCallback,
     TrainController,
     WorkerGroup,
-    WorkerGroupCallback,
-    WorkerGroupStartupFailedError,
     be_actor,
-    control_with,
 )
-from clustertrain.driver.retry_policy import RetryPolicy
+from clustertrain.driver.world_size import Workers
 from clustertrain.errors import EXIT_CLUSTER, ClusterTrainError
-from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.job.file import parse_job
+from clustertrain.job.model import Job
+from clustertrain.job.start_environment import start_environment
 from clustertrain.run.command_line import command_on
+from clustertrain.run.folder import JOB_YAML
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.streams.event_log import EventLog
+from clustertrain.worker import train as worker
+from clustertrain.worker.machine.gc_tuning import HOOK
 
-_T = TypeVar("_T")
 _ENDS_WITHIN_S = 30.0  # of the workers' processes, after which the call of Ray fails
+_NODE_ID = "ray.io/node-id"  # a label that each node of Ray has
+_NOT_STARTED = (RayActorError, ActorUnschedulableError, *RETRYABLE_CONTROLLER_ERRORS)
 
 
-class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no types
-    """A deadline for the start of the workers' processes, for which Ray has none. It ends the processes, and
-    the start is repeated; if that does not help, it ends the run.
+class RayStart:
+    """One start of the group. Ray Train calls `begin` and `polled`, through the classes below.
 
-    It is the first callback: those after it are the calls of GroupStart, which have limits.
+    They raise nothing into Ray Train: an error is kept, and the processes of the workers are ended, so that
+    its next call of them fails.
 
     Attributes:
-        placement_group: that of the processes, once there are any.
+        placement_group: that of the workers' processes, once there is one.
     """
 
-    def __init__(self, ref: AttemptRef, seconds: float) -> None:
-        self._ref, self._seconds = ref, seconds
+    def __init__(self, start: GroupStart, growth: Growth) -> None:
+        self._start, self._growth = start, growth
         self.placement_group: Any = None
+        self._group: Any = None  # of Ray Train, once its processes run
+        self._error: Exception | None = None
+        self._limit = ExitStack()  # of what Ray Train does now
 
-    @contextmanager
-    def on_worker_group_start(self) -> Iterator[None]:
-        attempt = self._ref.open()
+    def has_trained(self, trainer: TorchTrainer) -> bool:
+        """Start the workers. Returns whether their training has returned in all ranks.
+
+        Raises:
+            Exception: as GroupStart.run, except GroupNotStarted, or what ended Ray Train's controller.
+        """
+        try:
+            with self._limit:
+                self._limit_processes()
+                trainer.fit()
+        except TrainingFailedError as error:
+            self._explain(getattr(error, "controller_failure", None))
+            return False
+        finally:
+            self._end_group()
+        return True
+
+    def begin(self, group: Any) -> None:
+        """The processes run. Start the ranks up to their process group, and limit the call that follows: Ray
+        Train has each rank begin its training."""
+        self._limit.close()
+        self._group = group
+        with self._keeping_error():
+            self._start.run(group, set_up)
+            self._limit.enter_context(calling_after(self._start.answer_s, self._end_silent))
+
+    def polled(self, errors: Mapping[int, Exception]) -> None:
+        """The group trains, or has failed with these errors by rank."""
+        self._limit.close()
+        with self._keeping_error():
+            if errors:
+                self._start.has_failed(errors)
+            else:
+                self._growth.look()
+
+    def _explain(self, failure: Exception | None) -> None:
+        """Return if another start may help, and raise the error otherwise.
+
+        Args:
+            failure: what ended Ray Train's controller; None if a worker failed.
+        """
+        if isinstance(failure, RayActorError):  # a worker died as its training began
+            self._start.has_failed(dict.fromkeys(range(len(self._workers())), failure))
+        if isinstance(self._error, GroupNotStarted):
+            traceback.print_exception(self._error)
+        elif self._error is not None:
+            raise self._error
+        elif failure is not None and not isinstance(failure, _NOT_STARTED):
+            raise failure
+
+    def _limit_processes(self) -> None:
+        """Limit the start of the workers' processes, for which Ray has no limit."""
+        seconds, attempt = self._start.answer_s, self._start.ref.open()
         logs = command_on(attempt.uri, "logs", "--driver")
         text = (
-            f"Ray did not start the processes of the workers within {self._seconds:g} s "
+            f"Ray did not start the processes of the workers within {seconds:g} s "
             f"(failures.watchdog.first_step).\n`{logs}` shows what it waits for."
         )
 
@@ -80,70 +142,83 @@ class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no 
         def write_end() -> None:
             write_result(attempt, failed(attempt, text, EXIT_CLUSTER))
 
-        self.placement_group = None
-        with ExitStack() as self._waiting:
-            self._waiting.enter_context(calling_after(self._seconds, end_workers))
-            self._waiting.enter_context(ending_after(self._seconds + _ENDS_WITHIN_S, write_end))
+        self._limit.enter_context(calling_after(seconds, end_workers))
+        self._limit.enter_context(ending_after(seconds + _ENDS_WITHIN_S, write_end))
+
+    @contextmanager
+    def _keeping_error(self) -> Iterator[None]:
+        try:
             yield
+        except Exception as error:  # noqa: BLE001  raised when `fit` has returned
+            self._error = self._error or error
+            self._kill()
 
-    def after_worker_group_start(self, worker_group: Any) -> None:
-        self._waiting.close()
+    def _end_silent(self) -> None:
+        self._start.has_lost_worker(NoAnswer("a rank does not begin its training"))
+        self._kill()  # the call of Ray Train then fails
 
+    def _workers(self) -> Sequence[Any]:
+        return self._group.get_workers() if self._group is not None and self._group.has_started() else ()
 
-class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
-    """The hooks that Ray Train's controller calls around a start of the worker group and its failure."""
+    def _kill(self) -> None:
+        for each in self._workers():
+            ray.kill(each.actor)
 
-    failed_start = WorkerGroupStartupFailedError
-
-    def after_worker_group_start(self, worker_group: _Group) -> None:
-        """Limit the one call of the start that follows: Ray Train has each rank begin its training."""
-        worker_group.last_call.enter_context(
-            calling_after(self.answer_s, lambda: self._end_silent(worker_group))
-        )
-
-    def _end_silent(self, worker_group: _Group) -> None:
-        self.has_lost_worker(NoAnswer("a rank does not begin its training"))
-        for worker in worker_group.get_workers():
-            kill(worker.actor)  # the call of Ray Train then fails
-
-    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        if worker_group_status.errors:
-            self.has_failed(worker_group_status.errors)
-        else:
-            self.look_for_room()
-
-    def before_controller_execute_failure_decision(self, failure_decision: FailureDecision) -> None:
-        if failure_decision == FailureDecision.RETRY:
-            self.before_restart()
+    def _end_group(self) -> None:
+        """End a group whose training had not begun. Ray Train does not: those that wait in the rendezvous
+        would keep their CPUs and GPUs, and the next start would wait for them forever."""
+        if self._workers():
+            self._kill()
+            self._group.abort()
 
 
-class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
+def has_trained(start: GroupStart, growth: Growth, job: Job, workers: Workers, *, has_slots: bool) -> bool:
+    """Start the group once, as RayStart.has_trained.
+
+    Args:
+        has_slots: as RayCluster.has_worker_slots.
+    """
+    this = RayStart(start, growth)
+    variables_of_worker = start_environment(parse_job(start.job_yaml, JOB_YAML))
+    trainer = _Trainer(
+        worker.train_loop_per_worker,
+        train_loop_config={},
+        torch_config=KitTorchConfig(start=this, is_script=start.is_script),
+        scaling_config=ScalingConfig(
+            num_workers=workers.count,
+            use_gpu=job.resources.gpus_per_worker > 0,
+            resources_per_worker=worker_resources(job.resources, has_slots=has_slots),
+            placement_strategy="PACK",
+            label_selector={_NODE_ID: f"!in({','.join(sorted(workers.left_out))})"}
+            if workers.left_out
+            else None,
+        ),
+        run_config=RunConfig(
+            name="ray",
+            storage_path=str(start.ref.open().path),
+            failure_config=FailureConfig(
+                max_failures=0, controller_failure_limit=0, max_preemption_failures=0
+            ),
+            worker_runtime_env={"env_vars": {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **variables_of_worker}},
+        ),
+    )
+    return this.has_trained(trainer)
+
+
+class _Trainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
     """TorchTrainer whose `fit` runs the controller in this process.
 
     An actor would import torch and Ray Train once more before it starts the first worker.
-
-    Args:
-        outlives_run: as RayCluster's; the controller is an actor then.
     """
 
-    def __init__(self, *args: Any, outlives_run: bool, start_deadline: StartDeadline, **fields: Any) -> None:
-        super().__init__(*args, **fields)
-        self._outlives_run = outlives_run
-        self._start_deadline = start_deadline
-
     def _create_default_callbacks(self) -> list[Any]:
-        unneeded: tuple[type, ...] = (DatasetsCallback,)  # data sets are files here
-        if not self._outlives_run:
-            unneeded += (PlacementGroupCleanerCallback,)
-        defaults = super()._create_default_callbacks()
-        return [self._start_deadline, *(c for c in defaults if not isinstance(c, unneeded))]
+        unneeded = (DatasetsCallback, PlacementGroupCleanerCallback)
+        return [c for c in super()._create_default_callbacks() if not isinstance(c, unneeded)]
 
     def _initialize_and_run_controller(self, **fields: Any) -> Any:
-        if self._outlives_run:
-            control_with(_Controller)
-            return super()._initialize_and_run_controller(**fields)
         be_actor(_NoActor())
-        controller = _Controller(**{**fields, "scaling_policy": _NodesAreThere(self.scaling_config)})
+        controller = TrainController(**{**fields, "scaling_policy": _NodesAreThere(self.scaling_config)})
+        controller.worker_group_cls = _Group
         asyncio.run(controller.run())
         return controller.get_result()
 
@@ -169,33 +244,21 @@ def in_node_order(workers: Sequence[Any], nodes: Sequence[str]) -> list[Any]:
 
 
 class _Group(WorkerGroup):  # type: ignore[misc]
-    def _start_impl(self, *args: Any) -> None:
-        """As in Ray Train, which ends the run if a worker dies in the last call, that starts its training."""
-        try:
-            with ExitStack() as self.last_call:
-                super()._start_impl(*args)
-        except ActorUnschedulableError as error:  # their group was removed before Ray had a process for each
-            raise WorkerGroupStartupFailedError("Ray has not started all workers.") from error
-        except RayActorError as error:
-            if self.has_started():
-                ranks = [w.distributed_context.world_rank for w in self.get_workers()]
-                for watch in self._of_kit(FailureWatch):
-                    watch.has_failed(dict.fromkeys(ranks, error))
-                end_group(self)
-            raise WorkerGroupStartupFailedError("A worker died as its training began.") from error
+    @property
+    def _start_of_kit(self) -> RayStart:
+        start: RayStart = self._train_run_context.backend_config.start
+        return start
 
     def _create_workers(self, num_workers: int, placement_group: Any, *args: Any, **fields: Any) -> list[Any]:
-        for deadline in self._of_kit(StartDeadline):
-            deadline.placement_group = placement_group
+        self._start_of_kit.placement_group = placement_group
         workers = super()._create_workers(num_workers, placement_group, *args, **fields)
         nodes = list(filter(None, os.environ.get(variables.NODES, "").split(",")))
-        if not nodes or fields.get("replica_group_size") is not None:  # a part of a group keeps its ranks
-            return list(workers)
-        return list(WorkerGroup._assign_worker_ranks(in_node_order(workers, nodes)))
+        return list(WorkerGroup._assign_worker_ranks(in_node_order(workers, nodes)) if nodes else workers)
 
-    def _of_kit(self, kind: type[_T]) -> list[_T]:
-        """Its callbacks of this class."""
-        return [callback for callback in self._callbacks if isinstance(callback, kind)]
+    def poll_status(self, timeout: float | None = None) -> Any:
+        status = super().poll_status(timeout)
+        self._start_of_kit.polled(status.errors)
+        return status
 
 
 class _NoActor:
@@ -207,7 +270,3 @@ class _NoActor:
             "ray.train.get_all_reported_checkpoints() is not available: clustertrain writes them itself.\n"
             "clustertrain.session.restore() gives the newest one."
         )
-
-
-class _Controller(TrainController):  # type: ignore[misc]
-    worker_group_cls = _Group

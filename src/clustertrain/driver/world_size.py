@@ -36,11 +36,6 @@ class Workers:
     left_out: frozenset[str] = frozenset()
 
 
-class OtherWorkers(Exception):
-    """Raised into Ray Train's controller, which starts all groups of a call of `fit` with the same workers:
-    the next start has those of the argument."""
-
-
 def room_on(nodes: Iterable[RayNode], each: Mapping[str, float], own: Sequence[str] = ()) -> int:
     """The number of workers that the nodes have room for.
 

@@ -20,13 +20,12 @@ WAITING = """
 import json, ray, sys
 from clustertrain.errors import ClusterError, RunStopped
 from clustertrain.driver.ray_cluster import Deadline
-from clustertrain.driver.trainer import FailureWatch
+from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import Workers
 from clustertrain.launchers.kubernetes.ray import PodRay
 from clustertrain.node.ray_settings import WORKER_SLOT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.records import StopRequest
-from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 slots = {WORKER_SLOT: 1}
 ray.init(address="local", num_cpus=1, resources=slots, log_to_driver=False, include_dashboard=False)
@@ -37,10 +36,10 @@ address = ray.get_runtime_context().gcs_address
 ray_in = lambda seconds: PodRay(address, Deadline(seconds, "kubernetes.start_deadline"), 0.0)
 ray_in(0.0).wait_for_workers(attempt, (1,))
 said = []
-watch = FailureWatch(ref, 3, ray_in(0.4), world_sizes=(2,), workers=Workers(2))
+policy = RetryPolicy(ref, 3, ray_in(0.4), world_sizes=(2,))
 for wait in (
     lambda: ray_in(0.3).wait_for_workers(attempt, (2,)),
-    lambda: watch.before_controller_execute_failure_decision(FailureDecision.RETRY),
+    lambda: said.append(policy.after_failure(Workers(2)).text),
     lambda: stop() or ray_in(60.0).wait_for_workers(attempt, (2,)),
 ):
     try:
@@ -57,16 +56,16 @@ def test_pods_that_do_not_come_end_the_wait_and_so_does_a_request_to_stop(tmp_pa
     attempt.claim.create(sample_claim())
     restart = attempt.restart(0)
     restart.claim.create(sample_restart_claim())
-    lost = sample_failure(step=7, signal=9, signature="rank 1 signal 9", cause="killed")
+    lost = sample_failure(step=7, signal=9, signature="rank 1 signal 9")
     restart.failure.write(replace(lost, text="rank 1 was lost with its pod."))
 
     text = AttemptRef.of(attempt).to_text()
     done = ran([sys.executable, "-c", WAITING, text], code=0, timeout=100)
     at_first, after_a_loss, stopped = json.loads(done.stdout.splitlines()[-1])
     words = "Waiting for pods of 2 workers, have 1 after {} s (kubernetes.start_deadline)."
-    assert at_first[0] == after_a_loss[0] == "ClusterError"
+    assert at_first[0] == "ClusterError"
     assert at_first[1].startswith(words.format("0.3")) and "kubectl describe pod" in at_first[1]
-    assert after_a_loss[1].startswith(words.format("0.4"))
+    assert after_a_loss.startswith("rank 1 was lost with its pod.\n" + words.format("0.4"))
     assert stopped == ["RunStopped", "Stopped before all pods were there."]
 
     noted = restart.failure.read()

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
@@ -23,8 +23,7 @@ from typing import Any
 from clustertrain import variables
 from clustertrain.driver.calls import RankDied
 from clustertrain.driver.fork.starter import start_fork_server
-from clustertrain.driver.group.start import GroupStart
-from clustertrain.driver.retry_policy import GroupNotStarted
+from clustertrain.driver.group.start import GroupNotStarted, GroupStart
 from clustertrain.node.network import LOOPBACK
 from clustertrain.worker.fork.client import ask
 from clustertrain.worker.forked_rank import set_up, train
@@ -150,31 +149,19 @@ class ForkedGroup:
             rank.close()
 
 
-@dataclass(frozen=True)
-class ForkedTrainer:
-    """What Ray Train's TorchTrainer does, on this machine and without Ray."""
-
-    group_start: GroupStart
-    world_size: int
-    gpus_per_worker: int
-
-    def fit(self) -> None:
-        """Start the group until its training has returned. Raises as RetryPolicy.before_restart."""
-        while not self._has_trained():
-            self.group_start.watch.before_restart()
-
-    def _has_trained(self) -> bool:
-        watch, group = self.group_start.watch, ForkedGroup()
-        try:
-            group.start(self.world_size, self.gpus_per_worker, self.group_start.limits.first_step_s)
-            self.group_start.run(group, set_up, ForkedGroup.end)
-            watch.has_started()
-            errors = group.train()
-            if errors:
-                watch.has_failed(errors)
-        except GroupNotStarted:
-            traceback.print_exc()
-            return False
-        finally:
-            group.end()
+def has_trained(start: GroupStart, world_size: int, gpus_per_worker: int) -> bool:
+    """Start the group once. Returns whether its training has returned in all ranks. Raises as GroupStart.run,
+    except GroupNotStarted."""
+    group = ForkedGroup()
+    try:
+        group.start(world_size, gpus_per_worker, start.answer_s)
+        start.run(group, set_up)
+        errors = group.train()
+        if errors:
+            start.has_failed(errors)
         return not errors
+    except GroupNotStarted:
+        traceback.print_exc()
+        return False
+    finally:
+        group.end()

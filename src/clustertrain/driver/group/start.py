@@ -1,7 +1,8 @@
 """The steps before each start of the worker group, with Ray and without; all of them run in the driver.
 
 They claim the restart (only the newest one may write checkpoints), choose the checkpoint, stage the data,
-and only then create the process group. failures.py and retry_policy.py handle a failure.
+and only then create the process group. A failure is recorded here (cause/), and retry_policy.py says what
+follows it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,9 +24,9 @@ from clustertrain.driver.calls import (
     answers_by_rank,
     first_of_each_node,
 )
+from clustertrain.driver.cause.failures import Group
 from clustertrain.driver.elastic_cluster import alive_nodes
 from clustertrain.driver.group.resume import newest_checkpoint
-from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.job.sections import Watchdog
@@ -48,21 +49,26 @@ _LOOK_EVERY_S = 300.0  # for a rank that is stopped, while others stage data
 _OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
 
 
-@dataclass(frozen=True, kw_only=True)
+class GroupNotStarted(Exception):
+    """The start of a group failed before its training; its cause is recorded if it is known."""
+
+
+@dataclass(kw_only=True)
 class GroupStart:
-    """What every start of the worker group of a run has in common. `watch` is told of each.
+    """One start of the worker group.
 
     A rank that was stopped has no watchdog that could end it, and before there is a process group no other
     rank notices it: each call of a start has a limit of its own.
     """
 
-    watch: RetryPolicy
+    ref: AttemptRef
     job_yaml: str
     env: dict[str, str] = field(default_factory=dict, repr=False)
     is_script: bool = False
     is_function: bool = False
     most_workers: int = 1
     limits: Watchdog
+    _group: Group | None = None  # until its failure is recorded
 
     @property
     def answer_s(self) -> float:
@@ -76,36 +82,50 @@ class GroupStart:
         longest_s = max(limits.first_step_s, limits.step_s or UPPER_S, limits.evaluation_s, limits.save_s)
         return int(longest_s + _MARGIN_S)
 
-    def run(
-        self, group: Any, set_up: Callable[[RestartPlan], None], end_group: Callable[[Any], None]
-    ) -> None:
-        """Start the ranks of a group up to their process group.
+    def run(self, group: Any, set_up: Callable[[RestartPlan], None]) -> None:
+        """Start the ranks of a group up to their process group; their training follows.
 
         Args:
-            group: Ray Train's worker group, or a ForkedGroup.
+            group: Ray Train's worker group, or a ForkedGroup. After an error its processes are to be ended.
             set_up: called in each rank first.
-            end_group: ends all processes of a group whose start has failed.
+
+        Raises:
+            GroupNotStarted: a rank has failed, has died, or does not answer.
+            RunStopped: a stop was requested before this start.
+            ClusterTrainError: the run was taken over, no checkpoint verifies, or a rank refuses.
         """
-        watch, workers = self.watch, group.get_workers()
-        plan = _claim(watch.ref, self, workers)
+        workers = group.get_workers()
+        plan = _claim(self, workers)
         try:
-            watch.group_exists(group, plan.restart, self.answer_s)
+            self._group = Group(group, self.ref.open().restart(plan.restart))
+            self._group.note_limits(self.answer_s)
             self._on_all(workers, set_up, plan)
             self._probe(workers, plan)
             self._stage(workers, plan)
             if self.is_script:
                 self._on_all(workers, _set_rendezvous, *self._of_first(workers, _rendezvous_here))
-            else:
-                errors = self._make_process_group(workers, plan)
-                if errors:
-                    watch.has_failed(errors)
-                    end_group(group)
-                    raise watch.failed_start("The process group could not be made.")
+            elif errors := self._make_process_group(workers, plan):
+                self.has_failed(errors)
+                raise GroupNotStarted("The process group could not be made.")
         except NoAnswer as error:
-            watch.has_lost_worker(error)
-            end_group(group)
+            self.has_lost_worker(error)
             what = "died" if isinstance(error, RankDied) else "did not answer"
-            raise watch.failed_start(f"A worker {what} before training began.") from error
+            raise GroupNotStarted(f"A worker {what} before training began.") from error
+        self._group.began_s = time.monotonic()
+        EventLog(self.ref.open().events).write("group_started", **self._group.as_event())
+
+    def has_failed(self, errors: Mapping[int, BaseException]) -> None:
+        """Record the failure of the workers, by rank, unless a failure is recorded. All that still live are
+        asked for the cause."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.report(errors)
+
+    def has_lost_worker(self, error: NoAnswer) -> None:
+        """Record that a worker has died, or does not answer, before its training began."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.report_lost_worker(error)
 
     def _make_process_group(self, workers: Sequence[Any], plan: RestartPlan) -> dict[int, BaseException]:
         """As Ray Train, which has no deadline for it and cannot name the ranks that are missing. Returns the
@@ -163,7 +183,7 @@ class GroupStart:
             except RankDied:
                 raise
             except NoAnswer:
-                if self.watch.has_stopped_rank():
+                if self._group is not None and self._group.stopped_ranks():
                     raise
 
     def _of_first(self, workers: Sequence[Any], function: Callable[[], Any]) -> Any:
@@ -211,14 +231,14 @@ def _set_rendezvous(address: str, port: int) -> None:
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
 
 
-def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> RestartPlan:
+def _claim(config: GroupStart, workers: Sequence[Any]) -> RestartPlan:
     """Claim the next restart for this process, and decide what it resumes from.
 
     Raises:
         RunStopped: a stop was requested before this start.
         StorageError: a newer attempt has taken the run over, or no checkpoint verifies.
     """
-    attempt, claimed_s = ref.open(), time.time()
+    attempt, claimed_s = config.ref.open(), time.time()
     before, restart = _claimed(attempt)
     events = EventLog(attempt.events)
     # A script keeps its own checkpoints.
@@ -253,7 +273,7 @@ def _claim(ref: AttemptRef, config: GroupStart, workers: Sequence[Any]) -> Resta
     resumes_script = config.is_script and has_script_checkpoint(attempt.run)
     failures = [attempt.restart(n).failure.read() for n in range(restart.number)]
     plan = RestartPlan(
-        ref,
+        config.ref,
         restart.number,
         config.job_yaml,
         config.env,

@@ -68,9 +68,11 @@ class LocalRay(RayCluster):
         return "local"
 
     def is_gone(self) -> bool:
+        if not self.has_ray:
+            return False
         from clustertrain.driver.ray_watch import has_ended
 
-        return self.has_ray and has_ended()
+        return has_ended()
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,16 @@
 """When the restarts of the worker group end."""
 
+import re
 import signal
-from contextlib import nullcontext
 
 import pytest
 from ray.exceptions import RayTaskError
-from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver import retry_policy
 from clustertrain.driver.calls import errors_of_ray
 from clustertrain.driver.ray_cluster import Deadline
-from clustertrain.driver.result_of_fit import NothingStarted, of_error
-from clustertrain.driver.retry_policy import RetryBudget, StopRetrying
-from clustertrain.driver.trainer import FailureWatch
+from clustertrain.driver.result_of_fit import of_error
+from clustertrain.driver.retry_policy import RetryBudget, RetryPolicy
 from clustertrain.driver.world_size import Workers
 from clustertrain.errors import DataError, RunStopped
 from clustertrain.job.file import parse_job
@@ -20,9 +18,11 @@ from clustertrain.launchers.local.ray import LocalRay
 from clustertrain.observe.event_lines import line_of
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import StopRequest
+from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.streams.events import read_events
 from sample_records import sample_failure, sample_restart_claim
+
+ONE = Workers(1)
 
 
 def test_patience_is_renewed_by_every_new_checkpoint():
@@ -46,47 +46,42 @@ def test_a_lost_checkpoint_that_is_written_again_is_no_progress():
     assert [patience.is_over_after(step) for step in (10, 10)] == [False, True]
 
 
-def watch_of(attempt, retries):
-    """A watch over workers on this machine, which wait for no node."""
+def policy_of(attempt, retries):
+    """That of workers on this machine, which wait for no node."""
     job = parse_job("name: a\nfunction: m:f\n", "job.yaml")
     cluster = LocalRay("unused", job.resources, Deadline(1.0, ""))
-    return FailureWatch(AttemptRef.of(attempt), retries, cluster, world_sizes=(1,), workers=Workers(1))
+    return RetryPolicy(AttemptRef.of(attempt), retries, cluster, world_sizes=(1,))
 
 
-def fails(attempt, watch, restart, **fields):
-    """A start of the group that failed so, and what the watch then decides."""
+def fails(attempt, policy, restart, *, workers=ONE, **fields):
+    """What the policy decides after a start of the group that failed so."""
     attempt.restart(restart).claim.create(sample_restart_claim())
     failure = {"restart": restart, "step": 7, "signature": f"E{restart}", **fields}
     attempt.restart(restart).failure.write(sample_failure(**failure))
-    watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
+    return policy.after_failure(workers)
 
 
 def test_restarts_without_a_checkpoint_are_counted_and_end(attempt):
-    watch = watch_of(attempt, retries=2)
-    fails(attempt, watch, 0)
-    fails(attempt, watch, 1)
-    with pytest.raises(
-        StopRetrying, match=r"E: no\nAll 2 restarts in a row .* at step 0: there is no checkpoint"
-    ):
-        fails(attempt, watch, 2)
+    policy = policy_of(attempt, retries=2)
+    assert fails(attempt, policy, 0) == ONE
+    assert fails(attempt, policy, 1) == ONE
+    text = r"E: no\nAll 2 restarts in a row .* at step 0: there is no checkpoint"
+    assert re.search(text, fails(attempt, policy, 2).text)
     assert attempt.restart(2).failure.read().cause == "retries_used_up"
     told = [(e["restart"], e["of"]) for e in read_events(attempt.run, attempt.events_key)]
     assert told == [(1, 2), (2, 2)]
 
 
 def test_a_start_without_a_report_counts_too(attempt):
-    watch = watch_of(attempt, retries=1)
-    watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
-    with pytest.raises(NothingStarted, match="could not be started"):
-        watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
+    policy = policy_of(attempt, retries=1)
+    assert policy.after_failure(ONE) == ONE
+    assert "could not be started" in policy.after_failure(ONE).text
 
 
 def test_the_result_of_a_group_that_does_not_start_is_not_the_failure_before(attempt):
-    watch = watch_of(attempt, retries=1)
-    fails(attempt, watch, 0)
-    with pytest.raises(NothingStarted) as caught:
-        watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
-    result = of_error(attempt, caught.value)
+    policy = policy_of(attempt, retries=1)
+    fails(attempt, policy, 0)
+    result = policy.after_failure(ONE)
     assert (result.state, result.cause) == ("failed", "error")
     assert result.text.startswith("The workers could not be started") and "All 1 restarts" in result.text
 
@@ -103,74 +98,67 @@ def test_the_result_of_an_error_from_a_call_of_ray_is_its_own_text(attempt):
 
 
 def test_what_would_happen_again_is_not_tried_again(attempt):
-    watch = watch_of(attempt, retries=9)
-    with pytest.raises(StopRetrying, match="E: no"):
-        fails(attempt, watch, 0, fatal=True, cause="out_of_memory")
+    policy = policy_of(attempt, retries=9)
+    assert "E: no" in fails(attempt, policy, 0, fatal=True, cause="out_of_memory").text
     assert attempt.restart(0).failure.read().cause == "out_of_memory"
 
 
 def test_the_same_error_at_the_same_step_ends_it_and_a_kill_does_not(attempt):
-    watch = watch_of(attempt, retries=9)
+    policy = policy_of(attempt, retries=9)
     for restart in (0, 1, 2):
-        fails(attempt, watch, restart, signature="signal 9", signal=signal.SIGKILL, transient=True)
-    fails(attempt, watch, 3, signature="E", rank=0)
-    fails(attempt, watch, 4, signature="E", step=8)
-    with pytest.raises(StopRetrying):
-        fails(attempt, watch, 5, signature="E", rank=1)
+        fails(attempt, policy, restart, signature="signal 9", signal=signal.SIGKILL, transient=True)
+    fails(attempt, policy, 3, signature="E", rank=0)
+    fails(attempt, policy, 4, signature="E", step=8)
+    assert fails(attempt, policy, 5, signature="E", rank=1).cause == "same_error_twice"
     assert attempt.restart(5).failure.read().cause == "same_error_twice"
 
 
 def test_the_steps_of_a_script_are_not_known_and_its_files_show_progress(attempt):
-    watch = watch_of(attempt, retries=9)
+    policy = policy_of(attempt, retries=9)
     files = attempt.run.local_path(attempt.run.checkpoints.key)
     files.mkdir(parents=True)
     for restart in (0, 1):
         (files / f"epoch-{restart}.pt").touch()
-        fails(attempt, watch, restart, signature="code 7: no", error="ScriptFailed", step=0)
-    with pytest.raises(StopRetrying):
-        fails(attempt, watch, 2, signature="code 7: no", error="ScriptFailed", step=0)
+        fails(attempt, policy, restart, signature="code 7: no", error="ScriptFailed", step=0)
+    third = fails(attempt, policy, 2, signature="code 7: no", error="ScriptFailed", step=0)
+    assert third.state == "failed"
 
 
 @pytest.mark.parametrize(("failures", "ends"), [("{retries: 9}", False), ("{}", True)])
 def test_a_script_without_files_starts_as_often_as_its_job_says(attempt, failures, ends):
     record_job(attempt, parse_job(f"name: a\nscript: train.py\nfailures: {failures}\n", "job.yaml"))
-    watch = watch_of(attempt, retries=9)
+    policy = policy_of(attempt, retries=9)
     of_script = {"signature": "code 7: no", "error": "ScriptFailed", "step": 0}
-    fails(attempt, watch, 0, **of_script)
-    with pytest.raises(StopRetrying) if ends else nullcontext():
-        fails(attempt, watch, 1, **of_script)
+    fails(attempt, policy, 0, **of_script)
+    assert isinstance(fails(attempt, policy, 1, **of_script), Result) == ends
 
 
 def test_after_a_stop_request_nothing_is_restarted_and_no_failure_is_shown(attempt):
-    watch = watch_of(attempt, retries=9)
+    policy = policy_of(attempt, retries=9)
     attempt.stop.write(StopRequest("interrupt"))
     with pytest.raises(RunStopped):
-        fails(attempt, watch, 0, transient=True)
+        fails(attempt, policy, 0, transient=True)
     assert shown_events(attempt) == []
-    with pytest.raises(StopRetrying):
-        fails(attempt, watch, 1, fatal=True)  # such as a last save on a full disk
+    assert fails(attempt, policy, 1, fatal=True).state == "failed"  # such as a last save on a full disk
 
 
 def test_the_restarts_of_a_script_are_counted_without_claims_on_its_steps(attempt):
     record_job(attempt, parse_job("name: a\nscript: train.py\n", "job.yaml"))
-    watch = watch_of(attempt, retries=1)
-    fails(attempt, watch, 0, text="no", error="ScriptFailed", step=0)
+    policy = policy_of(attempt, retries=1)
+    fails(attempt, policy, 0, text="no", error="ScriptFailed", step=0)
     assert shown_events(attempt) == ["no\nrestarting the workers (1 of at most 1)"]
-    with pytest.raises(
-        StopRetrying, match=r"All 1 restarts of this start are used up .* steps are unknown\."
-    ):
-        fails(attempt, watch, 1, error="ScriptFailed", step=0)
+    text = r"All 1 restarts of this start are used up .* steps are unknown\."
+    assert re.search(text, fails(attempt, policy, 1, error="ScriptFailed", step=0).text)
 
 
 def test_a_failure_is_shown_with_its_restart_and_one_that_ends_the_run_is_in_the_result(attempt):
-    watch = watch_of(attempt, retries=1)
-    fails(attempt, watch, 0, text="rank 1, task.py:7 in loss: ValueError: no")
+    policy = policy_of(attempt, retries=1)
+    fails(attempt, policy, 0, text="rank 1, task.py:7 in loss: ValueError: no")
     assert shown_events(attempt) == [
         "after step 7: rank 1, task.py:7 in loss: ValueError: no\n"
         "restarting the workers (1 of at most 1 in a row without a new checkpoint)"
     ]
-    with pytest.raises(StopRetrying):
-        fails(attempt, watch, 1)
+    assert fails(attempt, policy, 1).state == "failed"
     assert len(shown_events(attempt)) == 1
 
 
@@ -182,14 +170,14 @@ def shown_events(attempt):
 def test_a_gpu_that_another_process_uses_is_waited_for(attempt, monkeypatch):
     waited_s = []
     monkeypatch.setattr(retry_policy, "wait_until", lambda stops, seconds, poll_s: waited_s.append(seconds))
-    watch = watch_of(attempt, retries=3)
-    fails(attempt, watch, 0)
-    fails(attempt, watch, 1, transient=True, retry_after_s=30.0)
+    policy = policy_of(attempt, retries=3)
+    fails(attempt, policy, 0)
+    fails(attempt, policy, 1, transient=True, retry_after_s=30.0)
     assert waited_s == [30.0]
 
 
 def test_a_stop_ends_the_wait(attempt, monkeypatch):
-    watch = watch_of(attempt, retries=3)
+    policy = policy_of(attempt, retries=3)
 
     def wait(condition, seconds, poll_s):
         attempt.stop.write(StopRequest("user"))
@@ -197,4 +185,4 @@ def test_a_stop_ends_the_wait(attempt, monkeypatch):
 
     monkeypatch.setattr(retry_policy, "wait_until", wait)
     with pytest.raises(RunStopped):
-        fails(attempt, watch, 0, retry_after_s=30.0)
+        fails(attempt, policy, 0, retry_after_s=30.0)
