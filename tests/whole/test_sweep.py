@@ -45,11 +45,12 @@ VICTIMS = {  # by the kind of run; the spare is the process of which the ranks a
     "s3": (*WITHOUT_RAY, "raylet", "gcs_server", "spare", "server"),
     "fsdp": (*WITHOUT_RAY, "raylet", "gcs_server", "spare"),
     "no-ray": WITHOUT_RAY,
+    "callback": (*WITHOUT_RAY, "raylet", "gcs_server", "spare"),
 }
 SECTIONS = {
     "args": {"step_s": 0.4},
     "train": {"epochs": 3, "batch_size": 4, "log_every": 1, "loader_workers": 1},
-    "checkpoint": {"every": {"steps": 4}, "keep_last": 2},
+    "checkpoint": {"every": {"steps": 4}, "keep_last": 2, "memory_every": 1},
     "failures": {
         "retries": 9,
         "ray_start": "90s",
@@ -221,6 +222,8 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(make_run, undisturbed, tmp
     if kind == "fsdp":
         train = {**SECTIONS["train"], "strategy": "fsdp"}
         sections |= {"task": "divided:Divided", "train": train}
+    if kind == "callback":
+        sections["task"] = "faulty:CalledBack"
     expected = undisturbed(sections)
     with contextlib.ExitStack() as stack:
         server = None
@@ -247,6 +250,9 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(make_run, undisturbed, tmp
             if the_end_is_right(run, strikes, output):
                 break
         looks.end()
+        for event in run.events:
+            if event["kind"] == "resumed":
+                print("repeated steps:", event["redone_steps"], "in memory" * event["in_memory"])
         assert (run.result.state, run.result.step) == ("done", 21)
         books_add_up(run)
         assert looks.torn == []

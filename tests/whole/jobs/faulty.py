@@ -85,6 +85,13 @@ class Faulty(Task):
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
 
 
+class CalledBack(Faulty):
+    """Spends a part of each step in a callback."""
+
+    def on_step(self, step, metrics):
+        time.sleep(0.2)
+
+
 class Forgetful(Faulty):
     """Its loss depends on a number that no checkpoint contains."""
 
