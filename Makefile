@@ -1,7 +1,7 @@
 # Everything is installed into .venv; nothing else on the machine is changed.
 #   make train                        install and train the example
 #   make train ARGS=--fresh           the same with an option of `clustertrain run`
-#   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: docs/guides/own-environment.md
+#   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: docs/get-started/install.md
 .PHONY: help train unit test test-faults test-gpu check fmt docs docs-serve docs-test bench bench-quick bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
 
@@ -123,6 +123,7 @@ $(VENV)/kube/.built: $(addprefix $(KUBE_TOOLS)/,go.mod go.sum build.sh coredns/m
 
 # constraints.txt contains all dependencies with hashes, so with --no-deps nothing else is fetched.
 $(VENV)/.installed: $(VENV)/constraints.txt pyproject.toml
+	@echo "Installing into $(VENV): $(if $(TORCH_INDEX),torch from $(TORCH_INDEX),torch with CUDA (5.5 GB in all; for CPUs only, about 2 GB: make TORCH_INDEX=https://download.pytorch.org/whl/cpu)), Ray and the tools of the tests"
 	$(PYTHON) -m venv $(VENV)
 	awk '/^[^ #]/ {keep = /^uv==/} keep' constraints.txt > $(VENV)/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv.txt

@@ -1,7 +1,7 @@
 """How the control path of clustertrain grows with the number of ranks: counted, and simulated to 100,000.
 
     python benchmarks/scale.py [--ranks 64 256 1024] [--per-node 8] [--folder FOLDER] [--seed 1] [--json FILE]
-    python benchmarks/scale.py --page docs/scale.md [--json FILE]
+    python benchmarks/scale.py --page build/scale.md [--json FILE]
 
 The first command runs the control path of one run for each number of ranks: the claims, the rendezvous, the
 probe of the storage, heartbeats, requests, events, saves, a failure, a hang, a restart and `status`, by the

@@ -117,9 +117,7 @@ def test_the_index_of_messages_has_those_of_the_tables():
     assert shown == index_of_messages(page), "put what index_of_messages() returns between the marks"
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/guides/quickstart.md", "docs/guides/data.md", "docs/guides/port.md"]
-)
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/data.md", "docs/guides/port.md"])
 def test_the_job_files_shown_are_jobs(page, tmp_path):
     blocks = re.findall(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
@@ -160,7 +158,7 @@ def test_the_settings_in_the_tables_for_other_launchers_are_valid(tmp_path):
 
 
 def test_the_grid_of_the_page_on_sweeps_has_the_runs_of_its_table(monkeypatch):
-    text = (ROOT / "docs/guides/sweeps.md").read_text()
+    text = (ROOT / "docs/guides/sweeps-and-python.md").read_text()
     monkeypatch.chdir(ROOT)
     line = re.search(r"^    clustertrain run (.*)", text, re.MULTILINE)[1]
     job_file, _, override, _, grid = line.split()
@@ -187,12 +185,26 @@ def test_the_loop_for_a_sweep_of_hydra_starts_valid_jobs(tmp_path, monkeypatch):
 
 
 def test_the_job_of_the_readme_is_the_example():
-    """It may omit keys; its lines are those of the example, except for its storage."""
+    """The script of examples/scripts; only its storage differs."""
     block = re.search(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
-    path = ROOT / "examples" / "digits" / "job.yaml"
+    path = ROOT / "examples" / "scripts" / "job.yaml"
     lines = {line.partition("#")[0].rstrip() for line in path.read_text().splitlines()}
     shown = {line.partition("#")[0].rstrip() for line in block.splitlines()}
     assert shown - lines <= {"storage: runs"}
+
+
+def test_a_page_keeps_its_budget_of_words():
+    """A reader has little time: who adds a sentence to a full page takes another one out."""
+    budgets = yaml.safe_load((ROOT / "tests" / "word_budgets.yaml").read_text())
+    total, of_pages = budgets["total"], budgets["pages"]
+    words = {
+        page_id(page): len(page.read_text().split()) for page in PAGES if page.parent.parts[-1] != "tests"
+    }
+    assert set(of_pages) == set(words), "tests/word_budgets.yaml has a budget for each page"
+    over = {page: (number, of_pages[page]) for page, number in words.items() if number > of_pages[page]}
+    assert not over, "(words, budget): shorten them"
+    assert sum(words.values()) <= total
+    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 60
 
 
 def test_the_newest_version_of_the_changelog_is_the_packages():

@@ -6,5 +6,5 @@ growth.py          what grows how: constant, with log N, or with N
 simulation.py      a start of up to 100,000 ranks on a storage with a queue; weeks of failures and restarts
 report.py          what was counted and simulated, as a JSON file
 chart.py           lines as SVG
-page.py            docs/scale.md
+page.py            build/scale.md
 """

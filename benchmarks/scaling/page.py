@@ -1,4 +1,4 @@
-"""docs/scale.md and its pictures, from a report."""
+"""build/scale.md and its pictures, from a report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaling.growth import growth
 from scaling.report import CLOSED_FORM, SIMULATED, Report, Row
 
 HEAD = """\
-<!-- Written by: python benchmarks/scale.py --page docs/scale.md -->
+<!-- Written by: python benchmarks/scale.py --page build/scale.md -->
 
 # Scale
 
@@ -98,8 +98,8 @@ node-days). Failures come at random while the run trains. A restart takes the si
 on the shared file system, and a fixed time for Ray, NCCL and the load of the state.
 
 - **memory tier** is what clustertrain has: the nodes keep checkpoints of a few steps ago in their memory
-  ([how](guides/checkpoints.md#checkpoints-in-memory)). The simulation takes them as of the last step. They do
-  not survive the loss of a node: then the run continues from the last save.
+  ([how](../docs/guides/checkpoints.md#checkpoints-in-memory)). The simulation takes them as of the last
+  step. They do not survive the loss of a node: then the run continues from the last save.
 - **spares** and **memory survives a node** are what-ifs, not features: clustertrain keeps no spare nodes and
   does not copy these checkpoints to another node. On SLURM the loss of a node ends the job, which is queued
   again; the wait for a node stands for that.

@@ -185,10 +185,9 @@ def test_a_run_trains_behind_its_doors_and_others_get_what_the_docs_list(kube, r
     assert same_weights(run.weights(), uninterrupted(2))
 
 
-def documented(header: str) -> set[tuple[str, ...]]:
-    """The rows of a table of docs/concepts/security.md, "On Kubernetes"."""
-    section = (ROOT / "docs" / "concepts" / "security.md").read_text().partition("\n## On Kubernetes\n")[2]
-    table = section.partition(f"\n| {header} |\n")[2].partition("\n\n")[0]
+def documented(page: Path, header: str) -> set[tuple[str, ...]]:
+    """The rows of the table of a page that has this header."""
+    table = page.read_text().partition(f"\n| {header} |\n")[2].partition("\n\n")[0]
     return {tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()[1:]}
 
 
@@ -236,7 +235,7 @@ def _assert_only_the_documented_flows_pass(
             "the port of each endpoint, 443 for https",
         ): {(name, ("twin", WEB)) for name in inside},
     }
-    assert set(rows) == documented("from | to | port")
+    assert set(rows) == documented(ROOT / "docs/concepts/security.md", "from | to | port")
     allowed = set().union(*rows.values()) | {(name, port) for name in outside for port in unguarded}
     fleeting = before - of_ray
     assert {each for each in passed if each[1] not in fleeting} == allowed
@@ -286,7 +285,8 @@ def _what_answers(
 def _assert_documented(seen: set[tuple[str, tuple[str, ...]]]) -> None:
     """Every port that answers is a row of the table, and every row is there."""
     assert {door.row for door in DOORS} == documented(
-        "listener | in the pod of | address | port | who gets an answer without the token"
+        Path(__file__).with_name("ports.md"),
+        "listener | in the pod of | address | port | who gets an answer without the token",
     )
     in_head = {door.row for door in DOORS if door.row[1] != WORKERS}
     assert {row for role, row in seen if role == "head"} == in_head

@@ -1,4 +1,4 @@
-"""What others on the nodes and the network get of a run: what docs/concepts/security.md lists, no more."""
+"""What others on the nodes and the network get of a run: what ports.md lists, no more."""
 
 import json
 import os
@@ -139,7 +139,7 @@ def _assert_refused(listener: Listener, answers: dict) -> None:
         assert set(answers["http"][token].values()) <= {refused}, (who, answers["http"])
         for service, codes in answers["grpc"][token].items():
             if service.startswith("grpc."):
-                continue  # which docs/concepts/security.md lists
+                continue  # which ports.md lists
             assert set(codes.values()) == {"UNAUTHENTICATED"}, (who, token, service, codes)
 
 

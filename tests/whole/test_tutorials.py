@@ -1,4 +1,4 @@
-"""The commands of docs/get-started, typed as they are shown, each page in an empty folder and one shell."""
+"""The commands of docs/get-started and of a guide, as they are shown, each page in an empty folder."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 from commands import ran
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "get-started").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs/get-started").glob("*.md")), ROOT / "docs/guides/large-models.md"]
 BLOCK = re.compile(r"^```console\n(.*?)^```\n(?:<!-- not run: ([^\n]+) -->\n)?", re.MULTILINE | re.DOTALL)
 END = "--- end of command"
 
@@ -34,11 +34,12 @@ def commands_of(page):
         "first-run",
         # These differ in what they train, which the tests of examples/ and of training/ have in CI.
         pytest.param("your-model", marks=pytest.mark.nightly),
-        pytest.param("large-model", marks=pytest.mark.nightly),
+        pytest.param("your-script", marks=pytest.mark.nightly),
+        pytest.param("large-models", marks=pytest.mark.nightly),
     ],
 )
 def test_the_commands_of_a_tutorial_work_as_they_are_shown(name, tmp_path):
-    commands = list(commands_of(ROOT / "docs" / "get-started" / f"{name}.md"))
+    commands = list(commands_of(next(page for page in PAGES if page.stem == name)))
     assert len(commands) >= 5
     script = "set -euo pipefail\n" + "".join(f"{typed}\necho '{END}'\n" for typed, _ in commands)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
