@@ -67,26 +67,23 @@ class CommonJob(Section):
     """An unchanged torchrun script: a path below `code`."""
 
     module: ModuleName | None = None
-    """A module that runs like a script: `package.train`, started as `python -m package.train`. It is below
-    `code`, or installed where the job runs. Everything said about `script` also holds for `module`."""
+    """A module that runs like a script: `package.train`, started as `python -m package.train`. Everything
+    said about `script` also holds for `module`."""
 
     args: Args = Field(default_factory=dict)
-    """The arguments of `task` or `function`: a mapping, for example of hyperparameters such as `lr`. For
-    `script`: a list of command line arguments. In these, `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each
-    worker: see "Environment variables" above."""
+    """The arguments of `task` or `function`: a mapping. For `script`: a list of command line arguments, in
+    which `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker."""
 
     resume_args: tuple[Argument, ...] = ()
     """More arguments for `script`, added after `args` at every start that finds something in the script's
-    checkpoint folder, for example `[--init_from=resume]`. Refused for `task` and `function`, which resume by
-    themselves."""
+    checkpoint folder, for example `[--init_from=resume]`."""
 
     data: dict[Identifier, DataEntry] = Field(default_factory=dict)
     """Data sets by name (a-z, 0-9 and '_')."""
 
     scratch: Scratch | None = None
-    """Where each node keeps its copies of data (`per: node`): a folder on a disk of the node, such as
-    `/local/scratch`, or the name of a variable that contains it on the node, such as `SLURM_TMPDIR`. By
-    default the cache in the home folder."""
+    """Where each node keeps its copies of data (`per: node`): a folder such as `/local/scratch`, or a
+    variable that contains it on the node, such as `SLURM_TMPDIR`. Default: the cache in the home folder."""
 
     train: Train | None = None
     """The training loop. Required for `task`, refused for the other entry points."""
@@ -109,21 +106,19 @@ class CommonJob(Section):
     """For `clustertrain drill`, which proves that this training resumes: see [drill](guides/drill.md)."""
 
     env: Environment = Field(default_factory=dict)
-    """Environment variables of the workers, from the start of their processes. The exceptions are in
-    docs/reference/environment.md. They are recorded as they are written: write a secret as `${MY_KEY}`,
-    which is replaced where the run starts. `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker: see
-    "Environment variables"
-    above."""
+    """Environment variables of the workers ([when they take
+    effect](reference/environment.md#when-env-takes-effect)). They are recorded as they are written, so write
+    a secret as `${MY_KEY}`."""
 
     code: CodeFolders = (".",)
-    """Folder of your code, relative to the job file, or a list of folders: `[., ../lib]`. All are on the
-    import path, in this order. The first one is the working directory, of a submitted run a copy of it in the
-    run's folder ([relative paths](guides/storage.md#relative-paths)), and a `script` is below it."""
+    """Folder of your code, relative to the job file, or a list of folders, which are all on the import path.
+    The first one is the working directory, of a submitted run [a copy of
+    it](guides/storage.md#relative-paths)."""
 
     interpreter: Path | None = None
-    """The Python that starts a `script` or `module`, if its packages are in another environment than
-    clustertrain's: `/envs/mine/bin/python`, or the folder of a virtual environment. It is a path of the
-    machines that run the job, or relative to the job file. It needs neither Ray nor clustertrain."""
+    """The Python that starts a `script` or `module`, or the folder of a virtual environment, if its packages
+    are in another environment. It is a path of the machines that run the job, and needs neither Ray nor
+    clustertrain."""
 
     image: Image | None = None
     """The container image, for every target that uses one: `registry.example.org/team/train:1.0`, or a `.sif`

@@ -69,8 +69,8 @@ class DataEntry(_Place):
     nothing for a minute is given up earlier."""
 
     endpoint: Endpoint | None = None
-    """Address of an S3 server other than Amazon's. An `s3://…` entry without `endpoint`, `region`, `profile`
-    and `addressing` uses those of the job's storage if the storage is on S3."""
+    """Address of an S3 server other than Amazon's. Without it and the three keys below, an `s3://…` entry
+    uses those of the job's storage."""
 
     region: Text | None = None
     """Region of the S3 bucket."""

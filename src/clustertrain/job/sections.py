@@ -122,10 +122,8 @@ class Checkpoint(Section):
     measured saves and `failures.mtbf`: see [How often to save](guides/checkpoints.md#how-often-to-save)."""
 
     memory_every: CountOrZero | Literal["auto"] = "auto"
-    """After how many steps of a task a checkpoint is written to the memory of each node, from which a start
-    after the death of workers resumes. `auto` measures how many steps make the copies take at most 1 % of the
-    time, and writes none where the memory is too small; 0 writes none. See [Checkpoints in
-    memory](guides/checkpoints.md#checkpoints-in-memory)."""
+    """Steps of a task between two [checkpoints in memory](guides/checkpoints.md#checkpoints-in-memory). With
+    `auto` the copies take at most 1 % of the time of steps; with 0 there are none."""
 
     keep_last: Count = 3
     """How many of the newest checkpoints to keep."""
@@ -150,9 +148,8 @@ class Resources(Section):
     is 1 if `nodes` is not set either."""
 
     nodes: Nodes | None = None
-    """Number of nodes of a cluster, or [min, max]; a local run has one. Every node has the same number of
-    workers: workers = nodes × workers per node, at both ends of a range. Needs `workers` or
-    `gpus_per_node`."""
+    """Number of nodes of a cluster, or [min, max]. Every node has the same number of workers. Needs `workers`
+    or `gpus_per_node`."""
 
     gpus_per_node: Count | None = None
     """Instead of `workers`: GPUs on each of the `nodes`, with one worker per GPU."""
@@ -164,8 +161,8 @@ class Resources(Section):
     """GPUs per worker; 0 trains on CPU. With `gpus_per_node` it is 1."""
 
     bind_cpus: StrictBool = True
-    """Bind each worker with GPUs, and its loader processes, to the CPUs of its GPUs' NUMA node, if at least
-    `cpus_per_worker` of them are in the allocation. The worker's log has the result."""
+    """Bind each worker with GPUs, and its loader processes, to the CPUs of its GPUs' NUMA node, if the
+    allocation has enough of them."""
 
     memory_per_worker_bytes: Bytes | None = Field(default=None, alias="memory_per_worker")
     """Memory per worker, such as `16Gi`. Default on Kubernetes: 16Gi per GPU, or 4Gi without GPUs; elsewhere
@@ -293,34 +290,30 @@ class Failures(Section):
     """What happens if a worker dies or hangs, or on a request to stop the run."""
 
     retries: CountOrZero | None = None
-    """Restarts of the worker group in a row without a new checkpoint, by default 3; one more failure ends the
-    run. A script saves its own checkpoints: there all restarts of an attempt count. If it leaves no file in
-    its checkpoint folder, only a number that is written here restarts it after the same error twice."""
+    """Restarts of the workers in a row without a new checkpoint; one more failure ends the run. Default: 3.
+    For a script all restarts of an attempt count."""
 
     attempts: Count = 5
-    """Starts of a scheduler's job in a row without a new checkpoint; the scheduler's next start of it is
-    refused. A start by hand begins the count anew. Runs that you stopped do not count."""
+    """Attempts of a scheduler's job in a row without a new checkpoint; the next one is refused. A start by
+    hand begins the count anew."""
 
     mtbf_s: Seconds | None = Field(default=None, alias="mtbf")
-    """For `checkpoint.every: auto`: the mean time between two failures of one node, such as `90d`; a job of 8
-    nodes fails 8 times as often. By default 153 days 20 hours: 6.5 failures per 1,000 node-days, as Meta
-    published for its cluster RSC-1."""
+    """For `checkpoint.every: auto`: the mean time between two failures of one node, such as `90d`. Default:
+    153 days 20 hours, as Meta published for its cluster RSC-1."""
 
     watchdog: Watchdog = Watchdog()
     """Time limits per phase."""
 
     ray_start_s: Seconds = Field(default=300.0, alias="ray_start")
-    """How long Ray may take to start on this machine, or to answer at `RAY_ADDRESS`. A start that fails is
-    repeated within this time. Clusters have `slurm.nodes_wait` and `kubernetes.start_deadline` instead."""
+    """How long Ray may take to start on this machine, or to answer at `RAY_ADDRESS`. Clusters have
+    `slurm.nodes_wait` and `kubernetes.start_deadline` instead."""
 
     resize_after_s: Seconds = Field(default=120.0, alias="resize_after")
     """With `workers: [min, max]` on Kubernetes or at `RAY_ADDRESS`: how long to wait for a lost node before
-    fewer workers continue, and how long there must be room for more before the workers save and restart with
-    more. On one machine and on SLURM the number of workers changes only between two starts."""
+    fewer workers continue, and how long there must be room before more do."""
 
     grace_s: Seconds = Field(default=30.0, alias="grace")
-    """Time for the last save after a request to stop. A function that is then in the same step for so long,
-    and for twice as long as in its longest step, is ended: it hangs."""
+    """Time for the last save after a request to stop. After that, a function whose step hangs is ended."""
 
     @property
     def most_restarts(self) -> int:
@@ -361,7 +354,7 @@ class Drill(Section):
 
     loss: Annotated[Text, AfterValidator(_expression)] = LOSS
     """Finds the loss in a line that a `script` prints: a regular expression with the group `loss`. A group
-    `step` identifies the line; without it the numbers after words such as epoch, step and batch do."""
+    `step` identifies the line."""
 
     fault: Fault | None = None
     """Set by `clustertrain drill` alone."""

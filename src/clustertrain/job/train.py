@@ -98,9 +98,8 @@ class Train(Section, settings.Train):
     empty list, none."""
 
     sanity: StrictBool = True
-    """Before each start, rehearse the task in one process: build the model and the optimizer, one training
-    batch forward and backward, one evaluation batch through every metric. With `false` only the import of the
-    code and `args` are checked."""
+    """Rehearse the task in one process before it starts: one training batch and one evaluation batch. With
+    `false` only the import of the code and `args` are checked."""
 
     @model_validator(mode="before")
     @classmethod

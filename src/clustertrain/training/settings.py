@@ -89,21 +89,20 @@ class Fsdp:
     """How FSDP divides the model, for `strategy: fsdp`."""
 
     blocks: tuple[Text, ...] = ()
-    """The class names of the modules whose parameters are gathered together, such as `[TransformerLayer]`. By
-    default the method `blocks` of the task, and without it the largest modules with at most an eighth of all
-    parameters. The log lists the blocks and their sizes."""
+    """The class names of the modules whose parameters are gathered together, such as `[TransformerLayer]`.
+    Default: the method `blocks` of the task, or else large modules."""
 
     shard: Literal["full", "hybrid"] = "full"
-    """`full` divides the model over all workers. `hybrid` divides it over the workers of each node, so that
-    between nodes only gradients are exchanged: faster, if the model fits on one node."""
+    """`full` divides the model over all workers, `hybrid` over the workers of each node, so that nodes
+    exchange only gradients."""
 
     reshard_after_forward: bool = True
     """Free the whole parameters of a block after its forward pass, and gather them again for its backward
-    pass; the last block keeps them. With `false` all blocks keep them: fewer transfers, more memory."""
+    pass. With `false` there are fewer transfers, and more memory is used."""
 
     exchange_every_pass: bool = True
-    """With `accumulate`, exchange gradients in each backward pass. With `false` only in the last one of a
-    step: fewer transfers, and each worker needs the memory for all gradients."""
+    """With `accumulate`, exchange gradients in each backward pass. With `false` only once per step: fewer
+    transfers, and memory for all gradients."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +113,11 @@ class Ddp:
     """Gradients are exchanged in buckets of this many MiB, while the backward pass continues."""
 
     static_graph: bool = False
-    """The model uses the same parameters in each step, and DDP may rely on that: it finds unused parameters
-    once. Such a model may also use a parameter several times."""
+    """The model uses the same parameters in each step. DDP then finds unused parameters once."""
 
     broadcast_buffers: bool = True
     """Send rank 0's buffers, such as the running values of BatchNorm, to all workers before each forward
-    pass. With `false` each worker has its own between two evaluations; an evaluation and a resume give all
-    workers rank 0's, which are saved."""
+    pass. With `false` only before an evaluation and after a resume."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +125,8 @@ class Compile:
     """How torch.compile compiles the model."""
 
     dynamic: bool = False
-    """`false` compiles once for each shape of a batch, `true` for all shapes together: for batches of many
-    lengths. With `true` a resumed run may differ in the last bits, because the first shape decides."""
+    """`false` compiles once for each shape of a batch, `true` for all shapes together; a resumed run may then
+    differ in the last bits."""
 
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
     """As torch.compile's `mode`: `reduce-overhead` uses CUDA graphs, for steps of many small kernels."""
@@ -163,14 +160,12 @@ class Train:
 
     matmul: Literal["tf32", "highest"] = "tf32"
     """Matrix products and convolutions of fp32 numbers on GPUs: `tf32` rounds the factors to 10 bits of
-    mantissa and uses the tensor cores, `highest` computes in fp32. CPUs always do. `tf32` is the default,
-    although torch's own for matrix products is fp32, because it is several times as fast, and the rounding
-    is smaller than that of bf16: see [What TF32 does](guides/gpu-nodes.md#what-tf32-does)."""
+    mantissa and is several times as fast, `highest` computes in fp32. See [What TF32
+    does](guides/gpu-nodes.md#what-tf32-does)."""
 
     cudnn: Literal["measured", "default", "deterministic"] = "measured"
-    """How cuDNN chooses the algorithms of convolutions on GPUs: `measured` tries them for each new shape and
-    uses the fastest, `default` does not try, `deterministic` uses only those whose results are the same each
-    time. A task may set something else in `__init__` or `model`."""
+    """How cuDNN chooses the algorithms of convolutions on GPUs: `measured` tries them for each new shape,
+    `default` does not try, `deterministic` uses only those whose results are the same each time."""
 
     accumulate: Count = 1
     """Forward and backward passes per optimizer step."""
@@ -186,8 +181,8 @@ class Train:
     """BatchNorm layers normalize over the batches of all workers: torch's SyncBatchNorm, which needs GPUs."""
 
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    """`ddp`: every worker has the whole model. `fsdp` divides weights, gradients and the optimizer's state
-    among the workers, for models that do not fit on one GPU: see [FSDP](guides/large-models.md)."""
+    """`ddp`: every worker has the whole model. `fsdp` divides it among the workers: see [large
+    models](guides/large-models.md)."""
 
     fsdp: Fsdp = Fsdp()
     """How `strategy: fsdp` divides the model."""
@@ -196,10 +191,9 @@ class Train:
     """How `strategy: ddp` exchanges gradients."""
 
     activation_checkpointing: Literal["none", "blocks", "operations"] = "none"
-    """What the backward pass computes again, in place of keeping it in memory. `blocks` keeps only the inputs
-    of each block: about a third more computation. `operations` also keeps the results of matrix products,
-    convolutions and attention, and computes the cheaper operations again. The blocks are those of
-    [FSDP](guides/large-models.md#blocks), also with DDP."""
+    """What the backward pass computes again instead of keeping it in memory. `blocks` keeps only the inputs
+    of each [block](guides/large-models.md#blocks). `operations` also keeps the results of matrix products,
+    convolutions and attention."""
 
     find_unused_parameters: bool = False
     """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""
@@ -221,15 +215,15 @@ class Train:
     save, with 0 never."""
 
     loader_workers: CountOrZero | None = None
-    """Loader processes per worker, at most 1024; with 0 the worker itself loads the data. By default 0 on
-    CPUs and 4 with GPUs. Each process has a copy of the data set."""
+    """Loader processes per worker, at most 1024; with 0 the worker itself loads the data. Default: 0 on CPUs,
+    4 with GPUs. Each process has a copy of the data set."""
 
     profile: Profile | None = None
     """Records a few steps in a file per worker, in the run's folder; the log shows where."""
 
     limit_batches: Count | None = None
-    """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. The
-    results are then not those of the whole data, so a run with another value is another run."""
+    """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. A
+    run with another value is another run."""
 
 
 @dataclass(frozen=True)

@@ -124,21 +124,20 @@ class Kubernetes(LauncherSection):
     """Annotations of the workers' pods only, such as `k8s.v1.cni.cncf.io/networks` for Multus."""
 
     worker_capabilities: tuple[Capability, ...] = ()
-    """Linux capabilities of the workers' containers. `IPC_LOCK` allows RDMA to pin memory; it has an effect
-    only for root, `run_as: {user: 0}`. Pod Security `baseline` refuses all of them."""
+    """Linux capabilities of the workers' containers. `IPC_LOCK` allows RDMA to pin memory, only for root. Pod
+    Security `baseline` refuses all of them."""
 
     host_network: StrictBool = False
-    """The workers' pods use the network of their node, with its InfiniBand or RoCE interfaces; at most one of
-    them runs on a node. NetworkPolicies do not apply to them, and Pod Security `baseline` refuses them."""
+    """The workers' pods use the network of their node, with its InfiniBand or RoCE interfaces.
+    NetworkPolicies do not apply to them, and Pod Security `baseline` refuses them."""
 
     node_networks: tuple[Cidr, ...] = ()
     """Ranges of the nodes' addresses, such as `10.0.0.0/16`: with `host_network` the NetworkPolicy admits the
     workers from there. Needed with `host_network`, unless `network_policies` is off."""
 
     ephemeral_storage_bytes: Bytes | None = Field(default=None, alias="ephemeral_storage")
-    """Disk of the node for the head and for each worker's pod, both request and limit: files in `/tmp` and in
-    the folder of the code, and logs. The other pods of the run get at most 1Gi. Default: a request of 1Gi
-    (none in a queue of Kueue), and at most 100Gi in `/tmp` and in the folder of the code."""
+    """Disk of the node for the head and for each worker's pod, both request and limit. Default: a request of
+    1Gi (none in a queue of Kueue), and at most 100Gi in `/tmp` and in the folder of the code."""
 
     run_as: RunAs = RunAs()
     """User and groups of the pods."""
@@ -147,9 +146,8 @@ class Kubernetes(LauncherSection):
     """ServiceAccount of the pods. Its token is not mounted."""
 
     volumes: tuple[Volume, ...] | None = None
-    """Volumes of every pod. A `storage` that is on none of them, such as `runs`, is the folder of that name
-    on the first volume. Default: the claim `clustertrain` at `/mnt/clustertrain`; no volume if `storage` is
-    on S3."""
+    """Volumes of every pod. A relative `storage` is a folder on the first volume. Default: the claim
+    `clustertrain` at `/mnt/clustertrain`; no volume if `storage` is on S3."""
 
     allow_host_path: StrictBool = False
     """Allow `host_path` volumes. Whoever can write to them can take over the node."""

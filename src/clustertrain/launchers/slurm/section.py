@@ -190,33 +190,29 @@ class Slurm(LauncherSection):
     """The signal that SLURM sends to the batch shell before the time limit. NCCL may use USR1 itself."""
 
     lead_time_s: LeadTime | None = Field(default=None, alias="lead_time")
-    """Time between this signal and the time limit, for the last save. SLURM may send the signal up to 60 s
-    earlier. Default: 2 × the slowest save + 30s, at least 60s; before the first save `failures.grace` +
-    60s."""
+    """Time between this signal and the time limit, for the last save. Default: 2 × the slowest save + 30s, at
+    least 60s; before the first save `failures.grace` + 60s."""
 
     at_time_limit: Literal["stop", "requeue"] = "stop"
     """If the training is not finished at the time limit: `stop` ends with exit code 75, `requeue` puts the
     job back into the queue."""
 
     requeue: StrictBool = True
-    """Put the job back into the queue after a preemption or the loss of a node. With `false` the script has
-    `--no-requeue`, and the run ends: submit it again to resume. For clusters that cancel preempted jobs
-    (PreemptMode=CANCEL) or requeue none (JobRequeue=0); their administrators may set it in the site file."""
+    """Put the job back into the queue after a preemption or the loss of a node. With `false` the run ends;
+    submit it again to resume. The site file may set it for clusters that cancel preempted jobs."""
 
     nodes_wait_s: Seconds = Field(default=300.0, alias="nodes_wait")
-    """How long the job waits until Ray has started on all of its nodes. A start of Ray that fails on a node
-    is repeated within this time. Then a job of several nodes goes back into the queue, as after the loss of
-    a node; a job of one node ends."""
+    """How long the job waits until Ray has started on all of its nodes. Then a job of several nodes goes back
+    into the queue; a job of one node ends."""
 
     setup: tuple[ShellLine, ...] = ()
-    """Shell lines, such as `module load cuda`, that run first, on the job's first node, in a login shell of
-    their own. The variables that they export are set on all nodes. The first line that fails ends the job
-    with exit code 3; a line that may fail ends with `|| true`. The shell expands `$` here."""
+    """Shell lines, such as `module load cuda`, that run in a login shell on the first node. The variables
+    that they export are set on all nodes. A line that fails ends the job with code 3, unless it ends with `||
+    true`."""
 
     environment: tuple[PassedOn, ...] = ()
     """Names of variables that are passed from the submitting environment to the job, such as `AWS_PROFILE`.
-    SLURM stores their values with the job. Of the others only those that `env` refers to, HOME,
-    USER, LOGNAME, SHELL, LANG and what SLURM's commands need are passed on."""
+    SLURM stores their values with the job."""
 
     container: Literal["none", "apptainer", "pyxis"] = "none"
     """The container runtime of the job's `image`."""
@@ -226,7 +222,7 @@ class Slurm(LauncherSection):
 
     python: Program | None = None
     """The Python on the nodes that has clustertrain with torch and ray, such as `/sw/train/bin/python`; in a
-    container the default is `python3`. A relative path starts in the folder in which the job is submitted."""
+    container the default is `python3`."""
 
     gpus_as: Literal["gres", "gpus-per-node"] = "gres"
     """The option of sbatch by which this site requests GPUs."""
