@@ -86,35 +86,15 @@ def states_markdown() -> str:
 
 
 def test_the_table_of_states_is_that_of_the_code():
-    page = (ROOT / "docs" / "failures.md").read_text()
+    page = (ROOT / "docs/reference/states.md").read_text()
     shown = re.search(r"<!-- states: .*?-->\n(.*)<!-- end of states -->", page, re.DOTALL)[1]
     assert shown == states_markdown(), "put what states_markdown() returns between the marks"
 
 
 def test_the_table_of_what_explain_knows_is_that_of_its_catalogue():
-    page = (ROOT / "docs" / "failures.md").read_text()
+    page = (ROOT / "docs/reference/errors.md").read_text()
     shown = page.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
-    assert shown == markdown(), "python -m clustertrain.explain.catalogue docs/failures.md"
-
-
-def index_of_messages(page: str) -> str:
-    """A line for each message in the tables of faults, in the order of the alphabet, with its section."""
-    rows = {}
-    for section, text in re.findall(r"^### (.+)\n((?:(?!##).*\n)*)", page, re.MULTILINE):
-        for row in re.findall(r"^\| (?!fault|what happens|group|---)[^|]* \| ([^|]*) \|", text, re.MULTILINE):
-            for message in re.findall(r"(?<!`)`([^`]+)`(?!`)", row):
-                words = message.removeprefix("… ").split()
-                if len(words) > 2 and not message.startswith(("failed (", "failures.", "stopped (")):
-                    rows[" ".join(words[:10])] = section
-    order = sorted(rows, key=lambda text: re.sub(r"warning: |note: |[^a-z ]", "", text.lower()))
-    lines = [f"| `{text}` | [{rows[text]}](#{anchor(rows[text])}) |" for text in order]
-    return "\n".join(["| the message begins with | its row is in |", "|---|---|", *lines, ""])
-
-
-def test_the_index_of_messages_has_those_of_the_tables():
-    page = (ROOT / "docs" / "failures.md").read_text()
-    shown = re.search(r"<!-- index: .*?-->\n(.*)<!-- end of index -->", page, re.DOTALL)[1]
-    assert shown == index_of_messages(page), "put what index_of_messages() returns between the marks"
+    assert shown == markdown(), "python -m clustertrain.explain.catalogue docs/reference/errors.md"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/data.md", "docs/guides/port.md"])

@@ -1,6 +1,6 @@
-"""The failures that `explain` knows, and their table in docs/failures.md. To refresh it:
+"""The failures that `explain` knows, and their table in docs/reference/errors.md. To refresh it:
 
-python -m clustertrain.explain.catalogue docs/failures.md
+python -m clustertrain.explain.catalogue docs/reference/errors.md
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def unchanged(what: str, entry: Entry) -> str:
 
 
 def markdown() -> str:
-    """The table of docs/failures.md."""
+    """The table of docs/reference/errors.md."""
     rows = ["| failure | cause | what to change | tried again | seen here |", "|---|---|---|---|---|"]
     for entry in catalogue():
         cause = entry.cause if entry.kind == "cause" else f"{entry.cause} ({entry.kind})"

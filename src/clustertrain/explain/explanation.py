@@ -34,8 +34,8 @@ class Explanation:
     """Why a run failed, or where a running one is.
 
     Attributes:
-        failure: the name in the table of docs/failures.md, "own_exception" for another exception that a line
-            of the user's own code raised, "own_exit" for a script that ended itself with an exit code,
+        failure: its name in docs/reference/errors.md, "own_exception" for another exception that a line of
+            the user's own code raised, "own_exit" for a script that ended itself with an exit code,
             "unknown" for any other, or empty if the run has not failed.
         cause: the first cause in one sentence.
         proof: the line that shows it, and where it is.

@@ -274,7 +274,7 @@ class Watchdog(Section):
 
     step_s: Seconds | None = Field(default=None, alias="step")
     """Every later step. By default 10 minutes; for most steps of a task it is
-    [learnt from those before](failures.md#the-limit-of-a-step), at least 20 seconds."""
+    [learnt from those before](concepts/fault-tolerance.md#the-limit-of-a-step), at least 20 seconds."""
 
     evaluation_s: Seconds = Field(default=3600.0, alias="evaluation")
     """One whole evaluation."""
