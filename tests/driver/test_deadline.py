@@ -4,10 +4,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from ray.exceptions import ActorUnschedulableError
+from ray.exceptions import ActorUnschedulableError, RayActorError
 from ray.train.v2.api.exceptions import ControllerError
 
 from clustertrain.driver.trainer import RayStart
+from clustertrain.errors import DataError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
 from commands import ran
@@ -57,3 +58,25 @@ def test_what_ray_has_no_name_for_is_raised(attempt):
     start = SimpleNamespace(ref=AttemptRef.of(attempt), answer_s=60.0)
     with pytest.raises(ValueError, match="no"):
         RayStart(start, None).has_trained(SimpleNamespace(fit=fit))
+
+
+def test_an_error_of_a_start_is_raised_after_fit_and_is_no_failure_of_the_ranks(attempt, monkeypatch):
+    """The ranks are ended, so that Ray's next call of them fails."""
+    ended = []
+    monkeypatch.setattr("ray.kill", ended.append)
+
+    def run(group, set_up):
+        raise DataError("d cannot be fetched.")
+
+    start = SimpleNamespace(ref=AttemptRef.of(attempt), answer_s=60.0, run=run)  # has no has_failed
+    ray_start = RayStart(start, None)
+    worker = SimpleNamespace(actor="rank 0")
+    group = SimpleNamespace(has_started=lambda: True, get_workers=lambda: [worker], abort=lambda: None)
+
+    def fit():
+        ray_start.begin(group)
+        assert ended == ["rank 0"]
+        raise ControllerError(RayActorError())
+
+    with pytest.raises(DataError):
+        ray_start.has_trained(SimpleNamespace(fit=fit))

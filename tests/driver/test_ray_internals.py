@@ -266,19 +266,12 @@ def test_keep_loopback(monkeypatch):
     assert services.resolve_ip_for_localhost("127.0.0.1") == "127.0.0.1"
 
 
-def test_wait_for_gcs(monkeypatch):
-    monkeypatch.setattr("ray._private.ray_constants.NUM_REDIS_GET_RETRIES", 20)
-    ray_internals.wait_for_gcs(33.5)
-    assert _module("ray._private.ray_constants").NUM_REDIS_GET_RETRIES == 34
-    assert "ray_constants.NUM_REDIS_GET_RETRIES" in inspect.getsource(ray_internals.Node)
-
-
-def test_wait_for_dashboard(monkeypatch):
-    monkeypatch.setattr("ray._private.ray_constants.RAY_DASHBOARD_STARTUP_TIMEOUT_S", 60)
-    ray_internals.wait_for_dashboard(70.0)
-    assert _module("ray._private.ray_constants").RAY_DASHBOARD_STARTUP_TIMEOUT_S == 70
-    services = inspect.getsource(import_module("ray._private.services"))
-    assert "ray_constants.RAY_DASHBOARD_STARTUP_TIMEOUT_S" in services
+def test_the_settings_for_a_node_that_starts_slowly():
+    """Ray reads the one when it waits, and the other when it is imported."""
+    node = inspect.getsource(ray_internals.Node)
+    assert node.count('os.environ.get("RAY_gcs_server_port_wait_time_s"') == 2
+    constants = inspect.getsource(import_module("ray._private.ray_constants"))
+    assert 'env_integer("RAY_DASHBOARD_STARTUP_TIMEOUT_S"' in constants
 
 
 def test_make_nodes_with(monkeypatch):

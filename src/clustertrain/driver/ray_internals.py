@@ -1,5 +1,7 @@
 """Ray's private API: the one file that names it. Any release of Ray may change it.
 
+There are two lists: what a run needs to be safe, correct, or within its limits, and what saves seconds. What
+saves nothing that can be measured is not here: benchmarks/ray_names.py measures each name of the second list.
 tests/driver/test_ray_internals.py states for each name what is relied on, so that a new Ray shows what broke.
 
 A name is looked up when it is imported, because the start of a node must not load Ray Train.
@@ -7,7 +9,6 @@ A name is looked up when it is imported, because the start of a node must not lo
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 from importlib import import_module, metadata
@@ -16,12 +17,12 @@ from typing import Any
 from clustertrain.errors import ClusterTrainError
 
 ERROR_LOGGER = "ray.train.v2._internal.util"
-"""Where Ray Train logs the exception of the train function, in a worker."""
+"""Where Ray Train logs the exception of the train function, in a worker: it would be in the log twice."""
 
 _CONSTANTS = "ray._private.ray_constants"
 _EXECUTION = "ray.train.v2._internal.execution"
-_MODULES = {
-    # the processes of a node
+_NEEDED = {
+    # A node that starts slowly would fail after 30 s, or its raylet after 15 s, whatever the job allows.
     "Node": "ray._private.node",
     "RayParams": "ray._private.parameter",
     "get_node": "ray._private.services",
@@ -30,24 +31,33 @@ _MODULES = {
     "RUNTIME_ENV_AGENT_PORT_NAME": "ray._raylet",
     "get_port_filename": "ray._raylet",
     "persist_port": "ray._raylet",
-    # a worker process
+    # A node that is up before its head would fail, and a raylet that hangs would be noticed after minutes.
+    "GcsClient": "ray._raylet",
+    "GcsNodeInfo": "ray.core.generated.gcs_pb2",
+    # A group would get workers for which there is no room.
+    "available_resources_per_node": "ray._private.state",
+    # The controller would be an actor, through which errors and decisions have to pass, and the cleaner works
+    # for an actor only.
+    "TrainController": f"{_EXECUTION}.controller",
+    "PlacementGroupCleanerCallback": "ray.train.v2._internal.callbacks.placement_group_callback",
+    # Ranks would have the order of Ray's placement, a start that hangs no end, and a failure no cause.
+    "WorkerGroup": f"{_EXECUTION}.worker_group",
+    # A start that may succeed later would end the run.
+    "RETRYABLE_CONTROLLER_ERRORS": f"{_EXECUTION}.failure_handling.default",
+}
+_SECONDS = {
+    # A worker process would import Ray, torch and the user's code: it is a fork instead.
     "Language": "ray.core.generated.common_pb2",
     "RuntimeEnvContext": "ray._private.runtime_env.context",
     "parser": "ray._private.workers.setup_worker",
     "update_envs": "ray._private.utils",
-    # the cluster
-    "GcsClient": "ray._raylet",
-    "GcsNodeInfo": "ray.core.generated.gcs_pb2",
-    "available_resources_per_node": "ray._private.state",
+    # The garbage collector would run through all objects during the imports of a worker.
     "WORKER_PROCESS_SETUP_HOOK_ENV_VAR": _CONSTANTS,
-    # Ray Train
+    # Each would start a process before the workers.
     "DatasetsCallback": "ray.train.v2._internal.callbacks.datasets",
-    "PlacementGroupCleanerCallback": "ray.train.v2._internal.callbacks.placement_group_callback",
     "FixedScalingPolicy": f"{_EXECUTION}.scaling_policy",
-    "TrainController": f"{_EXECUTION}.controller",
-    "WorkerGroup": f"{_EXECUTION}.worker_group",
-    "RETRYABLE_CONTROLLER_ERRORS": f"{_EXECUTION}.failure_handling.default",
 }
+_MODULES = _NEEDED | _SECONDS
 
 
 def __getattr__(name: str) -> Any:
@@ -83,16 +93,6 @@ def _module(name: str) -> Any:
 def keep_loopback() -> None:
     """Have Ray keep a loopback address. It would replace it by the external one, on which nothing listens."""
     _module(_CONSTANTS).ENABLE_RAY_CLUSTER = False
-
-
-def wait_for_gcs(seconds: float) -> None:
-    """Have a node try to reach the GCS for so long."""
-    _module(_CONSTANTS).NUM_REDIS_GET_RETRIES = math.ceil(seconds)  # one try per second
-
-
-def wait_for_dashboard(seconds: float) -> None:
-    """Have a node wait so long for the dashboard's server."""
-    _module(_CONSTANTS).RAY_DASHBOARD_STARTUP_TIMEOUT_S = math.ceil(seconds)
 
 
 def make_nodes_with(node: Any) -> None:

@@ -1,12 +1,14 @@
 """Starts Ray's processes on this machine, within a deadline of the site instead of Ray's fixed limits.
 
-Ray gives a node 30 s to register, and its raylet waits 15 s for the ports of its agents. A busy machine and a
-slow disk exceed both. Here a node that is only slow is waited for, a start that failed is repeated, and the
-error contains the last words of the process that failed: the logs of Ray are removed with its folder.
+How long Ray waits for its GCS is a setting of Ray's. That it gives a node 30 s to register, and that its
+raylet waits 15 s for the ports of its agents, is fixed in its code, and a busy machine exceeds both. Here a
+node that is only slow is waited for, a start that failed is repeated, and the error contains the last words
+of the process that failed: the logs of Ray are removed with its folder.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -28,7 +30,6 @@ from clustertrain.driver.ray_internals import (
     get_node,
     get_port_filename,
     persist_port,
-    wait_for_gcs,
 )
 from clustertrain.errors import ClusterError
 from clustertrain.node.limits import overload
@@ -38,6 +39,7 @@ from clustertrain.supervise.orphans import end_processes_of
 
 _T = TypeVar("_T")
 
+_WAIT_FOR_GCS = "RAY_gcs_server_port_wait_time_s"
 _POLL_S = 0.1
 _PAUSE_S = 1.0
 _AGENT_PORTS = (
@@ -70,7 +72,7 @@ class _WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
 
     def __init__(self, ray_params: RayParams, ends: float, *, head: bool, **options: Any) -> None:
         self._ends = ends
-        _choose_ports(ray_params, is_head=head)
+        _choose_ports(ray_params)
         os.environ.update(FAST_RESTART)
         if variables.FORK_SERVER in os.environ:
             ray_params.setup_worker_path = SETUP_WORKER
@@ -130,7 +132,7 @@ def start_ray(
     Raises:
         ClusterError: Ray did not start; the message has the last words of its processes.
     """
-    wait_for_gcs(deadline.seconds)
+    os.environ[_WAIT_FOR_GCS] = str(math.ceil(deadline.seconds))
     return repeated(lambda ends: _WaitingNode(copy(parameters), ends, **options), deadline, report)
 
 
@@ -171,13 +173,10 @@ def _gave_up(reason: str, starts: int, deadline: Deadline, *, is_late: bool) -> 
     return ClusterError(f"{what}: {reason}\n{remedy}")
 
 
-def _choose_ports(params: RayParams, *, is_head: bool) -> None:
-    """Give Ray the ports that it would otherwise choose itself. It would wait for the files in which its
-    processes write their choice, and for no longer than 15 s and 30 s."""
-    names = [name for name in _AGENT_PORTS if not getattr(params, name)]
-    if is_head and not params.gcs_server_port:
-        names.append("gcs_server_port")
-    if names:
+def _choose_ports(params: RayParams) -> None:
+    """Give Ray the ports that its agents would otherwise choose themselves. The raylet would wait for the
+    files in which they write their choice, and for no longer than 15 s."""
+    if names := [name for name in _AGENT_PORTS if not getattr(params, name)]:
         of_workers = range(params.min_worker_port or 0, (params.max_worker_port or -1) + 1)
         block = free_block(len(names), seed=os.getpid() + time.monotonic_ns(), taken=of_workers)
         for number, name in enumerate(names):

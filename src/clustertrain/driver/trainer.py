@@ -54,7 +54,7 @@ from clustertrain.worker.machine.gc_tuning import HOOK
 
 _ENDS_WITHIN_S = 30.0  # of the workers' processes, after which the call of Ray fails
 _NODE_ID = "ray.io/node-id"  # a label that each node of Ray has
-_NOT_STARTED = (RayActorError, ActorUnschedulableError, *RETRYABLE_CONTROLLER_ERRORS)
+_NOT_STARTED = (ActorUnschedulableError, *RETRYABLE_CONTROLLER_ERRORS)
 
 
 class RayStart:
@@ -104,10 +104,10 @@ class RayStart:
         """The group trains, or has failed with these errors by rank."""
         self._limit.close()
         with self._keeping_error():
-            if errors:
-                self._start.has_failed(errors)
-            else:
+            if not errors:
                 self._growth.look()
+            elif self._error is None:  # else the ranks were ended
+                self._start.has_failed(errors)
 
     def _explain(self, failure: Exception | None) -> None:
         """Return if another start may help, and raise the error otherwise.
@@ -115,12 +115,12 @@ class RayStart:
         Args:
             failure: what ended Ray Train's controller; None if a worker failed.
         """
-        if isinstance(failure, RayActorError):  # a worker died as its training began
-            self._start.has_failed(dict.fromkeys(range(len(self._workers())), failure))
         if isinstance(self._error, GroupNotStarted):
             traceback.print_exception(self._error)
         elif self._error is not None:
             raise self._error
+        elif isinstance(failure, RayActorError):  # a worker died as its training began
+            self._start.has_failed(dict.fromkeys(range(len(self._workers())), failure))
         elif failure is not None and not isinstance(failure, _NOT_STARTED):
             raise failure
 
@@ -217,7 +217,8 @@ class _Trainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
 
     def _initialize_and_run_controller(self, **fields: Any) -> Any:
         be_actor(_NoActor())
-        controller = TrainController(**{**fields, "scaling_policy": _NodesAreThere(self.scaling_config)})
+        fields["scaling_policy"] = _NodesAreThere(self.scaling_config)
+        controller = TrainController(**fields)
         controller.worker_group_cls = _Group
         asyncio.run(controller.run())
         return controller.get_result()

@@ -60,6 +60,7 @@ def test_the_rayjob_ends_restarts_and_locks_its_doors(make_job):
     assert boxes[0]["lifecycle"]["preStop"]["exec"]["command"][-1] == "head"
     environments = [{each["name"]: each.get("value") for each in box["env"]} for box in boxes]
     assert environments[0]["RAY_JOB_STOP_WAIT_TIME_S"] == "65"
+    assert environments[0]["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] == "600", "kubernetes.start_deadline"
     for environment in environments:
         assert environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
         assert callable(load_class(environment["RAY_START_HOOK"]))

@@ -33,7 +33,7 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
         head: this is the node of the head.
     """
     from clustertrain.driver.fork.starter import start_fork_server
-    from clustertrain.driver.ray_internals import make_nodes_with, wait_for_dashboard
+    from clustertrain.driver.ray_internals import make_nodes_with
     from clustertrain.driver.ray_node import start_ray
 
     job = job_of_pod()
@@ -53,5 +53,4 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
         except ClusterError as error:
             sys.exit(str(error))
 
-    wait_for_dashboard(deadline_s)
     make_nodes_with(node)

@@ -79,9 +79,13 @@ def run_labels(run: PodJob, role: str | None = None) -> dict[str, str]:
 
 
 def head_template(run: PodJob, config_map: str) -> dict[str, Any]:
+    limits = {
+        "RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(run.job) - 10),
+        "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(round(run.section.start_deadline_s)),
+    }
     container = {
         **_container(run, HEAD_CONTAINER),
-        "env": _environment(run, _RAY_START | {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(run.job) - 10)}),
+        "env": _environment(run, _RAY_START | limits),
         "lifecycle": _pre_stop_hook("head"),
         **_probes(run),
         "resources": head_amounts(run),
