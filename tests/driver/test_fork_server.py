@@ -2,12 +2,9 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,7 @@ from clustertrain import variables
 from clustertrain.driver.fork.starter import SETUP_WORKER
 from clustertrain.waiting import wait_until
 from fork_servers import fork_server
-from leftovers import children, left_after, living_descendants
+from leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +24,7 @@ import signal
 had = set(sys.modules)
 import numpy, ray, torch
 print(json.dumps({
-    "is_fork": "torch" in had and "ray" in had, "has": sorted(had & {"mine", "broken", "rank_reader"}),
+    "is_fork": "torch" in had and "ray" in had,
     "arguments": sys.argv[1:], "folder": os.getcwd(), "job": os.environ.get("RAY_JOB_ID"),
     "threads": os.environ.get("OMP_NUM_THREADS"), "python": random.random(),
     "numpy": float(numpy.random.rand()), "torch": torch.rand(1).item(),
@@ -52,12 +49,6 @@ EXITING_WORKER = """
 import atexit, sys
 atexit.register(print, "it ends", flush=True)
 sys.exit(0)
-"""
-PRELOAD = """
-import sys
-sys.path.insert(0, ".")
-from clustertrain.worker.fork.client import ask
-ask({"modules": sys.argv[1:], "path": sys.path})
 """
 IMPATIENT = """
 from clustertrain.worker.fork import client
@@ -97,10 +88,6 @@ class Server:
         self.start(**options)
         return json.loads(self.printed("}\n"))
 
-    def preload(self, *modules):
-        program = [sys.executable, "-c", PRELOAD, *modules]
-        subprocess.run(program, env=self.environment | {"RANK": "3"}, cwd=self.folder, check=True)
-
 
 @pytest.fixture
 def server(tmp_path):
@@ -118,18 +105,6 @@ def test_a_worker_that_exits_does_not_go_on_as_the_driver_whose_fork_it_is(tmp_p
         server.start()
         assert server.printed("it ends\n") == "it ends\n"
     assert left_after(10, before) == {}
-
-
-def eventually_has(server, module, ask_again=lambda: None):
-    """What a worker has, at the latest after 60 s. Where all cores are busy, imports at idle priority take
-    minutes."""
-    deadline = time.monotonic() + 60
-    while module not in (found := server.worker())["has"] and time.monotonic() < deadline:
-        for task in (task for pid in living_descendants() for task in Path(f"/proc/{pid}/task").glob("*")):
-            with suppress(ProcessLookupError):
-                os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
-        ask_again()
-    return found["has"]
 
 
 def test_a_worker_is_a_fork_with_its_own_arguments_folder_and_random_numbers(server, tmp_path):
@@ -162,58 +137,7 @@ def test_what_a_process_reads_only_at_its_start_needs_a_process_of_its_own(serve
     for given in ({"OMP_NUM_THREADS": "3"}, *of_torch):
         assert not server.worker(context=json.dumps({"env_vars": given}))["is_fork"], given
     assert not server.worker(LD_LIBRARY_PATH="/nowhere")["is_fork"]
-    assert server.worker()["is_fork"]
-
-
-def test_the_next_worker_has_what_a_rank_has_imported(server, tmp_path):
-    (tmp_path / "mine.py").write_text("import numpy, random\nrandom.seed(1)\n")
-    (tmp_path / "broken.py").write_text("raise OSError('not now')\n")
-    server.preload("broken", "mine")
-    assert eventually_has(server, "mine") == ["mine"]
-    seeded = [server.worker() for _ in range(2)]
-    assert seeded[0]["python"] == seeded[1]["python"]  # the module has set this seed, and no other
-    assert seeded[0]["numpy"] != seeded[1]["numpy"]
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import os\nRANK = int(os.environ.get('RANK', -1))\n",
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n",
-        "import os\nos._exit(3)\n",
-        "import ray\nray.ObjectRef.from_random()\n",
-        "import torch\ntorch.cuda._is_in_bad_fork = lambda: True\n",  # a fake: there is no GPU here
-    ],
-    ids=["reads its rank", "starts a thread", "ends the process", "draws an id of Ray", "asks CUDA"],
-)
-def test_a_module_that_cannot_be_shared_is_imported_by_each_worker(server, tmp_path, code):
-    (tmp_path / "rank_reader.py").write_text(code)
-    (tmp_path / "mine.py").touch()
-    server.preload("rank_reader")
-    # it is heard when the server has given up the other
-    assert eventually_has(server, "mine", lambda: server.preload("mine")) == ["mine"]
-
-
-def kill_the_only_child_of(pid):
-    assert wait_until(lambda: len(children(pid)) == 1, 10, 0.02), "its workers have ended"
-    (child,) = children(pid)
-    ended = os.pidfd_open(child)  # it is readable when the process has closed its files
-    os.kill(child, signal.SIGKILL)
-    assert select.select([ended], [], [], 10)[0]
-    os.close(ended)
-
-
-def test_a_killed_server_of_a_job_is_replaced(server, tmp_path):
-    (tmp_path / "mine.py").touch()
-    assert server.worker()["is_fork"]
-    server.preload("mine")
-    assert eventually_has(server, "mine") == ["mine"]
-    (main,) = children(server.starter.pid)
-    (of_job,) = children(main)
-    kill_the_only_child_of(of_job)  # its successor
-    found = server.worker()
-    assert (found["is_fork"], found["has"]) == (True, [])
-    kill_the_only_child_of(main)
+    assert not server.worker(RAY_RAYLET_PID="7")["is_fork"]
     assert server.worker()["is_fork"]
 
 

@@ -6,7 +6,6 @@ import math
 import os
 import socket
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -35,7 +34,6 @@ from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
 from clustertrain.worker.auto_save import AutoSave
-from clustertrain.worker.fork.preload import preload_for_restart
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
@@ -62,7 +60,7 @@ class WorkerRun:
         self.plan, self.rank, self.world_size = plan, rank, world_size
         self.attempt = plan.ref.open()
         restart = self.attempt.restart(plan.restart)
-        self.step = self._steps = 0
+        self.step = 0
         self.has_saved = False
         self.last_metrics: dict[str, float] = {}
         self.saves_in_background = job.checkpoint.async_
@@ -299,11 +297,7 @@ class WorkerRun:
         if name not in ("step", "usual_step"):
             return
         collect_as_usual()
-        is_first_of_node = os.environ.get("LOCAL_RANK") == "0"
-        if self._steps == 0 and is_first_of_node:
-            threading.Thread(target=preload_for_restart, daemon=True).start()
         self.strike.step_done(step)
-        self._steps += 1
 
     def profile(self) -> tuple[Path, str]:
         return self._file(self.attempt.restart(self.plan.restart).profile_key(self.rank))

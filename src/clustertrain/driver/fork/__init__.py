@@ -1,5 +1,5 @@
 """The fork server of a node.
 
 starter.py  starts it
-server.py   makes Ray's worker processes: forks of a process that has imported everything
+server.py   makes the processes of ranks: forks of one that has imported torch and Ray Train
 """
