@@ -74,7 +74,12 @@ def test_more_ranks_than_samples(ranks):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_limit_bounds_the_batches_of_an_epoch_and_of_an_evaluation(ranks, world_size):
     settings = TrainSettings(
-        epochs=2, batch_size=2, limit_batches=2, log_every=1, eval_every=EvalEvery(epochs=1)
+        epochs=2,
+        batch_size=2,
+        limit_batches=2,
+        log_every=1,
+        eval_every=EvalEvery(epochs=1),
+        sanity=False,
     )
     outcomes = ranks(world_size).results(_batches, settings)
     assert {counts for counts, _, _ in outcomes} == {(4, 4)}, "two epochs of two steps and two batches each"

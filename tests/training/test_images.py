@@ -39,9 +39,9 @@ def shown(rank_info):
     return run_task(rank_info, task, SETTINGS), task.calls
 
 
-def test_rank_0_makes_them_after_each_evaluation(ranks):
+def test_rank_0_makes_them_before_the_first_step_and_after_each_evaluation(ranks):
     (first, calls), (second, calls_of_1) = ranks(2).results(shown)
-    assert list(first.images_of_steps) == [2, 4] and calls == [(False, False)] * 2
+    assert list(first.images_of_steps) == [2, 4] and calls == [(False, False)] * 3
     images = first.images_of_steps[4]
     assert {name: (image.dtype, tuple(image.shape)) for name, image in images.items()} == {
         "weights": (torch.uint8, (1, 2, 2)),

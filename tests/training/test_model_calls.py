@@ -137,6 +137,7 @@ def test_one_worker_needs_no_wrapper_and_has_the_numbers_of_two(ranks, group_of_
 
 
 def test_another_attribute_error_stays_what_it_is(ranks, group_of_one):
-    with pytest.raises(JobError, match=r"raised AttributeError: 'Tensor' object has no attribute 'maen'"):
+    said = "raised AttributeError: 'Tensor' object has no attribute 'maen'"
+    with pytest.raises(JobError, match=said):
         rehearse(Misspelt(), SETTINGS, CPU, {}, world_size=2)
-    assert all(type(answer) is AttributeError for answer in ranks(2).call(run_task, Misspelt(), SETTINGS))
+    assert all(said in str(answer) for answer in ranks(2).call(run_task, Misspelt(), SETTINGS))

@@ -89,6 +89,15 @@ def test_a_mistake_is_refused_with_its_line_and_a_remedy(task):
     assert len(text.splitlines()) <= 3 and "Traceback" not in text
 
 
+@pytest.mark.parametrize("task", MISTAKES, ids=lambda task: task.__name__)
+def test_a_run_refuses_it_with_the_same_lines(task, ranks):
+    with pytest.raises(JobError) as rehearsed:
+        rehearse(task(), SETTINGS, CPU, {})
+    with pytest.raises(JobError) as refused:
+        ranks(1).results(run_task, task(), SETTINGS)
+    assert str(refused.value) == str(rehearsed.value)
+
+
 def test_a_metric_without_outputs_is_refused_with_the_method_to_override(ranks):
     refused = r"has share, but .*returns no outputs.\nOverride eval_step"
     with pytest.raises(JobError, match=refused):

@@ -98,8 +98,8 @@ class Train(Section, settings.Train):
     empty list, none."""
 
     sanity: StrictBool = True
-    """Rehearse the task in one process before it starts: one training batch and one evaluation batch. With
-    `false` only the import of the code and `args` are checked."""
+    """Try one evaluation batch with all metrics and images before the first step of a run that has never
+    trained, or whose job or code has changed. `check` and `submit` rehearse this and one training batch."""
 
     @model_validator(mode="before")
     @classmethod

@@ -11,7 +11,9 @@ from clustertrain.node.installed import installed_packages
 from clustertrain.node.limits import read_limits
 from clustertrain.run.claims import attempts_that_trained
 from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.recorded_job import job_of
 from clustertrain.run.records import CodeChange, CodeFile, Provenance, Source
+from clustertrain.run.streams.step_counter import reached_step
 
 
 def record_provenance(attempt: Attempt, source: Source, began: float) -> CodeChange | None:
@@ -46,6 +48,21 @@ def record_provenance(attempt: Attempt, source: Source, began: float) -> CodeCha
     )
     attempt.provenance.write(machine)
     return change
+
+
+def is_tried(attempt: Attempt) -> bool:
+    """Whether the run has finished a step with the job and the code of this attempt."""
+    if any(map(reached_step, attempt.restarts())):
+        return True
+    earlier = (each for each in reversed(attempt.run.attempts()) if each.n < attempt.n)
+    before = next((each for each in earlier if any(map(reached_step, each.restarts()))), None)
+    return before is not None and _job_and_code(before) == _job_and_code(attempt)
+
+
+def _job_and_code(attempt: Attempt) -> tuple[object, ...]:
+    found = attempt.provenance.read()
+    digests = {name: file.digest for name, file in found.source.files.items()} if found is not None else {}
+    return job_of(attempt), digests
 
 
 def code_changes(run: RunDir) -> list[CodeChange]:

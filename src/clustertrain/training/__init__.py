@@ -6,6 +6,7 @@ loop.py            train(): the loop, top to bottom
 preparing.py       what the loop needs before its first step: model, data, optimizer, evaluation
 training_state.py  what changes from step to step, as a checkpoint has it
 rehearsal.py       one batch of training and evaluation in one process, before a cluster is started
+sanity.py          what the ranks, and a rehearsal, try before the first step
 task_state.py      the state of a task in a checkpoint, or a warning about modules that are in none
 task_errors.py     what the user's code raises before the first step, with the line of the user's file
 summed_loss.py     whether a task's loss is a sum over the batch

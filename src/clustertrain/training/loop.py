@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from clustertrain.training.data.sampling import MicroBatch, Position
-from clustertrain.training.evaluation import check_reported
 from clustertrain.training.measured.step_watch import StepWatch
 from clustertrain.training.memory_saves import MemorySaves, as_rank_0_has_it
 from clustertrain.training.model.building import exchange_if, settle_buckets
@@ -22,12 +21,12 @@ from clustertrain.training.ranks.consistency import check_same_weights
 from clustertrain.training.ranks.distributed import RankInfo, StopLine
 from clustertrain.training.ranks.host import Host
 from clustertrain.training.ranks.rng import derive_seed, seed_all
+from clustertrain.training.sanity import first_of, try_task
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.running_loss import check_weights
-from clustertrain.training.summed_loss import sum_warning
 from clustertrain.training.task import Task
-from clustertrain.training.task_errors import check_loss
+from clustertrain.training.task_errors import check_loss, refusing_loss
 from clustertrain.training.training_state import TrainingState
 
 
@@ -65,14 +64,13 @@ def train(
         scaler.load(saved["scaler"])
         why = prepared.why_early(prepared.order.settle(start))
         return TrainResult(start.step, start.epoch, saved["metrics"], True, why, scaler.skipped_steps)
-    if settings.required_metrics:
-        evaluation = prepared.evaluation
-        check_reported(settings, task, None if evaluation is None else evaluation.of_one_batch())
     loop = _Loop(task, settings, rank_info, run, prepared)
     with closing(iter(prepared.batches)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
-        first = next(batches)
+        first = first_of(prepared, batches)
         loop.begin(first[1], saved)
         saved = None  # every rank has read the whole checkpoint into host memory
+        if settings.sanity:
+            loop.try_task(first[1])
         finished = loop.steps(chain([first], batches))
     end = loop.position
     run.phase("save", end.step)
@@ -129,8 +127,6 @@ class _Loop:
         warnings = [*prepared.warnings]
         if prepared.split is not None:
             warnings.append(prepared.split.check(batch, self.position, self.rank_info))
-        if saved is None and self.settings.compares_halves:
-            warnings.append(sum_warning(task, model, batch, precision=precision, device=device))
         for kind, texts in (("warning", warnings), ("note", prepared.notes)):
             for each in filter(None, texts):
                 self._log(kind, text=each)
@@ -142,6 +138,11 @@ class _Loop:
         self._log("note", text=self.optimization.lr_text(step))
         for kind, text in self.optimization.schedule_lines() if self.rank_info.rank == 0 else ():
             self._log(kind, text=text)
+
+    def try_task(self, batch: Any) -> None:
+        """Find the mistakes of a task that has never trained in this form."""
+        if warning := try_task(self.prepared, batch)[1]:
+            self._log("warning", text=warning)
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
         """Train on `batches`. Returns False if a stop was requested before their end."""
@@ -158,7 +159,9 @@ class _Loop:
         loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
         first_step = self.position.step + 1
         for key, batch in self.watch.batches(batches):
-            loss = loss + self._accumulate(key, batch)
+            is_first = self.position.step < first_step
+            with refusing_loss(self.task, batch) if is_first else nullcontext():
+                loss = loss + self._accumulate(key, batch)
             if self.settings.records_samples:
                 self._record_samples(key)
             if key.after is None:

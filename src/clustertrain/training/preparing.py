@@ -27,6 +27,7 @@ from clustertrain.training.step.kernels import kernels_in_use
 from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
+from clustertrain.training.task_errors import refusing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class Prepared:
     model: nn.Module
     wrapped: nn.Module
     awaited: AwaitedGradients
+    training_data: Any
     order: TrainOrder
     batches: Iterable[tuple[MicroBatch, Any]]
     split: SplitStream | None
@@ -73,12 +75,14 @@ def prepare(
     *,
     saved: dict[str, Any] | None,
     note: Callable[[str], None],
+    world_size: int | None = None,
 ) -> Prepared:
     """Prepare a training from its beginning, or from the state of a checkpoint. All ranks call it.
 
     Args:
         saved: the state of the checkpoint, or None.
         note: writes a line about the data to the log.
+        world_size: the number of ranks of the run, if this process rehearses it alone.
 
     Raises:
         JobError: settings, task and data are inconsistent.
@@ -87,12 +91,16 @@ def prepare(
     precision = Precision(autocast_of(settings, rank_info), rank_info.device)
     limit_recompiles(settings.compile, note)
     seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
-    model = make_model(task, settings, rank_info)
+    remedy = "Correct the model; `args` of the job are the arguments of the task."
+    with refusing(task, "model", "init_weights", remedy=remedy):
+        model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     sharding = shard(task, model, settings, rank_info)
     training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
-    sizes = BatchSizes.of(settings, rank_info.world_size, size)
-    start, draws = Position.of(saved), draws_of(task, training_data, size)
+    sizes = BatchSizes.of(settings, world_size or rank_info.world_size, size)
+    start = Position.of(saved)
+    with refusing(task, "sample_weights", remedy="Its argument is what train_data() returned."):
+        draws = draws_of(task, training_data, size)
     order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=start, draws=draws)
     datasets = {"train_data": training_data, "eval_data": eval_data}
     differing = differing_sample(task, datasets, settings.seed, rank_info)
@@ -100,10 +108,12 @@ def prepare(
     batches = loader_of(task, split or training_data, order, rank_info, note)
     evaluation = None
     if eval_data is not None:
-        evaluation = Evaluation(
-            task, model, eval_data, sizes.batch_size, settings, precision=precision, rank_info=rank_info
-        )
-    optimization = Optimization(task, model, order, precision.scaler)
+        with refusing(task, "metrics", remedy="Return metrics by name."):
+            evaluation = Evaluation(
+                task, model, eval_data, sizes.batch_size, settings, precision=precision, rank_info=rank_info
+            )
+    with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
+        optimization = Optimization(task, model, order, precision.scaler)
     wrapped = wrap(task, model, settings, rank_info)
     return Prepared(
         task=task,
@@ -113,6 +123,7 @@ def prepare(
         model=model,
         wrapped=wrapped,
         awaited=AwaitedGradients(task, model, wrapped),
+        training_data=training_data,
         order=order,
         batches=batches,
         split=split,

@@ -235,7 +235,7 @@ class TrainSettings(Train):
     keep_best: str | None = None  # the metric by which the launcher keeps the best checkpoint
     job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job
     records_samples: bool = False  # each rank logs a digest of the samples of each step
-    compares_halves: bool = True  # calls loss with parts of the first batch: see summed_loss.py
+    sanity: bool = True  # tries the task once before the first step: see sanity.py
 
     @property
     def processes(self) -> int:

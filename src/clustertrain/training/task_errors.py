@@ -1,13 +1,13 @@
 """What the user's code raises before the first step, as a JobError with the line of the user's file.
 
-Only for calls before the first step and outside collectives: later an exception may come from a lost peer or
-a broken GPU, and a JobError would rule out a restart.
+In a run the exception may as well come from a lost peer, the network or a GPU: whoever catches RaisedByTask
+judges it by its __cause__.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -26,6 +26,10 @@ OF_THE_MACHINE = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 _TEXT_MAX = 300
 
 
+class RaisedByTask(JobError):
+    """The user's code raised an exception, which is the __cause__."""
+
+
 @contextmanager
 def refusing(task: Task, *methods: str, remedy: str, what: str = "") -> Iterator[None]:
     """Turn an exception inside into a JobError that names what raised it, the user's line and the remedy.
@@ -35,7 +39,8 @@ def refusing(task: Task, *methods: str, remedy: str, what: str = "") -> Iterator
         what: what raises, if it is not one of the methods but, for example, a metric.
 
     Raises:
-        JobError: for any exception except those of memory or of a GPU; a JobError gets the method's line.
+        RaisedByTask: for any exception except those of memory or of a GPU.
+        JobError: as it was, and with the method's line.
     """
     try:
         yield
@@ -46,9 +51,15 @@ def refusing(task: Task, *methods: str, remedy: str, what: str = "") -> Iterator
         raise
     except Exception as error:
         method = _raising(error, methods)
-        raise JobError(
+        raise RaisedByTask(
             f"{what or _name(task, method)} raised {said(error)}\nAt {_place(error, task, method)}.\n{remedy}"
         ) from error
+
+
+def refusing_loss(task: Task, batch: Any) -> AbstractContextManager[None]:
+    """`refusing` around the loss of a batch."""
+    what = f"The batch is {described(batch)}"
+    return refusing(task, "loss", remedy=f"{what}: it must fit the model, and the outputs must fit the loss.")
 
 
 def first_batch(task: Task, method: str, dataset: Any, key: MicroBatch) -> Any:

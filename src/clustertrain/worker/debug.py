@@ -23,6 +23,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
 from clustertrain.observe.screen import Lines
 from clustertrain.training.ranks.host import Requests
+from clustertrain.training.task_errors import RaisedByTask
 from clustertrain.worker.code.user_code import code_folders
 from clustertrain.worker.machine.local_data import stage_here
 from clustertrain.worker.place import ONLY_RANK
@@ -73,10 +74,12 @@ def debug(job: Job) -> None:
                     call_function(job, rank_info, _NoFiles(screen), data, Path(checkpoints))
                 else:
                     # a breakpoint is for steps
-                    settings = replace(settings_of(job), compares_halves=False, memory_every=0)
+                    settings = replace(settings_of(job), sanity=False, memory_every=0)
                     train_task(job, settings, rank_info, _NoFiles(screen), data)
         except bdb.BdbQuit:
             raise KeyboardInterrupt from None
+        except RaisedByTask as error:  # whoever debugs wants the exception itself
+            raise (error.__cause__ or error) from None
 
 
 def _run_as_main(arguments: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ class RestartPlan:
     alarms: int = 0  # earlier starts of this attempt that a watchdog ended
     claimed_s: float = math.inf  # when the restart was claimed, by the driver's clock
     function_seed: int = 0  # of the random states with which a function begins
+    is_tried: bool = False  # the run has finished a step with this job and this code
     in_memory: bool = False  # the checkpoint is in the memory of each node, not in the storage
 
     @property

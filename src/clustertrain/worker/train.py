@@ -30,6 +30,7 @@ from clustertrain.training.ranks.host import Host
 from clustertrain.training.ranks.rng import seed_all
 from clustertrain.training.settings import Train, TrainSettings
 from clustertrain.training.step.kernels import use_fast_kernels
+from clustertrain.training.task_errors import RaisedByTask
 from clustertrain.worker.code.user_code import check_function, check_task, code_folders, make_task, works_in
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 from clustertrain.worker.early_return import EarlyReturn, frames_of_next_call, own_line
@@ -59,13 +60,16 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     plan = worker_state.plan
     try:
         _train(plan, plan.job)
-    except BaseException as error:
+    except BaseException as caught:
+        error, refusal = caught, ""
+        if isinstance(caught, RaisedByTask) and caught.__cause__ is not None:
+            error, refusal = caught.__cause__, str(caught)
         if not isinstance(error, ScriptFailed):  # what a script printed is in the log
             traceback.print_exception(error)
             sys.stderr.flush()
         if isinstance(error, ClusterTrainError | RunStopped):
             raise
-        raise UserCodeFailed(report_of(error, str(code_folders(plan.job)[0]))) from None
+        raise UserCodeFailed(report_of(error, str(code_folders(plan.job)[0])), refusal) from None
 
 
 def _train(plan: RestartPlan, job: Job) -> None:
@@ -110,7 +114,9 @@ def _rank_info(place: Place) -> RankInfo:
 
 @marks_of_output()
 def _run_task(run: WorkerRun, job: Job, place: Place) -> Outcome:
-    result = train_task(job, settings_of(job), _rank_info(place), run, worker_state.data)
+    settings = settings_of(job)
+    settings = replace(settings, sanity=settings.sanity and not run.plan.is_tried)
+    result = train_task(job, settings, _rank_info(place), run, worker_state.data)
     return Outcome(**asdict(result))
 
 
@@ -140,6 +146,7 @@ def settings_of(job: Job) -> TrainSettings:
         keep_best=keep_best.metric if keep_best else None,
         job_sha256=job_hash(job),
         records_samples=job.drill.fault is not None,
+        sanity=job.train.sanity,
     )
 
 

@@ -28,6 +28,7 @@ from clustertrain.node.processes import this_host
 from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Restart
+from clustertrain.run.provenance import is_tried
 from clustertrain.run.records import Failure
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import where_start_begins
@@ -250,7 +251,18 @@ class Group:
         report = error.report
         text = f"{report.text(f'rank {rank}')}\n{self._where_whole(rank)}"
         failure = self._failure(rank, report.name, text, signature_of(report))
-        return self._diagnosed(failure, report.whole_message(), report)
+        failure = self._diagnosed(failure, report.whole_message(), report)
+        if error.refusal and failure.cause == "error" and self._is_mistake(report.whole_message()):
+            return replace(failure, text=error.refusal, kit_exit_code=EXIT_JOB, fatal=True)
+        return failure
+
+    def _is_mistake(self, message: str) -> bool:
+        """Whether an exception before the first step is one of job or code: neither the network, the storage,
+        the memory, a GPU nor another rank has it raised."""
+        entries = [hit.entry for hit in known(message)]
+        is_other = any(each.retry == "always" or each.ends_as != "error" for each in entries)
+        is_other = is_other or shows_lost_peer(message) or _OF_GPU.search(message) is not None
+        return not is_other and not is_tried(self._attempt)
 
     def _of_script(self, rank: int, error: ScriptFailed) -> Failure:
         report, code, name = error.report, error.returncode, type(error).__name__

@@ -34,6 +34,7 @@ from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.folder import Attempt, Restart, RunDir
+from clustertrain.run.provenance import is_tried
 from clustertrain.run.records import FunctionSeed, RestartClaim, ResumePoint
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.step_counter import reached_step
@@ -282,6 +283,7 @@ def _claim(config: GroupStart, workers: Sequence[Any]) -> RestartPlan:
         alarms=sum(failure is not None and failure.error == "watchdog" for failure in failures),
         claimed_s=claimed_s,
         function_seed=_function_seed(attempt.run) if config.is_function else 0,
+        is_tried=is_tried(attempt),
         in_memory=found is not None and found.in_memory,
     )
     if config.is_script and (restart.number > 0 or attempt.n > 1):

@@ -30,6 +30,7 @@ from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.counted import parts
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
+from clustertrain.training.task_errors import check_loss, refusing, refusing_loss
 
 SETTLING_PASSES = 2
 _SAID = 300  # characters of an error
@@ -179,9 +180,11 @@ def settle_buckets(
     awaited = AwaitedGradients(task, model, wrapped)
     with discarding(model, device):
         for _ in range(1 if is_fsdp else SETTLING_PASSES):
-            with precision.autocast(), calling_model(task, wrapped):
-                loss, _ = parts(task.loss(wrapped, map_tensors(batch, torch.clone)))
-            loss.backward()
+            with refusing_loss(task, batch):
+                with precision.autocast(), calling_model(task, wrapped):
+                    returned = task.loss(wrapped, map_tensors(batch, torch.clone))
+                check_loss(task, returned)
+                parts(returned)[0].backward()
             awaited.check()
             wrapped.zero_grad(set_to_none=True)
 
@@ -252,10 +255,13 @@ def load_datasets(
     """(training data, evaluation data or None, the number of training samples).
 
     Raises:
-        JobError: one of them has no length or no items, or ranks have different lengths.
+        JobError: one of them raises, has no length or no items, or ranks have different lengths.
     """
-    training, size = dataset_of(task, "train_data", data, rank_info, epochs=epochs)
-    evaluation, evaluated = dataset_of(task, "eval_data", data, rank_info, epochs=epochs)
+    remedy = f"Its argument has the paths of the job's `data`: {', '.join(data) or 'none'}."
+    with refusing(task, "train_data", remedy=remedy):
+        training, size = dataset_of(task, "train_data", data, rank_info, epochs=epochs)
+    with refusing(task, "eval_data", remedy=remedy):
+        evaluation, evaluated = dataset_of(task, "eval_data", data, rank_info, epochs=epochs)
     of_ranks = gather_objects([size, evaluated], rank_info)
     if any(other != of_ranks[0] for other in of_ranks):
         raise JobError(

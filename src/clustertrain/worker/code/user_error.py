@@ -13,14 +13,18 @@ _MESSAGE_CHARACTERS = 10_000  # of what the driver reads; a message for people h
 
 class UserCodeFailed(Exception):
     """The user's code raised an exception. It carries a report instead of the exception, which the driver may
-    be unable to unpickle."""
+    be unable to unpickle.
 
-    def __init__(self, report: ErrorReport) -> None:
+    Args:
+        refusal: what to say if it is a mistake of the code: its line and the remedy.
+    """
+
+    def __init__(self, report: ErrorReport, refusal: str = "") -> None:
         super().__init__(f"{report.name}: {report.message}")
-        self.report = report
+        self.report, self.refusal = report, refusal
 
-    def __reduce__(self) -> tuple[type[UserCodeFailed], tuple[ErrorReport]]:
-        return UserCodeFailed, (self.report,)
+    def __reduce__(self) -> tuple[type[UserCodeFailed], tuple[ErrorReport, str]]:
+        return UserCodeFailed, (self.report, self.refusal)
 
 
 def report_of(error: BaseException, code: str, causes: int = _CAUSES) -> ErrorReport:

@@ -1,0 +1,77 @@
+"""What is tried before the first step of a task that has never trained in this form: by the ranks of a run,
+and by the rehearsal of `check` in one process.
+
+One batch goes through the loss, and one of the evaluation through every metric and `images`. No weight
+changes, and the random states, the buffers and the order of the data are as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from clustertrain.errors import ClusterTrainError
+from clustertrain.training.data.sampling import MicroBatch
+from clustertrain.training.evaluation import check_reported
+from clustertrain.training.model.building import discarding
+from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.preparing import Prepared
+from clustertrain.training.saving import check_readable
+from clustertrain.training.summed_loss import sum_warning
+from clustertrain.training.task_errors import check_loss, first_batch, refusing, refusing_loss
+from clustertrain.training.task_state import TaskState
+
+
+def first_of(prepared: Prepared, batches: Iterator[tuple[MicroBatch, Any]]) -> tuple[MicroBatch, Any]:
+    """The first of the batches. One that cannot be read is read again in this process, which knows the line.
+
+    Raises:
+        JobError: the data set cannot return it.
+    """
+    try:
+        return next(batches)
+    except ClusterTrainError:
+        raise
+    except Exception:
+        first_batch(prepared.task, "train_data", prepared.training_data, next(iter(prepared.order)))
+        raise
+
+
+def try_task(prepared: Prepared, batch: Any) -> tuple[tuple[str, ...], str]:
+    """Try a task with a batch on the device. Every rank calls it.
+
+    Returns:
+        the names of an evaluation's values, none without evaluation data; and a warning, or "".
+
+    Raises:
+        JobError: the task has a mistake; names the line of the user's code.
+    """
+    task, model, precision = prepared.task, prepared.model, prepared.precision
+    device = prepared.rank_info.device
+    with discarding(model, device):
+        if prepared.rank_info.world_size == 1:  # several ranks settle their buckets with it
+            with refusing_loss(task, batch), precision.autocast():
+                check_loss(task, task.loss(prepared.wrapped, map_tensors(batch, lambda each: each.clone())))
+        _try_state(prepared)
+        names = _try_evaluation(prepared)
+    return names, sum_warning(task, model, batch, precision=precision, device=device)
+
+
+def _try_state(prepared: Prepared) -> None:
+    """Check that a resume can read what a checkpoint has."""
+    with refusing(prepared.task, "model", remedy=""):
+        check_readable({"model": prepared.model.state_dict()})
+    with refusing(prepared.task, "scheduler", remedy=""):
+        check_readable(prepared.optimization.state())
+    if prepared.order.start.step == 0:  # a resume has just done it
+        TaskState(prepared.task, prepared.model).rehearse()
+
+
+def _try_evaluation(prepared: Prepared) -> tuple[str, ...]:
+    names, evaluation = None, prepared.evaluation
+    if evaluation is not None:
+        names = tuple(evaluation.of_one_batch())
+        with refusing(prepared.task, "images", remedy="Return images by name: (channels, height, width)."):
+            evaluation.images(0)
+    check_reported(prepared.settings, prepared.task, names)
+    return names or ()
