@@ -64,7 +64,7 @@ def machine(out: Path) -> dict[str, Any]:
 
 def faults() -> dict[str, Any]:
     """The texts of a real OOM and of a device assert through the diagnosis; TF32 against fp32."""
-    from clustertrain.driver.cause.diagnosis import diagnose  # the others need no more than torch
+    from clustertrain.driver.cause.diagnosis import Node, diagnose  # the others need no more than torch
     from clustertrain.driver.cause.gpu_facts import Gpus
     from clustertrain.explain.first_cause import shows_lost_peer
     from clustertrain.node.gpus import gpu_states as states_of
@@ -79,7 +79,7 @@ def faults() -> dict[str, Any]:
     except torch.OutOfMemoryError as error:
         text = f"OutOfMemoryError: {error}"
         gpus = Gpus(states_of(visible_gpus()), [os.getpid()], "node")
-        diagnosis = diagnose("rank 0", text, before=read_limits(), now=None, gpus=gpus)
+        diagnosis = diagnose("rank 0", text, Node(read_limits(), gpus=gpus))
         found |= {"out of memory": text, "its diagnosis": str(diagnosis)}
     program = "import torch; x = torch.zeros(4, device='cuda'); x[torch.tensor([9], device='cuda')].cpu()"
     command = [sys.executable, "-c", program]

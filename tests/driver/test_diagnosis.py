@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clustertrain.driver.cause.diagnosis import diagnose
+from clustertrain.driver.cause.diagnosis import Node, diagnose
 from clustertrain.node.limits import Cgroup, Limits, cgroup_folders, process_state, read_limits
 from clustertrain.run.states import STATES
 
@@ -27,8 +27,8 @@ NODE = Limits(
 )
 
 
-def found(message="", **arguments):
-    return diagnose(WHO, message, **{"before": NODE, "now": NODE, **arguments})
+def found(message="", *, before=NODE, now=NODE, **arguments):
+    return diagnose(WHO, message, Node(before, now), **arguments)
 
 
 def after(own=OWN, pod=POD, **fields):

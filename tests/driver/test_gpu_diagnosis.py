@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from clustertrain.driver.cause.diagnosis import RETRY_AFTER_S, diagnose
+from clustertrain.driver.cause.diagnosis import RETRY_AFTER_S, Node, diagnose
 from clustertrain.driver.cause.gpu_facts import Gpus
+from clustertrain.explain.catalogue import Where
 from clustertrain.node import gpus as node_gpus
 from clustertrain.node.limits import read_limits
 from clustertrain.run.states import STATES
@@ -26,7 +27,7 @@ OWN = node_gpus.GpuProcess(4711, 30 << 30)
 def found(message, *processes, gpus=None, **more):
     states = [node_gpus.GpuState(H100, processes)] if gpus is None else gpus
     gpus = Gpus(states, {4711}, "node7")
-    return diagnose(WHO, message, before=read_limits(), now=None, gpus=gpus, **more)
+    return diagnose(WHO, message, Node(read_limits(), gpus=gpus), **more)
 
 
 def out_of_memory(*, free="4.00 GiB", own="34.00 GiB", others="Process 99 has 40.00 GiB memory in use. "):
@@ -116,7 +117,9 @@ def test_memory_that_a_library_did_not_get(text, library):
     diagnosis = found(text)
     assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (OUT_OF_MEMORY, None)
     assert f"{WHO}: {library} could not allocate memory on the GPU" in diagnosis.text
-    assert diagnosis.entry.change in diagnosis.text and "lower `train.batch_size`" in diagnosis.entry.change
+    assert (
+        diagnosis.entry.change_for(Where()) in diagnosis.text and "lower `train.batch_size`" in diagnosis.text
+    )
 
 
 SHM = (

@@ -1,13 +1,17 @@
 """The catalogue: each entry recognises the output of a process that failed in its way, and no other does."""
 
 import importlib.util
+import itertools
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
-from clustertrain.explain.catalogue import catalogue
+from clustertrain.errors import JobError
+from clustertrain.explain.catalogue import ENTRY_POINTS, LAUNCHERS, Where, catalogue
 from clustertrain.explain.first_cause import Source, first_cause, hits_of
+from clustertrain.job.file import parse_job
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "job-file.md").read_text()
@@ -44,11 +48,61 @@ def test_every_fixture_has_an_entry_that_says_whether_it_was_caused_here():
 def test_the_keys_that_the_remedies_name_are_keys_of_the_job_file():
     sections = re.findall(r"^### `([a-z_.*]+)`$", PAGE, re.MULTILINE)
     keys = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
-    named = [key for e in catalogue() for key in re.findall(r"`([a-z_]+(?:\.[a-zA-Z_]+)+)(?=[`:])", e.change)]
+    named = [
+        key for e in catalogue() for key in re.findall(r"`([a-z_]+(?:\.[a-zA-Z_]+)+)(?=[`:])", str(e.change))
+    ]
     assert len(named) > 60
     for key in named:
         section, _, last = key.replace("data.NAME", "data.*").rpartition(".")
         assert section in (*sections, "torch.multiprocessing", "model") and last in keys, key
+
+
+SECTIONS = {  # that a job may have only for some entry points
+    "train": {"epochs": 1, "batch_size": 1},
+    "checkpoint": {"keep_last": 2},
+    "interpreter": "/envs/mine",
+    "resume_args": ["--resume"],
+}
+RUNS = {
+    "task": {"task": "m:C", "train": SECTIONS["train"]},
+    "function": {"function": "m:f"},
+    "script": {"script": "a.py"},
+}
+
+
+def cannot_have(entry_point, section):
+    """Whether the job file refuses a section for an entry point."""
+    job = {"name": "a", "storage": "runs", **RUNS[entry_point], section: SECTIONS[section]}
+    try:
+        parse_job(yaml.safe_dump(job), "job.yaml")
+    except JobError:
+        return True
+    return False
+
+
+def words_without_effect(entry_point, launcher):
+    """What a remedy must not name there."""
+    words = [f"`{section}[`.:]" for section in SECTIONS if cannot_have(entry_point, section)]
+    words += [f"`{other}[`.:]" for other in LAUNCHERS if other != launcher]
+    words += ["`image`", "`resources.memory_per_worker`"] * (launcher not in ("slurm", "kubernetes"))
+    words += ["rehearses"] * (entry_point != "task")
+    return [*words, "`clustertrain check`"] if entry_point == "script" else words
+
+
+@pytest.mark.parametrize(("entry_point", "launcher"), [*itertools.product(ENTRY_POINTS, LAUNCHERS)])
+def test_the_remedy_of_each_entry_holds_for_each_entry_point_and_launcher(entry_point, launcher):
+    words = words_without_effect(entry_point, launcher)
+    assert len(words) >= 3
+    for entry in catalogue():
+        change = entry.change_for(Where(entry_point, launcher))
+        assert change, f"{entry.name} has no remedy"
+        assert not [word for word in words if re.search(word, change)], f"{entry.name}: {change}"
+
+
+def test_each_part_of_a_remedy_is_for_entry_points_and_launchers_that_exist():
+    for entry in catalogue():
+        for part in entry.change:
+            assert part.words <= {*ENTRY_POINTS, *LAUNCHERS}, entry.name
 
 
 @pytest.mark.nightly

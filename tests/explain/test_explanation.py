@@ -258,6 +258,34 @@ def test_a_failed_run_and_status_end_with_the_first_three_lines(attempt, capsys,
     assert [row.split()[0] for row in rows[-3:]] == ["cause", "proof", "change"]
 
 
+def test_the_end_status_and_explain_tell_a_script_the_same_which_it_can_do(attempt, capsys, tmp_path):
+    """`check` rehearses no batch of a script, and the driver has matched its error already."""
+    attempt.run.store.write_atomic(attempt.job_key, b"name: digits\nscript: bad.py\nstorage: runs\n")
+    line = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x10 and 12x3)"
+    text = f"rank 0, bad.py:4: {line}\nbad.py ended with exit code 1."
+    fail(attempt, text, rank=0, error="ScriptFailed", exit_code=1, entry="wrong_shape")
+    log(attempt, 0, RAISED.format(line))
+    finish(attempt.run, write_result(attempt, replace(FAILED, text=text)), UNKNOWN)
+    at_end = capsys.readouterr().out.splitlines()[-3:]
+    status = CliRunner().invoke(main, ["status", str(tmp_path / "digits")]).output.splitlines()[-3:]
+    explained = [*explain_lines(attempt.run, None, as_json=False)][:3]
+    assert (
+        at_end
+        == explained
+        == [f"{row.split()[0]}: ".ljust(8) + row[len("attempt  ") :].strip() for row in status]
+    )
+    assert explained[2] == "change: Compare the shape of a batch with the model's `args`."
+
+
+def test_what_the_driver_has_matched_is_the_cause(attempt):
+    fail(
+        attempt, "rank 1: OSError: a line of this text alone says nothing", error="OSError", entry="s3_clock"
+    )
+    assert explain(attempt.run).failure == "s3_clock"
+    fail(attempt, "rank 1: OSError: [Errno 28] No space", error="OSError", entry="of_a_later_version")
+    assert explain(attempt.run).failure == "disk_full"
+
+
 def test_the_earlier_failures_of_an_attempt_are_named(attempt):
     fail(attempt, "rank 1: OSError: [Errno 5] Input/output error", error="OSError")
     later = attempt.restart(1)

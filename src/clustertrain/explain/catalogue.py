@@ -7,18 +7,60 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from clustertrain.errors import ClusterTrainError
 from clustertrain.job.yaml_reader import JobLoader
+from clustertrain.run.folder import Attempt
+from clustertrain.run.recorded_job import job_of
 
 BEGIN = "<!-- catalogue: the table below is clustertrain.explain.catalogue.markdown() -->"
 END = "<!-- end of catalogue -->"
+ENTRY_POINTS, LAUNCHERS = ("task", "function", "script"), ("local", "slurm", "kubernetes")
 _LEVELS = {"cause": 0, "symptom": 1, "consequence": 2}
+
+
+@dataclass(frozen=True)
+class Where:
+    """What ran: one of ENTRY_POINTS and of LAUNCHERS; empty if it is unknown."""
+
+    entry_point: str = ""
+    launcher: str = ""
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> Where:
+        """Of an attempt; raises nothing."""
+        with suppress(ClusterTrainError):
+            claim, job = attempt.claim.read(), job_of(attempt)
+            point = "" if job is None else "script" if job.is_script else job.entry_point
+            launcher = claim.launcher if claim is not None else ""
+            # The remedies for this machine name no key of a launcher: they hold for any other as well.
+            return cls(point, launcher if launcher in ("", *LAUNCHERS) else "local")
+        return cls()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a remedy, and the words for which it holds; without a word of a kind it holds for all."""
+
+    words: frozenset[str]
+    text: str
+
+    def __str__(self) -> str:
+        words = [word for word in (*ENTRY_POINTS, *LAUNCHERS) if word in self.words]
+        return f"*{', '.join(words)}:* {self.text}" if words else self.text
+
+    def holds(self, where: Where) -> bool:
+        kinds = ((ENTRY_POINTS, where.entry_point), (LAUNCHERS, where.launcher))
+        asked = [(self.words.intersection(kind), name) for kind, name in kinds if name]
+        return all(not words or name in words for words, name in asked)
 
 
 @dataclass(frozen=True)
@@ -28,12 +70,16 @@ class Entry:
     name: str
     lines: tuple[re.Pattern[str], ...]
     cause: str
-    change: str
+    change: tuple[Part, ...]
     kind: str = "cause"
     retry: str = "unless_same"
     ends_as: str = "error"
     told: bool = False
     source: str = ""
+
+    def change_for(self, where: Where, node: str = "NODE") -> str:
+        """What to change there; `node`: the one that failed."""
+        return " ".join(part.text for part in self.change if part.holds(where)).replace("NODE", node)
 
     @property
     def level(self) -> int:
@@ -45,7 +91,7 @@ UNKNOWN = Entry(
     "unknown",
     (),
     "unknown: an exception that neither the catalogue knows nor a line of your own code raised",
-    "Read the lines around it: the code that raised it is in the traceback.",
+    (Part(frozenset(), "Read the lines around it: the code that raised it is in the traceback."),),
     kind="symptom",
 )
 
@@ -54,11 +100,14 @@ UNKNOWN = Entry(
 def catalogue() -> tuple[Entry, ...]:
     """All entries. Where two fit the same line, the first one counts."""
     groups = yaml.load(files(__package__).joinpath("catalogue.yaml").read_text("utf-8"), JobLoader)
-    rows = [row for group in groups.values() for row in group]
-    return tuple(
-        Entry(**{**row, "lines": tuple(re.compile(line, re.MULTILINE) for line in row["lines"])})
-        for row in rows
-    )
+    return tuple(_entry(row) for group in groups.values() for row in group)
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    change = row["change"] if isinstance(row["change"], dict) else {"any": row["change"]}
+    parts = tuple(Part(frozenset(words.split(", ")) - {"any"}, text) for words, text in change.items())
+    lines = tuple(re.compile(line, re.MULTILINE) for line in row["lines"])
+    return Entry(**{**row, "lines": lines, "change": parts})
 
 
 @cache
@@ -66,21 +115,21 @@ def by_name() -> dict[str, Entry]:
     return {entry.name: entry for entry in catalogue()}
 
 
-def unchanged(what: str, entry: Entry) -> str:
+def unchanged(what: str, entry: Entry, where: Where) -> str:
     """The message about a limit that a run without a change would reach again."""
-    text = f"{what}\nAn unchanged run would fail again. {entry.change}"
+    text = f"{what}\nAn unchanged run would fail again. {entry.change_for(where)}"
     of_memory = "\nTo continue with a changed job, start it again with --accept-changes."
-    return text + of_memory * (entry.ends_as == "out_of_memory")
+    return text + of_memory * (entry.ends_as == "out_of_memory" and where.entry_point != "script")
 
 
 def markdown() -> str:
     """The table of docs/reference/errors.md."""
-    rows = ["| failure | cause | what to change | tried again | seen here |", "|---|---|---|---|---|"]
+    rows = ["| failure | cause | what to change | tried again |", "|---|---|---|---|"]
     for entry in catalogue():
         cause = entry.cause if entry.kind == "cause" else f"{entry.cause} ({entry.kind})"
-        seen = f"no: {entry.source}" if entry.source else "yes"
-        cells = (f"`{entry.name}`", cause, entry.change, entry.retry.replace("_", " "), seen)
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        change, again = " ".join(map(str, entry.change)), entry.retry.replace("unless_same", "")
+        row = f"`{entry.name}`", cause, change, again
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
     return "\n".join(rows)
 
 

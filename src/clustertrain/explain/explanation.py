@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from clustertrain.errors import JobError
-from clustertrain.explain.catalogue import UNKNOWN, Entry, by_name
+from clustertrain.explain.catalogue import UNKNOWN, Entry, Part, Where, by_name
 from clustertrain.explain.evidence import Start
 from clustertrain.explain.first_cause import Hit, Source, first_cause, hits_of
 from clustertrain.explain.stacks import Group, ranks_text, stacks_now, waits_for, where_all_are
@@ -161,12 +161,15 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
     own = [hit for hit in hits if hit.source.rank == failure.rank]
     if (ended := _own_exit(next(start.records()), failure.exit_code)) is not None:
         own = [hit for hit in own if not _WARNING.match(hit.line)]
-    said = _matched(start, failure) or first_cause(hit for hit in own if hit.source.order == 0)
+    matched = _matched(start, failure)
+    said = matched or first_cause(hit for hit in own if hit.source.order == 0)
     if said is not None and said.entry.kind == "consequence":
         first = first_cause(hits)
         return (
             first if first is not None and first.entry.kind != "consequence" else _left(start, hits) or first
         )
+    if matched is not None and matched.entry.kind == "cause":
+        return matched
     unknown = [hit for hit in own if hit.entry is UNKNOWN] if said is None else []
     raised = next((hit for hit in unknown if hit.is_told_in(failure.text)), None)
     recorded = Hit(UNKNOWN, next(start.records()), 0)
@@ -204,7 +207,7 @@ def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:
     change = (
         "What it last printed is below: look for the line of your code that ends it (sys.exit, os._exit)."
     )
-    return Hit(Entry("own_exit", (), cause, change, told=True), failed, printed[-1])
+    return Hit(Entry("own_exit", (), cause, (Part(frozenset(), change),), told=True), failed, printed[-1])
 
 
 def _of_ended(start: Start, most_ranks: int) -> Explanation:
@@ -225,7 +228,8 @@ def _of_ended(start: Start, most_ranks: int) -> Explanation:
 def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
     rank, host = hit.source.rank, hit.source.host
     who = "" if rank is None else f"rank {rank}{f' on {host}' if host else ''}"
-    name, cause, change = hit.entry.name, hit.entry.cause, hit.entry.change
+    name, cause = hit.entry.name, hit.entry.cause
+    change = hit.entry.change_for(Where.of(start.attempt), host or "NODE")
     if hit.entry is UNKNOWN and hit.own_line:
         name, change = (
             "own_exception",

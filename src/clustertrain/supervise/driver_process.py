@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import EXIT_RAY_ENDED
-from clustertrain.explain.catalogue import by_name, unchanged
+from clustertrain.explain.catalogue import Where, by_name, unchanged
 from clustertrain.job.references import with_values
 from clustertrain.job.start_environment import python_environment, start_environment, without_gpus
 from clustertrain.node.limits import read_limits
@@ -102,7 +102,7 @@ class DriverStarts:
         before = self._limits_before
         now = read_limits([group.path for group in before.cgroups])
         what = kill_for_memory(f"{who[0].upper()}{who[1:]}", before, now)
-        return None if what is None else unchanged(what, by_name()["memory_limit"])
+        return None if what is None else unchanged(what, by_name()["memory_limit"], Where.of(self._attempt))
 
     def _count(self) -> int:
         """Count the end of the driver as a failed start of the group: of the one that was under way. If there

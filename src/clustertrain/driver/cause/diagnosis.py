@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from clustertrain.driver.cause.gpu_facts import Gpus, of_gpu, others_memory
-from clustertrain.explain.catalogue import Entry, by_name, unchanged
+from clustertrain.explain.catalogue import Entry, Where, by_name, unchanged
 from clustertrain.explain.first_cause import Hit, known
 from clustertrain.node.limits import Limits
 from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.units import size_text
 
 RETRY_AFTER_S = 30.0  # what another process needs to end, and CUDA to free its memory
+_AGAIN = f"The workers are started again after {RETRY_AFTER_S:g} s."
 _ONLY_IN_LOG = ("shm_too_small", "nccl_shm")  # a loader process, and NCCL, write them only there
 _CHILD_KILLED = "killed by signal: Killed"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
@@ -36,16 +37,32 @@ class Diagnosis:
     of_hardware: bool = False
 
 
-def diagnose(
-    who: str,
-    message: str,
-    *,
-    tail: str = "",
-    killed: bool = False,
-    before: Limits,
-    now: Limits | None,
-    gpus: Gpus | None = None,
-) -> Diagnosis | None:
+@dataclass(frozen=True)
+class Node:
+    """The node of a worker, and what runs there.
+
+    Attributes:
+        before: its limits when the workers started.
+        now: the same after the failure, or None if unknown.
+        gpus: the GPUs of the worker after its failure.
+    """
+
+    before: Limits
+    now: Limits | None = None
+    gpus: Gpus = field(default_factory=Gpus)
+    where: Where = field(default_factory=Where)
+
+    @property
+    def limits(self) -> Limits:
+        """The newest of both; the limits of the process from `before`, because another process may have read
+        `now`."""
+        if self.now is None:
+            return self.before
+        own = (self.before.open_files, self.before.open_files_most, self.before.address_space_bytes)
+        return replace(self.now, open_files=own[0], open_files_most=own[1], address_space_bytes=own[2])
+
+
+def diagnose(who: str, message: str, node: Node, *, tail: str = "", killed: bool = False) -> Diagnosis | None:
     """The limit that a worker reached, or what ended it on its GPU; None if there is no evidence for either.
 
     Args:
@@ -53,47 +70,35 @@ def diagnose(
         message: the exception as "Type: text"; for a dead process, Ray's error and its last output.
         tail: the end of the rank's log.
         killed: whether it died of SIGKILL, which every out-of-memory killer sends.
-        before: the limits of its node when the workers started.
-        now: the same after the failure, or None if unknown.
-        gpus: its GPUs after the failure.
     """
-    limits = _of_process(before, now)
-    of_memory = by_name()["memory_limit"]
-    if match := _RAYS_KILL.search(message):
-        return Diagnosis(of_memory, unchanged(f"{who} was {match[0].strip()}\n{_rays(limits)}", of_memory))
+    if (match := _RAYS_KILL.search(message)) is not None:
+        return _of_limit("memory_limit", f"{who} was {match[0].strip()}\n{_rays(node.limits)}", node)
     if killed or _CHILD_KILLED in message:
-        what = kill_for_memory(who, before, now)
-        return None if what is None else Diagnosis(of_memory, unchanged(what, of_memory))
+        kill = kill_for_memory(who, node.before, node.now)
+        return None if kill is None else _of_limit("memory_limit", kill, node)
     hits = known(message) + [hit for hit in known(tail) if hit.entry.name in _ONLY_IN_LOG]
     for hit in sorted(hits, key=lambda hit: hit.entry.level):
-        if hit.entry.ends_as == "gpu" or hit.entry.name in _FACTS:
-            return _with_facts(who, hit, message, limits, gpus or Gpus())
+        name = hit.entry.name
+        if name == "cuda_out_of_memory" and (others := others_memory(message, node.gpus)) is not None:
+            text = f"{who}: {others}\n{_AGAIN} End that process, or use another GPU."
+            return Diagnosis(hit.entry, text, RETRY_AFTER_S)
+        if name in _FACTS:
+            return _of_limit(name, f"{who}: {_FACTS[name](hit.line, node.limits)}", node)
+        if hit.entry.ends_as == "gpu":
+            return _of_gpu(who, hit, node)
     return None
 
 
-def _with_facts(who: str, hit: Hit, message: str, limits: Limits, gpus: Gpus) -> Diagnosis:
-    entry = hit.entry
-    others = others_memory(message, gpus) if entry.name == "cuda_out_of_memory" else None
-    if others is None and entry.ends_as != "gpu":
-        return Diagnosis(entry, unchanged(f"{who}: {_FACTS[entry.name](hit.line, limits)}", entry))
-    what, change = f"{who}: {others or of_gpu(hit, gpus)}", entry.change.replace("NODE", gpus.host)
-    if others is not None:
-        change = "End that process, or use another GPU."
-    if others is None and entry.retry != "always":  # the driver may have retired the broken memory at the end
-        return Diagnosis(entry, f"{what}\nIf it fails again: {change}", 0.0, of_hardware=True)
-    again = f"The workers are started again after {RETRY_AFTER_S:g} s."
-    return Diagnosis(
-        entry, f"{what}\n{again} {change}", RETRY_AFTER_S, of_hardware=entry.name == "gpu_fabric"
-    )
+def _of_limit(name: str, what: str, node: Node) -> Diagnosis:
+    return Diagnosis(by_name()[name], unchanged(what, by_name()[name], node.where))
 
 
-def _of_process(before: Limits, now: Limits | None) -> Limits:
-    """The newest of both; the limits of the process from `before`, because another process may have read
-    `now`."""
-    if now is None:
-        return before
-    own = (before.open_files, before.open_files_most, before.address_space_bytes)
-    return replace(now, open_files=own[0], open_files_most=own[1], address_space_bytes=own[2])
+def _of_gpu(who: str, hit: Hit, node: Node) -> Diagnosis:
+    passes = hit.entry.retry == "always"  # the driver may have retired broken memory when the process ended
+    change = hit.entry.change_for(node.where, node.gpus.host)
+    text = f"{who}: {of_gpu(hit, node.gpus)}\n{_AGAIN if passes else 'If it fails again:'} {change}"
+    is_broken = hit.entry.name != "gpu_busy"
+    return Diagnosis(hit.entry, text, RETRY_AFTER_S if passes else 0.0, of_hardware=is_broken)
 
 
 # ------------------------------------------------------------- the facts for the line that shows an entry

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from clustertrain.driver.calls import NoAnswer, RankDied, answer, answers, answers_by_rank
-from clustertrain.driver.cause.diagnosis import diagnose
+from clustertrain.driver.cause.diagnosis import Node, diagnose
 from clustertrain.driver.cause.gpu_facts import Gpus
 from clustertrain.driver.cause.signature import signature, signature_of
 from clustertrain.errors import EXIT_JOB, ClusterTrainError, RunStopped
-from clustertrain.explain.catalogue import UNKNOWN, Entry
+from clustertrain.explain.catalogue import UNKNOWN, Entry, Where
 from clustertrain.explain.first_cause import Hit, has_consequence, known, shows_lost_peer
 from clustertrain.node.gpus import Gpu, gpu_states, visible_gpus
 from clustertrain.node.limits import Limits, process_state, read_limits
@@ -349,15 +349,10 @@ class Group:
         rank = failure.rank
         if (before := self._limits.get(rank)) is not None:
             is_of_log = failure.error in ("signal", "exit", "watchdog")
-            found = diagnose(
-                self._who(rank),
-                message,
-                tail="" if is_of_log else self._tail(rank),
-                killed=failure.signal == signal.SIGKILL,
-                before=before,
-                now=self._call_on_node(rank, read_limits, [group.path for group in before.cgroups]),
-                gpus=self._gpus_of(rank, message),
-            )
+            now = self._call_on_node(rank, read_limits, [group.path for group in before.cgroups])
+            node = Node(before, now, self._gpus_of(rank, message), Where.of(self._attempt))
+            tail, killed = "" if is_of_log else self._tail(rank), failure.signal == signal.SIGKILL
+            found = diagnose(self._who(rank), message, node, tail=tail, killed=killed)
             if found is not None:
                 return replace(
                     failure,
@@ -374,6 +369,10 @@ class Group:
     def _judged(self, failure: Failure, said: str, report: ErrorReport | None) -> Failure:
         """The same failure; marked as fatal, with the reason, if the error is certain to occur again."""
         hits = known(said)
+        if (
+            report is None and failure.of_script
+        ):  # what it last printed may be of an error that it has handled
+            hits = [hit for hit in hits if hit.entry.retry == "never"]
         entry = _entry_of(hits)
         may_pass = any(hit.entry.retry == "always" for hit in hits)
         is_certain = entry.retry == "never"
