@@ -1,16 +1,14 @@
 """How the control path of clustertrain grows with the number of ranks: counted, and simulated to 100,000.
 
-    python benchmarks/scale.py [--ranks 64 256 1024] [--per-node 8] [--folder FOLDER] [--seed 1] [--json FILE]
-    python benchmarks/scale.py --page build/scale.md [--json FILE]
+    python benchmarks/scale.py [--ranks 64 256 1024] [--per-node 8] [--folder FOLDER] [--seed 1]
 
-The first command runs the control path of one run for each number of ranks: the claims, the rendezvous, the
+It runs the control path of one run for each number of ranks: the claims, the rendezvous, the
 probe of the storage, heartbeats, requests, events, saves, a failure, a hang, a restart and `status`, by the
 functions that real ranks call, as tasks in threads, without Ray and torch. Every operation on the storage, a
 folder of this disk, is counted for each kind of actor. While other processes use the machine, it waits, and
 counts again, at most twice: the times depend on them, and the numbers of operations do not. Then a start and
 a restart of up to 100,000 ranks are simulated from these numbers, on storages with a queue, and a month of
-training with failures. The second command writes the page of the documentation and its pictures from the
-JSON file.
+training with failures. It prints tables in Markdown.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from pathlib import Path
 from comparison.quiet import Quiet, foreign_load
 from scaling.control_path import ControlPath
 from scaling.counting_store import Counts
-from scaling.page import page, pictures, tables
 from scaling.report import DETECTION, Parameters, Report, rows_of, simulated_ettrs, simulated_times
 from scaling.simulation import Storage
+from scaling.tables import tables
 
 FILE_SYSTEM = "shared file system"
 
@@ -94,18 +92,7 @@ def main() -> None:
     parser.add_argument("--per-node", type=int, default=8)
     parser.add_argument("--folder", type=Path, help="the disk to use; default: that of temporary files")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, default=Path("build/scale.json"))
-    parser.add_argument("--page", type=Path, help="write this page from the JSON file; count nothing")
-    options = parser.parse_args()
-    if options.page:
-        report = Report.read(options.json)
-        options.page.write_text(page(report))
-        for name, picture in pictures(report).items():
-            (options.page.parent / "pictures" / name).write_text(picture)
-        return
-    report = measured(options)
-    report.write(options.json)
-    print(tables(report))
+    print(tables(measured(parser.parse_args())))
 
 
 if __name__ == "__main__":

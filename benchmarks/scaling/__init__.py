@@ -4,7 +4,6 @@ counting_store.py  counts what the actors of a run do on the storage
 control_path.py    the phases of a run, by the functions of clustertrain, for any number of simulated ranks
 growth.py          what grows how: constant, with log N, or with N
 simulation.py      a start of up to 100,000 ranks on a storage with a queue; weeks of failures and restarts
-report.py          what was counted and simulated, as a JSON file
-chart.py           lines as SVG
-page.py            build/scale.md
+report.py          what was counted and simulated
+tables.py          the same as tables in Markdown
 """

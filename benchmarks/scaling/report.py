@@ -1,13 +1,11 @@
-"""What was counted and simulated, as a JSON file, and what follows from it for a row or a number of ranks."""
+"""What was counted and simulated, and what follows from it for a row or a number of ranks."""
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from scaling.counting_store import Counts
 from scaling.growth import Growth, growth
@@ -83,21 +81,6 @@ class Report:
     parameters: Parameters
     times: Mapping[str, Mapping[str, list[float]]]
     ettr: Mapping[str, Mapping[str, list[float]]]
-
-    def write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
-
-    @classmethod
-    def read(cls, path: Path) -> Report:
-        fields = json.loads(path.read_text())
-        for row in fields["rows"]:
-            for name in ("members", "operations", "moved_bytes"):
-                row[name] = {int(ranks): value for ranks, value in row[name].items()}
-        storages = {name: Storage(**each) for name, each in fields["parameters"].pop("storages").items()}
-        parameters = Parameters(storages, **fields.pop("parameters"))
-        rows = [Row(**row) for row in fields.pop("rows")]
-        return cls(**fields, rows=rows, parameters=parameters)
 
 
 def rows_of(found: Mapping[int, Counts]) -> list[Row]:

@@ -1,23 +1,18 @@
 """The counts of the control path, the laws that they follow, and the simulations."""
 
-import argparse
 import importlib
-import itertools
-import math
 import random
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import pytest
 import scale
-from scaling import control_path, page, report
-from scaling.chart import Panel, chart
+from scaling import control_path, report, tables
 from scaling.control_path import ControlPath, claim_start
 from scaling.counting_store import Counts
 from scaling.growth import growth
-from scaling.report import Report, rows_of
+from scaling.report import rows_of
 from scaling.simulation import (
     DAY_S,
     Storage,
@@ -229,64 +224,17 @@ def test_without_spares_left_the_run_waits():
     assert found[2] == pytest.approx(renewal_ettr(replace(many, replace_s=0.0)), abs=0.02)
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """The page and the pictures of a small report, by the names of their files."""
-    folder = tmp_path_factory.mktemp("docs")
-    (folder / "pictures").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (report, page):
-            patch.setattr(module, "SIMULATED", (8, 128))
-        found = {ranks: counted(ranks) for ranks in (8, 32, 128)}  # before it is replaced
-        patch.setattr(scale, "counted", lambda ranks, per_node, folder: found[ranks])
-        patch.setattr(scale, "foreign_load", lambda: 0.1)
-        options = argparse.Namespace(ranks=[32, 8, 128], per_node=2, folder=folder, seed=1)
-        scale.measured(options).write(folder / "scale.json")
-        arguments = ["scale.py", "--json", str(folder / "scale.json"), "--page", str(folder / "scale.md")]
-        patch.setattr("sys.argv", arguments)
-        scale.main()
-    return {path.name: path.read_text() for path in (*folder.glob("*.md"), *folder.glob("pictures/*"))}
-
-
-def test_the_page_has_what_was_counted_and_with_which_command(written):
-    text = written["scale.md"]
+def test_the_tables_have_what_was_counted_and_with_which_command(monkeypatch, capsys):
+    found = {ranks: counted(ranks) for ranks in (8, 32, 128)}  # before it is replaced
+    for module in (report, tables):
+        monkeypatch.setattr(module, "SIMULATED", (8, 128))
+    monkeypatch.setattr(scale, "counted", lambda ranks, per_node, folder: found[ranks])
+    monkeypatch.setattr(scale, "foreign_load", lambda: 0.1)
+    monkeypatch.setattr("sys.argv", ["scale.py", "--ranks", "32", "8", "128", "--per-node", "2"])
+    scale.main()
+    text = capsys.readouterr().out
     assert "| command | `python benchmarks/scale.py --ranks 8 32 128 --per-node 2 --seed 1` |" in text
     assert "| processors used by others | 0.1 |" in text
     assert "| rank | 1 | 1 | 1 | constant |" in text
     assert "| node, probe | 5 | 7 | 9 | log N |" in text
     assert "| this disk |" in text and "(assumed)" in text
-
-
-def test_each_picture_is_svg_and_on_the_page(written):
-    pictures = {name: text for name, text in written.items() if name.endswith(".svg")}
-    assert len(pictures) == 3
-    for name, text in pictures.items():
-        assert ElementTree.fromstring(text).attrib["aria-label"]
-        assert f"](pictures/{name})" in written["scale.md"]
-
-
-def test_a_report_is_read_as_it_was_written(written, tmp_path):
-    found = Report(
-        "2026-11-25",
-        "c",
-        1,
-        {},
-        {},
-        0.1,
-        [],
-        {},
-        {},
-        report.Parameters({"a": Storage(1.0, 2)}),
-        {},
-        {},
-    )
-    found.write(tmp_path / "r.json")
-    assert Report.read(tmp_path / "r.json") == found
-
-
-def test_the_names_of_lines_that_end_at_one_place_do_not_cover_each_other():
-    lines = {name: [(1.0, 0.5), (10.0, 0.5)] for name in "abc"}
-    root = ElementTree.fromstring(chart("three lines", [Panel("t", "u", lines)]))
-    places = [float(text.attrib["y"]) for text in root.iter() if text.text in lines]
-    assert len(places) == 3
-    assert all(math.isclose(after - before, -18.0) for before, after in itertools.pairwise(places))
