@@ -141,6 +141,14 @@ def test_what_a_process_reads_only_at_its_start_needs_a_process_of_its_own(serve
     assert server.worker()["is_fork"]
 
 
+def test_a_server_that_cannot_be_used_costs_imports_and_no_worker(tmp_path):
+    """As with a Ray that lacks a name of which a worker is made."""
+    lacks = "from clustertrain.driver import ray_internals; ray_internals._MODULES['parser'] = 'nowhere'\n"
+    with fork_server(starter=lacks + DRIVER) as started:
+        server = Server(tmp_path, *started)
+        assert [server.worker()["is_fork"] for _ in range(2)] == [False, False]
+
+
 def test_a_killed_server_costs_imports_and_no_worker(server):
     assert server.worker()["is_fork"]
     for pid in living_descendants():

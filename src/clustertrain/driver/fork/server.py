@@ -31,6 +31,7 @@ _TORCH = (
     "clustertrain.driver.group.start",  # whose functions the ranks are asked to call
 )
 _RAY = ("ray.train.torch", "clustertrain.driver.backend")
+_OF_WORKER = ("parser", "RuntimeEnvContext", "update_envs", "Language")
 # What a process reads when it starts, or when it loads a library: a fork has the values of the server.
 _READ_ONCE = re.compile(
     r"(PYTORCH|LD|LC|MALLOC|GLIBC|OMP|KMP|GOMP|MKL|OPENBLAS|ATEN|KINETO|NPY|TQDM)_.*|LANG|TZ|PYTHONHASHSEED|"
@@ -103,6 +104,8 @@ def _import_ray_train(environment: dict[str, str]) -> None:
     ray_internals.draw_class_ids_from_system()
     for name in _RAY:
         import_module(name)
+    for name in _OF_WORKER:  # a Ray without it ends this server, and the worker imports everything itself
+        getattr(ray_internals, name)
     gc.collect()
     gc.freeze()
     print("clustertrain: workers are forks of a process with torch, Ray and Ray Train", flush=True)
