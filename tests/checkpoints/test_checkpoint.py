@@ -431,11 +431,3 @@ def test_a_checkpoint_that_a_process_has_open_on_nfs_is_removed_as_far_as_possib
     assert visible(tmp_path) == ["00000002-1.0"]
     assert len(writer(tmp_path).collected) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["00000002-1.0"]
-
-
-def test_the_manifest_is_plain_json(tmp_path):
-    commit(writer(tmp_path), 3)
-    value = json.loads((tmp_path / "00000003-1.0" / MANIFEST).read_text())
-    assert value["format_version"] == 1
-    assert value["step"] == 3
-    assert set(value["files"]) == set(FILES)

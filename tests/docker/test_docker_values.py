@@ -9,7 +9,6 @@ import yaml
 
 from clusters.containers import ROOT
 from clustertrain.job.file import load_job
-from clustertrain.launchers.kubernetes.keys.pod_sections import RunAs
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
 
 DOCKERFILE, COMPOSE_FILE, SCRIPT, MAKEFILE, DOCS = (
@@ -57,47 +56,6 @@ def test_ray_has_the_kit_s_object_store_and_sends_no_statistics(service):
     assert int(SERVICES[service]["shm_size"].removesuffix("m")) * 2**20 > OBJECT_STORE_BYTES
     name = "RAY_USAGE_STATS_ENABLED"
     assert f"{name}={RAY_ENVIRONMENT[name]}" in DOCKERFILE
-
-
-def test_the_addresses_are_those_of_the_services_and_of_their_ports():
-    host, port = ENVIRONMENT["RAY_ADDRESS"].split(":")
-    assert (SERVICES[host]["hostname"], only(r"--port=(\d+)", command(host))) == (host, port)
-    for worker in WORKERS:
-        assert f"--address={host}:{port} " in command(worker)
-        assert f"/dev/tcp/{host}/{port}" in command(worker)
-    server, port = only(r"http://(\w+):(\d+)", ENVIRONMENT["AWS_ENDPOINT_URL"])
-    assert (SERVICES[server]["hostname"], only(r"--port :(\d+)", command(server))) == (server, port)
-    shown = only(r"http://127.0.0.1:\$?\{?[A-Z_:-]*(\d+)", SCRIPT)
-    assert SERVICES["tensorboard"]["ports"] == [f"127.0.0.1:${{TENSORBOARD_PORT:-{shown}}}:{shown}"]
-    assert f"--port={shown}" in SERVICES["tensorboard"]["command"]
-    assert f"http://127.0.0.1:{shown}" in DOCS
-
-
-def test_the_secrets_are_where_the_programs_look_for_them():
-    folder = only(r"cd (/\S+)\n", command("head"))
-    assert ENVIRONMENT["RAY_AUTH_TOKEN_PATH"] == f"{folder}/token"
-    assert ENVIRONMENT["AWS_SHARED_CREDENTIALS_FILE"] == f"{folder}/s3"
-    for name in ("head", *WORKERS, "s3"):
-        assert any(each.startswith(f"secrets:{folder}") for each in SERVICES[name]["volumes"])
-        assert f"{folder}/token" in command(name) or name == "head"
-    assert f"{folder}/s3" in command("s3")
-    key = only(r"aws_access_key_id = (\w+)", command("head"))
-    assert f"ROOT_ACCESS_KEY={key}" in command("s3")
-
-
-def test_the_folders_belong_to_the_user_of_the_image_who_is_that_of_the_pods():
-    user = f"{RunAs().user}:{RunAs().group}"
-    assert f"USER {user}\n" in DOCKERFILE
-    assert SERVICES["s3"]["user"] == user
-    made = only(rf"install -d -o {RunAs().user} -g {RunAs().group} (.*)", DOCKERFILE).split()
-    mounted = {
-        each.split(":")[-2 if each.endswith(":ro") else -1] for name in SERVICES for each in volumes(name)
-    }
-    assert mounted <= {*made}
-
-
-def volumes(service):
-    return [re.sub(r"\$\{[^}]*\}", "project", each) for each in SERVICES[service]["volumes"]]
 
 
 def test_the_run_that_is_shown_fits_into_the_cluster_that_is_waited_for():

@@ -29,19 +29,6 @@ def job(**keys) -> Job:
     return Job.model_validate(TASK | keys)
 
 
-def test_the_shortest_jobs():
-    assert job().train.epochs == 1
-    assert Job.model_validate(FUNCTION).args == {}
-    assert Job.model_validate(SCRIPT).args == ()
-    assert job().resources.workers == 1
-
-
-def test_a_job_is_frozen_in_every_section():
-    for value in (job(), job().train, job().resources, job().failures.watchdog, job().storage):
-        with pytest.raises(ValidationError, match="frozen"):
-            setattr(value, next(iter(type(value).model_fields)), None)
-
-
 def test_every_section_refuses_unknown_keys():
     paths = [".".join(path) for path, _ in sections()]
     assert paths == sorted(set(paths), key=paths.index)

@@ -194,12 +194,6 @@ def refusal(load, tmp_path):
             "job.yaml:4:51: train.loader_workers: 1000000000 is not accepted\n"
             "must be less than or equal to 1024",
         ),
-        (
-            "name: a\nname: b\n",
-            "job.yaml:2:1: the key 'name' is given twice\nthe first one is at job.yaml:1:1: remove one",
-        ),
-        ("name: [\n", "job.yaml:2:1: expected the node content"),
-        ("x: !!python/object:os.system {}", "job.yaml:1:4: the tag !!python/object:os.system\n"),
         ("", "job.yaml:1:1: the job file is empty\n"),
         ("# only a comment\n", "job.yaml:1:1: the job file is empty\n"),
         ("- a\n", "job.yaml:1:1: the job file is a list\nit must be a mapping of keys"),
@@ -501,26 +495,17 @@ LINES = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
-@given(st.one_of(st.text(), st.lists(LINES | st.text(max_size=9), max_size=9).map("\n".join)))
-@example("name: a\nx: {\ud800: 1}".encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
-@example("%TAG ! !\n%TAG ! !\n--- a")
-@example('"\\x')
-def test_any_text_is_a_job_or_a_short_job_error(text):
-    try:
-        assert isinstance(parse_job(text, "job.yaml"), Job)
-    except JobError as error:
-        assert 2 <= len(str(error).splitlines()) <= 4
-
-
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=400)
 @given(
-    st.binary(),
+    st.binary() | st.lists(LINES | st.text(max_size=9), max_size=9).map("\n".join).map(str.encode),
     st.lists(st.text(max_size=12).map("train.epochs={}".format) | st.text(max_size=12), max_size=2),
 )
-def test_any_bytes_and_sets_are_a_job_or_a_short_job_error(tmp_path_factory, raw, sets):
+@example("name: a\nx: {\ud800: 1}".encode("utf-8", "surrogatepass"), [])
+@example(b"%TAG ! !\n%TAG ! !\n--- a", [])
+@example(b'"\\x', [])
+def test_any_file_and_sets_are_a_job_or_a_short_job_error(tmp_path_factory, raw, sets):
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
     for before in (b"", TASK.encode()):
-        path = tmp_path_factory.getbasetemp() / "any.yaml"
         path.write_bytes(before + raw)
         try:
             assert isinstance(load_job(path, sets, {}), Job)
@@ -593,29 +578,11 @@ def test_how_data_is_reached_may_change(load):
 
 
 def test_every_key_of_train_is_decided():
-    arithmetic = {
-        "batch_size",
-        "global_batch_size",
-        "seed",
-        "precision",
-        "accumulate",
-        "clip_norm",
-        "compile",
-    }
-    arithmetic |= {"sync_batchnorm", "find_unused_parameters", "lr", "limit_batches"}
-    arithmetic |= {
-        "strategy",
-        "fsdp",
-        "ddp",
-        "activation_checkpointing",
-        "matmul",
-        "cudnn",
-    }
-    assert set(
-        Job.model_validate(
-            {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 1}}
-        ).train.__dict__
-    ) == (arithmetic | FREE_TRAIN_KEYS)
+    arithmetic = "batch_size global_batch_size seed precision accumulate clip_norm compile sync_batchnorm"
+    arithmetic += " find_unused_parameters lr limit_batches strategy fsdp ddp activation_checkpointing"
+    arithmetic += " matmul cudnn"
+    train = parse_job(TASK, "job.yaml").train
+    assert {*train.__dict__} == {*arithmetic.split()} | FREE_TRAIN_KEYS
 
 
 def test_data_with_a_checksum_may_move(load):

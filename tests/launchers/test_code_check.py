@@ -175,21 +175,6 @@ def test_a_run_with_a_mistake_claims_no_attempt(job, code, monkeypatch, tmp_path
     assert [attempt.n for attempt in run.attempts()] == [1]
 
 
-def test_a_run_whose_best_metric_is_misspelled_claims_no_attempt(job, tmp_path, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    (tmp_path / "mine.py").write_text(
-        "import torch\nfrom clustertrain import Task\nclass T(Task):\n"
-        "    def model(self): return torch.nn.Linear(1, 2)\n"
-        "    def train_data(self, data): return [(torch.zeros(1), 0)] * 9\n"
-        "    eval_data = train_data\n"
-    )
-    best = {"keep_best": {"metric": "acuracy", "mode": "max"}}
-    wrong = job(task="mine:T", checkpoint=best, resources={"cpus_per_worker": 0.1})
-    with pytest.raises(JobError, match=r"rehearsal: checkpoint\.keep_best\.metric(.|\n)*accuracy"):
-        run_local(wrong, Options(), open_screen())
-    assert RunDir.newest(job().storage.location, "a").attempts() == []
-
-
 def test_a_start_that_claims_during_the_check_runs_and_this_one_is_refused(job):
     run = RunDir.newest(job().storage.location, "a")
     with pytest.raises(ClusterTrainError, match="claimed"):

@@ -13,7 +13,6 @@ from clustertrain.errors import EXIT_STORAGE, JobError
 from clustertrain.job.file import load_job
 from clustertrain.launchers import launcher as shared
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
-from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.resolve_run import find, find_job
 from clustertrain.launchers.target import Target
@@ -52,11 +51,6 @@ def found(text, *sets, to=None):
     launcher, target = find(text, sets, to, notes.append)
     assert not notes
     return launcher.name, target
-
-
-def test_an_unknown_launcher_names_the_known_ones():
-    with pytest.raises(JobError, match="The launchers are: kubernetes, local, slurm"):
-        launcher_of("pbs")
 
 
 def test_a_run_that_is_in_the_storage_needs_no_memory(job):
@@ -193,16 +187,6 @@ def test_ls_forgets_what_its_storage_no_longer_holds(job, tmp_path):
     assert run.attempts()
 
 
-def test_ls_goes_on_after_a_run_with_a_damaged_file(job):
-    started(job)
-    other = started(load_job("job.yaml", ["name=other"]))
-    other.store.write_atomic(f"{other.attempt(1).key}/result.json", b"{")
-    digits, damaged = list_runs().lines()[1:]
-    assert digits.split()[:2] == ["digits", "waiting"]
-    assert damaged.split()[:2] == ["other", "unknown"]
-    assert "result.json" in damaged
-
-
 UNREADABLE = ["attempts", "attempts/1/restarts", "attempts/1/events.jsonl", "checkpoints", "submissions"]
 
 
@@ -308,11 +292,6 @@ def test_the_job_of_a_run_is_the_one_that_ran(job):
     for folder in ("runs/digits", "runs/digits/g1", "runs/digits/g1/attempts/1"):
         assert list(find_job(folder, (), None, print).data) == ["train"]
     assert list(find_job("job.yaml", ["data.test.uri=/data"], None, print).data) == ["test"]
-
-
-def test_a_missing_job_file_says_how_to_create_one(job):
-    with pytest.raises(JobError, match="clustertrain init"):
-        find("jbo.yaml", (), None, print)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -1,6 +1,10 @@
-"""What the commands make of a scheduler's answers, which a test gives here; tests/slurm asks a real one."""
+"""What the commands make of a scheduler's answers, which a test gives here, and of a run of this machine;
+tests/slurm asks a real one.
+"""
 
 import os
+import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -9,18 +13,23 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.elsewhere import LauncherElsewhere, _Shown
 from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.scheduler import stop
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
+from clustertrain.launchers.scheduler.start import _meanings, _parsed
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import idle_workers
 from clustertrain.launchers.shell import Unanswered
+from clustertrain.launchers.slurm.launcher import LAUNCHER
 from clustertrain.launchers.slurm.queue import QueueState
 from clustertrain.launchers.target import NotThere
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status_json import StoredStatus
+from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import SchedulerStart
+from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.result import write_result
 from sample_records import sample_claim, sample_submission
+from waiting import wait_until
 
 SILENT = Answer({}, "the queue does not answer")
 
@@ -44,11 +53,6 @@ class Queue(Scheduler):
 
     def cancel(self, job, *, only_waiting=False):
         self.native = "CANCELLED"
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path), "digits")
 
 
 def test_a_user_without_a_name_cancels_a_job_that_waits(run, monkeypatch):
@@ -161,3 +165,60 @@ def test_after_a_broken_connection_every_line_is_printed_once():
     followed = [*shown.more(2, looks("rank 0", "rank 1", "rank 0", "rank 1", breaks=True))][:-1]
     assert followed == ["rank 0", "rank 1"] * 2
     assert [*shown.more(2, looks("rank 0", "rank 0", "rank 0", "rank 1", "rank 1"))] == ["rank 0"]
+
+
+def test_a_stop_is_a_file_for_a_run_that_lives(run):
+    attempt, said = claim_attempt(run), []
+    stop_run(LAUNCHER.scheduler, run, said.append, wait=False)
+    assert attempt.stop.read().cause == "user"
+    assert said[0].startswith("sent a stop request to pid ")
+
+
+def test_it_waits_for_the_result_and_tells_it(run):
+    attempt, said = claim_attempt(run), []
+
+    def end_when_asked():
+        while attempt.stop.read() is None:
+            ended.wait(0.05)
+        write_result(attempt, Result("stopped", "user", 75, step=7))
+
+    ended = threading.Event()
+    worker = threading.Thread(target=end_when_asked)
+    worker.start()
+    stop_run(LAUNCHER.scheduler, run, said.append)
+    worker.join()
+    assert said[1] == "digits: stopped (user) at step 7"
+
+
+def test_it_does_not_wait_for_ever(run, monkeypatch):
+    monkeypatch.setattr(stop, "_BEYOND_GRACE_S", 0.0)
+    attempt, said = claim_attempt(run), []
+    attempt.run.store.write_atomic(attempt.job_key, b"name: digits\nfunction: m:f\nfailures: {grace: 1s}\n")
+    stop_run(LAUNCHER.scheduler, run, said.append)
+    assert said[1] == "it has not ended within 1 s"
+
+
+def test_what_does_not_run_cannot_be_stopped(run):
+    write_result(claim_attempt(run), Result("stopped", "user", 75))
+    with pytest.raises(JobError, match=r"attempt 1 is stopped\.\nThere is nothing to stop"):
+        stop_run(LAUNCHER.scheduler, run, print)
+
+
+def test_what_waits_can_only_be_cancelled_where_slurm_is(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run.submission("slurm", "12").write(sample_submission("12"))
+    with pytest.raises(ClusterError, match="digits is queued, and squeue is not on PATH"):
+        stop_run(LAUNCHER.scheduler, run, print)
+
+
+@pytest.mark.parametrize(("options", "state"), [([], "stopped"), (["--restart-code", "99"], "preempted")])
+def test_every_signal_is_the_time_limits_once_the_time_is_over(options, state):
+    options = ["--at-time-limit", "USR1", *options, "gridengine", "7", "job.yaml"]
+    early = _meanings(_parsed(["--time-limit", "1e6", *options]))
+    assert (early[signal.SIGUSR1], early[signal.SIGUSR2]) == (
+        (state, "time_limit"),
+        ("stopped", "terminated"),
+    )
+    late = _meanings(_parsed(["--time-limit", "0", *options]))
+    wait_until(lambda: late[signal.SIGUSR2] == late[signal.SIGTERM] == ("stopped", "time_limit"), 60)
+    assert late[signal.SIGUSR1] == (state, "time_limit")

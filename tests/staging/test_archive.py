@@ -1,6 +1,5 @@
 """Unpacking: what goes in comes out, and nothing else does."""
 
-import contextlib
 import gzip
 import io
 import re
@@ -317,20 +316,6 @@ def test_a_zip_beyond_four_gigabytes(tmp_path):
     assert files_under(tmp_path / "out") == {"a": b"1", "b": b"2"}
 
 
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_a_zip_with_changed_bytes_is_unpacked_or_refused(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("changed")
-    whole = bytearray(make_zip(folder / "a", [("a", b"1" * 500), ("b/c", b"2")]).read_bytes())
-    for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(0, len(whole) - 1))
-        whole[at] = data.draw(st.sampled_from([*b"\0\x01\x80\xffPK", whole[at] ^ 1]))
-    (folder / "c").write_bytes(whole)
-    with contextlib.suppress(DataError, StorageError):
-        extract(folder / "c", folder / "out")
-
-
 @pytest.mark.parametrize(("extensions", "cut"), [(0, 0), (1, 1), (1, 511), (3, 200)])
 def test_a_sparse_header_that_is_cut_is_damage(tmp_path, extensions, cut):
     (tmp_path / "a.tar").write_bytes(old_sparse(extensions, cut))
@@ -347,27 +332,6 @@ def test_a_sparse_file_is_unpacked(tmp_path):
     )
     extract(tmp_path / "a.tar", tmp_path / "out")
     assert (tmp_path / "out/holes").read_bytes() == (tmp_path / "holes").read_bytes()
-
-
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_a_tar_with_changed_bytes_is_unpacked_or_refused(data, tmp_path_factory):
-    """Never a traceback: the checksum of each changed header is made right again."""
-    folder = tmp_path_factory.mktemp("changed")
-    info = tarfile.TarInfo("p")
-    info.pax_headers = {"GNU.sparse.map": "0,1,5,1", "GNU.sparse.size": "9", "path": "ä" * 60}
-    whole = bytearray(make_tar(folder / "a", [(info, b""), ("b", b"2" * 600)]).read_bytes())
-    whole = bytearray(old_sparse(2)) + whole if data.draw(st.booleans()) else whole
-    for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(0, min(len(whole), 4096) - 1))
-        whole[at] = data.draw(st.sampled_from([*b"\0\x80\xff019-xgLKSV= \n", whole[at] ^ 1]))
-        header = at // 512 * 512
-        whole[header + 148 : header + 156] = b" " * 8
-        whole[header + 148 : header + 156] = b"%06o\0 " % (sum(whole[header : header + 512]) % 0o1000000)
-    (folder / "c").write_bytes(whole)
-    with contextlib.suppress(DataError, StorageError):
-        extract(folder / "c", folder / "out")
 
 
 @settings(max_examples=60, deadline=None)
@@ -405,25 +369,6 @@ def test_a_wrong_checksum_inside_a_zip(tmp_path):
         archive.writestr("a", b"0123456789")
     path.write_bytes(path.read_bytes().replace(b"0123456789", b"0123456780"))
     assert "CRC" in refusal_of(path, tmp_path)
-
-
-def test_a_zip_whose_directory_says_less_than_there_is(tmp_path):
-    path = make_zip(tmp_path / "a.zip", [("a", b"x" * 5000)])
-    data = bytearray(path.read_bytes())
-    place = data.index(b"PK\x01\x02") + 24
-    data[place : place + 4] = struct.pack("<I", 10)
-    path.write_bytes(data)
-    refusal_of(path, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"just text", b"\x1f\x8b", gzip.compress(b"no tar in here", mtime=0), b"PK\x03\x04"],
-    ids=["nothing", "text", "gzip-magic", "gzip-without-tar", "zip-magic"],
-)
-def test_a_file_that_is_no_archive_is_reported(tmp_path, content):
-    (tmp_path / "a.bin").write_bytes(content)
-    refusal_of(tmp_path / "a.bin", tmp_path)
 
 
 def test_what_the_tick_raises_ends_it(tmp_path):

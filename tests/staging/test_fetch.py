@@ -77,22 +77,16 @@ def test_a_cut_is_resumed_only_with_proof_that_it_is_the_same(web, folder, serve
     assert web.conditions == [condition if asked else None for asked in web.ranges]
 
 
-def test_a_file_that_changes_between_two_tries(web, folder):
-    web.answers = [Answer(cut_after=100_000)]
+@pytest.mark.parametrize(
+    ("answers", "new"), [([], BODY[::-1] + b"longer"), ([Answer(ignores_condition=True)], BODY[::-1])]
+)
+def test_a_file_that_changes_between_two_tries_comes_whole(web, folder, answers, new):
+    web.answers = [replace(CUT), *map(replace, answers)]
 
     def change(done, total):
-        web.files["/f"], web.etag = BODY[::-1] + b"longer", '"two"'
+        web.files["/f"], web.etag = new, '"two"'
 
-    assert get(f"{web.url}/f", folder, tick=change) == BODY[::-1] + b"longer"
-
-
-def test_a_server_that_ignores_if_range(web, folder):
-    web.answers = [Answer(cut_after=100_000), Answer(ignores_condition=True)]
-
-    def change(done, total):
-        web.files["/f"], web.etag = BODY[::-1], '"two"'
-
-    assert get(f"{web.url}/f", folder, tick=change) == BODY[::-1]
+    assert get(f"{web.url}/f", folder, tick=change) == new
 
 
 def test_the_checksum_finds_two_versions_with_one_etag(web, folder):
@@ -166,12 +160,6 @@ def test_a_server_that_falls_silent_is_left_after_the_timeout(web, folder, monke
     assert web.ranges == [None, REST]
 
 
-def test_a_length_is_needed(web, folder):
-    web.answers = [Answer(framing="none")]
-    with pytest.raises(DataError, match="the server sends no length"):
-        get(f"{web.url}/f", folder)
-
-
 def test_chunked_is_as_good_and_its_cut_is_seen(web, folder):
     web.answers = [Answer(framing="chunked", cut_after=100_000), Answer(framing="chunked")]
     assert get(f"{web.url}/f", folder, SHA256) == BODY
@@ -184,9 +172,16 @@ def test_redirects_are_followed(web, folder):
     assert get(f"{web.url}/old", folder, SHA256) == BODY
 
 
-def test_a_file_that_does_not_fit_is_refused_before_the_download(web, folder):
-    web.answers = [Answer(says_length=1 << 60)]
-    with pytest.raises(StorageError, match=r"does not fit: \d{19} bytes are missing, \d+ are free"):
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        (Answer(framing="none"), DataError, "the server sends no length"),
+        (Answer(says_length=1 << 60), StorageError, r"does not fit: \d{19} bytes are missing, \d+ are free"),
+    ],
+)
+def test_a_file_without_a_length_or_without_room_is_refused(web, folder, answer, error, said):
+    web.answers = [replace(answer)]
+    with pytest.raises(error, match=said):
         get(f"{web.url}/f", folder)
 
 

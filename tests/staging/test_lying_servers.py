@@ -159,10 +159,32 @@ class TestEncodings:
 
     ANSWER = OK + b'Content-Encoding: gzip\r\nETag: "x"\r\nContent-Length: %d\r\n\r\n%s'
 
-    def test_a_compressed_body_is_unpacked(self, folder):
-        packed = gzip.compress(BODY)
-        with server(self.ANSWER % (len(packed), packed)) as (url, _):
-            assert get(url, folder) == BODY
+    MEMBERS = gzip.compress(TEXT) + gzip.compress(BODY)
+    DAMAGED = bytes(byte ^ (at == len(TEXT)) for at, byte in enumerate(gzip.compress(TEXT)))
+
+    @pytest.mark.parametrize(
+        ("sent", "received"),
+        [(gzip.compress(BODY), BODY), (MEMBERS, TEXT + BODY)],
+        ids=["one", "two"],
+    )
+    def test_a_compressed_body_is_unpacked_with_all_its_members(self, folder, sent, received):
+        with server(self.ANSWER % (len(sent), sent)) as (url, _):
+            assert get(url, folder) == received
+
+    @pytest.mark.parametrize(
+        ("sent", "said"),
+        [
+            (DAMAGED, "CRC check failed"),
+            (MEMBERS[:-9], "Compressed file ended before"),
+            (BODY, "Not a gzipped file"),
+        ],
+        ids=["damaged", "cut", "no gzip"],
+    )
+    def test_a_compressed_body_that_is_not_whole_is_refused(
+        self, folder, half_a_second_of_retries, sent, said
+    ):
+        with server(self.ANSWER % (len(sent), sent)) as (url, _):
+            assert said in refusal_of(url, folder)
 
     def test_its_cut_is_seen(self, folder):
         packed = gzip.compress(BODY)
@@ -185,21 +207,6 @@ class TestEncodings:
         with server(chunked + (b"%x\r\n%s\r\n" % (len(cut), cut)) + b"0\r\n\r\n") as (url, _):
             assert "Compressed file ended before" in refusal_of(url, folder)
 
-    def test_a_damaged_byte_is_found_by_the_checksum_of_the_stream(self, folder, half_a_second_of_retries):
-        packed = bytearray(gzip.compress(TEXT))
-        packed[-5] ^= 1
-        with server(self.ANSWER % (len(packed), packed)) as (url, _):
-            assert "CRC check failed" in refusal_of(url, folder)
-
-    def test_all_members_of_a_gzip_are_unpacked(self, folder, half_a_second_of_retries):
-        packed = gzip.compress(TEXT) + gzip.compress(BODY)
-        with server(self.ANSWER % (len(packed), packed)) as (url, _):
-            assert get(url, folder) == TEXT + BODY
-        (folder / "download").unlink(missing_ok=True)
-        cut = packed[:-9]
-        with server(self.ANSWER % (len(cut), cut)) as (url, _):
-            assert "Compressed file ended before" in refusal_of(url, folder)
-
     def test_a_bomb_does_not_fill_the_disk(self, folder, monkeypatch):
         monkeypatch.setattr(part_module, "_KEPT_FREE_BYTES", 1 << 62)
         packed = gzip.compress(bytes(300 << 20), 1)
@@ -212,10 +219,6 @@ class TestEncodings:
         packed = gzip.compress(BODY)
         with server(self.ANSWER % (len(packed), packed)) as (url, _):
             assert get(f"{url}.tar.gz", folder) == packed
-
-    def test_what_is_no_gzip(self, folder, half_a_second_of_retries):
-        with server(self.ANSWER % (len(BODY), BODY)) as (url, _):
-            assert "Not a gzipped file" in refusal_of(url, folder)
 
     def test_a_compressed_file_whose_server_names_its_encoding_is_resumed(self, folder):
         """As Apache does with AddEncoding."""

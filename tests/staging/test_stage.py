@@ -470,26 +470,3 @@ def test_a_kill_at_any_point_leaves_all_or_nothing(tmp_path, extract, stride):
 
 
 MEMBERS = 1_000_000
-
-
-@pytest.mark.nightly  # in CI: test_archive.py unpacks many members within a bound of memory
-@pytest.mark.timeout(1800)
-def test_a_tar_of_a_million_members_survives_a_kill_and_takes_little_memory(tmp_path, into):
-    path = tmp_path / "many.tar"
-    with tarfile.open(path, "w") as archive:
-        for number in range(MEMBERS):
-            archive.addfile(tarfile.TarInfo(f"{number // 1000:03}/{number % 1000:03}"))
-            archive.members.clear()
-    memory = "import resource\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    with child(str(path), into, extract=True, lease_s=2.0) as killed:
-        for line in killed.stdout:
-            event = json.loads(line)
-            if event["phase"] == "extract" and event["bytes"] > path.stat().st_size / 10:
-                killed.kill()
-                break
-    assert killed.wait() == -signal.SIGKILL
-    with child(str(path), into, extract=True, lease_s=2.0, more=memory) as process:
-        staged, most_kib = process.stdout.read().splitlines()[-2:]
-    folder = Path(json.loads(staged)["path"])
-    assert sum(1 for _ in folder.glob("*/*")) == MEMBERS
-    assert int(most_kib) < 300_000

@@ -6,7 +6,6 @@ import torch
 
 from clustertrain.errors import JobError
 from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
-from clustertrain.training.step.optimization import lr_factor
 from training.ranks import ALONE
 from training.tasks import Plain, run_task, same
 
@@ -49,12 +48,6 @@ def test_more_steps_continue_what_an_optimizer_keeps_in_its_groups():
 
 def lrs(outcome):
     return [record["lr"] for record in outcome.logs if record["kind"] == "train"]
-
-
-def test_factors():
-    assert lr_factor("none", 512, 32) == 1
-    assert lr_factor("linear", 512, 32) == 16
-    assert lr_factor("sqrt", 512, 32) == 4
 
 
 def test_lr_follows_the_global_batch_and_the_scheduler_starts_from_it(ranks):
@@ -214,16 +207,6 @@ def test_a_longer_run_continues_with_chained_schedulers(ranks):
     longer = replace(SETTINGS, steps=9)
     resumed = ranks(1).results(run_task, Chained(), longer, saved[3])[0]
     assert lrs(resumed) == pytest.approx(lrs(ranks(1).results(run_task, Chained(), longer)[0])[3:])
-
-
-class Plateau(Plain):
-    def scheduler(self, optimizer, total_steps):
-        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-
-
-def test_a_scheduler_that_waits_for_a_metric_is_refused(ranks):
-    with pytest.raises(JobError, match="ReduceLROnPlateau"):
-        ranks(1).results(run_task, Plateau(), SETTINGS)
 
 
 class Momentum(Plain):

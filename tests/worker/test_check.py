@@ -86,11 +86,6 @@ MISTAKES = {
         {"args": {"widht": 3}},
         ["args: Digits: got an unexpected keyword argument 'widht'.", "It takes: width.", "mine.py:8"],
     ),
-    "an argument that is missing": (
-        "class Digits(Task):\n    def __init__(self, lr: float): ...",
-        {},
-        ["args: Digits: missing a required argument: 'lr'.", "It takes: lr.", "mine.py:"],
-    ),
     "an init that does not find its file": (
         "class Digits(Task):\n    def __init__(self): open('data/labels.csv')",
         {},
@@ -117,11 +112,6 @@ MISTAKES = {
         "    def train_data(self, data): return [(torch.zeros(4), 0)] * 8 + [lambda: 0]",
         {"train": {"epochs": 1, "batch_size": 4, "loader_workers": 1}},
         ["train.loader_workers is 1, but the data set cannot be pickled", "loader_workers: 0"],
-    ),
-    "a function of two arguments": (
-        "def train(config, rank): ...",
-        {"function": "mine:train", "task": None, "train": None},
-        ["function: mine:train takes (config, rank)", "mine.py:"],
     ),
 }
 

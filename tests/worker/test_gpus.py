@@ -1,9 +1,14 @@
-"""GPUs that torch cannot use are refused, from torch's answers."""
+"""The GPUs of a worker: refused if torch cannot use them; the CPUs near them; settings of their memory."""
+
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from clustertrain.errors import ClusterError
+from clustertrain.worker.machine import gpu_affinity as placement
+from clustertrain.worker.machine.gpu_affinity import bind_to_gpus, use_expandable_segments
 from clustertrain.worker.machine.gpus import check_gpus
 
 
@@ -65,3 +70,89 @@ def test_gpus_that_torch_can_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     check_gpus(1, 1)
+
+
+GPU = "0000:1b:00.0"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Two NUMA nodes of four CPUs, and a GPU on the second one."""
+    files = {
+        "sys/bus/pci/devices/0000:1b:00.0/numa_node": "1\n",
+        "sys/devices/system/node/node0/cpulist": "0-3\n",
+        "sys/devices/system/node/node1/cpulist": "4-7\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (range(8), 4.0, {4, 5, 6, 7}, "bound to 4 CPUs of NUMA node 1, that of GPU 0000:1b:00.0"),
+        (range(6), 1.5, {4, 5}, "bound to 2 CPUs"),
+        (range(6), 2.5, None, "2 of the 6 CPUs of this worker are on NUMA node 1"),
+        (range(4), 1.0, None, "not bound to CPUs: 0 of the 4 CPUs"),
+        (range(8), 2.0, None, "and 3 workers with GPUs there × cpus_per_worker 2 = 6", GPU, GPU),
+        (range(8), 1.0, {4, 5, 6, 7}, "bound to 4 CPUs", GPU, GPU, "0000:9a:00.0"),
+    ],
+)
+def test_a_worker_is_bound_if_enough_cpus_are_its_own(machine, monkeypatch, case):
+    allowed, cpus_per_worker, bound, line, *others = case
+    found = []
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(allowed))
+    monkeypatch.setattr(placement, "bind_process", found.append)
+    assert line in bind_to_gpus([GPU], [GPU, *others], cpus_per_worker, machine)
+    assert found == ([bound] if bound else [])
+
+
+def test_without_numa_nodes_nothing_is_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "bind_process", pytest.fail)
+    assert bind_to_gpus([GPU], [GPU], 1.0, tmp_path).startswith(
+        "not bound to CPUs: the GPUs are not on one of several"
+    )
+
+
+def test_threads_and_children_that_start_later_are_bound_as_well():
+    code = (
+        "import os, threading, subprocess, sys\n"
+        "from clustertrain.node.numa import bind_process\n"
+        "cpu = min(os.sched_getaffinity(0))\n"
+        "threads = [threading.Thread(target=threading.Event().wait, daemon=True)]\n"
+        "threads[0].start()\n"
+        "bind_process({cpu})\n"
+        "found = [os.sched_getaffinity(int(t)) for t in os.listdir('/proc/self/task')]\n"
+        "child = subprocess.run([sys.executable, '-c', 'import os; print(os.sched_getaffinity(0))'], "
+        "capture_output=True, text=True).stdout.strip()\n"
+        "assert len(found) >= 2 and all(each == {cpu} for each in found) and child == str({cpu}), found\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.fixture
+def no_settings(monkeypatch):
+    for name in placement._ALLOCATOR_NAMES:
+        monkeypatch.setenv(name, "")  # what the code sets is removed after the test
+        monkeypatch.delenv(name)
+
+
+def test_memory_segments_are_expandable_for_children_and_this_process(no_settings, monkeypatch):
+    calls = []
+    monkeypatch.setattr("torch._C._accelerator_setAllocatorSettings", calls.append)
+    use_expandable_segments(in_this_process=False)
+    assert (placement.os.environ["PYTORCH_ALLOC_CONF"], calls) == ("expandable_segments:True", [])
+    del placement.os.environ["PYTORCH_ALLOC_CONF"]
+    use_expandable_segments(in_this_process=True)
+    assert calls == ["expandable_segments:True"]
+
+
+@pytest.mark.parametrize("name", placement._ALLOCATOR_NAMES)
+def test_settings_of_the_user_stay(no_settings, monkeypatch, name):
+    monkeypatch.setenv(name, "max_split_size_mb:128")
+    monkeypatch.setattr("torch._C._accelerator_setAllocatorSettings", pytest.fail)
+    use_expandable_segments(in_this_process=True)
+    assert [n for n in placement._ALLOCATOR_NAMES if n in placement.os.environ] == [name]

@@ -9,15 +9,9 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 from tensorboard.plugins.hparams import metadata
 
 from clustertrain.job.identity import hyperparameters
-from clustertrain.run.folder import RunDir
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 from curves import write_curve
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.newest(str(tmp_path), "digits")
 
 
 def board(attempt, first_step, values, **sections):

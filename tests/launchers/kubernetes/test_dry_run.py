@@ -33,14 +33,6 @@ def fake(tmp_path, monkeypatch):
     return put
 
 
-def test_objects_that_are_taken_are_sent_at_once(fake):
-    calls = fake()
-    assert check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl("team")) == []
-    lines = calls.read_text().splitlines()
-    asked = [line for line in lines if line.startswith("--")]
-    assert asked == ["--namespace=team apply --server-side --dry-run=server --filename=-"]
-
-
 def test_a_rayjob_of_this_name_that_will_be_replaced_is_not_in_the_way(fake):
     calls = fake()
     assert check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl(), replaced=True) == []
@@ -59,22 +51,6 @@ def test_a_webhook_that_knows_no_dry_run_is_a_note(fake):
     fake(f"{NO_DRY_RUN}\nerror: no RayJobs on Fridays")
     with pytest.raises(ClusterError, match="error: no RayJobs on Fridays"):
         check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        'error: Apply failed with 2 conflicts: conflicts with "admin":\n- .spec.a\n- .spec.b',
-        'Error from server (Forbidden): pods "x" is forbidden: exceeded quota: small',
-        "Error from server (InternalError): failed calling webhook: dial tcp: connection refused",
-        'The RayJob "right" is invalid: \n* spec.field0: Required value\n* spec.field1: Required value',
-    ],
-)
-def test_a_refusal_is_printed_as_it_is(fake, words):
-    fake(words)
-    with pytest.raises(ClusterError) as caught:
-        check_admission([rayjob()], Kubectl())
-    assert str(caught.value) == f"The API server refuses this, and nothing was applied:\n{words}"
 
 
 def test_a_server_that_goes_away_meanwhile_is_no_refusal(fake):

@@ -6,10 +6,13 @@ from dataclasses import replace
 import pytest
 
 from clustertrain.job.file import parse_job
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.observed import first_word as module
 from clustertrain.launchers.kubernetes.observed.pods import is_lost, seconds, time_of, troubles
 from clustertrain.launchers.kubernetes.observed.state import ENDS, LIVE, Observed, native_of, standing_of
 from clustertrain.launchers.kubernetes.observed.view import View
 from clustertrain.launchers.kubernetes.status import status_of
+from clustertrain.launchers.shell import Unanswered
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import STATES
 from launchers.kubernetes.api_objects import (
@@ -331,3 +334,62 @@ def test_what_a_pod_tells_is_read_from_among_other_lines():
     line = json.dumps({**stored.__dict__})
     assert StoredStatus.parsed(f"a warning\n{line}\nanother") == stored
     assert StoredStatus.parsed('error: no\n{"other": 1}') is None
+
+
+KUEUE = {"kueue.x-k8s.io/queue-name": "team"}
+
+
+class Cluster:
+    """Answers each look with the next of its states, the last of them again and again."""
+
+    def __init__(self, *states):
+        self.states, self.now = [*states], None
+
+    def find(self, kind, name):
+        self.now = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(self.now, Exception):
+            raise self.now
+        return self.now["rayjobs"]
+
+    def list(self, kind, selector=""):
+        return self.now.get(kind.partition(".")[0], [])
+
+
+def first_word(job, cluster):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kubectl, "of", lambda job: cluster)
+        patch.setattr(module, "_POLL_S", 0.0)
+        patch.setattr(module, "_WITHIN_S", 0.2)
+        return module.first_word(job)
+
+
+JOB_OF_CPU = parse_job("{name: cpu, function: 'train:train', image: 'a:1'}", "job.yaml")
+SILENT = {"rayjobs": rayjob("", "")}
+
+
+def with_pods(*pods, **more):
+    return {"rayjobs": rayjob("Initializing", ""), "pods": [*pods], **more}
+
+
+def queued(*conditions):
+    return {"rayjobs": rayjob("Suspended", "", labels=KUEUE), "workloads": [workload(*conditions)]}
+
+
+HEAD_ON_NODE = on_node(pending("cpu-head", "head"), "n1")
+SCHEDULED = with_pods(HEAD_ON_NODE, on_node(pending("cpu-w1"), "n1"), on_node(pending("cpu-w2"), "n2"))
+
+
+def test_a_queue_that_admits_the_run_is_not_the_end_of_the_wait():
+    admitted = queued(quota_reserved("True", "Quota reserved"))
+    assert "all 3 pods are scheduled" in first_word(JOB_OF_CPU, Cluster(queued(), admitted, SCHEDULED))
+
+
+def test_a_cluster_that_says_nothing_is_one_line():
+    assert first_word(JOB_OF_CPU, Cluster(SILENT)) == (
+        "note: the cluster has said nothing of its pods within 0.2 s"
+    )
+
+
+def test_a_server_that_goes_away_is_a_note_since_the_run_is_applied():
+    said = first_word(JOB_OF_CPU, Cluster(SILENT, Unanswered("The cluster does not answer\nCheck it.")))
+    assert said == "note: whether its pods start was not read: The cluster does not answer"

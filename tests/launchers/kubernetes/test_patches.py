@@ -6,36 +6,10 @@ import yaml
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.render.patches import patched
+from launchers.kubernetes.right_manifests import rayjob
 
-RAYJOB = {
-    "kind": "RayJob",
-    "metadata": {"name": "digits", "labels": {"a": "b"}},
-    "spec": {
-        "ttl": 600,
-        "rayClusterSpec": {
-            "workerGroupSpecs": [
-                {
-                    "groupName": "workers",
-                    "replicas": 2,
-                    "template": {
-                        "spec": {
-                            "automountServiceAccountToken": False,
-                            "containers": [
-                                {
-                                    "name": "ray-worker",
-                                    "image": "a",
-                                    "env": [{"name": "HOME", "value": "/tmp"}],
-                                }
-                            ],
-                            "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "shm", "emptyDir": {}}],
-                            "tolerations": [{"key": "a"}],
-                        }
-                    },
-                }
-            ]
-        },
-    },
-}
+RAYJOB = rayjob()
+TTL = "/spec/ttlSecondsAfterFinished"
 GROUP = "/spec/rayClusterSpec/workerGroupSpecs/0"
 
 
@@ -58,11 +32,15 @@ def group_of(rayjob):
             "can't replace a non-existent object 'tt'",
         ),
         (
-            [{"op": "remove", "path": "/spec/ttl"}, {"op": "add", "path": f"{GROUP}/nope/x", "value": 1}],
+            [{"op": "remove", "path": TTL}, {"op": "add", "path": f"{GROUP}/nope/x", "value": 1}],
             f"kubernetes.patches[1]: add {GROUP}/nope/x",
             "member 'nope' not found",
         ),
-        ([{"op": "test", "path": "/spec/ttl", "value": 1}], "kubernetes.patches[0]: test /spec/ttl", "600"),
+        (
+            [{"op": "test", "path": TTL, "value": 1}],
+            f"kubernetes.patches[0]: test {TTL}",
+            "0 (<class 'int'>)",
+        ),
     ],
 )
 def test_a_patch_that_does_not_fit_is_named_with_its_path(patch, place, rule):
@@ -104,20 +82,21 @@ def test_operations_of_a_json_patch_come_in_their_order():
     variable = {"name": "A", "value": "b"}
     operations = [
         {"op": "add", "path": f"{GROUP}/template/spec/containers/0/env/-", "value": variable},
-        {"op": "copy", "from": "/spec/ttl", "path": "/spec/deadline"},
-        {"op": "remove", "path": "/spec/ttl"},
+        {"op": "copy", "from": TTL, "path": "/spec/deadline"},
+        {"op": "remove", "path": TTL},
         {"op": "test", "path": f"{GROUP}/replicas", "value": 2},
         {"op": "replace", "path": f"{GROUP}/replicas", "value": None},
     ]
     result = patched(RAYJOB, operations)
     (box,) = group_of(result)["template"]["spec"]["containers"]
-    assert box["env"] == [{"name": "HOME", "value": "/tmp"}, variable]
-    assert (result["spec"]["deadline"], "ttl" in result["spec"], group_of(result)["replicas"]) == (
-        600,
+    (before,) = group_of(RAYJOB)["template"]["spec"]["containers"]
+    assert box["env"] == [*before["env"], variable]
+    assert (result["spec"]["deadline"], TTL[6:] in result["spec"], group_of(result)["replicas"]) == (
+        0,
         False,
         None,
     )
-    assert RAYJOB["spec"]["ttl"] == 600
+    assert rayjob() == RAYJOB
 
 
 @pytest.mark.parametrize("patches", [["add"], "add", 3, {"spec": {}}])

@@ -1,4 +1,4 @@
-"""A node on which Ray does not start costs a job of several nodes a start."""
+"""The Ray of a SLURM job as its driver finds it; a node on which it does not start costs a start."""
 
 import os
 import socket
@@ -7,7 +7,10 @@ import sys
 import pytest
 
 from clustertrain import variables
+from clustertrain.driver.ray_cluster import Deadline, ray_cluster_of
+from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.ray import SlurmRay
 from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
@@ -77,3 +80,16 @@ def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start, tmp_
     assert (result.state, result.cause) == ("lost", "node_fail"), done.stderr
     assert result.text.startswith("Ray on node1 did not start within 1 s (slurm.nodes_wait).")
     assert done.returncode == result.exit_code == 1
+
+
+def test_the_agents_environment_names_head_and_nodes_and_a_head_without_a_listener_is_gone(monkeypatch):
+    job = parse_job("name: a\nfunction: m:f\nslurm: {nodes_wait: 7s}\n", "job.yaml")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("CLUSTERTRAIN_HEAD", f"127.0.0.1:{port}")
+        monkeypatch.setenv("CLUSTERTRAIN_NODES", "n1,n2")
+        cluster = ray_cluster_of("slurm", job)
+        assert cluster == SlurmRay("127.0.0.1", port, ("n1", "n2"), Deadline(7.0, "slurm.nodes_wait"))
+        assert cluster.has_worker_slots and not cluster.outlives_run and not cluster.is_this_machine
+        assert not cluster.is_gone()
+    assert cluster.is_gone()

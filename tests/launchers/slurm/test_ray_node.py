@@ -1,4 +1,4 @@
-"""The command and the environment of Ray on a node: every port given, no secret, no rank of another's."""
+"""Ray on a node of a SLURM job: its start, its command, its environment without a secret of the job."""
 
 import json
 from pathlib import Path
@@ -14,6 +14,7 @@ from clustertrain.launchers.slurm.agent.node import prepare_node
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.ports import Ports
 from clustertrain.run.admission import Options
+from clustertrain.run.records import SchedulerStart
 
 JOB = parse_job(
     "name: a\nfunction: m:f\n"
@@ -98,3 +99,26 @@ def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, m
         with pytest.raises(ClusterError):
             prepare_node(start, "127.0.0.1")
     assert seeds[0] != seeds[1]
+
+
+STEP = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_CLUSTER_NAME": "site",
+    "SLURM_NODEID": "1",
+    "CLUSTERTRAIN_NODES": "n1,n2",
+    "CLUSTERTRAIN_TOKEN": "s3cret",
+    "CLUSTERTRAIN_MAIL": "/tmp/ct-mail-1",
+}
+
+
+def test_who_it_is():
+    assert read_start_of_job(STEP) == (SchedulerStart("slurm", "site", "12", 0, ("n1", "n2")), 1)
+    assert read_start_of_job({**STEP, "SLURM_RESTART_COUNT": "3"})[0].restart == 3
+
+
+@pytest.mark.parametrize(
+    "missing", ["SLURM_JOB_ID", "SLURM_NODEID", "CLUSTERTRAIN_TOKEN", "CLUSTERTRAIN_MAIL"]
+)
+def test_elsewhere_it_is_refused(missing):
+    with pytest.raises(ClusterError, match=f"{missing} is not set: this process is not a task"):
+        read_start_of_job({key: value for key, value in STEP.items() if key != missing})
