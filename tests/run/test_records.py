@@ -28,6 +28,7 @@ from clustertrain.run.records import (
     SchedulerStart,
     StopRequest,
 )
+from clustertrain.run.states import STATES
 from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 
 START = SchedulerStart("slurm", "sim", "12", 1, ("n1", "n2"))
@@ -211,3 +212,11 @@ def test_a_request_is_found_on_this_node_and_in_the_storage(moto_s3, tmp_path, m
 def test_times_are_of_the_moment_where_none_is_given():
     before = time.time()
     assert before <= StopRequest("user").time <= time.time()
+
+
+def test_every_state_has_causes_and_a_final_one_exit_codes():
+    final = [name for name, state in STATES.items() if state.final]
+    assert final == ["done", "failed", "stopped", "preempted", "cancelled", "lost"]
+    for state in STATES.values():
+        assert bool(state.exit_codes) == state.final
+        assert state.causes

@@ -1,18 +1,18 @@
-"""`ckpt save` and `exec` on a run that trains: it saves at once, and goes on."""
+"""A run saves when it is asked to (`ckpt save`) or by its clock (`checkpoint.every: auto`), and goes on."""
 
 import signal
 import sys
 
 import pytest
 
-from clustertrain.checkpoints.manifest import names
+from clustertrain.checkpoints.manifest import names, read_manifest
 from clustertrain.cli.checkpoints import save_now
 from clustertrain.errors import JobError
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from commands import ran
 from sample_records import sample_claim
-from whole_run import ONE_WORKER
+from whole_run import FAULTY, ONE_WORKER, of_one_process, same_weights
 
 SLOW = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_every": 1}, **ONE_WORKER}
 
@@ -44,3 +44,13 @@ def test_an_entry_point_with_its_own_loop_is_refused(tmp_path, job):
     record_job(attempt, job(task=None, train=None, script="train.py"))
     with pytest.raises(JobError, match="own is a script, which saves its own checkpoints"):
         next(save_now(attempt.run))
+
+
+def test_saves_by_the_measured_stall_change_nothing(make_run):
+    sections = {"checkpoint": {"every": "auto", "keep_last": 9}, "failures": {"mtbf": "0.4s"}}
+    run = make_run("auto", args={"step_s": 0.2}, **FAULTY, **sections, **ONE_WORKER)
+    run.start().end(0)
+    shelf = run.run_dir.checkpoints
+    reasons = [read_manifest(shelf, name).reason for name in names(shelf)]
+    assert "minutes" in reasons[:-1] and reasons[-1] == "end"
+    assert same_weights(run.weights(), of_one_process(run))

@@ -1,9 +1,9 @@
-"""An exception of the user's code, from the rank that raised it to everything that shows it."""
+"""A mistake has its exit code and no traceback; an exception of the user's code is shown with its line."""
 
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from whole_run import CODE
+from whole_run import CODE, ONE_WORKER
 
 
 def shown_by(*command):
@@ -44,3 +44,24 @@ def test_an_exception_on_rank_1_is_shown_once_with_its_line(make_run):
     assert log.count("ValueError: the sensor is upside down\n") == 1
     assert "loop.py" in log
     assert "ValueError" not in shown_by("logs", job_file, "--rank", "0")
+
+
+TRAIN = {"epochs": 1, "batch_size": 4, "sanity": False}  # what a rehearsal would find is left to the workers
+
+
+def test_a_task_that_does_not_import_starts_nothing(make_run):
+    run = make_run("broken", task="broken_import:Task", train=TRAIN, **ONE_WORKER)
+    output = run.start(checked=True).end(2)
+    assert run.run_dir.attempts() == []
+    assert "Traceback" not in output
+    assert "No module named 'no_such_package'" in output
+    assert "broken_import.py:1" in output
+
+
+def test_a_batch_larger_than_the_data(make_run):
+    run = make_run("large", task="faulty:Faulty", train={**TRAIN, "batch_size": 64}, **ONE_WORKER)
+    output = run.start().end(2)
+    assert run.result.restarts == 0
+    assert "Traceback" not in output
+    assert "64" in output
+    assert "54" in output

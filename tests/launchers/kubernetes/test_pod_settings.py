@@ -1,12 +1,16 @@
-"""Keys for the pods of a run: amounts, placement, users, labels, outgoing traffic."""
+"""Keys for the pods of a run: amounts, devices, placement, users, labels, traffic, the workers' network."""
 
 import pytest
+from pydantic import ValidationError
 
 from clustertrain.errors import JobError
-from clustertrain.job.file import dump_job
+from clustertrain.job.file import dump_job, parse_job
+from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.kubernetes.render.paths import PodJob
-from launchers.kubernetes.pod_job import containers, of_kind, pods
+from clustertrain.launchers.kubernetes.section import Kubernetes
+from launchers.kubernetes.fabric import examples
+from launchers.kubernetes.pod_job import containers, group_of, of_kind, pods
 
 
 @pytest.fixture
@@ -212,3 +216,126 @@ def test_wrong_values_are_refused(make, section, message):
     with pytest.raises(JobError) as caught:
         make(**section)
     assert message in str(caught.value)
+
+
+RESOURCES = {"workers": 16, "nodes": 2, "gpus_per_worker": 1, "cpus_per_worker": 8}
+NETWORK = {"host_network": True, "node_networks": ["10.0.0.0/16"]}
+
+
+@pytest.fixture
+def make_on_nodes(make_job):
+    return lambda **section: make_job(resources=RESOURCES, kubernetes=section)
+
+
+def test_devices_and_huge_pages_are_of_the_workers_only(make_on_nodes):
+    given = {"rdma/ib": 8, "hugepages-2Mi": "5120Mi"}
+    job = make_on_nodes(worker_resources=given, gpu_resource="amd.com/gpu")
+    spec = group_of(job)["template"]["spec"]
+    more = {"amd.com/gpu": "8", "rdma/ib": "8", "hugepages-2Mi": "5120Mi"}
+    amounts = spec["containers"][0]["resources"]
+    assert amounts["limits"] == {"cpu": "64", "memory": "129Gi", **more}
+    assert amounts["requests"] == {**amounts["limits"], "ephemeral-storage": "1Gi"}
+    (code,) = spec["initContainers"]
+    assert code["resources"]["limits"].keys() == {"cpu", "memory"}
+    assert group_of(job)["rayStartParams"]["num-gpus"] == "8"
+    (head,) = pods(job)["head"]["spec"]["containers"]
+    assert head["resources"]["limits"].keys() == {"cpu", "memory"}
+
+
+def test_capabilities_are_of_the_workers_container_only(make_on_nodes):
+    spec = pods(make_on_nodes(worker_capabilities=["IPC_LOCK"]))["worker"]["spec"]
+    assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert spec["initContainers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_workers_in_the_network_of_the_node(make_on_nodes):
+    job = make_on_nodes(**NETWORK)
+    group, spec = group_of(job), group_of(job)["template"]["spec"]
+    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    parameters, (worker,) = group["rayStartParams"], spec["containers"]
+    ports = {each["name"]: str(each["containerPort"]) for each in worker["ports"]}
+    agent = parameters["dashboard-agent-listen-port"]
+    assert ports == {"metrics": parameters["metrics-export-port"], "agent": agent}
+    for probe in ("startupProbe", "readinessProbe"):
+        assert str(worker[probe]["httpGet"]["port"]) == agent
+    low, high = int(parameters["min-worker-port"]), int(parameters["max-worker-port"])
+    assert max(map(int, ports.values())) < low < high < 30000
+    for role in ("head", "submitter", "reader"):
+        assert "hostNetwork" not in pods(job)[role]["spec"]
+
+
+def test_the_policy_admits_the_addresses_of_the_nodes(make_on_nodes):
+    (policy,) = of_kind(manifests(make_on_nodes(**NETWORK)), "NetworkPolicy")
+    head, block = policy["spec"], {"ipBlock": {"cidr": "10.0.0.0/16"}}
+    assert block in head["ingress"][0]["from"] and block in head["egress"][0]["to"]
+
+
+def test_policies_that_would_refuse_the_workers_are_refused(make_on_nodes):
+    with pytest.raises(
+        JobError, match=r"kubernetes.host_network: true .*\n.*kubernetes.node_networks"
+    ) as caught:
+        manifests(make_on_nodes(host_network=True))
+    assert caught.value.at == ("kubernetes", "host_network")
+    job = make_on_nodes(host_network=True, network_policies=False)
+    assert group_of(job)["template"]["spec"]["hostNetwork"] is True
+
+
+@pytest.mark.parametrize("text", examples(), ids=lambda text: text.splitlines()[0])
+def test_the_examples_of_the_docs_are_rendered_and_not_refused(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    assert manifests(parse_job(text, "job.yaml"))[-1]["kind"] == "RayJob"
+
+
+def test_the_docs_have_examples():
+    assert len(examples()) == 2
+
+
+KEY = ("kubernetes", "gpu_resource")
+
+
+def test_amounts_are_what_kubernetes_reads():
+    given = {"rdma/hca_shared_devices_a": 1, "vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5120Mi"}
+    section = Kubernetes.model_validate({"worker_resources": given})
+    assert section.worker_resources == {**given, "rdma/hca_shared_devices_a": "1"}
+
+
+def test_a_written_job_file_has_the_same_amounts():
+    text = "name: a\nfunction: m:f\nkubernetes: {worker_resources: {hugepages-1Gi: 2Gi, rdma/ib: 8}}\n"
+    job = parse_job(text, "job.yaml")
+    written = dump_job(job)
+    assert "hugepages-1Gi: 2Gi" in written
+    assert parse_job(written, "job.yaml").kubernetes == job.kubernetes
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("cpu", "must be a resource without a key of its own\nset resources.cpus_per_worker"),
+        ("ephemeral-storage", "set kubernetes.ephemeral_storage"),
+        ("nvidia.com/gpu", "set resources.gpus_per_worker, and kubernetes.gpu_resource: nvidia.com/gpu"),
+        ("nvidia.com/mig-1g.10gb", "kubernetes.gpu_resource: nvidia.com/mig-1g.10gb"),
+        ("efa", "must be DOMAIN/NAME"),
+    ],
+)
+def test_resources_that_are_no_devices(name, rule):
+    with pytest.raises(ValidationError) as caught:
+        Kubernetes.model_validate({"worker_resources": {name: 4}})
+    assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["nvidia.com/mig-1g.10gb", "1g.10gb", "a100_3g.20gb", "nvidia.com/mig-1g.10gb.me"]
+)
+def test_slices_are_recognized(name):
+    assert is_slice_of_gpu(name)
+    check_slices(KEY, name, workers=1, gpus_per_worker=1, together="pod")
+    for workers, gpus in ((2, 1), (1, 2)):
+        with pytest.raises(JobError, match="2 slices in one pod") as caught:
+            check_slices(KEY, name, workers, gpus, "pod")
+        assert caught.value.at == KEY
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "a100", "h100_80gb", "amd.com/gpu", ""])
+def test_whole_gpus_are_no_slices(name):
+    assert not is_slice_of_gpu(name)
+    check_slices(KEY, name, workers=8, gpus_per_worker=2, together="pod")
