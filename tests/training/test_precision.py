@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clustertrain.training import loop
+from clustertrain.training import preparing
 from clustertrain.training.settings import SaveEvery, TrainSettings
 from clustertrain.training.step.precision import LossScaler, Precision
 from training.tasks import Classify, Plain, run_task, same
@@ -35,11 +35,11 @@ class Overflowing(Plain):
 
 
 def in_fp16(rank_info, task, settings, state=None):
-    precision, loop.Precision = loop.Precision, Fp16OnCpu
+    precision, preparing.Precision = preparing.Precision, Fp16OnCpu
     try:
         return run_task(rank_info, task, settings, state)
     finally:
-        loop.Precision = precision
+        preparing.Precision = precision
 
 
 def logged(outcome, name):
