@@ -177,9 +177,7 @@ def test_a_page_keeps_its_budget_of_words():
     """A reader has little time: who adds a sentence to a full page takes another one out."""
     budgets = yaml.safe_load((ROOT / "tests" / "word_budgets.yaml").read_text())
     total, of_pages = budgets["total"], budgets["pages"]
-    words = {
-        page_id(page): len(page.read_text().split()) for page in PAGES if page.parent.parts[-1] != "tests"
-    }
+    words = {page_id(page): len(page.read_text().split()) for page in PAGES if page.parent != ROOT / "tests"}
     assert set(of_pages) == set(words), "tests/word_budgets.yaml has a budget for each page"
     over = {page: (number, of_pages[page]) for page, number in words.items() if number > of_pages[page]}
     assert not over, "(words, budget): shorten them"
