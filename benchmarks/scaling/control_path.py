@@ -36,7 +36,7 @@ from clustertrain.run.claims import Heartbeat, claim_of, committed_step, heartbe
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import Attempt, Restart, RunDir
 from clustertrain.run.recorded_job import is_of_script, job_of
-from clustertrain.run.records import Failure, RestartClaim, ResumePoint, SchedulerStart, StacksRequest
+from clustertrain.run.records import Failure, RestartClaim, ResumePoint, SchedulerStart
 from clustertrain.run.rendezvous import wait_for_head
 from clustertrain.run.result import stopped, write_result
 from clustertrain.run.retry_budget import RetryBudget
@@ -212,7 +212,7 @@ class ControlPath:
         for node in range(1, self.nodes):
             self._polled("a minute", "node", start.poll_s, lambda: is_over(attempt), node)
         self._polled("a minute", "rank of a script", POLL_S, self.poller._poll_all)
-        looks_s = StacksRequest.look_every_s(self.ranks)
+        looks_s = attempt.restart(0).look_for_stacks_every_s(self.ranks)
         self._polled("a minute", "rank, stacks", looks_s, attempt.restart(0).stacks_request.read)
         display = Display(attempt, Screen(lambda line: None), UNKNOWN)
         for _ in range(2):

@@ -18,7 +18,7 @@ from clustertrain.node.processes import this_process
 from clustertrain.observe.tables import finish
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.records import Beat, RankStacks, Result, ResumePoint, SchedulerStart
+from clustertrain.run.records import Beat, Result, ResumePoint, SchedulerStart
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import OUTPUT_ENDS, start_line
@@ -365,20 +365,34 @@ def running(run):
 
 def test_ranks_that_do_not_answer_come_first_then_the_smallest_group(running, monkeypatch):
     start = Start.newest(running)
-    waits = ("distributed/distributed_c10d.py:3252 in all_reduce", "task.py:9 in loss")
-    answers = [RankStacks(0, "a", 1, waits, ""), RankStacks(1, "a", 2, ("task.py:7 in read",), "all threads")]
-    groups = grouped(start, [*answers, RankStacks(2, "a", 3, waits, "")])
+    thread = (
+        'Thread 0x1 (most recent call first):\n  File "/env/ray/a.py", line 1 in poll\n\nThread 0x2 (most'
+    )
+    begun = '  File "/env/ray/b.py", line 2 in train_loop_per_worker'
+    torch = f'{thread}\n  File "/env/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
+    waits = f'{torch}  File "/job/task.py", line 9 in loss\n{begun}\n'
+    reads = f'{thread}\n  File "/job/task.py", line 7 in read\n{begun}\n'
+    groups = grouped(start, {0: waits, 1: reads, 2: waits})
     assert [group.ranks for group in groups] == [(3,), (1,), (0, 2)]
     shown = [line for group in groups for line in group.lines()]
     assert shown[0].startswith("rank 3 did not answer")
     assert f"(pid {os.getpid()} on {socket.gethostname()}: in state " in shown[0]
-    assert "    task.py:7 in read" in shown
+    assert "    job/task.py:7 in read" in shown
     assert where_all_are(groups).startswith("the run is running; rank 3 did not answer")
     monkeypatch.setattr("clustertrain.explain.stacks._WAIT_S", 0.1)
     assert len(stacks_now(start)) == 4
     running.claim.write(sample_claim(replace(this_process(), pid_started_ticks=1)))  # it was killed
     with pytest.raises(JobError, match=r"No workers of .* are running, so there are no stacks"):
         stacks_now(start)
+
+
+def test_the_stacks_of_a_script_are_those_that_py_spy_shows(running):
+    running.run.store.write_atomic(running.job_key, b"name: digits\nscript: a.py\nstorage: runs\n")
+    with pytest.raises(JobError, match=r"exec .*digits/g1 --rank K -- sh -c 'py-spy dump -s --pid \$CLUST"):
+        stacks_now(Start.newest(running))
+    found = explain(running.run)
+    assert (found.cause, found.stacks) == ("none: digits is running", ())
+    assert "py-spy dump -s" in found.change
 
 
 def test_a_run_that_has_no_workers_yet_is_explained_by_what_it_waits_for(run):

@@ -436,7 +436,7 @@ def explain(named: Named, attempt: int | None, as_json: bool) -> None:
 def stacks(named: Named) -> None:
     """Show where each rank of a running run is, the outlier first.
 
-    A script needs py-spy on its nodes.
+    Of a script it shows the command that does.
     """
     from clustertrain.cli.explain import stacks_lines
 

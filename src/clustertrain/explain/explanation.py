@@ -11,11 +11,12 @@ from clustertrain.errors import JobError
 from clustertrain.explain.catalogue import UNKNOWN, Entry, Part, Where, by_name
 from clustertrain.explain.evidence import Start
 from clustertrain.explain.first_cause import Hit, Source, first_cause, hits_of
-from clustertrain.explain.stacks import Group, ranks_text, stacks_now, waits_for, where_all_are
+from clustertrain.explain.stacks import Group, of_script, ranks_text, stacks_now, waits_for, where_all_are
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import standing_attempt
+from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Failure
 from clustertrain.run.streams.rank_log import OUTPUT_ENDS
 
@@ -93,6 +94,8 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
     if start.result is None and start.failure is None and who_runs(attempt) is not None:
         if not start.pids:
             return Explanation("", f"none yet: {run.name} {waits_for(start)}")
+        if is_of_script(attempt):
+            return Explanation("", f"none: {run.name} is running", change=of_script(run.uri))
         groups = stacks_now(start)
         return Explanation("", where_all_are(groups), change=_ADVICE, stacks=groups)
     if start.result is not None and start.result.state == "done":

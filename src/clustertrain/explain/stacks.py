@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
+from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.explain.evidence import Start
 from clustertrain.node.limits import process_place
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
-from clustertrain.run.records import RankStacks, StacksRequest
+from clustertrain.run.recorded_job import is_of_script
+from clustertrain.run.records import StacksRequest
 from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.waiting import wait_until
 
-_WAIT_S, _WAIT_S_ON_S3 = 10.0, 20.0
+_WAIT_S = 10.0
 _SHOWN_FRAMES = 12
+_TRAINS = ("train_loop_per_worker", "make_process_group", "stage_data")  # a function of the thread to show
+_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -52,27 +58,26 @@ def stacks_now(start: Start) -> tuple[Group, ...]:
     """Ask all ranks of a start of the workers for their stacks, and wait some seconds for the answers.
 
     Raises:
-        JobError: no workers run.
+        JobError: no workers run, or they run scripts.
     """
-    if start.restart is None or not start.pids or start.failure is not None or start.result is not None:
-        uri = start.attempt.run.uri
-        if start.failure is None and who_runs(start.attempt) is not None:
-            state = command_on(uri, "status")
-            raise JobError(
-                f"No workers of {uri} are running yet: it {waits_for(start)}.\n`{state}` shows more."
-            )
+    attempt, restart = start.attempt, start.restart
+    uri = attempt.run.uri
+    if start.failure is not None or start.result is not None or who_runs(attempt) is None:
         raise _none_run(uri)
-    restart, request = start.restart, StacksRequest(secrets.token_hex(4))
+    if restart is None or not start.pids:
+        shows = command_on(uri, "status")
+        raise JobError(f"No workers of {uri} are running yet: it {waits_for(start)}.\n`{shows}` shows more.")
+    if is_of_script(attempt):
+        raise JobError(f"The ranks of {uri} run scripts, which are processes of their own.\n{of_script(uri)}")
+    request = StacksRequest(secrets.token_hex(4))
     restart.stacks_request.write(request)
-    store, key = restart.attempt.run.store, restart.stacks_answers_key(request.id)
-    waits_s = _WAIT_S + StacksRequest.look_every_s(len(start.pids))
-    wait_s = _WAIT_S_ON_S3 if restart.attempt.run.is_spooled else waits_s
+    store, key = attempt.run.store, restart.stacks_answers_key(request.id)
+    wait_s = _WAIT_S + restart.look_for_stacks_every_s(len(start.pids))
     wait_until(lambda: len(store.list(key)) >= len(start.pids), wait_s, poll_s=0.2)
-    read = (restart.stacks_answer(request.id, rank).read() for rank in sorted(start.pids))
-    answers = [answer for answer in read if answer is not None]
-    if not answers and who_runs(start.attempt) is None:  # last: of a run elsewhere it is seen in some seconds
-        raise _none_run(start.attempt.run.uri)
-    return grouped(start, answers)
+    answers = {int(name): store.read_or_none(f"{key}/{name}") for name in store.list(key)}
+    if not answers and who_runs(attempt) is None:  # last: of a run elsewhere it is seen in some seconds
+        raise _none_run(uri)
+    return grouped(start, {rank: text.decode() for rank, text in answers.items() if text is not None})
 
 
 def _none_run(uri: str) -> JobError:
@@ -80,6 +85,12 @@ def _none_run(uri: str) -> JobError:
         f"No workers of {uri} are running, so there are no stacks.\n"
         f"`{command_on(uri, 'status')}` shows its state, `{command_on(uri, 'explain')}` why it ended."
     )
+
+
+def of_script(uri: str) -> str:
+    """How to see the stacks of a script."""
+    shows = f"{command_on(uri, 'exec')} --rank K -- sh -c 'py-spy dump -s --pid ${variables.PID}'"
+    return f"`{shows}` shows where the script of a rank is, if py-spy is installed there."
 
 
 def waits_for(start: Start) -> str:
@@ -90,16 +101,27 @@ def waits_for(start: Start) -> str:
     return "waits for nodes or workers"
 
 
-def grouped(start: Start, answers: list[RankStacks]) -> tuple[Group, ...]:
-    """Group the answers by place: first the ranks that have not answered, then the smallest group; of equal
-    ones the one that does not wait in a collective."""
-    by_frames: dict[tuple[str, ...], list[RankStacks]] = {}
-    for answer in answers:
-        by_frames.setdefault(answer.frames, []).append(answer)
-    of_places = sorted(by_frames.items(), key=lambda item: (len(item[1]), _waits(item[0]), item[1][0].rank))
-    answered = {answer.rank for answer in answers}
-    silent = [Group((rank,), (), _state(start, rank)) for rank in sorted(start.pids) if rank not in answered]
-    return (*silent, *(Group(tuple(a.rank for a in of_place), frames) for frames, of_place in of_places))
+def grouped(start: Start, stacks: Mapping[int, str]) -> tuple[Group, ...]:
+    """Group the ranks by place: first those that have not answered, then the smallest group; of equal ones
+    the one that does not wait in a collective."""
+    places: dict[tuple[str, ...], list[int]] = {}
+    for rank, text in sorted(stacks.items()):
+        places.setdefault(frames_of(text), []).append(rank)
+    order = sorted(
+        places.items(),
+        key=lambda item: (len(item[1]), any("distributed/" in frame for frame in item[0][:1]), item[1]),
+    )
+    silent = [Group((rank,), (), _state(start, rank)) for rank in sorted(start.pids) if rank not in stacks]
+    return (*silent, *(Group(tuple(ranks), frames) for frames, ranks in order))
+
+
+def frames_of(text: str) -> tuple[str, ...]:
+    """The frames of the thread that trains, up to the function that began it, else of the main thread, which
+    faulthandler writes last; the innermost first."""
+    threads = [_FRAME.findall(thread) for thread in text.split("\n\n")]
+    frames = next((each for each in threads if any(name in _TRAINS for *_, name in each)), threads[-1])
+    own = takewhile(lambda frame: frame[2] not in _TRAINS, frames)
+    return tuple(f"{'/'.join(path.split('/')[-2:])}:{line} in {name}" for path, line, name in own)
 
 
 def ranks_text(ranks: tuple[int, ...]) -> str:
@@ -112,11 +134,6 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
             spans.append([rank])
     names = ", ".join("-".join(map(str, span)) for span in spans)
     return f"rank{'s' if len(ranks) > 1 else ''} {names}"
-
-
-def _waits(frames: tuple[str, ...]) -> bool:
-    """Whether the innermost frame is in torch's collectives, which wait for the other ranks."""
-    return bool(frames) and "distributed/" in frames[0]
 
 
 def _state(start: Start, rank: int) -> str:

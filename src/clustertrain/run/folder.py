@@ -128,7 +128,7 @@ class Restart:
     hang = _Record("hang.json", records.Hang)
     """Created by the first rank whose watchdog expires, or that waits for a rank that has returned."""
     _returned_key = _Key("returned")
-    stacks_request = _Request("stacks-now/request.json", records.StacksRequest)
+    stacks_request = _Record("stacks-now/request.json", records.StacksRequest)
     """The newest request for the stacks of all ranks."""
     reached_key = _Key("reached")
     reached = _OnThisNode("reached")
@@ -162,13 +162,14 @@ class Restart:
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self.run.store, f"{self.stacks_key}/{rank}", Process)
 
-    def stacks_answer(self, request: str, rank: int) -> RecordFile[records.RankStacks]:
-        """The stacks of a rank, in answer to the request with this id."""
-        key = f"{self.stacks_answers_key(request)}/{rank}.json"
-        return RecordFile(self.run.store, key, records.RankStacks)
-
     def stacks_answers_key(self, request: str) -> str:
+        """The folder with the stacks of each rank, in answer to the request with this id."""
         return f"{self.key}/stacks-now/{request}"
+
+    def look_for_stacks_every_s(self, world_size: int) -> float:
+        """How often a rank looks for a request: once a second, on S3 every five; all ranks together at most
+        100 times a second."""
+        return max(5.0 if self.run.is_spooled else 1.0, world_size / 100)
 
     def profile_key(self, rank: int) -> str:
         return f"{self.key}/profile/rank-{rank}.pt.trace.json.gz"  # TensorBoard looks for such names

@@ -387,30 +387,6 @@ class StacksRequest:
     """A request for the stacks of all ranks of one start of the worker group. `id` names the answers."""
 
     id: str
-    time: float = field(default_factory=time.time)
-
-    @staticmethod
-    def look_every_s(world_size: int) -> float:
-        """How often a rank looks for a request: once a second, but all ranks together at most 100 times."""
-        return max(1.0, world_size / 100)
-
-
-@dataclass(frozen=True)
-class RankStacks:
-    """The answer of a rank.
-
-    Attributes:
-        frames: where its training is, the innermost first: "task.py:28 in forward". Of a script, where its
-            process is.
-        text: the stacks of all threads; of a script, what py-spy printed.
-    """
-
-    rank: int
-    host: str
-    pid: int
-    frames: tuple[str, ...]
-    text: str
-    time: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from clustertrain.worker.machine.heap import keep_freed_memory
 from clustertrain.worker.machine.local_data import staged
 from clustertrain.worker.place import Place
 from clustertrain.worker.restart_plan import RestartPlan
-from clustertrain.worker.stacks_on_demand import StacksOnDemand
+from clustertrain.worker.stacks_on_demand import answer_requests
 from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.watchdog import WatchdogThread
 
@@ -61,13 +61,8 @@ def set_up_process(plan: RestartPlan, place: Place) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     print(start_line(plan.restart), flush=True)
-    StacksOnDemand(
-        attempt.restart(plan.restart),
-        rank,
-        place.world_size,
-        asks_storage=place.local_rank == 0,
-        of_script=plan.job.is_script,
-    )
+    if not plan.job.is_script:
+        answer_requests(attempt.restart(plan.restart), rank, place.world_size)
     _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
     enter_job(plan.job, place, works_in(attempt.run, plan.job))

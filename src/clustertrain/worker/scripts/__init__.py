@@ -3,5 +3,4 @@
 script.py             starts the script, follows it, and reports its end
 script_command.py     the command and the variables of that process
 request_page.py       how the script knows of a request to stop without a signal
-py_spy.py             the stacks of that process, where py-spy is installed
 """

@@ -53,8 +53,6 @@ _BLOCK_BYTES = 1 << 16
 _LOOK_S = 0.25  # how often the end of a script and a stop request are looked for
 _OTHERS_END_S = 10.0  # for its other processes, after it: those of a data loader look every 5 s
 _STDOUT = 1  # setup.py has made it the rank's log
-running: list[int] = []
-"""The process of the script that this process runs."""
 
 _LACKS_KIT = re.compile("ModuleNotFoundError: No module named 'clustertrain'")
 
@@ -135,7 +133,6 @@ def run_script(
         child_environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment, **page.variables}
         child_environment.pop("PYTHONBREAKPOINT", None)  # set by Ray for its own debugger
         child = _start(program, child_environment, cwd)
-        running.append(child.pid)
         # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
         with child, ThreadPoolExecutor(2) as watchers:
             ends = partial(_stop_on_request, grace_s=grace_s, rank=rank, note=note)
@@ -149,7 +146,6 @@ def run_script(
             code = child.wait()
         followed.result()
         stopped = ended.result() or page.is_told
-    running.remove(child.pid)
     # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
     report = (
         last_exception(last_lines, str(code_folder or cwd), lines_after=_LAST_LINES) if code == 1 else None
@@ -289,14 +285,3 @@ def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def printed(argv: Sequence[str], limit_s: float) -> str:
-    """What a program prints to both of its outputs, or why it did not run."""
-    try:
-        ended = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{argv[0]} failed: {error}"
-    return ended.stdout.decode(errors="replace")
