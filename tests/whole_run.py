@@ -33,7 +33,7 @@ class Run:
     """One job file in a folder, and the starts of `clustertrain run` on it."""
 
     patience_s = 240.0  # for a step that takes well under a minute on an idle machine
-    unchecked = "--no-check"  # 3 CPU seconds of a start; tests/launchers/test_code_check.py has the check
+    unchecked = "--no-check"  # of `submit`; tests/launchers/test_code_check.py has the check
     poll_s = 0.05
 
     def __init__(self, folder: Path, name: str, **sections) -> None:
@@ -51,17 +51,13 @@ class Run:
         self.process: subprocess.Popen | None = None
         self.before: set[int] = set()
 
-    def start(
-        self, *arguments: str, checked: bool = False, within: Sequence[str] = (), **environment: str
-    ) -> "Run":
+    def start(self, *arguments: str, within: Sequence[str] = (), **environment: str) -> "Run":
         """
         Args:
-            checked: the code is checked before the start.
             within: a command that runs the program under limits of its own.
         """
         program = [sys.executable, "-m", "clustertrain.cli", "run", str(self.job_file)]
-        unchecked = [] if checked else [self.unchecked]
-        return self.launch(*within, *program, *unchecked, *arguments, env={**os.environ, **environment})
+        return self.launch(*within, *program, *arguments, env={**os.environ, **environment})
 
     def launch(self, *argv: str, **options: object) -> "Run":
         """A start by this command."""

@@ -20,7 +20,6 @@ from comparison.figures import (
     BARE,
     FABRIC,
     KIT,
-    KIT_UNCHECKED,
     KIT_WITHOUT_RAY,
     LIGHTNING,
     RAY,
@@ -85,7 +84,6 @@ PROGRAMS = (
     Program(LIGHTNING, "lightning", script("lightning_ddp.py")),
     Program(RAY, "ray", script("ray_trainer.py")),
     Program(KIT, "clustertrain", kit()),
-    Program(KIT_UNCHECKED, "clustertrain", kit("--no-check")),
     Program(KIT_WITHOUT_RAY, "clustertrain", kit("--no-ray")),
 )
 IMPORTS = """

@@ -50,9 +50,14 @@ class StartOptions(TypedDict, total=False):
     """The options of a start, as those of `clustertrain run` and `clustertrain submit`."""
 
     fresh: bool
-    no_check: bool
     takeover: bool
     accept_changes: bool
+
+
+class SubmitOptions(StartOptions, total=False):
+    """Those of `clustertrain submit`."""
+
+    no_check: bool
 
 
 class RunOptions(StartOptions, total=False):
@@ -217,7 +222,7 @@ def submit(
     *,
     overrides: Mapping[str, Any] = _NO_OVERRIDES,
     echo: Echo = silent,
-    **options: Unpack[StartOptions],
+    **options: Unpack[SubmitOptions],
 ) -> Run:
     """Check a job and submit it to a scheduler, or to the background of this machine; returns without waiting
     for its end.
@@ -291,7 +296,7 @@ class Start:
         return Run(_uri(self.job))
 
     def submit(
-        self, to: str, echo: Echo, after: Sequence[str] = (), **options: Unpack[StartOptions]
+        self, to: str, echo: Echo, after: Sequence[str] = (), **options: Unpack[SubmitOptions]
     ) -> Target | None:
         """Check the job and submit it; None if its run is already finished. `after`: the jobs before it in a
         sweep."""

@@ -83,7 +83,7 @@ def test_a_variable_of_env_that_is_not_set_is_an_error_here_and_empty_elsewhere(
     with pytest.raises(JobError, match=unset):
         check_code(refers, print)
     with pytest.raises(JobError, match=unset):
-        run_local(refers, Options(no_check=True), open_screen())
+        run_local(refers, Options(), open_screen())
     assert RunDir.newest(job().storage.location, "a").attempts() == []
     monkeypatch.setenv("FOUR", "4")
     check_code(refers, print)
@@ -159,20 +159,29 @@ def test_a_machine_without_torch_says_so_and_goes_on(job, tmp_path, monkeypatch)
     assert said[0] == "note: the code was not imported: torch is not installed here"
 
 
-def test_a_run_with_a_mistake_claims_no_attempt(job, code, monkeypatch, tmp_path):
-    """Neither at its first start nor at one that would resume it."""
+@pytest.mark.parametrize("option", ["fresh", "takeover"])
+def test_a_run_that_would_end_or_hide_another_claims_no_attempt_with_a_mistake(
+    job, code, monkeypatch, tmp_path, option
+):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     sections = code("import no_such_package\ndef train(config): pass")
-    wrong, screen = job(**sections, resources={"cpus_per_worker": 0.1}), open_screen()
-    with pytest.raises(JobError, match="No module named 'no_such_package'"):
-        run_local(wrong, Options(), screen)
+    wrong = job(**sections, resources={"cpus_per_worker": 0.1})
     run = RunDir.newest(job().storage.location, "a")
-    assert run.attempts() == []
     write_result(claim_attempt(run), Result("failed", "error", 1))
     with pytest.raises(JobError, match="No module named 'no_such_package'"):
-        run_local(wrong, Options(), screen)
+        run_local(wrong, Options(**{option: True}), open_screen())
+    assert RunDir.newest(job().storage.location, "a").generation == run.generation
     assert [attempt.n for attempt in run.attempts()] == [1]
+
+
+@pytest.mark.parametrize("text", ["def train(", "def trian(config): pass"])
+def test_a_run_whose_code_reads_wrong_claims_no_attempt(job, code, monkeypatch, text):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(check, "run_check", None)
+    with pytest.raises(JobError, match=r"is not valid Python|'train'"):
+        run_local(job(**code(text), resources={"cpus_per_worker": 0.1}), Options(), open_screen())
+    assert RunDir.newest(job().storage.location, "a").attempts() == []
 
 
 def test_a_start_that_claims_during_the_check_runs_and_this_one_is_refused(job):

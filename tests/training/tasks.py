@@ -186,8 +186,8 @@ class Outcome:
         self.result = result
         self.saves, self.progress, self.logs, self.phases = run.saves, run.progress, run.logs, run.phases
         self.reserved, self.images_of_steps = run.reserved, run.images_of_steps
-        passes = {"ddp": 2, "fsdp": 1}[strategy] if rank_info.world_size > 1 else 1
-        self.ids = getattr(task, "ids", [])[passes:]  # the first ones settle the buckets, or only try it
+        passes = {"ddp": 2, "fsdp": 1}[strategy] if rank_info.world_size > 1 else 0
+        self.ids = getattr(task, "ids", [])[passes:]  # the first ones settle the buckets
 
     def state(self, step: int) -> dict[str, Any]:
         return torch.load(io.BytesIO(self.saves[step]), weights_only=True)

@@ -66,7 +66,7 @@ def test_ctrl_c_right_after_the_claim_leaves_a_result(make_run, tmp_path):
     git.write_text("#!/bin/sh\nkill -INT $PPID\n")
     git.chmod(0o700)
     run = make_run("claimed", **SECTIONS, **ONE_WORKER)
-    run.start("--no-ray", "--no-check", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    run.start("--no-ray", PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert "stopped (interrupt)" in run.end(130, within_s=60)
 
 

@@ -61,11 +61,11 @@ def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(m
     assert "step" not in output.partition("rank 0 prints here")[2], "clustertrain knows no steps of a script"
 
 
-@pytest.mark.parametrize("option", ["--no-ray", "--no-check"])
-def test_a_killed_script_starts_again_and_loses_nothing(make_run, option):
+@pytest.mark.parametrize("options", [["--no-ray"], []], ids=["without Ray", "Ray"])
+def test_a_killed_script_starts_again_and_loses_nothing(make_run, options):
     def losses(name, **keys):
         run = make_run(name, script="resuming_script.py", args=[], **keys)
-        run.start(option).end(0)
+        run.start(*options).end(0)
         (died,) = (event for event in run.events if event["kind"] == "worker_died")
         assert (died["rank"], died["signal"]) == (1, 9)
         return [line for line in run.rank_log(0).splitlines() if line.startswith("step ")]

@@ -62,7 +62,7 @@ def test_a_thread_is_stopped_from_another_and_continues(job, neighbour):
 
     def train():
         try:
-            clustertrain.run(job, no_check=True)
+            clustertrain.run(job)
         except RunStopped as stopped:
             ended.append(stopped)
 
@@ -79,5 +79,5 @@ def test_a_thread_is_stopped_from_another_and_continues(job, neighbour):
 
 def test_a_failed_training_raises_what_the_command_line_prints(job, neighbour):
     with pytest.raises(ClusterTrainError) as caught:
-        clustertrain.run(job, overrides={"args": {"fault": "raise", "rank": 0}}, no_check=True)
+        clustertrain.run(job, overrides={"args": {"fault": "raise", "rank": 0}})
     assert str(caught.value) == clustertrain.open("runs/a").status().text

@@ -96,7 +96,7 @@ def test_the_numbers_of_classes_from_a_set_are_those_of_the_seed_on_all_ranks_an
 ):
     train = {"epochs": 2, "batch_size": 8, "seed": 2**32 + 5}
     run = make_run("labels", task="mine:Forest", train=train, **write(tmp_path, LABELS))
-    start(run, checked=True).end(0)
+    start(run).end(0)
     assert run.result.metrics["accuracy"] == 1
     start(run, PYTHONHASHSEED="9").end(0)  # of the shell
     run.job_file.write_text(run.job_file.read_text().replace("epochs: 2", "epochs: 3"))
@@ -120,7 +120,7 @@ def test_the_bucket_of_a_hash_is_the_same_in_a_function_and_a_script(
 ):
     text = f"def train(args):\n    {BUCKET}\nif __name__ == '__main__':\n    train({{}})\n"
     run = make_run("buckets", **sections, **write(tmp_path, text))
-    start(run, checked=True).end(0)
+    start(run).end(0)
     assert printed(run, "bucket") == 2 * [in_python(BUCKET, seed).split()[1]]
 
 

@@ -31,7 +31,6 @@ def test_an_exception_on_rank_1_is_shown_once_with_its_line(make_run):
     )
     assert f"error: {text}\n" in output
     assert output.count("the sensor is upside down") == 1
-    assert "checked in" not in output, "as --no-check says"
     for word in ("Traceback", "ray.", "direct cause", "site-packages", "loop.py"):
         assert word not in output
     assert run.result.text == text
@@ -46,13 +45,13 @@ def test_an_exception_on_rank_1_is_shown_once_with_its_line(make_run):
     assert "ValueError" not in shown_by("logs", job_file, "--rank", "0")
 
 
-TRAIN = {"epochs": 1, "batch_size": 4, "sanity": False}  # what a rehearsal would find is left to the workers
+TRAIN = {"epochs": 1, "batch_size": 4}
 
 
-def test_a_task_that_does_not_import_starts_nothing(make_run):
+def test_a_task_that_does_not_import_ends_the_run_with_its_line(make_run):
     run = make_run("broken", task="broken_import:Task", train=TRAIN, **ONE_WORKER)
-    output = run.start(checked=True).end(2)
-    assert run.run_dir.attempts() == []
+    output = run.start().end(2)
+    assert (run.result.state, run.result.cause, run.result.restarts) == ("failed", "job", 0)
     assert "Traceback" not in output
     assert "No module named 'no_such_package'" in output
     assert "broken_import.py:1" in output

@@ -22,7 +22,7 @@ SAVES = {"checkpoint": {"every": {"steps": 4}, "keep_last": 2}}
 def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, start, uninterrupted):
     limits = {"failures": {"watchdog": {"first_step": "1000h"}}}
     run = make_run("plain", **FAULTY, **SAVES, **limits, args={"says": "each rank begins"})
-    output = start(run, checked=True).end(0)
+    output = start(run).end(0)
     assert (output.count("each rank begins"), output.count("rank 0 prints here")) == (1, 1)
     assert same_weights(run.weights(), uninterrupted(2))
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 0)
@@ -36,13 +36,13 @@ def test_a_run_ends_with_the_same_weights_and_is_a_run_as_any_other(make_run, st
     assert "start 0" in clustertrain("logs", str(run.job_file), "--rank", "1").stdout
 
 
-def test_check_and_ranks_import_from_the_pythonpath_of_env(make_run, start, tmp_path):
+def test_the_ranks_import_from_the_pythonpath_of_env(make_run, start, tmp_path):
     for folder, text in (("code", "import beside\ndef train(config): beside.note()"), ("more", NOTES)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / {"code": "needs.py", "more": "beside.py"}[folder]).write_text(text)
     keys = {"function": "needs:train", "code": str(tmp_path / "code")}
     run = make_run("paths", **keys, env={"PYTHONPATH": str(tmp_path / "more")}, **ONE_WORKER)
-    start(run, checked=True).end(0)
+    start(run).end(0)
     assert run.rank_log(0).count("found beside") == 1
 
 
@@ -60,14 +60,14 @@ def train(config): pass
 """
 
 
-def test_what_the_import_changes_in_the_check_reaches_neither_driver_nor_ranks(make_run, start, tmp_path):
+def test_what_the_import_changes_in_a_rank_reaches_neither_driver_nor_another_rank(make_run, start, tmp_path):
     code = tmp_path / "code"
     code.mkdir()
     (code / "changes.py").write_text(CHANGES)
     run = make_run("changes", function="changes:train", code=str(code))
-    start(run, checked=True).end(0)
+    start(run).end(0)
     pids, *states = zip(*(line.split() for line in (code / "noted").read_text().splitlines()), strict=True)
-    assert len(set(pids)) == 3, "the check and two ranks"
+    assert len(set(pids)) == 2, "two ranks"
     assert str(run.driver_pid()) not in pids
     assert {*map(tuple, zip(*states, strict=True))} == {("None", "torch.float32")}
 

@@ -43,7 +43,7 @@ from clustertrain.node.installed import launcher_names
 from clustertrain.version import __version__
 
 if TYPE_CHECKING:
-    from clustertrain.api import RunOptions, StartOptions
+    from clustertrain.api import RunOptions, SubmitOptions
     from clustertrain.launchers.target import Target
 
 
@@ -193,6 +193,7 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
 @TO
 @GRID
 @start_options
+@click.option("--no-check", is_flag=True, help="Submit without the check of the code, which takes seconds.")
 @click.option("--wait", is_flag=True, help="Follow the run to its end; exit with its code.")
 def submit(
     job_file: str,
@@ -201,7 +202,7 @@ def submit(
     *,
     grid: tuple[str, ...],
     wait: bool,
-    **options: Unpack[StartOptions],
+    **options: Unpack[SubmitOptions],
 ) -> None:
     """Check a job and submit it to a scheduler. `--to local` starts it in the background of this machine.
 

@@ -78,7 +78,6 @@ def start_options(command: Callable[..., None]) -> Callable[..., None]:
         ("--accept-changes", "Resume although the job or the number of workers has changed."),
         ("--takeover", "Start although another start of this run appears to be active."),
         ("--fresh", "Start over; the old run is kept."),
-        ("--no-check", "Start without the check of the code, which takes seconds."),
     ):
         command = click.option(name, is_flag=True, help=help_text)(command)
     return command

@@ -17,6 +17,7 @@ from clustertrain.launchers.resolve_run import find
 from clustertrain.launchers.target import silent
 from clustertrain.observe.as_json import last_printed
 from clustertrain.observe.screen import Screen
+from clustertrain.run.folder import RunDir
 
 _READ_TIMEOUT_S = 900.0
 HIDDEN_COMMAND = "drilled"
@@ -53,7 +54,9 @@ def run_trial(plan: DrillPlan, name: str, fault: str) -> Trial:
 
 def _to_its_end(start: Start, to: str, *, is_first: bool) -> tuple[str, str]:
     if to == "local":
-        _, result = start.run_here(Screen(silent), owns_process=False, fresh=is_first, no_check=True)
+        of_drill_before = RunDir.newest(start.job.storage.location, start.job.name).newest_attempt()
+        fresh = is_first and of_drill_before is not None
+        _, result = start.run_here(Screen(silent), owns_process=False, fresh=fresh)
         if result.cause in ("interrupt", "terminated"):  # by the user of the drill
             raise KeyboardInterrupt
         return result.state, result.text

@@ -1,7 +1,6 @@
 """The check of a job's code before anything starts: first as text, then in a process that imports it.
 
-`check`, `run` and `submit` share it. A mistake in the code takes seconds to report, not a start of Ray or a
-place in a queue.
+`check` and `submit` do both. `run` reads the text; its ranks find the rest before their first step.
 """
 
 from __future__ import annotations
@@ -62,6 +61,23 @@ def placing(command: CommandLine) -> Iterator[None]:
         raise JobError(f"{place}: {error}") from error
 
 
+def check_here(
+    job: Job, echo: Callable[[str], None], command: CommandLine = UNKNOWN, *, elsewhere: bool = False
+) -> None:
+    """Check what needs no import, in milliseconds: the file of the code, its syntax and the name in it, the
+    loggers, the local data. Prints notes.
+
+    Args:
+        command, elsewhere: as for `check_code`.
+
+    Raises:
+        ClusterTrainError: what is wrong, with file, line and remedy.
+    """
+    with placing(command):
+        notes = _notes_without_import(job, elsewhere=elsewhere)
+    _print_notes(notes, echo)
+
+
 def check_code(
     job: Job,
     echo: Callable[[str], None],
@@ -88,19 +104,28 @@ def check_code(
     elsewhere = elsewhere or _is_submit_side()
     with placing(command):
         env = {} if as_text else _env_here(job.env, elsewhere)
-        check_source(job)
-        notes = check_loggers(job, elsewhere=elsewhere)
-        if not as_text:
-            notes += [*_check_data(job, elsewhere), *_check_interpreter(job.interpreter, elsewhere)]
-            if not job.is_script:
-                size = world_size or job.world_sizes[-1]
-                notes += _import_and_rehearse(job, env, size, elsewhere=elsewhere, echo=echo)
-    for note in notes:
-        echo(note if note.startswith("warning: ") else f"note: {note}")
+        notes = _notes_without_import(job, elsewhere=elsewhere, has_data=not as_text)
+        if not (as_text or job.is_script):
+            size = world_size or job.world_sizes[-1]
+            notes += _import_and_rehearse(job, env, size, elsewhere=elsewhere, echo=echo)
+    _print_notes(notes, echo)
     checked = Checked(time.monotonic() - started_s, notes)
     not_imported = f"{command.job_file}: the keys and the names are right; the code was not imported"
     echo(not_imported if as_text else f"checked in {checked.seconds:.1f} s")
     return checked
+
+
+def _notes_without_import(job: Job, *, elsewhere: bool, has_data: bool = True) -> list[str]:
+    check_source(job)
+    notes = check_loggers(job, elsewhere=elsewhere)
+    if has_data:
+        notes += [*_check_data(job, elsewhere), *_check_interpreter(job.interpreter, elsewhere)]
+    return notes
+
+
+def _print_notes(notes: Sequence[str], echo: Callable[[str], None]) -> None:
+    for note in notes:
+        echo(note if note.startswith("warning: ") else f"note: {note}")
 
 
 def _env_here(env: Mapping[str, str], elsewhere: bool) -> dict[str, str]:

@@ -33,7 +33,7 @@ class Options:
     """The options of a start on the command line.
 
     Attributes:
-        no_check: start without the check of the code.
+        no_check: submit without the check of the code.
         no_ray: the ranks of a start on this machine run without Ray.
         snapshot: the digest of the submission's snapshot, or empty for a start from the job file.
         after: the jobs before it in a sweep; a launcher without a queue starts this one after their end.

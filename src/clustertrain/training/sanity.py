@@ -1,8 +1,8 @@
 """What is tried before the first step of a task that has never trained in this form: by the ranks of a run,
 and by the rehearsal of `check` in one process.
 
-One batch goes through the loss, and one of the evaluation through every metric and `images`. No weight
-changes, and the random states, the buffers and the order of the data are as before.
+A batch of the evaluation goes through every metric, and `images` is called. No weight changes, and the random
+states, the buffers and the order of the data are as before.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from clustertrain.errors import ClusterTrainError
+from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.training.data.sampling import MicroBatch
 from clustertrain.training.evaluation import check_reported
 from clustertrain.training.model.building import discarding
@@ -49,12 +49,20 @@ def try_task(prepared: Prepared, batch: Any) -> tuple[tuple[str, ...], str]:
     task, model, precision = prepared.task, prepared.model, prepared.precision
     device = prepared.rank_info.device
     with discarding(model, device):
-        if prepared.rank_info.world_size == 1:  # several ranks settle their buckets with it
-            with refusing_loss(task, batch), precision.autocast():
-                check_loss(task, task.loss(prepared.wrapped, map_tensors(batch, lambda each: each.clone())))
-        _try_state(prepared)
-        names = _try_evaluation(prepared)
+        try:
+            _try_state(prepared)
+            names = _try_evaluation(prepared)
+        except JobError:
+            if prepared.rank_info.world_size == 1:  # several have settled their buckets with the loss
+                _try_loss(prepared, batch)  # a mistake in it is the one to name
+            raise
     return names, sum_warning(task, model, batch, precision=precision, device=device)
+
+
+def _try_loss(prepared: Prepared, batch: Any) -> None:
+    task = prepared.task
+    with refusing_loss(task, batch), prepared.precision.autocast():
+        check_loss(task, task.loss(prepared.wrapped, map_tensors(batch, lambda each: each.clone())))
 
 
 def _try_state(prepared: Prepared) -> None:

@@ -290,7 +290,7 @@ def _explain_run_whose_rank_1(does):
     resources = "resources: {workers: 2, cpus_per_worker: 0.5}"
     Path("job.yaml").write_text(f"name: digits\nfunction: waits:train\n{resources}\n{limits}\n")
     program = [sys.executable, "-m", "clustertrain.cli"]
-    subprocess.run([*program, "run", "job.yaml", "--no-ray", "--no-check"], capture_output=True, check=False)
+    subprocess.run([*program, "run", "job.yaml", "--no-ray"], capture_output=True, check=False)
     subprocess.run([*program, "explain", "job.yaml"], check=False)
 
 

@@ -1,4 +1,4 @@
-"""A run on this machine: checks the code, claims an attempt, starts the driver under its guardian, and shows
+"""A run on this machine: reads the code, claims an attempt, starts the driver under its guardian, and shows
 the progress."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import partial
 
 from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.check import check_code, placing
+from clustertrain.launchers.check import check_code, check_here, placing
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
 from clustertrain.launchers.one_host import driver_environment, ray_address, world_sizes_here
 from clustertrain.launchers.source_state import source_of
@@ -35,8 +35,10 @@ _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
 def run_local(
     job: Job, options: Options, screen: Screen, *, owns_process: bool = True
 ) -> tuple[RunDir, Result]:
-    """Check the job's code and run the job to its end; nothing runs if it is already finished. Returns the
-    run and its result.
+    """Run the job to its end; nothing runs if it is already finished. Returns the run and its result.
+
+    The ranks check the code before their first step. Before a start that ends or hides a run that may be
+    good, a process of its own does it.
 
     Args:
         owns_process: as for `supervise`. A process that is not the run's own lives on after an error here,
@@ -44,7 +46,7 @@ def run_local(
 
     Raises:
         ClusterError: `options.no_ray`, and RAY_ADDRESS is set.
-        ClusterTrainError: as `claim_next_attempt` and `check_code`.
+        ClusterTrainError: as `claim_next_attempt`, `check_here` and `check_code`.
         RunStopped: a signal arrived during the check of the code.
     """
 
@@ -59,8 +61,11 @@ def run_local(
     with ExitStack() as held:
 
         def check(world_size: int) -> None:
-            if not options.no_check:
-                check_code(job, screen.echo, options.command, world_size, elsewhere=bool(ray_address()))
+            elsewhere = bool(ray_address())
+            if options.takeover or options.fresh:
+                check_code(job, screen.echo, options.command, world_size, elsewhere=elsewhere)
+            else:
+                check_here(job, screen.echo, options.command, elsewhere=elsewhere)
             # From before the claim on: an attempt that a signal ends has a result.
             signals.append(held.enter_context(handled_signals(_STATES_OF_SIGNALS)))
 
