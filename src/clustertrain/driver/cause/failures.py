@@ -242,8 +242,7 @@ class Group:
         if _is_of_kit(error):
             failure = self._failure(rank, name, str(error), signature(message))
             cause = "not_finite" if name.startswith("NonFinite") else "error"
-            entry = _entry_of(known(str(error))).name
-            return replace(failure, entry=entry, cause=cause, kit_exit_code=error.exit_code, fatal=True)
+            return replace(failure, cause=cause, kit_exit_code=error.exit_code, fatal=True)
         text = f"rank {rank}: {name}: {first_lines(str(error), 3, 600)}"
         return self._diagnosed(self._failure(rank, name, text, signature(message)), message)
 
@@ -333,7 +332,8 @@ class Group:
 
     def _failure(self, rank: int, error: str, text: str, signature: str, **more: Any) -> Failure:
         where = self._workers[rank].metadata
-        return Failure(rank, error, text, signature, host=where.hostname, pid=where.pid, **more)
+        entry = _entry_of(known(text)).name
+        return Failure(rank, error, text, signature, host=where.hostname, pid=where.pid, entry=entry, **more)
 
     def _diagnosed(
         self, failure: Failure, message: str, report: ErrorReport | None = None, *, said: str = ""
