@@ -30,7 +30,7 @@ _TORCH = (
     *("torch", "torch._dynamo", "torch.distributed", "clustertrain.worker.forked_rank"),
     "clustertrain.driver.group.start",  # whose functions the ranks are asked to call
 )
-_RAY = ("ray.train.torch", "clustertrain.driver.backend")
+_RAY = ("ray.train.torch", "ray.tune", "clustertrain.driver.backend")  # a worker imports both
 _OF_WORKER = ("parser", "RuntimeEnvContext", "update_envs", "Language")
 # What a process reads when it starts, or when it loads a library: a fork has the values of the server.
 _READ_ONCE = re.compile(
