@@ -21,7 +21,6 @@ from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.waiting import wait_until
 
 _WAIT_S = 10.0
-_SHOWN_FRAMES = 12
 _TRAINS = ("train_loop_per_worker", "make_process_group", "stage_data")  # a function of the thread to show
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+) in (.+)$', re.MULTILINE)
 
@@ -38,20 +37,14 @@ class Group:
     def lines(self) -> Iterator[str]:
         silent = "" if self.frames else " did not answer: code may hold the interpreter's lock"
         yield f"{ranks_text(self.ranks)}{silent}{self.note}"
-        yield from (f"    {frame}" for frame in self.frames[:_SHOWN_FRAMES])
-        if len(self.frames) > _SHOWN_FRAMES:
-            yield f"    … {len(self.frames) - _SHOWN_FRAMES} more"
+        yield from (f"    {frame}" for frame in self.frames)
 
 
 def where_all_are(groups: tuple[Group, ...]) -> str:
-    """Where the ranks are, in one sentence."""
-    first, *others = groups
-    if not others and first.frames:
-        return f"the run is running; all ranks are in {first.frames[0]}"
-    verb = "is" if len(first.ranks) == 1 else "are"
-    where = f"{verb} in {first.frames[0]}" if first.frames else f"did not answer{first.note}"
-    elsewhere = sum(len(group.ranks) for group in others)
-    return f"the run is running; {ranks_text(first.ranks)} {where}, and {elsewhere} elsewhere"
+    """Where the ranks of the first group are, in one sentence."""
+    first = groups[0]
+    where = f"at {first.frames[0]}" if first.frames else f"did not answer{first.note}"
+    return f"the run is running; {ranks_text(first.ranks)} {where}"
 
 
 def stacks_now(start: Start) -> tuple[Group, ...]:
