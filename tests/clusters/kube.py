@@ -327,9 +327,9 @@ def _addresses(folder: Path) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def shared_cluster(meeting: Path, kind: type[KubeCluster] = KubeCluster) -> Iterator[KubeCluster]:
+def shared_cluster(meeting: Path) -> Iterator[KubeCluster]:
     """One with an operator for all processes that come to the same file; it ends with the last of them."""
-    cluster = kind()
+    cluster = KubeCluster()
     with locked(meeting) as record:
         lines = record.read().splitlines()
         if not (lines and cluster.join(Path(lines[-1]))):
