@@ -46,7 +46,7 @@ _NEEDED = {
     "RETRYABLE_CONTROLLER_ERRORS": f"{_EXECUTION}.failure_handling.default",
 }
 _SECONDS = {
-    # A worker process would import Ray, torch and the user's code: it is a fork instead.
+    # A worker process would import Ray, torch and Ray Train: it is a fork instead.
     "Language": "ray.core.generated.common_pb2",
     "RuntimeEnvContext": "ray._private.runtime_env.context",
     "parser": "ray._private.workers.setup_worker",

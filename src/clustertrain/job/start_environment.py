@@ -67,7 +67,7 @@ def driver_environment(job: Job) -> dict[str, str]:
 
 def python_environment(job: Job) -> dict[str, str]:
     """The variables that Python reads when it starts, such as PYTHONPATH: the driver starts with them, and so
-    do the check and the ranks, which are forks of it."""
+    do the check, and the ranks, which are forks of the driver."""
     variables = {} if job.is_script else without_references(job.env)
     return hash_seed(job) | {name: value for name, value in variables.items() if name.startswith("PYTHON")}
 

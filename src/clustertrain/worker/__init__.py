@@ -20,7 +20,7 @@ strike.py             the fault that a run of a drill causes itself
 check.py              checks a job's code before a start: import, args, a rehearsal of a task
 debug.py              `run --debug`: rank 0 in this process, without Ray
 single_rank_group.py  one rank outside Ray: its environment, device and process group
-fork/                 the processes of ranks are forks of one that has imported everything
+fork/                 the processes of ranks are forks of one that has imported torch and Ray Train
 code/                 the user's code: imported, created, its errors reported
 scripts/              an unchanged torchrun script as a child process
 machine/              the rank's process and its node: GPUs, CPUs, memory, data
