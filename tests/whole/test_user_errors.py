@@ -64,3 +64,13 @@ def test_a_batch_larger_than_the_data(make_run):
     assert "Traceback" not in output
     assert "64" in output
     assert "54" in output
+
+
+def test_a_mistake_before_the_first_step_ends_the_run_as_check_says_and_is_then_corrected(make_run):
+    run = make_run("mistaken", task="faulty:Faulty", args={"fault": "raise", "rank": 1}, train=TRAIN)
+    output = run.start("--no-ray").end(2)
+    line = line_of("raise ValueError")
+    assert f"Faulty.loss() raised ValueError: the sensor is upside down\nAt {CODE}/faulty.py:{line}" in output
+    assert "Traceback" not in output and "restarting" not in output
+    assert (run.result.state, run.result.cause, run.result.restarts) == ("failed", "job", 0)
+    assert "At " not in run.start("--no-ray", "--set", "args.fault=", "--set", "train.seed=3").end(0)
