@@ -108,6 +108,7 @@ class RayStart:
                 self._growth.look()
             elif self._error is None:  # else the ranks were ended
                 self._start.has_failed(errors)
+                self._kill()  # Ray Train would wait 5 s for one that is stopped
 
     def _explain(self, failure: Exception | None) -> None:
         """Return if another start may help, and raise the error otherwise.
