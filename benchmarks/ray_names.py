@@ -22,8 +22,6 @@ WITHOUT = {  # a file of the package, and what becomes of one text in it
     "dashboard": ("driver/ray_node.py", "if include_dashboard is not False:", "if True:"),
     "forks": ("driver/ray_node.py", "if variables.FORK_SERVER in os.environ:", "if False:"),
     "DatasetsCallback": ("driver/trainer.py", "(DatasetsCallback, Placement", "(Placement"),
-    "FixedScalingPolicy": ("driver/trainer.py", '        fields["scaling_policy"] =', "        _ ="),
-    "hook": ("driver/trainer.py", "{WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, ", "{"),
 }
 JOB = """
 name: a

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import ray
-from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
 from clustertrain.driver import ray_internals
@@ -189,13 +188,6 @@ def test_available_resources_per_node():
     assert "binary_to_hex" in inspect.getsource(state.GlobalState.available_resources_per_node)
 
 
-def test_WORKER_PROCESS_SETUP_HOOK_ENV_VAR():  # noqa: N802
-    """A worker's process reads this variable when it starts."""
-    worker = Path(import_module("ray").__file__).parent / "_private/workers/default_worker.py"
-    assert "ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR" in worker.read_text()
-    assert isinstance(ray_internals.WORKER_PROCESS_SETUP_HOOK_ENV_VAR, str)
-
-
 # -- Ray Train ---------------------------------------------------------------------------------------------
 
 
@@ -207,13 +199,6 @@ def test_DatasetsCallback():  # noqa: N802
 def test_PlacementGroupCleanerCallback():  # noqa: N802
     """It is one of the trainer's default callbacks."""
     assert "PlacementGroupCleanerCallback(" in inspect.getsource(TorchTrainer._create_default_callbacks)
-
-
-def test_FixedScalingPolicy():  # noqa: N802
-    """It asks an autoscaler for nodes in one method, and starts the coordinator in another."""
-    policy = ray_internals.FixedScalingPolicy(ScalingConfig(num_workers=2))
-    assert not missing(policy, "_maybe_send_resource_request")
-    assert parameters(policy.after_controller_start) == {"train_run_context"}
 
 
 def test_TrainController():  # noqa: N802

@@ -51,11 +51,8 @@ _SECONDS = {
     "RuntimeEnvContext": "ray._private.runtime_env.context",
     "parser": "ray._private.workers.setup_worker",
     "update_envs": "ray._private.utils",
-    # The garbage collector would run through all objects during the imports of a worker.
-    "WORKER_PROCESS_SETUP_HOOK_ENV_VAR": _CONSTANTS,
-    # Each would start a process before the workers.
+    # A process would start before the workers.
     "DatasetsCallback": "ray.train.v2._internal.callbacks.datasets",
-    "FixedScalingPolicy": f"{_EXECUTION}.scaling_policy",
 }
 _MODULES = _NEEDED | _SECONDS
 

@@ -1,10 +1,9 @@
 """One start of the worker group with Ray Train: one call of `fit`, which repeats nothing.
 
     stock   driver, controller, autoscaling coordinator, placement-group cleaner, data sets' manager, workers
-    here    driver, which is the controller as well, and the workers
+    here    driver, which is the controller as well, autoscaling coordinator, workers
 
-Each process that is left out takes 1 to 5 s to start. Ray itself removes the placement groups of a driver
-that has ended, and the nodes of a run are there before its workers start.
+Ray itself removes the placement groups of a driver that has ended.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ from clustertrain.driver.growth import Growth
 from clustertrain.driver.ray_cluster import worker_resources
 from clustertrain.driver.ray_internals import (
     RETRYABLE_CONTROLLER_ERRORS,
-    WORKER_PROCESS_SETUP_HOOK_ENV_VAR,
     DatasetsCallback,
-    FixedScalingPolicy,
     PlacementGroupCleanerCallback,
     TrainController,
     WorkerGroup,
@@ -50,7 +47,6 @@ from clustertrain.run.folder import JOB_YAML
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.worker import train as worker
-from clustertrain.worker.machine.gc_tuning import HOOK
 
 _ENDS_WITHIN_S = 30.0  # of the workers' processes, after which the call of Ray fails
 _NODE_ID = "ray.io/node-id"  # a label that each node of Ray has
@@ -200,7 +196,7 @@ def has_trained(start: GroupStart, growth: Growth, job: Job, workers: Workers, *
             failure_config=FailureConfig(
                 max_failures=0, controller_failure_limit=0, max_preemption_failures=0
             ),
-            worker_runtime_env={"env_vars": {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **variables_of_worker}},
+            worker_runtime_env={"env_vars": variables_of_worker},
         ),
     )
     return this.has_trained(trainer)
@@ -218,21 +214,10 @@ class _Trainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
 
     def _initialize_and_run_controller(self, **fields: Any) -> Any:
         be_actor(_NoActor())
-        fields["scaling_policy"] = _NodesAreThere(self.scaling_config)
         controller = TrainController(**fields)
         controller.worker_group_cls = _Group
         asyncio.run(controller.run())
         return controller.get_result()
-
-
-class _NodesAreThere(FixedScalingPolicy):  # type: ignore[misc]
-    """A worker group of fixed size that requests no nodes from an autoscaler."""
-
-    def after_controller_start(self, train_run_context: Any) -> None:
-        """Does nothing. Ray Train would start the coordinator's process here, and wait for it."""
-
-    def _maybe_send_resource_request(self) -> None:
-        """Does nothing."""
 
 
 def in_node_order(workers: Sequence[Any], nodes: Sequence[str]) -> list[Any]:

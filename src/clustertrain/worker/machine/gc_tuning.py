@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 
-HOOK = "gc.disable"  # what a worker of Ray calls first, before it imports Ray Train
 _NEW_OBJECTS = 100_000  # until the next search: a user's data set may leave cycles as well
 _usual = gc.get_threshold()
 _rare = (_NEW_OBJECTS, *_usual[1:])
@@ -17,7 +16,6 @@ _rare = (_NEW_OBJECTS, *_usual[1:])
 def collect_rarely() -> None:
     """Run Python's garbage collector rarely, while modules are imported."""
     gc.set_threshold(*_rare)
-    gc.enable()
 
 
 def collect_as_usual() -> None:
