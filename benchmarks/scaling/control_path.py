@@ -35,6 +35,7 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of, committed_step, heartbeat_period_s, overtaken_by
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import Attempt, Restart, RunDir
+from clustertrain.run.provenance import is_tried
 from clustertrain.run.recorded_job import is_of_script, job_of
 from clustertrain.run.records import Failure, RestartClaim, ResumePoint, SchedulerStart
 from clustertrain.run.rendezvous import wait_for_head
@@ -309,3 +310,4 @@ def claim_start(attempt: Attempt, hosts: tuple[str, ...]) -> None:
         before.plan.read()
     for number in range(restart.number):
         attempt.restart(number).failure.read()
+    is_tried(attempt)
