@@ -37,7 +37,8 @@ def anchor(heading: str) -> str:
 
 
 def test_the_pages_are_found():
-    assert {"README.md", "docs/design.md", "examples/digits/README.md"} <= {page_id(page) for page in PAGES}
+    pages = {page_id(page) for page in PAGES}
+    assert {"README.md", "docs/project/architecture.md", "examples/digits/README.md"} <= pages
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -208,8 +209,8 @@ def test_no_file_names_a_path_of_the_machine_it_was_written_on():
         assert found is None, f"{path}: {found[0].decode()}"
 
 
-def test_the_design_names_the_imports_of_each_folder():
-    """The tree in docs/design.md against the import graph. It leaves out files that import nothing."""
+def test_the_architecture_names_the_imports_of_each_folder():
+    """The tree of the page against the import graph. It leaves out files that import nothing."""
     graph = grimp.build_graph("clustertrain", cache_dir=None)
     imports: dict[str, set[str]] = {}
     for module in graph.modules - {"clustertrain"}:
@@ -217,7 +218,8 @@ def test_the_design_names_the_imports_of_each_folder():
         imported = graph.find_modules_directly_imported_by(module) - {"clustertrain"}
         imports.setdefault(folder, set()).update({name.split(".")[1] for name in imported} - {folder})
     leaves = {folder for folder, others in imports.items() if not others}
-    tree = (ROOT / "docs/design.md").read_text().partition("src/clustertrain/\n")[2].partition("examples/")[0]
+    page = (ROOT / "docs/project/architecture.md").read_text()
+    tree = page.partition("src/clustertrain/\n")[2].partition("```")[0]
     drawn = {}
     for folder, text in re.findall(r"^  (\w+)(?:/|\.py)( .*\n(?:    .*\n)*)", tree, re.MULTILINE):
         drawn[folder] = {name.partition(".")[0] for name in text.partition("<-")[2].split()}

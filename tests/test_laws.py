@@ -1,4 +1,4 @@
-"""The laws of docs/design.md that the contracts of import-linter (pyproject.toml) cannot show."""
+"""The laws of docs/project/architecture.md that the contracts of import-linter cannot show."""
 
 import ast
 import os
