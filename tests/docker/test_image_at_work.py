@@ -37,7 +37,7 @@ def assert_trained(file, output):
     assert file.stat().st_uid == 1000
 
 
-@pytest.mark.nightly  # in CI: slurm/test_container.py preempts a container
+@pytest.mark.nightly  # in CI: slurm/test_training.py preempts a run
 def test_a_container_that_is_stopped_saves_and_the_next_one_goes_on(image, storage):
     with container(image, *DIGITS, options=at_work(storage)) as name:
         metrics = storage / "digits/g1/attempts/1/metrics-0.jsonl"

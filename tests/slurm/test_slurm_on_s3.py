@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.s3]
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # in CI: test_container.py preempts a run, whole/test_on_s3.py resumes one from S3
+@pytest.mark.nightly  # in CI: test_training.py preempts a run, whole/test_on_s3.py resumes one from S3
 def test_a_preempted_run_resumes_from_s3_and_ends_the_same(cluster, versitygw_s3, tmp_path, uninterrupted):
     with FaultProxy(versitygw_s3.endpoint, cluster.login_address) as door:
         storage = {

@@ -78,7 +78,6 @@ def test_a_rank_that_is_killed_continues_from_the_memory_of_its_node(make, unint
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # CI preempts one on S3 (test_slurm_on_s3.py) and one in containers (test_container.py)
 def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninterrupted):
     run = make("preempted", **slow(), slurm={"partition": "low"}).submit()
     run.wait_for_step(5)
@@ -87,7 +86,7 @@ def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninte
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # in CI: test_watching.py without a controller, test_container.py puts a job back
+@pytest.mark.nightly  # in CI: test_watching.py without a controller, and the preempted run goes back
 def test_a_controller_that_is_away_stops_no_training_and_a_signal_puts_the_job_back(
     make, cluster, uninterrupted
 ):
@@ -125,7 +124,7 @@ def test_the_signal_before_the_time_limit_ends_the_run_and_the_next_job_goes_on(
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # in CI: test_security.py sends this signal, test_container.py has one that SLURM sends
+@pytest.mark.nightly  # in CI: test_security.py sends this signal
 def test_a_time_limit_that_runs_out_finds_the_run_saved(make, cluster):
     """SLURM itself sends the signal, at any moment of the second minute."""
     run = make("expiring", **slow(6), slurm={"time_limit": "3m", "lead_time": "60s"}).submit()
