@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3
+_FEW_BYTES = 4 << 20
 _MOST_THREADS = 8  # of a copy: these use up the bandwidth of the memory
 
 
@@ -128,6 +129,7 @@ class Saver:
         self, state: dict[str, Any], progress: SaveProgress, started: float, blocking_s: float | None
     ) -> None:
         try:
+            time.sleep(0)  # training goes on first: a new thread holds the interpreter for up to 5 ms
             check_readable(state)
             name, size_bytes, left = self._writer.commit(self._files(state), progress)
         except Exception as error:  # noqa: BLE001  nothing catches it in a thread: `check` raises it in the loop
@@ -278,7 +280,11 @@ class _Copy:
     def copy_in_memory(self, threads: int) -> None:
         """Copy what is in host memory. Each thread takes the next tensor. Those of a torch operation wait for
         each other after every tensor: on cores shared with another save or job, that took ten times as long
-        (benchmarks/saving.py)."""
+        (benchmarks/saving.py). To start threads takes longer than to copy a few megabytes."""
+        if sum(buffer.nbytes for buffer, _ in self._in_memory) < _FEW_BYTES:
+            for buffer, tensor in self._in_memory:
+                buffer.copy_(tensor)
+            return
         left, of_torch = iter(self._in_memory), torch.get_num_threads()
 
         def copy_next(_: int) -> None:
