@@ -18,8 +18,7 @@ from gpu_decoder import DEVICE, GPU_BOUND, IS_GPU, ROOT, Language, seconds_of
 from clustertrain.checkpoints.manifest import CheckpointName, Committed
 from clustertrain.checkpoints.save import Saver, copy_to_host
 from clustertrain.checkpoints.shards import ShardSaver, fill
-from clustertrain.training.data.loader_kinds import order_of
-from clustertrain.training.data.sampling import BatchSizes, Position
+from clustertrain.training.data.sampling import BatchSizes, Position, TrainOrder
 from clustertrain.training.model.building import exchange_if, wrap
 from clustertrain.training.model.sharding import shard_model
 from clustertrain.training.ranks.distributed import RankInfo
@@ -194,7 +193,7 @@ def _trained(settings: TrainSettings, folder: Path) -> tuple[dict[str, Any], lis
         model.to(DEVICE)
     data = task.train_data({})
     sizes = BatchSizes.of(settings, 1, len(data))
-    order = order_of(data, len(data), settings, sizes, rank=0, start=Position())
+    order = TrainOrder(settings, sizes, len(data), 0, Position())
     optimization = Optimization(task, model, order, precision.scaler)
     wrapped = wrap(task, model, settings, RankInfo(0, 0, 2, DEVICE))  # 2 ranks: for one it leaves DDP out
     ids = task.train_data({}).tensors[0][: GPU_BOUND.batch].to(DEVICE)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from clustertrain.training.ranks.rng import (
-    cpu_states,
     derive_seed,
     gather_rng,
     pack_rng,
     private_rng,
     restore_rng,
+    rng_by_name,
     seed_all,
 )
 
@@ -120,5 +120,6 @@ def own_states():
 
 
 def packed_states():
-    packed, of_torch = cpu_states()
+    python, numpy, of_torch, _ = rng_by_name(pack_rng(CPU)).values()
+    packed = bytes([*python.tolist(), *numpy.tolist()])
     return [*struct.unpack("<625I?d624IIId", packed), *of_torch.tolist()]

@@ -38,7 +38,7 @@ def test_the_parts_of_a_step_add_up(monkeypatch):
             pass_s(2.0)
             yield
 
-    for n, _ in enumerate(times.batches(slow())):
+    for n, _ in enumerate(times.batches(slow(), before=lambda: None)):
         pass_s(0.5)
         if n % 2:
             times.step_done()
@@ -74,7 +74,7 @@ def test_a_gpu_is_waited_for_at_the_line_of_the_log_only(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     times = StepTimes(torch.device("cuda"))
     loss = torch.ones(1, requires_grad=True)
-    for _ in times.batches(range(3)):
+    for _ in times.batches(range(3), before=lambda: None):
         step_loss = loss * 2
         times.exchange(step_loss)
         step_loss.backward()

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 
 from clustertrain.errors import ClusterError
+from clustertrain.node.numa import numa_node_of
 from clustertrain.worker.machine import gpu_affinity as placement
 from clustertrain.worker.machine.gpu_affinity import bind_to_gpus, use_expandable_segments
 from clustertrain.worker.machine.gpus import check_gpus
@@ -105,15 +107,15 @@ def test_a_worker_is_bound_if_enough_cpus_are_its_own(machine, monkeypatch, case
     found = []
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(allowed))
     monkeypatch.setattr(placement, "bind_process", found.append)
-    assert line in bind_to_gpus([GPU], [GPU, *others], cpus_per_worker, machine)
+    monkeypatch.setattr(placement, "numa_node_of", partial(numa_node_of, root=machine))
+    assert line in bind_to_gpus([GPU], [GPU, *others], cpus_per_worker)
     assert found == ([bound] if bound else [])
 
 
 def test_without_numa_nodes_nothing_is_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(placement, "bind_process", pytest.fail)
-    assert bind_to_gpus([GPU], [GPU], 1.0, tmp_path).startswith(
-        "not bound to CPUs: the GPUs are not on one of several"
-    )
+    monkeypatch.setattr(placement, "numa_node_of", partial(numa_node_of, root=tmp_path))
+    assert bind_to_gpus([GPU], [GPU], 1.0).startswith("not bound to CPUs: the GPUs are not on one of several")
 
 
 def test_threads_and_children_that_start_later_are_bound_as_well():

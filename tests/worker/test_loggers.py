@@ -19,6 +19,7 @@ from clustertrain.job.identity import Change
 from clustertrain.node.installed import how_to_install
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import JobChanges
+from clustertrain.worker.loggers import background
 from clustertrain.worker.loggers.background import MOST_IMAGES, MOST_POINTS, Background
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Point, Subject
@@ -145,7 +146,7 @@ def test_all_starts_of_a_generation_have_one_id_of_wandb(run, offline):
     assert (started.display_name, config["args.lr"]) == ("digits", 0.1)
 
 
-def in_background(name, open_logger, **options):
+def in_background(name, open_logger):
     """The logger, and its warnings."""
     warnings = []
 
@@ -153,7 +154,7 @@ def in_background(name, open_logger, **options):
         if kind == "warning":
             warnings.append(text)
 
-    return Background(name, open_logger, 1, note=note, **options), warnings
+    return Background(name, open_logger, 1, note=note), warnings
 
 
 def ended(logger):
@@ -204,9 +205,12 @@ IMAGE = {"eval/truth": torch.zeros(1, 2, 2, dtype=torch.uint8)}
     [({}, 5, [1, 2, 3, 4, 5], 16), (IMAGE, MOST_POINTS, [*range(1, MOST_IMAGES + 1), 1000], 3)],
     ids=["points", "images, which take memory"],
 )
-def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(images, most_points, written, lost):
+def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(
+    monkeypatch, images, most_points, written, lost
+):
+    monkeypatch.setattr(background, "MOST_POINTS", most_points)
     slow, count = _Slow(), len(written) + lost
-    logger, warnings = in_background("slow", lambda step: slow, most_points=most_points)
+    logger, warnings = in_background("slow", lambda step: slow)
     for step in range(1, count):
         logger.add(Point(step, 1.0, {"train/loss": 1.0}, images))
     logger.add(Point(1000, 1.0, {"train/loss": 1.0}))

@@ -56,11 +56,12 @@ def run(tmp_path, capfd):
 def start_worker(folder, **options):
     """A process that runs train.py of the folder as a worker does."""
     source = (
-        "import sys; from pathlib import Path; from clustertrain.worker.scripts.script import run_script\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from pathlib import Path; from script_runs import ran_script\n"
         "from clustertrain.worker.scripts.script_command import Program\n"
         f"folder = Path({str(folder)!r})\n"
         "program = Program('train.py', (sys.executable, '-u', str(folder / 'train.py')))\n"
-        "run_script(program, rank=0, environment={}, cwd=folder, stop_requested=lambda: False, grace_s=1)"
+        "ran_script(program, folder)"
     )
     return subprocess.Popen([sys.executable, "-c", source], **options)
 

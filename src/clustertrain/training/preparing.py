@@ -10,13 +10,14 @@ from typing import Any
 
 from torch import nn
 
-from clustertrain.training.data.loader_kinds import draws_of, loader_of, order_of, split_of
+from clustertrain.training.data.loader_kinds import draws_of, loader_of, split_of
 from clustertrain.training.data.same_samples import differing_sample
 from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.data.split_stream import SplitStream
+from clustertrain.training.data.streaming import is_stream
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation
-from clustertrain.training.model.building import autocast_of, load_datasets, make_model, shard, wrap
+from clustertrain.training.model.building import divides, load_datasets, make_model, shard, wrap
 from clustertrain.training.model.compiling import limit_recompiles
 from clustertrain.training.model.unused_parameters import AwaitedGradients
 from clustertrain.training.ranks.consistency import check_same_model
@@ -88,7 +89,9 @@ def prepare(
         JobError: settings, task and data are inconsistent.
         ClusterError: the model is to be compiled, and the node has no compiler.
     """
-    precision = Precision(autocast_of(settings, rank_info), rank_info.device)
+    # FSDP converts parameters and inputs itself, and autocast would convert some of them back.
+    autocast = "fp32" if divides(settings, rank_info) else settings.precision
+    precision = Precision(autocast, rank_info.device)
     limit_recompiles(settings.compile, note)
     seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
     remedy = "Correct the model; `args` of the job are the arguments of the task."
@@ -101,7 +104,7 @@ def prepare(
     start = Position.of(saved)
     with refusing(task, "sample_weights", remedy="Its argument is what train_data() returned."):
         draws = draws_of(task, training_data, size)
-    order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=start, draws=draws)
+    order = TrainOrder(settings, sizes, size, rank_info.rank, start, is_stream(training_data), draws)
     datasets = {"train_data": training_data, "eval_data": eval_data}
     differing = differing_sample(task, datasets, settings.seed, rank_info)
     split = split_of(task, training_data, saved, start, rank_info)

@@ -300,9 +300,7 @@ class WorkerRun:
         self.strike.step_done(step)
 
     def profile(self) -> tuple[Path, str]:
-        return self._file(self.attempt.restart(self.plan.restart).profile_key(self.rank))
-
-    def _file(self, key: str) -> tuple[Path, str]:
+        key = self.attempt.restart(self.plan.restart).profile_key(self.rank)
         return self.attempt.run.local_path(key), self.attempt.run.store.uri(key)
 
     def finish(self) -> None:

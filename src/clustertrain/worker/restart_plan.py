@@ -1,8 +1,7 @@
-"""The plan of one start of the worker group; the controller sends it to every worker."""
+"""The plan of one start of the worker group; the driver sends it to every worker."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from clustertrain.job.file import parse_job
@@ -20,12 +19,12 @@ class RestartPlan:
     job_yaml: str
     env: dict[str, str] = field(repr=False)  # of the job, with the values of its references
     checkpoint: str | None  # the one to resume from, None for a fresh start
-    resumes_script: bool = False  # a script left a file in its checkpoint folder
-    alarms: int = 0  # earlier starts of this attempt that a watchdog ended
-    claimed_s: float = math.inf  # when the restart was claimed, by the driver's clock
-    function_seed: int = 0  # of the random states with which a function begins
-    is_tried: bool = False  # the run has finished a step with this job and this code
-    in_memory: bool = False  # the checkpoint is in the memory of each node, not in the storage
+    resumes_script: bool  # a script left a file in its checkpoint folder
+    alarms: int  # earlier starts of this attempt that a watchdog ended
+    claimed_s: float  # when the restart was claimed, by the driver's clock
+    function_seed: int  # of the random states with which a function begins
+    is_tried: bool  # the run has finished a step with this job and this code
+    in_memory: bool  # the checkpoint is in the memory of each node, not in the storage
 
     @property
     def job(self) -> Job:

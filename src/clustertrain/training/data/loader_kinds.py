@@ -13,7 +13,6 @@ from clustertrain.errors import JobError
 from clustertrain.training.data.loading import Collate, Fetch, Loader
 from clustertrain.training.data.sampling import (
     UNKNOWN,
-    BatchSizes,
     Draws,
     MicroBatch,
     Position,
@@ -29,7 +28,6 @@ from clustertrain.training.data.streaming import (
 )
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.rng import derive_seed
-from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task, collate_of
 
 
@@ -105,20 +103,6 @@ def split_of(
     if state is not None:
         split.resume(state, start, rank_info)
     return split
-
-
-def order_of(
-    dataset: Any,
-    size: int,
-    settings: TrainSettings,
-    sizes: BatchSizes,
-    *,
-    rank: int,
-    start: Position,
-    draws: Draws | None = None,
-) -> TrainOrder:
-    """The order of a rank's training samples, of which there are `size`."""
-    return TrainOrder(settings, sizes, size, rank, start, is_stream(dataset), draws)
 
 
 def draws_of(task: Task, dataset: Any, size: int) -> Draws | None:

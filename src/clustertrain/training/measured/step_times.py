@@ -57,7 +57,7 @@ class StepTimes:
         self._steps, self._data_wait_s = 0, 0.0
         self._sums_s: dict[_Kind, float] = {"compute": 0.0, "communication": 0.0}
 
-    def batches(self, batches: Iterable[_T], before: Callable[[], None] = lambda: None) -> Iterator[_T]:
+    def batches(self, batches: Iterable[_T], before: Callable[[], None]) -> Iterator[_T]:
         """The same batches, with the time that each one was waited for; `before` is called before each."""
         iterator = iter(batches)
         while True:

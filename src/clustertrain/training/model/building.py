@@ -45,12 +45,6 @@ def divides(settings: TrainSettings, rank_info: RankInfo) -> bool:
     return settings.strategy == "fsdp" and rank_info.world_size > 1
 
 
-def autocast_of(settings: TrainSettings, rank_info: RankInfo) -> str:
-    """The precision for autocast. FSDP converts parameters and inputs itself, and autocast would convert some
-    of them back."""
-    return "fp32" if divides(settings, rank_info) else settings.precision
-
-
 def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
     """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 

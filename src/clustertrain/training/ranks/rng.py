@@ -113,18 +113,14 @@ def _set_cpu_states(states: tuple[Any, torch.Tensor, bytes]) -> None:
     _numpy.set(of_numpy)
 
 
-def cpu_states() -> tuple[bytes, torch.Tensor]:
-    """The states of Python and numpy, packed, and that of torch's CPU generator, uint8 (bytes,)."""
-    _, words, gauss = random.getstate()
-    return _PYTHON.pack(*words, gauss is not None, gauss or 0.0) + _numpy.get(), torch.get_rng_state()
-
-
 def pack_rng(device: torch.device) -> torch.Tensor:
     """All random states as uint8 (bytes,), with the same length on all ranks; it loads with weights_only."""
     of_cuda = torch.zeros(_CUDA_BYTES, dtype=torch.uint8)
     if device.type == "cuda":
         of_cuda = torch.cuda.get_rng_state(device)
-    packed, of_torch = cpu_states()
+    _, words, gauss = random.getstate()
+    packed = _PYTHON.pack(*words, gauss is not None, gauss or 0.0) + _numpy.get()
+    of_torch = torch.get_rng_state()
     return torch.cat([torch.frombuffer(bytearray(packed), dtype=torch.uint8), of_torch, of_cuda])
 
 

@@ -210,13 +210,13 @@ class Optimization:
         self._load_optimizer(state)
         self._groups = self._groups_now()
         self._scaler.load(state["scaler"])
-        schedule, is_same_unit = state["scheduler"], state.get("scheduler_unit", "step") == self._unit
+        schedule, is_same_unit = state["scheduler"], state["scheduler_unit"] == self._unit
         is_same = state["horizon"] == self._horizon and (schedule is None) == (self._scheduler is None)
         if is_same and is_same_unit:
             if self._scheduler is not None:
                 self._scheduler.load_state_dict(schedule)
             return
-        before = state.get("optimizer_options") or [{} for _ in own]
+        before = state["optimizer_options"]
         for group, options, old in zip(self.optimizer.param_groups, own, before, strict=True):
             is_kept = {key for key in old.keys() - _SCHEDULED if repr(old[key]) == repr(options.get(key))}
             group.update({key: value for key, value in options.items() if key not in is_kept})

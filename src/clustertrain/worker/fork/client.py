@@ -17,7 +17,7 @@ NAME = "CLUSTERTRAIN_FORK_SERVER"  # variables.FORK_SERVER: this program does no
 _ANSWER_S = 30.0  # the server may still import; Ray gives a worker 60 s
 
 
-def ask(request: Mapping[str, Any], files: Sequence[int] = ()) -> None:
+def ask(request: Mapping[str, Any], files: Sequence[int]) -> None:
     """Send a request to the fork server of this node, and wait until it has been accepted.
 
     Raises:

@@ -39,10 +39,9 @@ class Background:
         first_step: int,
         *,
         note: Callable[[str, str], None],
-        most_points: int = MOST_POINTS,
     ) -> None:
         self.name, self._open, self._note = name, open_logger, note
-        self._first_step, self._most_points = first_step, most_points
+        self._first_step = first_step
         self._points: SimpleQueue[Point] = SimpleQueue()
         self._next_points: list[Point] = []
         self._is_ending, self._has_failed = threading.Event(), False
@@ -54,7 +53,7 @@ class Background:
     def add(self, point: Point) -> None:
         self._taken += 1
         waiting = self._taken - self._dropped - self._written
-        if waiting > (MOST_IMAGES if point.images else self._most_points):
+        if waiting > (MOST_IMAGES if point.images else MOST_POINTS):
             self._dropped += 1
         else:
             self._points.put(point)

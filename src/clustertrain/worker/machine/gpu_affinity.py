@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from math import ceil
-from pathlib import Path
 
 from clustertrain.job.model import Job
 from clustertrain.node.gpus import visible_gpus
@@ -32,9 +31,7 @@ def _addresses(gpus: Sequence[int]) -> tuple[list[str], list[str]]:
     return ([of_node[index] for index in gpus] if max(gpus) < len(of_node) else []), of_node
 
 
-def bind_to_gpus(
-    addresses: Sequence[str], of_node: Sequence[str], cpus_per_worker: float, root: Path = Path("/")
-) -> str:
+def bind_to_gpus(addresses: Sequence[str], of_node: Sequence[str], cpus_per_worker: float) -> str:
     """Bind this process to the CPUs of the NUMA node of the GPUs at these addresses, if the process may use
     at least `cpus_per_worker` of them for each worker with GPUs there; returns a line for the log.
 
@@ -42,11 +39,11 @@ def bind_to_gpus(
         of_node: the addresses of the GPUs of all workers of this machine.
     """
     allowed = os.sched_getaffinity(0)
-    node = numa_node_of(addresses, allowed, root)
+    node = numa_node_of(addresses, allowed)
     if node is None:
         return "not bound to CPUs: the GPUs are not on one of several NUMA nodes"
     gpus = ", ".join(addresses)
-    there = sum(numa_node_of([each], allowed, root) == node for each in of_node)
+    there = sum(numa_node_of([each], allowed) == node for each in of_node)
     workers = ceil(there / len(addresses))
     if len(node.cpus) < ceil(workers * cpus_per_worker):
         return (

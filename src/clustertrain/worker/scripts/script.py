@@ -1,8 +1,6 @@
 """The entry points `script` and `module`: each worker starts a torchrun script as a process of its own.
 
-Not in the worker's process: the train function runs in a thread, where signal.signal fails, and Ray's patch
-of print would affect the script. The process gets torchrun's environment, handles its own signals and ends
-with its own exit code.
+The process gets torchrun's environment, handles its own signals and ends with its own exit code.
 """
 
 from __future__ import annotations
@@ -101,14 +99,14 @@ def run_script(
     rank: int,
     environment: Mapping[str, str],
     cwd: Path,
-    code_folder: Path | None = None,
+    code_folder: Path,
     stop_requested: Callable[[], bool],
     grace_s: float,
-    stop_exists: Callable[[], bool] = lambda: False,
-    stop_in_s: Callable[[], float] = lambda: 0.0,
-    note: Callable[[str, str], None] = lambda kind, text: None,
-    printed: Callable[[str], None] = lambda line: None,
-    follow: Callable[[], None] = lambda: None,
+    stop_exists: Callable[[], bool],
+    stop_in_s: Callable[[], float],
+    note: Callable[[str, str], None],
+    printed: Callable[[str], None],
+    follow: Callable[[], None],
 ) -> bool:
     """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
 
@@ -117,7 +115,7 @@ def run_script(
     most often it has lost the ranks that ended before it.
 
     Args:
-        code_folder: of the user's code, if it is another than `cwd`.
+        code_folder: of the user's code; `cwd` may be another.
         stop_requested: called four times a second.
         stop_exists: the same from the storage itself; another rank may have read the request earlier.
         stop_in_s: when it was requested: the seconds until the signal, so that all ranks get it together.
@@ -147,9 +145,7 @@ def run_script(
         followed.result()
         stopped = ended.result() or page.is_told
     # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
-    report = (
-        last_exception(last_lines, str(code_folder or cwd), lines_after=_LAST_LINES) if code == 1 else None
-    )
+    report = last_exception(last_lines, str(code_folder), lines_after=_LAST_LINES) if code == 1 else None
     if stopped or (code != 0 and stop_exists()):
         if report is not None and not shows_lost_peer(report.whole_message()):
             own = report.text(f"rank {rank}")
