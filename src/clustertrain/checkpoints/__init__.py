@@ -18,15 +18,15 @@ Reasons:
 - Ray's checkpoints and its `report` are not used. Ray rewrites its snapshot file in place, and a torn
   snapshot makes every restart fail. Its commit lags behind `report`: at a kill, two of two finished
   checkpoints were lost (observed with Ray 2.60).
-- Ray restarts a worker group inside one driver, so the fence is (attempt, restart), not only the attempt.
-  The list of checkpoints to resume from is fixed when a restart is claimed; later checkpoints of a stale
-  writer are not in it.
+- The driver starts the worker group again in the same attempt, so the fence is (attempt, restart), not
+  only the attempt. The list of checkpoints to resume from is fixed when a restart is claimed; later
+  checkpoints of a stale writer are not in it.
 - A save blocks training only for a copy to host memory; benchmarks/saving.py compares it with
   `torch.save`.
 - A bit-identical resume with three or more ranks needs the final DDP buckets before the state is loaded:
   two discarded passes.
-- Between two saves the same code writes the same checkpoints to the memory of the nodes, every few steps
-  (how). So a start after the death of a rank has one loop, one fence and one verification for both
-  shelves. The ranks agree on the steps in a collective, because a checkpoint that one node lacks is of no
-  use. A copy at a neighbour node would serve only where a job outlives a node: on SLURM it does not.
+- Between two saves the same code writes the same checkpoints to the memory of the nodes, every few steps.
+  So a start after the death of a rank has one loop, one fence and one verification for both shelves. The
+  ranks agree on the steps in a collective, because a checkpoint that one node lacks is of no use. A copy
+  at a neighbour node would serve only where a job outlives a node: on SLURM it does not.
 """

@@ -36,8 +36,8 @@ one thread; the fork is the node's fork server, and the ranks are forks of that.
 next start of the ranks starts another. A rank is called through two sockets (`worker/forked_rank.py`),
 and its pidfd shows its end. Ray Train's own local mode has neither restarts nor a deadline, and its
 processes would each import torch and Ray Train. Whatever differs between the two is in `driver/calls.py`;
-the code of a rank (`worker/`) imports Ray nowhere, because its place in the group is a value that it is
-given (`worker/place.py`).
+the code of a rank (`worker/`) needs no Ray, because its place in the group is a value that it is given
+(`worker/place.py`); only its gauges import Ray (`worker/loggers/ray_gauges.py`).
 
 The number of workers is chosen at each start of the worker group, from the nodes that are there
 (`driver/elastic_cluster.py`), and given to Ray Train as `ScalingConfig`, with a label selector that
@@ -53,7 +53,7 @@ That it gives a node 30 s to register, and that its raylet waits 15 s for the po
 fixed in its code, and a busy machine exceeds both. `driver/ray_node.py` starts Ray's processes here and
 on SLURM's nodes: it chooses the agents' ports, so that the raylet waits for none, and waits for the node
 until `failures.ray_start` or `slurm.nodes_wait`. In a pod the operator writes the command; `ray start`
-calls our hook (RAY_START_HOOK, `in_pod/ray_start.py`), so that it waits until
+calls our hook (RAY_START_HOOK, `launchers/kubernetes/in_pod/ray_start.py`), so that it waits until
 `kubernetes.start_deadline`. It repeats a failed start, and puts the last words of Ray's logs into the
 message, since Ray's folder is removed. Calls that connect, or start the workers' processes, may wait
 inside Ray's C++ code, where no exception reaches them: a thread then writes the result and ends the

@@ -1,16 +1,14 @@
 """The check of a job's code before anything starts: first as text, then in a process that imports it.
 
-`check` and `submit` do both. `run` reads the text; its ranks find the rest before their first step.
-
 Reasons:
 
-First the file, its syntax and the name in it are read as text (`job/source.py`),
-which takes milliseconds and needs no torch. `check` and `submit` then start one process under a guardian
-of its own (`supervise/check_process.py` runs `worker/check.py`): it imports the code, compares the
-arguments with its parameters, and rehearses a task on one batch, because a mistake must not cost a place
-in a queue. Slowness is never a refusal: at the deadline the start goes on. With `submit` only what is
-wrong on every machine is a refusal, and the process may use half of the memory that is available, because
-a login node is shared.
+First the file, its syntax and the name in it are read as text (`job/source.py`), which takes milliseconds
+and needs no torch. `check` and `submit` then start one process under a guardian of its own
+(`supervise/check_process.py` runs `worker/check.py`): it imports the code, compares the arguments with
+its parameters, and rehearses a task on one batch, because a mistake must not cost a place in a queue.
+Slowness is never a refusal: at the deadline the start goes on. With `submit` only what is wrong on every
+machine is a refusal, and the process may use half of the memory that is available, because a login node
+is shared.
 
 `run` is its own check: it reads the text, claims, and starts. Only with `--takeover` and `--fresh`, which
 end or hide a run that may be good, does the process come first. Before the first step of a run that has
@@ -24,8 +22,8 @@ raised is handled as at any other step. The attempt stays, and determines neithe
 that had a checkpoint.
 
 A JobError has the keys of the job file that it is about (`at`), if it concerns one; the process that read
-the file puts line and column before the message (`launchers/check.py`). The run is claimed under the
-number that was free before the check: of two starts at the same time one is refused.
+the file puts line and column before the message. The run is claimed under the number that was free before
+the check: of two starts at the same time one is refused.
 
 `run --debug` is the one-rank form of `run --no-ray`, in the process of the command, which has the
 terminal (`worker/debug.py`): it enters the job (`enter_job` in `worker/setup.py`) and calls the entry

@@ -29,14 +29,15 @@ file also reads and writes it, and nothing else does: `attempt.claim.read()`,
 that it does not know, because a later version may add some; a change in the meaning of a file raises its
 `format_version`, and a version of clustertrain that does not know that number refuses the file. Files
 without the key have format 1. The refusal is a StorageError (exit code 4) with the path of the file, the
-reason and the remedy. Events and metrics are lines with free fields; json.md lists the kinds of events.
+reason and the remedy. Events and metrics are lines with free fields; docs/reference/json.md lists the
+kinds of events.
 
 `result.json` of the newest attempt determines the state of a run. The streams (events, metrics, logs,
 TensorBoard) belong to one attempt and restart; a reader drops the steps that a later restart repeated.
 TensorBoard shows each folder as a separate curve, so its files have one folder for all attempts, also on
-S3; each file names the step from which it replaces earlier ones. Each logger (loggers) has a thread with
-a bounded queue, so that neither its server nor its disk delays or ends a training. Generations are a
-level of the path from the beginning, because an object store cannot rename.
+S3; each file names the step from which it replaces earlier ones. Each logger (`worker/loggers/`) has a
+thread with a bounded queue, so that neither its server nor its disk delays or ends a training.
+Generations are a level of the path from the beginning, because an object store cannot rename.
 
 On S3 the same keys contain the same bytes, with three differences. A tree (a checkpoint) is its files,
 then its marker, put last with `If-None-Match: *`; after a 412 the writer reads the marker back and

@@ -9,19 +9,19 @@ Identity of a run: the entry point, `args`, data, and the keys of `train` that c
 Everything else may change, and raising `epochs` or `steps` continues a finished run. Another number of
 workers needs consent: `workers: [min, max]` or `--accept-changes`.
 
-A changed identity (`run/job_diff.py`). Identity protects a checkpoint, so a run without one takes any
-change and starts over. With a checkpoint, a change needs `--accept-changes`: a run can continue with any
-values, but nobody should do so by mistake. Only another kind of entry point is refused always, because
-their checkpoints have nothing in common (a script and a module are of one kind); whether a checkpoint
-fits another class or model is decided where it is loaded. Then the attempt exists already: one that was
-refused before its first step determines neither state nor job of the run (`changed_nothing`), nor does
-one that finds nothing left to train of a finished run. Tables and reports show the args with which the
-steps were trained (`trained_jobs`), several if they changed. The arguments of a script need no consent,
-because only the script knows what they mean. The attempt that continues with changes has changes.json:
-keys, old and new values, step and checkpoint; `status` shows them. The flag is checked where the attempt
-is claimed, so it travels with a submission: in the batch script's environment on SLURM, in the
-entrypoint's arguments on Kubernetes. There it accepts only the changes between two attempts: after a
-requeue the job is the recorded one, and nothing is left to accept.
+Identity protects a checkpoint, so a run without one takes any change and starts over. With a checkpoint,
+a change needs `--accept-changes`: a run can continue with any values, but nobody should do so by mistake.
+Only another kind of entry point is refused always, because their checkpoints have nothing in common (a
+script and a module are of one kind); whether a checkpoint fits another class or model is decided where it
+is loaded. Then the attempt exists already: one that was refused before its first step determines neither
+state nor job of the run (`changed_nothing`), nor does one that finds nothing left to train of a finished
+run. Tables and reports show the args with which the steps were trained (`trained_jobs`), several if they
+changed. The arguments of a script need no consent, because only the script knows what they mean. The
+attempt that continues with changes has changes.json: keys, old and new values, step and checkpoint;
+`status` shows them. The flag is checked where the attempt is claimed, so it travels with a submission: in
+the batch script's environment on SLURM, in the entrypoint's arguments on Kubernetes. There it accepts
+only the changes between two attempts: after a requeue the job is the recorded one, and nothing is left to
+accept.
 
 Continuing a run is refused while another start of it is active. On one machine a process is identified by
 pid, start time, boot and pid namespace. Of another machine only the heartbeat is visible; a change of it

@@ -12,21 +12,19 @@ stop_on_signal.py  the first signal requests a save and a stop, the second ends 
 Reasons:
 
 `clustertrain run` owns the terminal and the signals and starts the guardian. The guardian is a child
-subreaper and starts the driver in its own session. The driver starts Ray. At the end the guardian kills
-and reaps until it has no children; one that hangs in the kernel is left after half a minute. This is
-necessary: after `kill -9` of a driver with a local Ray, 16 processes in 9 process groups remained, some
-for over a minute; the subreaper ended them in 0.43 s (measured with Ray 2.60).
+subreaper and starts the driver in its own session. The driver starts Ray or, without Ray, the ranks. At
+the end the guardian kills and reaps until it has no children; one that hangs in the kernel is left after
+half a minute. This is necessary: after `kill -9` of a driver with a local Ray, 16 processes in 9 process
+groups remained, some for over a minute; the subreaper ended them in 0.43 s (measured with Ray 2.60).
 
 The driver writes only to files, and the display is made from these files. The guardian detects the end of
 `clustertrain run`, whatever killed it, because the pipe from it closes.
 
 Whatever is killed, nothing stays. The guardian is two processes, the second a fork of the first, and each
 does the same when the processes above it end: so `clustertrain run` and a guardian may be killed
-together. Before, Ray's agents and the workers then stayed for over a minute, because a worker waits for
-its GCS that long (measured with Ray 2.60). If all three are killed together, the kernel ends the driver,
-Ray's GCS and the raylet (PR_SET_PDEATHSIG), each rank ends with its raylet
-(`worker/machine/raylet_watch.py`), and the next start on the machine ends the rest
-(`supervise/orphans.py`).
+together. If all three are killed together, the kernel ends the driver, Ray's GCS and the raylet
+(PR_SET_PDEATHSIG), each rank ends with its raylet (`worker/machine/raylet_watch.py`) or, without Ray,
+with its driver, and the next start on the machine ends the rest (`supervise/orphans.py`).
 
 A killed driver is started again by its supervisor (`supervise/driver_process.py`), with a new Ray on one
 machine, in the same attempt. It counts as a failed start of the worker group; one that was not claimed

@@ -1,7 +1,7 @@
 """The check of a job's code, in one process and in seconds: import, args, and a rehearsal of a task.
 
-supervise/check_process.py starts it before a run or a submission. It calls the code as a worker does, with
-one rank and without a process group.
+supervise/check_process.py starts it for `check`, for `submit`, and for `run` with --takeover or --fresh. It
+calls the code as a worker does, with one rank and without a process group.
 """
 
 from __future__ import annotations

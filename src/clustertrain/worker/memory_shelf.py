@@ -2,7 +2,7 @@
 
 They have the format of those in the storage, in a private folder in /dev/shm that ends with the attempt.
 With DDP the first rank of each node writes the whole state, with FSDP each rank its part of it. The
-controller asks each node what it has (`names_on_node`, `is_sound`).
+driver asks each node what it has (`names_on_node`, `is_sound`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def lacking_room(size_bytes: int, limits: Limits) -> str:
     )
 
 
-# -- before the next start: called by the controller on one worker of each node ---------------------------
+# -- before the next start: called by the driver on one worker of each node -------------------------------
 
 
 def names_on_node(attempt: int, ranks: Sequence[int], world_size: int) -> list[CheckpointName]:

@@ -3,7 +3,7 @@ ranks that are missing.
 
 Each rank notes in torch's TCPStore, which is on rank 0, that it has reached it. When the deadline has passed,
 a rank reads these notes through a second connection, because the first one is blocked by the thread that
-waits, and ends; Ray then restarts the group.
+waits, and ends; the driver then starts the group again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The train function of each Ray Train worker, for the three entry points.
+"""The function that each rank calls once its process group exists, for the three entry points.
 
-`set_up_process` and `stage_data` run before the process group exists; `train_loop_per_worker` is the function
-that TorchTrainer calls. All of them run in the worker's process.
+TorchTrainer calls `train_loop_per_worker`; without Ray worker/forked_rank.py does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The watchdog of a rank: after a time without progress it writes the rank's stacks and ends the process, so
-that Ray restarts the group.
+that the driver starts the group again.
 
 Ray detects a stopped worker only after its health-check timeout, torch only after the timeout of the
 collective. A limit for each phase is faster, and gives no false alarms in slow phases (data, compilation,

@@ -77,7 +77,5 @@ Reasons:
   all pods of `replicas` run, and only its autoscaler, a sidecar of the head with rights on the cluster,
   could add pods later.
 - No PodDisruptionBudget: it blocks drains.
-
-Not worth their cost now: a third store, GCS fault tolerance (the driver dies with its node anyway; resume
-covers it), more than one container runtime on SLURM.
+- No GCS fault tolerance: the driver ends with its node anyway, and the run resumes.
 """

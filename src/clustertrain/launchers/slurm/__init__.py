@@ -31,8 +31,8 @@ Reasons:
   has increased, the run time has reached the limit, or, if it is COMPLETING for no other reason, a
   scancel (measured with 22.05). The deadline is the job's EndTime + KillWait; three seconds before it the
   agent itself writes the result.
-- `ray_process.py` starts Ray, not `ray start`: the latter also starts Ray Client's server, a port that
-  runs code for its clients, and has no option to turn it off.
+- `agent/ray_process.py` starts Ray, not `ray start`: the latter also starts Ray Client's server, a port
+  that runs code for its clients, and has no option to turn it off.
 - A job of one node uses the loopback address, as a run on one machine does, so that none of its ports can
   be reached from outside. `ray.init` replaces a loopback address by the node's external one, unless Ray's
   switch for clusters is off (`launchers/slurm/ray.py`), and torch's store would listen on all addresses
@@ -52,7 +52,7 @@ Reasons:
   here (`preflight.py`).
 - A new start of the same SLURM job takes over at once, because the earlier start is known to be over.
   Every other start checks the heartbeat.
-- The output of `scontrol -o` and `sinfo -o` is parsed, because the JSON plugins are missing or differ
-  between versions. The site's options (gres or gpus-per-node, mem or mem-per-cpu) are inputs of the pure
-  rendering. Nodes are exclusive only if the job requests it.
+- The texts of `scontrol -o`, `squeue` and `sinfo` are parsed, because the JSON plugins are missing or
+  differ between versions. The site's options (gres or gpus-per-node, mem or mem-per-cpu) are inputs of
+  the pure rendering. Nodes are exclusive only if the job requests it.
 """

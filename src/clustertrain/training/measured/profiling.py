@@ -32,7 +32,7 @@ class Profile:
     A run that resumes after the first of them records the rest.
 
     Args:
-        file: as Run.profile.
+        file: as Host.profile.
         log: writes a record of a kind on rank 0.
     """
 

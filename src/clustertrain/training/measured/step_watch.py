@@ -26,7 +26,7 @@ class StepWatch:
     """Watches the steps of one rank; every rank makes the same calls.
 
     Args:
-        profile: as Run.profile.
+        profile: as Host.profile.
         log: writes a record of a kind on rank 0.
     """
 
