@@ -108,19 +108,26 @@ def test_a_worker_that_exits_does_not_go_on_as_the_driver_whose_fork_it_is(tmp_p
 
 
 def test_a_worker_is_a_fork_with_its_own_arguments_folder_and_random_numbers(server, tmp_path):
-    first, second = server.worker(), server.worker(context='{"env_vars": {"RAY_JOB_ID": "02000000"}}')
+    first, second = server.worker(), server.worker()
     assert first["is_fork"]
     assert second["is_fork"]
     assert first["arguments"] == ["--worker-id=7"]
     assert first["folder"] == str(tmp_path)
     assert first["main"] == "__main__"
-    assert (first["job"], second["job"]) == ("01000000", "02000000")
+    assert (first["job"], second["job"]) == ("01000000", "01000000")
     assert first["threads"] == "2"
     assert first["child_signals"] == "0"
     assert first["python"] != second["python"]
     assert first["numpy"] != second["numpy"]
     assert first["torch"] != second["torch"]
     assert first["object_id"] != second["object_id"]
+
+
+def test_a_worker_of_another_job_of_ray_is_a_new_process(server):
+    """Ray reads the job once: a fork would register as a worker of the first one."""
+    server.worker()
+    other = server.worker(RAY_JOB_ID="02000000")
+    assert (other["job"], other["is_fork"]) == ("02000000", False)
 
 
 def test_one_that_does_not_wait_for_the_answer_costs_no_second_import(server):

@@ -456,10 +456,11 @@ def test_anything_else_is_refused(made, what):
     task = Scheduled(lambda optimizer, steps: made(lr_scheduler.StepLR(optimizer, 2)))
     with pytest.raises(JobError) as refused:
         run_task(ALONE, task, TrainSettings(steps=2, batch_size=4))
-    first, second = str(refused.value).splitlines()
+    first, second, third = str(refused.value).splitlines()
     assert first.startswith(f"Scheduled.scheduler() returned {what}")
     assert first.endswith(", not a torch.optim.lr_scheduler.LRScheduler.")
     assert second.startswith('Return the scheduler itself, or (scheduler, "epoch")')
+    assert third.startswith("Scheduled.scheduler() is at ")
 
 
 def test_one_that_needs_a_metric_is_refused_also_by_epoch():

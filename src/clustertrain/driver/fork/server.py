@@ -35,7 +35,7 @@ _OF_WORKER = ("parser", "RuntimeEnvContext", "update_envs", "Language")
 # What a process reads when it starts, or when it loads a library: a fork has the values of the server.
 _READ_ONCE = re.compile(
     r"(PYTORCH|LD|LC|MALLOC|GLIBC|OMP|KMP|GOMP|MKL|OPENBLAS|ATEN|KINETO|NPY|TQDM)_.*|LANG|TZ|PYTHONHASHSEED|"
-    r"RAY_(?!JOB_ID$).*|TORCH(?!ELASTIC_|INDUCTOR_CACHE_DIR$).*"
+    r"RAY_.*|TORCH(?!ELASTIC_|INDUCTOR_CACHE_DIR$).*"
 )
 _MOST_BYTES = 2**18  # of a request: a socket takes less
 _MOST_FILES = 4  # with it: three streams, and the second channel of a rank without Ray
