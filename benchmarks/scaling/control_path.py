@@ -37,7 +37,7 @@ from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import Attempt, Restart, RunDir
 from clustertrain.run.provenance import is_tried
 from clustertrain.run.recorded_job import is_of_script, job_of
-from clustertrain.run.records import Failure, RestartClaim, ResumePoint, SchedulerStart
+from clustertrain.run.records import Failure, FunctionSeed, RestartClaim, ResumePoint, SchedulerStart
 from clustertrain.run.rendezvous import wait_for_head
 from clustertrain.run.result import stopped, write_result
 from clustertrain.run.retry_budget import RetryBudget
@@ -281,7 +281,7 @@ class ControlPath:
 
 
 def claim_start(attempt: Attempt, hosts: tuple[str, ...]) -> None:
-    """What driver/group/start.py's `_claim` does on the storage for a task or function without changes: it
+    """What driver/group/start.py's `_claim` does on the storage for a function without changes: it
     cannot be imported without torch."""
     attempt.stop.read()
     attempt.run.newest_attempt()
@@ -310,4 +310,6 @@ def claim_start(attempt: Attempt, hosts: tuple[str, ...]) -> None:
         before.plan.read()
     for number in range(restart.number):
         attempt.restart(number).failure.read()
+    if not attempt.run.function_seed.create(FunctionSeed(0)):
+        attempt.run.function_seed.read()
     is_tried(attempt)

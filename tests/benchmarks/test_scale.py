@@ -117,8 +117,8 @@ def test_the_driver_claims_a_start_as_it_is_counted(tmp_path, monkeypatch):
     worker = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
 
     def real(attempt, job):
-        ref, limits = AttemptRef.of(attempt), job.failures.watchdog
-        start._claim(start.GroupStart(ref=ref, job_yaml=dump_job(job), limits=limits), [worker])
+        config = start.GroupStart(ref=AttemptRef.of(attempt), job_yaml=dump_job(job), job=job)
+        start._claim(config, [worker])
 
     found = []
     for side, claim in (("real", real), ("counted", lambda attempt, job: claim_start(attempt, ("node1",)))):

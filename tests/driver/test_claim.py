@@ -7,7 +7,6 @@ import pytest
 from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.job.file import dump_job
 from clustertrain.job.identity import Change
-from clustertrain.job.sections import Watchdog
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
@@ -25,12 +24,7 @@ WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.
 
 def started(attempt, job):
     """The plan of the next start of the group."""
-    config = GroupStart(
-        ref=AttemptRef.of(attempt),
-        limits=Watchdog(),
-        job_yaml=dump_job(job),
-        is_script=job.script is not None,
-    )
+    config = GroupStart(ref=AttemptRef.of(attempt), job_yaml=dump_job(job), job=job)
     return _claim(config, [WORKER])
 
 

@@ -46,8 +46,7 @@ class Start:
         self.attempt, self.job, self.committed = attempt, job, []
 
     def begin(self):
-        ref, limits = AttemptRef.of(self.attempt), self.job.failures.watchdog
-        config = GroupStart(ref=ref, limits=limits, job_yaml=dump_job(self.job))
+        config = GroupStart(ref=AttemptRef.of(self.attempt), job_yaml=dump_job(self.job), job=self.job)
         self.plan = _claim(config, [OnlyWorker()])
         self.memory = memory_shelf(self.attempt.n)
         shelf = self.memory if self.plan.in_memory else self.attempt.run.checkpoints

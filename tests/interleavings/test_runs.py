@@ -84,8 +84,8 @@ class Start:
         self.resumed, self.lines, self.committed, self.has_begun = None, [], [], False
 
     def begin(self):
-        ref, limits = AttemptRef.of(self.attempt), self.job.failures.watchdog
-        config = GroupStart(ref=ref, limits=limits, job_yaml=dump_job(self.job))
+        ref = AttemptRef.of(self.attempt)
+        config = GroupStart(ref=ref, job_yaml=dump_job(self.job), job=self.job)
         self.plan = _claim(config, [WORKER])
         shelf = self.attempt.run.checkpoints
         if self.plan.checkpoint is not None:

@@ -1,12 +1,13 @@
-"""The driver: one process per attempt, which runs the job with Ray Train and writes the result.
+"""The driver: one process per attempt, which runs the job, with Ray Train or without Ray, and writes the
+result.
 
-__main__.py      the program: job -> TorchTrainer.fit -> result.json
+__main__.py      the program: job -> the starts of the worker group -> result.json
 ray_cluster.py   the driver's interface to a Ray cluster; launchers/*/ray.py have the classes
 elastic_cluster.py  a Ray cluster whose nodes come and go
 world_size.py    how many workers have room; why there are fewer or more
 ray_internals.py  Ray's private API: the one file that names it
 ray_node.py      starts Ray on this machine, within a deadline of the site
-fork/            the fork server of a node, which makes Ray's worker processes
+fork/            the fork server of a node, which makes the processes of ranks, with Ray and without
 connection.py    connects to a Ray that runs
 deadline.py      ends the driver if a call to Ray does not return
 ray_watch.py     notices that Ray has ended or does not answer, and ends the driver

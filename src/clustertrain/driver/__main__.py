@@ -1,4 +1,4 @@
-"""Job → TorchTrainer.fit → result.json; the process that the guardian starts.
+"""Job → the starts of the worker group → result.json; the process that the guardian starts.
 
 It writes only to files; the process that displays the run reads them. It ends with os._exit, since Ray's own
 shutdown waits for processes that the guardian ends faster.
@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -100,13 +100,8 @@ class _Run:
     def note(self, text: str) -> None:
         EventLog(self.attempt.events).write("note", text=text)
 
-    def ending_without_answer(self) -> AbstractContextManager[None]:
-        """End this process and its attempt if Ray does not answer within its deadline."""
-        # A connection that reports its own failure at the deadline has the better message.
-        within_s = self.cluster.deadline.seconds + _MARGIN_S
-        return ending_after(within_s, self._end_without_answer)
-
-    def _end_without_answer(self) -> None:
+    def end_without_answer(self) -> None:
+        """Write the result of an attempt whose Ray did not answer within its deadline."""
         text = (
             f"{self.cluster.name} does not answer: a call to it did not return within "
             f"{self.cluster.deadline}.\n"
@@ -172,7 +167,8 @@ def _connect(run: _Run, imports: Future[None]) -> None:
         imports.result()  # of torch
         check_gpus(run.world_sizes[-1], run.job.resources.gpus_per_worker)
     started = time.monotonic()
-    with run.ending_without_answer():
+    # A connection that reports its own failure at the deadline has the better message.
+    with ending_after(run.cluster.deadline.seconds + _MARGIN_S, run.end_without_answer):
         address = run.cluster.connect(run.attempt, run.world_sizes)
     seconds = time.monotonic() - started
     EventLog(run.attempt.events).write("ray_started", seconds=seconds, address=address)

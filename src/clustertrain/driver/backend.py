@@ -47,19 +47,16 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
 
 
 class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
-    """Runs in the controller, once before each start of the worker group."""
+    """Runs in the controller, once before each start of the worker group.
+
+    The other hooks do nothing: `begin` has made the process group, and the processes end right after
+    `on_shutdown`. To destroy the group there would wait 30 s for dead ranks.
+    """
 
     share_cuda_visible_devices = True  # as Ray's own for torch: LOCAL_RANK is an index into them
 
     def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         backend_config.start.begin(worker_group)
-
-    def on_training_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
-        """Does nothing: `begin` has made the process group."""
-
-    def on_shutdown(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
-        """Does nothing: the processes end right after this, and destroying the group would wait 30 s for dead
-        ranks."""
 
 
 def set_up(plan: RestartPlan) -> None:

@@ -32,27 +32,19 @@ def result_of_starts(
     next_: Workers | Result = cluster.workers_now(ref.open(), world_sizes)
     while isinstance(next_, Workers):
         workers = next_
-        start = GroupStart(
-            ref=ref,
-            job_yaml=job_yaml,
-            env=job.env,
-            is_script=job.is_script,
-            is_function=job.function is not None,
-            most_workers=world_sizes[-1],
-            limits=job.failures.watchdog,
-        )
-        if _has_trained(start, job, cluster, Growth(ref, cluster, world_sizes, workers), workers):
+        start = GroupStart(ref=ref, job_yaml=job_yaml, job=job, most_workers=world_sizes[-1])
+        if _has_trained(start, cluster, Growth(ref, cluster, world_sizes, workers), workers):
             next_ = next_larger(ref.open(), workers) or of_outcome(ref.open())
         else:
             next_ = policy.after_failure(workers)
     return next_
 
 
-def _has_trained(start: GroupStart, job: Job, cluster: RayCluster, growth: Growth, workers: Workers) -> bool:
+def _has_trained(start: GroupStart, cluster: RayCluster, growth: Growth, workers: Workers) -> bool:
     if cluster.has_ray:
         from clustertrain.driver import trainer
 
-        return trainer.has_trained(start, growth, job, workers, has_slots=cluster.has_worker_slots)
+        return trainer.has_trained(start, growth, workers, has_slots=cluster.has_worker_slots)
     from clustertrain.driver.group import forked
 
-    return forked.has_trained(start, workers.count, job.resources.gpus_per_worker)
+    return forked.has_trained(start, workers.count)

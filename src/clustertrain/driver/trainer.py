@@ -40,7 +40,6 @@ from clustertrain.driver.ray_internals import (
 from clustertrain.driver.world_size import Workers
 from clustertrain.errors import EXIT_CLUSTER, ClusterTrainError
 from clustertrain.job.file import parse_job
-from clustertrain.job.model import Job
 from clustertrain.job.start_environment import start_environment
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import JOB_YAML
@@ -169,23 +168,21 @@ class RayStart:
             self._group.abort()
 
 
-def has_trained(start: GroupStart, growth: Growth, job: Job, workers: Workers, *, has_slots: bool) -> bool:
+def has_trained(start: GroupStart, growth: Growth, workers: Workers, *, has_slots: bool) -> bool:
     """Start the group once, as RayStart.has_trained.
 
     Args:
         has_slots: as RayCluster.has_worker_slots.
     """
-    this = RayStart(start, growth)
+    this, resources = RayStart(start, growth), start.job.resources
     variables_of_worker = start_environment(parse_job(start.job_yaml, JOB_YAML))
     trainer = _Trainer(
         worker.train_loop_per_worker,
-        train_loop_config={},
-        torch_config=KitTorchConfig(start=this, is_script=start.is_script),
+        torch_config=KitTorchConfig(start=this, is_script=start.job.is_script),
         scaling_config=ScalingConfig(
             num_workers=workers.count,
-            use_gpu=job.resources.gpus_per_worker > 0,
-            resources_per_worker=worker_resources(job.resources, has_slots=has_slots),
-            placement_strategy="PACK",
+            use_gpu=resources.gpus_per_worker > 0,
+            resources_per_worker=worker_resources(resources, has_slots=has_slots),
             label_selector={_NODE_ID: f"!in({','.join(sorted(workers.left_out))})"}
             if workers.left_out
             else None,

@@ -8,7 +8,7 @@ network.py       the address by which other nodes reach it, and its interface
 ports.py         a block of free ports for one job
 processes.py     the identity of a process, to check later whether it still runs
 signals.py       signals that request the end of a process: recorded, or blocked
-user_folders.py  the cache folder of this user
+user_folders.py  this user's home, cache and list of runs
 installed.py     whether torch and Ray are installed, without importing them, and how to install them
 interpreter.py   the Python of a script's own environment: `interpreter`
 ray_settings.py  Ray's settings wherever clustertrain starts it

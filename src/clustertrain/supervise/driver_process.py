@@ -19,7 +19,7 @@ from clustertrain.node.limits import read_limits
 from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import Attempt
-from clustertrain.run.recorded_job import is_of_script, job_of
+from clustertrain.run.recorded_job import job_of
 from clustertrain.run.records import RestartClaim, Result
 from clustertrain.run.result import ended, stopped
 from clustertrain.run.retry_budget import RetryBudget
@@ -89,7 +89,7 @@ class DriverStarts:
             of=retries,
             step=step,
             text=why,
-            of_script=is_of_script(attempt),
+            of_script=job.is_script,
             with_driver=True,
         )
         return None

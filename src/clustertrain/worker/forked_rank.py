@@ -69,4 +69,4 @@ def train() -> None:
         import torch
 
         torch.cuda.set_device(place.device)  # of this thread
-    train_loop_per_worker({})
+    train_loop_per_worker()

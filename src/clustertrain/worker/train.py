@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
 
 from clustertrain import session, variables
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
@@ -50,8 +49,8 @@ from clustertrain.worker.stop_requests import wait_for_all_s
 LOADERS_WITH_GPUS = 4  # the default of train.loader_workers
 
 
-def train_loop_per_worker(config: dict[str, Any]) -> None:
-    """The train function that TorchTrainer calls on each rank.
+def train_loop_per_worker() -> None:
+    """The train function of each rank; with Ray, TorchTrainer calls it.
 
     Raises:
         UserCodeFailed: the user's code raised an exception; its traceback is in the rank's log.

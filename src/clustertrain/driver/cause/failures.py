@@ -119,12 +119,13 @@ class Group:
             "ranks": ranks,
         }
 
-    def report(self, errors: Mapping[int, BaseException]) -> Failure:
-        """Determine the cause from Ray Train's errors by rank, and record it."""
+    def report(self, errors: Mapping[int, BaseException]) -> None:
+        """Determine the cause from the errors of the ranks, and record it."""
         if (hang := self._restart.hang.read()) is not None and hang.text:
             failure = self._failure(hang.rank, "JobError", hang.text, signature(hang.text))
-            return self._record(replace(failure, kit_exit_code=EXIT_JOB, fatal=True))
-        return self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
+            self._record(replace(failure, kit_exit_code=EXIT_JOB, fatal=True))
+        else:
+            self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
 
     def report_lost_worker(self, error: NoAnswer) -> None:
         """The same for a worker that died or was silent before training began, while the others may wait for
@@ -145,11 +146,10 @@ class Group:
         here = [rank for rank, limits in self._limits.items() if limits.host == this_host()]
         return [r for r in here if (process_state(self._workers[r].metadata.pid) or "").startswith("T")]
 
-    def _record(self, failure: Failure) -> Failure:
+    def _record(self, failure: Failure) -> None:
         failure = replace(failure, restart=self._restart.number, step=reached_step(self._restart))
         self._restart.failure.write(failure)
         EventLog(self._attempt.events).write("worker_died", **asdict(failure))
-        return failure
 
     def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
         """The root cause. A dead process takes precedence over exceptions, which follow from the lost

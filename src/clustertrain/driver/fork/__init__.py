@@ -1,5 +1,5 @@
 """The fork server of a node.
 
 starter.py  starts it
-server.py   makes the processes of ranks: forks of one that has imported torch and Ray Train
+server.py   makes the processes of ranks: forks of one that has imported torch and, with Ray, Ray Train
 """

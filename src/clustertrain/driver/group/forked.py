@@ -149,12 +149,12 @@ class ForkedGroup:
             rank.close()
 
 
-def has_trained(start: GroupStart, world_size: int, gpus_per_worker: int) -> bool:
+def has_trained(start: GroupStart, world_size: int) -> bool:
     """Start the group once. Returns whether its training has returned in all ranks. Raises as GroupStart.run,
     except GroupNotStarted."""
     group = ForkedGroup()
     try:
-        group.start(world_size, gpus_per_worker, start.answer_s)
+        group.start(world_size, start.job.resources.gpus_per_worker, start.answer_s)
         start.run(group, set_up)
         errors = group.train()
         if errors:

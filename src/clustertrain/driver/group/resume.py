@@ -32,7 +32,7 @@ class Resumed:
 
 
 def newest_checkpoint(restart: Restart, workers: Sequence[Any]) -> Resumed | None:
-    """The checkpoint for these workers of Ray Train's worker group, or None if there is none.
+    """The checkpoint for these workers, or None if there is none.
 
     Raises:
         StorageError: there are checkpoints in the storage and none verifies.

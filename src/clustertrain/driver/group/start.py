@@ -29,7 +29,7 @@ from clustertrain.driver.elastic_cluster import alive_nodes
 from clustertrain.driver.group.resume import newest_checkpoint
 from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
-from clustertrain.job.sections import Watchdog
+from clustertrain.job.model import Job
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint
@@ -64,22 +64,19 @@ class GroupStart:
 
     ref: AttemptRef
     job_yaml: str
-    env: dict[str, str] = field(default_factory=dict, repr=False)
-    is_script: bool = False
-    is_function: bool = False
+    job: Job = field(repr=False)  # its `env` has the values of the secrets
     most_workers: int = 1
-    limits: Watchdog
     _group: Group | None = None  # until its failure is recorded
 
     @property
     def answer_s(self) -> float:
         """How long a rank may take for a call that stages nothing: it may have to import torch."""
-        return self.limits.first_step_s
+        return self.job.failures.watchdog.first_step_s
 
     @property
     def collective_s(self) -> float:
         """The timeout of torch's process group."""
-        limits = self.limits
+        limits = self.job.failures.watchdog
         longest_s = max(limits.first_step_s, limits.step_s or UPPER_S, limits.evaluation_s, limits.save_s)
         return int(longest_s + _MARGIN_S)
 
@@ -103,7 +100,7 @@ class GroupStart:
             self._on_all(workers, set_up, plan)
             self._probe(workers, plan)
             self._stage(workers, plan)
-            if self.is_script:
+            if self.job.is_script:
                 self._on_all(workers, _set_rendezvous, *self._of_first(workers, _rendezvous_here))
             elif errors := self._make_process_group(workers, plan):
                 self.has_failed(errors)
@@ -144,7 +141,7 @@ class GroupStart:
         spec = GroupSpec(backend, address, port, hosts, self.collective_s)
         joining = {rank: w.execute_async(join_process_group, spec) for rank, w in enumerate(workers)}
         try:
-            answers([*joining.values()], self.limits.process_group_s + _MARGIN_S)
+            answers([*joining.values()], self.job.failures.watchdog.process_group_s + _MARGIN_S)
         except (NoAnswer, ClusterTrainError):
             raise
         except Exception:  # noqa: BLE001  the errors of all ranks show the cause
@@ -243,12 +240,12 @@ def _claim(config: GroupStart, workers: Sequence[Any]) -> RestartPlan:
     before, restart = _claimed(attempt)
     events = EventLog(attempt.events)
     # A script keeps its own checkpoints.
-    found = None if config.is_script else newest_checkpoint(restart, workers)
+    found = None if config.job.is_script else newest_checkpoint(restart, workers)
     name, step, epoch, world_size = None, 0, 0, None
     if found is not None:
         name, step, epoch, world_size = str(found.name), found.name.step, found.epoch, found.world_size
     reached = _reached_before(restart)
-    if not config.is_script and (found is not None or reached):
+    if not config.job.is_script and (found is not None or reached):
         events.write(
             "resumed",
             restart=restart.number,
@@ -265,28 +262,28 @@ def _claim(config: GroupStart, workers: Sequence[Any]) -> RestartPlan:
         world_size=len(workers),
         hosts=tuple(w.metadata.hostname for w in workers),
         addresses=tuple(w.metadata.node_ip for w in workers),
-        of_script=config.is_script,
+        of_script=config.job.is_script,
     )
     restart.plan.write(resume)
     earlier = before.plan.read() if before is not None else None
     if text := resize_text(earlier, resume, config.most_workers, alive_nodes):
         events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
-    resumes_script = config.is_script and has_script_checkpoint(attempt.run)
+    resumes_script = config.job.is_script and has_script_checkpoint(attempt.run)
     failures = [attempt.restart(n).failure.read() for n in range(restart.number)]
     plan = RestartPlan(
         config.ref,
         restart.number,
         config.job_yaml,
-        config.env,
+        config.job.env,
         name,
         resumes_script,
         alarms=sum(failure is not None and failure.error == "watchdog" for failure in failures),
         claimed_s=claimed_s,
-        function_seed=_function_seed(attempt.run) if config.is_function else 0,
+        function_seed=_function_seed(attempt.run) if config.job.function is not None else 0,
         is_tried=is_tried(attempt),
         in_memory=found is not None and found.in_memory,
     )
-    if config.is_script and (restart.number > 0 or attempt.n > 1):
+    if config.job.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))
     return plan
 
