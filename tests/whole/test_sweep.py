@@ -38,8 +38,8 @@ SEED = os.environ.get("SWEEP_SEED") or time.strftime("%Y%m%d")
 RUNS = 100
 KILL, TERM, STOP = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP
 # Those that nobody watches go on after some seconds; of the others, the watchdogs notice it.
-CONTINUED = ("driver", "guardian", "command", "raylet", "check", "spare", "server")
-WITHOUT_RAY = ("rank", "driver", "guardian", "command", "loader", "check")
+CONTINUED = ("driver", "guardian", "command", "raylet", "spare", "server")
+WITHOUT_RAY = ("rank", "driver", "guardian", "command", "loader")
 VICTIMS = {  # by the kind of run; the spare is the process of which the ranks are forks
     "local": (*WITHOUT_RAY, "raylet", "gcs_server", "spare"),
     "s3": (*WITHOUT_RAY, "raylet", "gcs_server", "spare", "server"),
@@ -74,7 +74,7 @@ def drawn(draw: random.Random, kind: str) -> list[Strike]:
     found = []
     for _ in range(draw.choice((1, 2))):
         victim, number = draw.choice(VICTIMS[kind]), draw.choice((KILL, TERM, STOP))
-        late = victim != "check" and draw.random() < 0.6
+        late = draw.random() < 0.6
         found.append(Strike(victim, number, draw.uniform(0, 2 if late else 6), late))
     return found
 
@@ -110,7 +110,6 @@ def processes(run: Run) -> dict[str, list[int]]:
     patterns = {
         "guardian": r"-m clustertrain\.supervise\.guardian ",
         "driver": r"-m clustertrain\.driver ",
-        "check": r"-m clustertrain\.worker\.check ",
         "raylet": r"^\S*/raylet ",
         "gcs_server": r"^\S*/gcs_server ",
         "spare": r"-m clustertrain\.driver\.fork\.server ",
@@ -177,8 +176,6 @@ def the_end_is_right(run: Run, strikes: list[Strike], output: str) -> bool:
     for each in strikes:
         if each.victim == "command" and each.number != STOP:
             allowed |= {-KILL} if each.number == KILL else {75, 130, -TERM}
-        if each.victim == "check":
-            allowed |= {1}
         if (each.victim, each.number) == ("gcs_server", STOP):
             allowed |= {3}  # while Ray starts, nothing tells it from a slow one until failures.ray_start
     assert code in allowed, output
@@ -242,7 +239,7 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(make_run, undisturbed, tmp
         looks, left = Looks(shelf), list(strikes)
         for _ in range(4):  # the start itself, and one more for each strike that ends it
             options = ["--no-ray"] if kind == "no-ray" else []
-            run.start(*options, checked=any(each.victim == "check" for each in strikes))
+            run.start(*options)
             while left and strike(run, left[0], draw, looks, server):
                 left.pop(0)
             output, _ = run.process.communicate(timeout=400)
