@@ -148,8 +148,8 @@ def check(
     """Find mistakes in a job file and in its code; starts nothing.
 
     The code is imported, its args are bound, and a task is rehearsed on one batch, in a process of its own.
-    `run` and `submit` do the same first. With --to, that launcher checks the job as well, against its cluster
-    if it answers.
+    `submit` does the same first, and so does `run` with --takeover or --fresh. With --to, that launcher
+    checks the job as well, against its cluster if it answers.
     """
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.launchers.check import check_code

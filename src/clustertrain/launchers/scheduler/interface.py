@@ -108,7 +108,6 @@ class JobState:
         start_estimate: the expected start of a job that waits, in seconds since 1970; None if unknown.
         position: of a job that waits, in words: "3rd in its partition's queue"; empty if unknown.
         exit_code: the nonzero exit code of the job's script; None if there is none.
-        note: what a user should know of this state.
 
     A scheduler changes:
         again: how a job is called that waits after an attempt.
