@@ -59,12 +59,13 @@ def train(
     run.phase("first_step", start.step)
     prepared = prepare(task, settings, rank_info, data, saved=saved, note=partial(_note, run, start))
     scaler = prepared.precision.scaler
-    if saved is not None and prepared.is_over(prepared.order.settle(start)):
+    position = prepared.order.settle(start)
+    if saved is not None and prepared.is_over(position):
         run.finish()
         scaler.load(saved["scaler"])
-        why = prepared.why_early(prepared.order.settle(start))
+        why = prepared.why_early(position)
         return TrainResult(start.step, start.epoch, saved["metrics"], True, why, scaler.skipped_steps)
-    loop = _Loop(task, settings, rank_info, run, prepared)
+    loop = _Loop(run, prepared)
     with closing(iter(prepared.batches)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = first_of(prepared, batches)
         loop.begin(first[1], saved)
@@ -90,14 +91,12 @@ def _note(run: Host, start: Position, text: str) -> None:
 class _Loop:
     """The steps of a rank, and what is done between two of them: log, evaluate, save."""
 
-    task: Task
-    settings: TrainSettings
-    rank_info: RankInfo
     run: Host
     prepared: Prepared
 
     def __post_init__(self) -> None:
         prepared = self.prepared
+        self.task, self.settings, self.rank_info = prepared.task, prepared.settings, prepared.rank_info
         self.model, self.wrapped, self.awaited = prepared.model, prepared.wrapped, prepared.awaited
         self.precision, self.optimization = prepared.precision, prepared.optimization
         self.order, self.evaluation = prepared.order, prepared.evaluation
