@@ -13,7 +13,7 @@ from clustertrain.run.claims import attempts_that_trained
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.recorded_job import job_of
 from clustertrain.run.records import CodeChange, CodeFile, Provenance, Source
-from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.run.streams.step_counter import has_finished_a_step
 
 
 def record_provenance(attempt: Attempt, source: Source, began: float) -> CodeChange | None:
@@ -52,10 +52,10 @@ def record_provenance(attempt: Attempt, source: Source, began: float) -> CodeCha
 
 def is_tried(attempt: Attempt) -> bool:
     """Whether the run has finished a step with the job and the code of this attempt."""
-    if any(map(reached_step, attempt.restarts())):
+    if has_finished_a_step(attempt):
         return True
     earlier = (each for each in reversed(attempt.run.attempts()) if each.n < attempt.n)
-    before = next((each for each in earlier if any(map(reached_step, each.restarts()))), None)
+    before = next(filter(has_finished_a_step, earlier), None)
     return before is not None and _job_and_code(before) == _job_and_code(attempt)
 
 

@@ -32,7 +32,7 @@ from clustertrain.run.provenance import is_tried
 from clustertrain.run.records import Failure
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import where_start_begins
-from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.run.streams.step_counter import has_finished_a_step, reached_step
 from clustertrain.worker import watchdog
 from clustertrain.worker.code.error_report import ErrorReport, first_lines
 from clustertrain.worker.code.user_error import UserCodeFailed
@@ -283,8 +283,7 @@ class Group:
 
     def _is_untried(self) -> bool:
         """Whether this code has finished no step yet, in this attempt or before a checkpoint."""
-        reached = any(map(reached_step, self._attempt.restarts()))
-        return not reached and not has_script_checkpoint(self._attempt.run)
+        return not has_finished_a_step(self._attempt) and not has_script_checkpoint(self._attempt.run)
 
     def _where_whole(self, rank: int) -> str:
         logs = command_on(self._attempt.uri, "logs", "--rank", str(rank))

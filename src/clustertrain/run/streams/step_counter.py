@@ -6,7 +6,7 @@ import mmap
 import struct
 from pathlib import Path
 
-from clustertrain.run.folder import Restart
+from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.streams.events import read_events
 
 
@@ -41,3 +41,8 @@ def reached_step(restart: Restart) -> int:
     """
     logged = (int(r.get("step") or 0) for r in read_events(restart.attempt.run, restart.metrics_key))
     return max(counted_step(restart), *logged, 0)
+
+
+def has_finished_a_step(attempt: Attempt) -> bool:
+    """Whether a start of the group in this attempt finished a step. The counter says so without the curve."""
+    return any(counted_step(each) or reached_step(each) for each in attempt.restarts())
