@@ -90,12 +90,13 @@ submit-k8s: $(VENV)/.installed  ## install, then submit a job to Kubernetes: JOB
 
 kube-tools: $(VENV)/kube/.built  ## build the Kubernetes for the tests; needs Go, takes 10 minutes once
 
-constraints: $(VENV)/.installed  ## recompile constraints.txt from constraints.in and pyproject.toml
+constraints: $(VENV)/.installed  ## recompile requirements/*.txt from requirements/*.in and pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 --all-extras \
-	  --no-emit-index-url --custom-compile-command "make constraints" constraints.in pyproject.toml -o constraints.txt
+	  --no-emit-index-url --custom-compile-command "make constraints" \
+	  requirements/constraints.in pyproject.toml -o requirements/constraints.txt
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 --extra train \
-	  --no-emit-index-url --custom-compile-command "make constraints" --constraints constraints.txt \
-	  docker/constraints.in pyproject.toml -o docker/constraints.txt
+	  --no-emit-index-url --custom-compile-command "make constraints" --constraints requirements/constraints.txt \
+	  requirements/image.in pyproject.toml -o requirements/image.txt
 
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -121,20 +122,20 @@ $(VENV)/kube/.built: $(addprefix $(KUBE_TOOLS)/,go.mod go.sum build.sh coredns/m
 	$(KUBE_TOOLS)/build.sh $(VENV)/kube
 	touch $@
 
-# constraints.txt contains all dependencies with hashes, so with --no-deps nothing else is fetched.
+# requirements/constraints.txt contains all dependencies with hashes, so with --no-deps nothing else is fetched.
 $(VENV)/.installed: $(VENV)/constraints.txt pyproject.toml
 	@echo "Installing into $(VENV): $(if $(TORCH_INDEX),torch from $(TORCH_INDEX),torch with CUDA (5.5 GB in all; for CPUs only, about 2 GB: make TORCH_INDEX=https://download.pytorch.org/whl/cpu)), Ray and the tools of the tests"
 	$(PYTHON) -m venv $(VENV)
-	awk '/^[^ #]/ {keep = /^uv==/} keep' constraints.txt > $(VENV)/uv.txt
+	awk '/^[^ #]/ {keep = /^uv==/} keep' requirements/constraints.txt > $(VENV)/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv.txt
-	$(if $(TORCH_INDEX),$(UV_INSTALL) --no-deps --index-url $(TORCH_INDEX) "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' constraints.txt)")
+	$(if $(TORCH_INDEX),$(UV_INSTALL) --no-deps --index-url $(TORCH_INDEX) "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements/constraints.txt)")
 	$(UV_INSTALL) --require-hashes --no-deps -r $<
 	$(UV_INSTALL) --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q src  # an editable install is not compiled by uv
 	touch $@
 
 # With TORCH_INDEX, without torch, which comes from that index, and without the packages that only its CUDA build needs.
-$(VENV)/constraints.txt: constraints.txt
+$(VENV)/constraints.txt: requirements/constraints.txt
 	mkdir -p $(VENV)
 	awk -v index_url="$(TORCH_INDEX)" \
 	  '/^[^ #]/ {keep = index_url == "" || !/^(torch|triton)==|^(nvidia|cuda)-/} keep' $< > $@

@@ -23,7 +23,7 @@ if [ -n "$CA_BUNDLE" ] && [ ! -r "$CA_BUNDLE" ]; then
   exit 2
 fi
 
-pinned() { sed -n "s/^$1==\([^ ]*\).*/\1/p" docker/constraints.txt; }
+pinned() { sed -n "s/^$1==\([^ ]*\).*/\1/p" requirements/image.txt; }
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/clustertrain/version.py)
 
 # The OCI format has no HEALTHCHECK; docker always uses its own format.

@@ -89,7 +89,7 @@ def test_another_torch_index_leaves_torch_and_cuda_to_it(tmp_path):
 
 
 def test_everything_that_is_installed_has_a_hash():
-    blocks = (ROOT / "constraints.txt").read_text().split("\n")
+    blocks = (ROOT / "requirements/constraints.txt").read_text().split("\n")
     pinned = [n for n, line in enumerate(blocks) if line and line[0] not in " #"]
     assert len(pinned) > 60
     for n in pinned:

@@ -2,4 +2,4 @@
 
 __version__ = "0.1.0"
 RAY_VERSION = "2.60.0"
-"""The Ray that constraints.txt pins: in images, in manifests and in the client."""
+"""The Ray that requirements/constraints.txt pins: in images, in manifests and in the client."""

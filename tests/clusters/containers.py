@@ -53,8 +53,8 @@ runtime = "runc"
 network_backend = "netavark"
 """
 _MADE_OF = (
-    *("docker/Dockerfile", "docker/build.sh", "docker/constraints.txt", "docker/health.py"),
-    *("docker/inventory.py", "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "src"),
+    *("docker/Dockerfile", "docker/build.sh", "requirements/image.txt", "docker/health.py"),
+    *("docker/inventory.py", "requirements/constraints.txt", "pyproject.toml", "README.md", "LICENSE", "src"),
     *("examples/digits/digits.py", "examples/digits/digits.tar.gz"),
 )
 _LIMITS = {"nofile": (resource.RLIMIT_NOFILE, 65536), "nproc": (resource.RLIMIT_NPROC, 32768)}

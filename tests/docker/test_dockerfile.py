@@ -27,14 +27,14 @@ def test_hadolint_finds_nothing(tmp_path):
 
 
 def test_the_image_has_the_versions_that_a_machine_gets():
-    ours, everywhere = pins("docker/constraints.txt"), pins("constraints.txt")
+    ours, everywhere = pins("requirements/image.txt"), pins("requirements/constraints.txt")
     shared = ours.keys() & everywhere.keys()
     assert {"ray", "torch", "numpy", "pydantic", "boto3", "uv"} <= shared
     assert {name: ours[name] for name in shared} == {name: everywhere[name] for name in shared}
 
 
 def test_the_image_holds_nothing_that_only_tests_and_benchmarks_need():
-    assert not pins("docker/constraints.txt").keys() & {
+    assert not pins("requirements/image.txt").keys() & {
         "pytest",
         "moto",
         "mypy",

@@ -28,7 +28,7 @@ def inside(image, *command, check=True):
     return told(done).strip()
 
 
-def pinned(name, file="docker/constraints.txt"):
+def pinned(name, file="requirements/image.txt"):
     return re.search(rf"^{name}==(\S+)", (ROOT / file).read_text(), re.MULTILINE)[1]
 
 
@@ -94,7 +94,7 @@ def test_the_labels_say_what_is_installed(image):
     assert said["io.clustertrain.torch"] == torch.partition("+")[0] == pinned("torch")
     assert said["org.opencontainers.image.version"] == kit
     assert said["io.clustertrain.target"] == "cpu"
-    assert ray == pinned("ray", "constraints.txt")
+    assert ray == pinned("ray", "requirements/constraints.txt")
 
 
 def test_a_label_that_would_not_be_true_ends_the_build(image):

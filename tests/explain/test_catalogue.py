@@ -14,7 +14,7 @@ from clustertrain.explain.first_cause import Source, first_cause, hits_of
 from clustertrain.job.file import parse_job
 
 HERE = Path(__file__).parent
-PAGE = (HERE.parents[1] / "docs" / "job-file.md").read_text()
+PAGE = (HERE.parents[1] / "docs" / "reference" / "job-file.md").read_text()
 GLOO = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  4100 vs 4."
 NAMES = [entry.name for entry in catalogue()]
 

@@ -1,4 +1,4 @@
-"""docs/job-file.md agrees with the models, and its examples work."""
+"""docs/reference/job-file.md agrees with the models, and its examples work."""
 
 import importlib.util
 import re
@@ -15,14 +15,14 @@ from clustertrain.job.identity import FREE_TRAIN_KEYS
 from clustertrain.job.model import sections
 from clustertrain.job.reference import MARK, reference_markdown
 
-PAGE_TEXT = (Path(__file__).parents[2] / "docs" / "job-file.md").read_text("utf-8")
+PAGE_TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "job-file.md").read_text("utf-8")
 EXAMPLE = re.search(r"with most sections:\n\n```yaml\n(.*?)```", PAGE_TEXT, re.DOTALL)[1]
 
 
 def test_the_reference_is_that_of_the_models():
-    command = "python -m clustertrain.job.reference docs/job-file.md"
+    command = "python -m clustertrain.job.reference docs/reference/job-file.md"
     shown = PAGE_TEXT.partition(MARK)[2]
-    assert shown == f"\n{reference_markdown()}", f"docs/job-file.md is stale; refresh it with: {command}"
+    assert shown == f"\n{reference_markdown()}", f"the page is stale; refresh it with: {command}"
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ start_environment.py  which variables a process has from its start; hides the GP
 code_folders.py  the folders of `code`, and their places in a copy of all of them
 source.py       the user's code as text: the file, its syntax, the name in it
 identity.py     which keys decide what is computed, and their hash
-reference.py    the tables of docs/job-file.md, from the models
+reference.py    the tables of docs/reference/job-file.md, from the models
 loggers.py      the variables and the servers of the loggers in `train.log`
 site.py         the defaults of a site
 """

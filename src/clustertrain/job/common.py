@@ -103,17 +103,17 @@ class CommonJob(Section):
     """Restarts, time limits and the grace period."""
 
     drill: Drill = Drill()
-    """For `clustertrain drill`, which proves that this training resumes: see [drill](guides/drill.md)."""
+    """For `clustertrain drill`, which proves that this training resumes: see [drill](../guides/drill.md)."""
 
     env: Environment = Field(default_factory=dict)
     """Environment variables of the workers ([when they take
-    effect](reference/environment.md#when-env-takes-effect)). They are recorded as they are written, so write
+    effect](environment.md#when-env-takes-effect)). They are recorded as they are written, so write
     a secret as `${MY_KEY}`."""
 
     code: CodeFolders = (".",)
     """Folder of your code, relative to the job file, or a list of folders, which are all on the import path.
     The first one is the working directory, of a submitted run [a copy of
-    it](guides/storage.md#relative-paths)."""
+    it](../guides/storage.md#relative-paths)."""
 
     interpreter: Path | None = None
     """The Python that starts a `script` or `module`, or the folder of a virtual environment, if its packages

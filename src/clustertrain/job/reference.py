@@ -1,6 +1,8 @@
-"""Makes the reference of docs/job-file.md from the models, so that it cannot differ from what is accepted.
+"""Make docs/reference/job-file.md from the models, so that it cannot differ from what is accepted.
 
-python -m clustertrain.job.reference docs/job-file.md      replaces what follows the heading "Reference"
+    python -m clustertrain.job.reference docs/reference/job-file.md
+
+replaces what follows the heading "Reference".
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from clustertrain.job.sections import Section
 from clustertrain.units import duration_text, size_value
 
 MARK = "## Reference\n"
-"""The heading that the tables follow in docs/job-file.md."""
+"""The heading that the tables follow in docs/reference/job-file.md."""
 
 
 def reference_markdown() -> str:

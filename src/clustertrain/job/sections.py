@@ -1,6 +1,6 @@
 """The sections of a job file, each a frozen model with the rules between its own keys.
 
-`docs/job-file.md` is generated from the docstrings here. An empty key counts as missing.
+`docs/reference/job-file.md` is generated from the docstrings here. An empty key counts as missing.
 """
 
 from __future__ import annotations
@@ -119,11 +119,13 @@ class Checkpoint(Section):
 
     every: SaveEveryOrAuto = SaveEvery(epochs=1)  # type: ignore[call-arg]  # pydantic.mypy reads no dataclass
     """How often to save. For a `function` the default is `minutes: 10`. `auto` computes the interval from the
-    measured saves and `failures.mtbf`: see [How often to save](guides/checkpoints.md#how-often-to-save)."""
+    measured saves and `failures.mtbf`: see [How often to
+    save](../guides/checkpoints.md#how-often-to-save)."""
 
     memory_every: CountOrZero | Literal["auto"] = "auto"
-    """Steps of a task between two [checkpoints in memory](guides/checkpoints.md#checkpoints-in-memory). With
-    `auto` the copies take at most 1 % of the time of steps; with 0 there are none."""
+    """Steps of a task between two [checkpoints in
+    memory](../guides/checkpoints.md#checkpoints-in-memory). With `auto` the copies take at most 1 % of the
+    time of steps; with 0 there are none."""
 
     keep_last: Count = 3
     """How many of the newest checkpoints to keep."""
@@ -274,7 +276,7 @@ class Watchdog(Section):
 
     step_s: Seconds | None = Field(default=None, alias="step")
     """Every later step. By default 10 minutes; for most steps of a task it is
-    [learnt from those before](concepts/fault-tolerance.md#the-limit-of-a-step), at least 20 seconds."""
+    [learnt from those before](../concepts/fault-tolerance.md#the-limit-of-a-step), at least 20 seconds."""
 
     evaluation_s: Seconds = Field(default=3600.0, alias="evaluation")
     """One whole evaluation."""
@@ -350,7 +352,7 @@ class Fault(Section):
 
 
 class Drill(Section):
-    """For `clustertrain drill`, which proves that this training resumes: see [drill](guides/drill.md)."""
+    """For `clustertrain drill`, which proves that this training resumes: see [drill](../guides/drill.md)."""
 
     loss: Annotated[Text, AfterValidator(_expression)] = LOSS
     """Finds the loss in a line that a `script` prints: a regular expression with the group `loss`. A group

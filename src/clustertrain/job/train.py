@@ -1,7 +1,7 @@
 """The section `train` of a job file: clustertrain's training loop.
 
-Its fields are those of training/settings.py, and those that only the job file has. `docs/job-file.md` is
-generated from the docstrings of both.
+Its fields are those of training/settings.py, and those that only the job file has.
+`docs/reference/job-file.md` is generated from the docstrings of both.
 """
 
 from __future__ import annotations

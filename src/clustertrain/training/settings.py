@@ -1,7 +1,7 @@
 """The settings of the training loop: plain values with defaults, which can be used without a job file.
 
 Most of them are keys of a job file: job/ derives the section `train` from these classes, and checks the
-values. The docstrings are those of docs/job-file.md.
+values. The docstrings are those of docs/reference/job-file.md.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Train:
     matmul: Literal["tf32", "highest"] = "tf32"
     """Matrix products and convolutions of fp32 numbers on GPUs: `tf32` rounds the factors to 10 bits of
     mantissa and is several times as fast, `highest` computes in fp32. See [What TF32
-    does](guides/gpu-nodes.md#what-tf32-does)."""
+    does](../guides/gpu-nodes.md#what-tf32-does)."""
 
     cudnn: Literal["measured", "default", "deterministic"] = "measured"
     """How cuDNN chooses the algorithms of convolutions on GPUs: `measured` tries them for each new shape,
@@ -182,7 +182,7 @@ class Train:
 
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """`ddp`: every worker has the whole model. `fsdp` divides it among the workers: see [large
-    models](guides/large-models.md)."""
+    models](../guides/large-models.md)."""
 
     fsdp: Fsdp = Fsdp()
     """How `strategy: fsdp` divides the model."""
@@ -192,7 +192,7 @@ class Train:
 
     activation_checkpointing: Literal["none", "blocks", "operations"] = "none"
     """What the backward pass computes again instead of keeping it in memory. `blocks` keeps only the inputs
-    of each [block](guides/large-models.md#blocks). `operations` also keeps the results of matrix products,
+    of each [block](../guides/large-models.md#blocks). `operations` also keeps the results of matrix products,
     convolutions and attention."""
 
     find_unused_parameters: bool = False

@@ -68,7 +68,7 @@ def test_the_rayjob_ends_restarts_and_locks_its_doors(make_job):
 
 
 def test_the_one_version_of_ray_is_that_of_the_constraints():
-    assert f"\nray=={RAY_VERSION} " in (CHECKOUT / "constraints.txt").read_text()
+    assert f"\nray=={RAY_VERSION} " in (CHECKOUT / "requirements/constraints.txt").read_text()
 
 
 def test_pods_follow_from_resources(make_job):
