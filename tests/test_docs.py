@@ -18,6 +18,7 @@ from clustertrain.cli.main import main
 from clustertrain.explain.catalogue import BEGIN, END, markdown
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
+from clustertrain.run import folder
 from clustertrain.run.states import STATES
 from commands import ran
 
@@ -184,6 +185,31 @@ def test_a_page_keeps_its_budget_of_words():
     assert not over, "(words, budget): shorten them"
     assert sum(words.values()) <= total
     assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 60
+
+
+PEERS = r"torchrun|mp\.spawn|Accelerate|Lightning|TorchTrainer|symmetric-run|aws s3|curl|torch\.save|dcp\."
+FIGURE = r"(?<![\w.])\d+(?:\.\d+)?\s*(?:s|ms|seconds|minutes|[kMG]B|samples/s)(?!\w)"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_only_a_written_page_has_figures_beside_the_name_of_a_peer(page):
+    """A program writes docs/performance.md, so its figures were measured together."""
+    if page.name in ("performance.md", "tested.md"):
+        return
+    for part in re.split(r"\n\s*\n|\n(?=\|)", page.read_text()):
+        figure = re.search(FIGURE, part)
+        assert not (figure and re.search(PEERS, part)), f"{figure[0]}: {part}"
+
+
+def test_the_picture_of_a_run_has_the_paths_of_its_folder():
+    picture = (ROOT / "docs" / "pictures" / "flow.svg").read_text()
+    shown = re.findall(r">((?:[\w.…-]+/)+[\w.-]*)<", picture)
+    assert len(shown) >= 6
+    for path in shown:
+        names = [re.sub(r"^1$", "<n>", re.sub(r"-\d", "-<r>", name)) for name in path.split("/")]
+        for name in names:
+            known = name.replace("events", "events*") in folder.__doc__ or name in ("…", "model.pt")
+            assert known, f"{path}: run/folder.py has no {name}"
 
 
 def test_the_newest_version_of_the_changelog_is_the_packages():

@@ -5,6 +5,7 @@ A link to a file that is no page leads to a copy of that file. Links to tests an
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from pathlib import Path
@@ -17,6 +18,16 @@ PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGEL
 PAGES |= {uri: uri for uri in map(str, (p.relative_to(ROOT) for p in ROOT.glob("[a-z]*/README.md")))}
 PAGES |= {uri: uri for uri in map(str, (p.relative_to(ROOT) for p in ROOT.glob("examples/*/README.md")))}
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_config(config: Any) -> Any:
+    """Fill the addresses of the site and of its sources from DOCS_REPOSITORY, such as
+    https://github.com/OWNER/clustertrain. Without it the site has neither."""
+    if repository := os.environ.get("DOCS_REPOSITORY"):
+        owner, name = repository.rstrip("/").split("/")[-2:]
+        config.repo_url, config.edit_uri = repository, f"{repository}/edit/main/docs/"
+        config.site_url = f"https://{owner}.github.io/{name}/"
+    return config
 
 
 def on_files(files: Files, *, config: Any) -> Files:
