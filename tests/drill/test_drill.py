@@ -93,19 +93,6 @@ def test_a_script_that_does_not_resume_loses_all_its_steps(drilled):
     )
 
 
-@pytest.mark.run
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(3))
-def test_every_fault_is_caused(drilled, seed):
-    report, _ = drilled("--seed", str(seed), code=0, workers=2, folder=FAULTY, task="faulty:Faulty", **TASK)
-    assert [each["fault"] for each in report["outcomes"] if each["caused"]] == [
-        "rank",
-        "driver",
-        "stop",
-        "save",
-    ]
-
-
 def test_a_drill_with_a_wrong_option_does_nothing(tmp_path):
     job = {
         "name": "it",

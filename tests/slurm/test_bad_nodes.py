@@ -243,7 +243,7 @@ def test_a_run_outlives_the_crash_of_a_node(make, cluster, uninterrupted, which)
         assert f"Node {node} was lost: SLURM has it as down* since " in first.text
 
 
-# tests/whole/test_storage_faults.py has a start that goes on to write after it was taken over.
+# tests/checkpoints/test_checkpoint.py has a writer that goes on after it was taken over.
 @pytest.mark.nightly
 @pytest.mark.faults
 def test_what_a_cut_off_node_goes_on_to_write_is_never_used(make, cluster, uninterrupted):

@@ -187,7 +187,7 @@ def test_code_runs_with_the_token_and_not_without(running, tmp_path):
     assert running.attempt.result.read() is None, "it still trains"
 
 
-# tests/whole/test_endings.py kills the raylet, and the tests below show who may send requests.
+# tests/driver/test_ray_watch.py kills the raylet, and the tests below show who may send requests.
 @pytest.mark.nightly
 @pytest.mark.faults
 def test_a_request_that_ends_ray_without_a_token_costs_a_restart(running):

@@ -171,7 +171,7 @@ def test_an_elastic_run_takes_the_nodes_it_gets_and_once_stopped_its_job_trains_
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # whole/test_limits.py has the count, and the test above a restart that is refused
+@pytest.mark.nightly  # driver/test_retry_policy.py has the count, the test above a restart that is refused
 def test_requeues_without_progress_come_to_an_end(make, cluster):
     run = make(
         "stuck", **{**slow(), "checkpoint": {"every": {"steps": 1000}}}, failures={"attempts": 2}

@@ -95,12 +95,6 @@ def test_a_script_trains_on_two_workers_saves_in_the_run_and_resumes(make_run, f
         assert (run.checkpoints / ".hydra/2/.hydra/config.yaml").is_file()
 
 
-def on_two_nodes(script, args):
-    """Runs a script as one worker on each of two nodes; returns what each printed. All are this machine."""
-    one_each = [{"node_rank": rank, "local_rank": 0, "local_world_size": 1} for rank in (0, 1)]
-    return in_environment_of_workers(script, args, one_each)
-
-
 def in_environment_of_workers(script, args, workers):
     """Runs a script as a worker starts it, for each of `workers`; returns what each printed."""
     ranks = []
@@ -131,11 +125,3 @@ def test_a_script_of_torch_distributed_launch_takes_its_gpu_from_the_environment
     both = [{"node_rank": 0, "local_rank": rank, "local_world_size": 2} for rank in (0, 1)]
     for rank, output in enumerate(in_environment_of_workers("train_launch.py", [], both)):
         assert last_line(output) == {"rank": rank, "world_size": 2, "total": 3.0, "local_rank": rank}
-
-
-@pytest.mark.nightly  # above it runs on one node, and slurm/test_training.py starts a script on two
-def test_lightning_with_one_worker_on_each_of_two_nodes(tmp_path):
-    outputs = on_two_nodes("train_lightning.py", [f"--dir={tmp_path}", "--devices=1", "--num_nodes=2"])
-    assert_trained_together([last_line(output) for output in outputs], [0, 1])
-    for output in on_two_nodes("train_lightning.py", [f"--dir={tmp_path}", "--devices=2", "--num_nodes=2"]):
-        assert "(2 * 2) does not match the world size (2)" in output

@@ -3,7 +3,7 @@
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from whole_run import CODE, ONE_WORKER
+from whole_run import CODE
 
 
 def shown_by(*command):
@@ -46,24 +46,6 @@ def test_an_exception_on_rank_1_is_shown_once_with_its_line(make_run):
 
 
 TRAIN = {"epochs": 1, "batch_size": 4}
-
-
-def test_a_task_that_does_not_import_ends_the_run_with_its_line(make_run):
-    run = make_run("broken", task="broken_import:Task", train=TRAIN, **ONE_WORKER)
-    output = run.start().end(2)
-    assert (run.result.state, run.result.cause, run.result.restarts) == ("failed", "job", 0)
-    assert "Traceback" not in output
-    assert "No module named 'no_such_package'" in output
-    assert "broken_import.py:1" in output
-
-
-def test_a_batch_larger_than_the_data(make_run):
-    run = make_run("large", task="faulty:Faulty", train={**TRAIN, "batch_size": 64}, **ONE_WORKER)
-    output = run.start().end(2)
-    assert run.result.restarts == 0
-    assert "Traceback" not in output
-    assert "64" in output
-    assert "54" in output
 
 
 def test_a_mistake_before_the_first_step_ends_the_run_as_check_says_and_is_then_corrected(make_run):

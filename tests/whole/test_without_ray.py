@@ -95,16 +95,6 @@ def test_a_killed_fork_server_is_started_again_at_the_next_start(make_run, start
     assert same_weights(run.weights(), of_one_process(run))
 
 
-def test_the_same_error_twice_ends_it(make_run, start):
-    fault = {"fault": "raise", "rank": 0, "at_call": 5}
-    run = make_run("twofold", **FAULTY, args=fault, **ONE_WORKER)  # several go on after the step that failed
-    output = start(run).end(1)
-    assert output.count("in strike: ValueError: the sensor is upside down") == 2, "once for each time"
-    assert output.count("the sensor is upside down") == 2
-    assert "twice at step" in output
-    assert (run.result.cause, run.result.restarts) == ("same_error_twice", 1)
-
-
 def test_a_ray_cluster_is_refused(make_run, start):
     run = make_run("refused", **FAULTY)
     output = start(run, RAY_ADDRESS="127.0.0.1:1").end(3)
