@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from clustertrain.launchers.scheduler.interface import Handle
-from clustertrain.launchers.scheduler.status import QueuedJob, QueuedStatus, statuses
-from clustertrain.launchers.shell import CommandFailed
-from clustertrain.launchers.slurm.launcher import LAUNCHER, SlurmScheduler
+from clustertrain.launchers.scheduler.status import QueuedJob, QueuedStatus
+from clustertrain.launchers.slurm.launcher import SlurmScheduler
 from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
     QueueState,
     cancel,
-    cluster_name,
     position,
     query_queue,
     query_squeue,
@@ -92,23 +90,6 @@ def test_status_shows_when_slurm_expects_to_start_a_job_that_waits(
     assert dict(rows).get("starts") == shown
 
 
-def test_without_squeue_nothing_is_known_and_it_is_said(commands):
-    assert query_queue(["7"]).no_answer == "squeue is not on PATH here"
-
-
-def test_nothing_is_asked_where_there_is_nothing_to_ask(commands):
-    commands(squeue="exit 9")
-    assert statuses(LAUNCHER.scheduler, []) == []
-
-
-def test_a_controller_that_is_down_is_no_error(commands):
-    commands(squeue="echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(CommandFailed):
-        query_squeue(["7"])
-    said = "SLURM does not answer: slurm_load_jobs error: Unable to contact slurm controller"
-    assert query_queue(["7"]).no_answer == said
-
-
 @pytest.mark.parametrize(
     ("job_id", "where"),
     [
@@ -171,20 +152,6 @@ def test_accounting_remembers_what_the_controller_forgot(commands):
     )
     assert "9" not in answer.jobs
     assert (answer.no_answer, answer.cluster) == (None, "sim")
-
-
-@pytest.mark.parametrize("sacct", ["echo 'Slurm accounting storage is disabled' >&2; exit 1", None])
-def test_accounting_is_not_needed(commands, sacct):
-    commands(squeue=FORGOTTEN, **({"sacct": sacct} if sacct else {}))
-    answer = query_queue(["7"])
-    assert (answer.jobs, answer.no_answer, answer.cluster) == ({}, None, None)
-
-
-def test_a_cluster_whose_name_cannot_be_asked_has_none(commands):
-    commands(scontrol="echo 'ClusterName             = dawn'")
-    assert cluster_name() == "dawn"
-    commands(scontrol="exit 1")
-    assert cluster_name() is None
 
 
 def test_a_step_beside_a_run_has_nothing_of_the_allocation_around_it(monkeypatch):

@@ -125,20 +125,6 @@ def test_every_state_of_slurm_leads_somewhere_that_agrees_with_itself(native, re
     assert not (standing.runner and state.final)
 
 
-def test_what_is_said_of_a_job_that_waits():
-    first = standing_of(NEVER, job("PENDING", reason="Priority"), None, lambda: None)
-    assert first.text == "PENDING (Priority)"
-    again = standing_of(files(0, PREEMPTED), job("PENDING", 1, "BeginTime"), None, lambda: None)
-    assert again.text.endswith("; requeued after attempt 3")
-
-
-def test_who_runs_it_is_the_job_and_its_nodes():
-    assert (
-        standing_of(FIRST, job("RUNNING", nodes="node[1-2]"), None, lambda: None).runner
-        == "SLURM job 12 on node[1-2]"
-    )
-
-
 def test_a_run_that_lost_a_node_and_waits_again_says_which():
     lost = standing_of(files(0, LOST), job("PENDING", 1, "BeginTime"), None, lambda: None)
     assert (lost.state, lost.cause) == ("queued", "requeued")
