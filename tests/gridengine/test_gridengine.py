@@ -196,21 +196,6 @@ def test_qdel_lets_it_save(user, engine):
     assert result.step
 
 
-def test_one_that_waits_is_cancelled(user):
-    user.job("first", **{**SLOW, "resources": {"workers": 2, "cpus_per_worker": 1}})
-    user("submit", "--to", "gridengine", "--no-check", "first.yaml")
-    user.wait_for(lambda: "queued" not in user("status", "first.yaml"))
-    user.job("second", **SLOW)
-    user("submit", "--to", "gridengine", "--no-check", "second.yaml")
-    shown = user("status", "second.yaml")
-    assert "queued" in shown
-    assert "qw" in shown
-    job_id = user.run("second").submissions()[0].job_id
-    assert f"Grid Engine job {job_id} was cancelled in the queue" in user("stop", "second.yaml")
-    assert "cancelled" in user("status", "second.yaml")
-    user("stop", "first.yaml")
-
-
 def test_a_job_that_may_have_started_is_not_cancelled_in_its_queue(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLE)
     from clustertrain_gridengine.scheduler import GridEngineScheduler

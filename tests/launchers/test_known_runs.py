@@ -13,7 +13,6 @@ from clustertrain.launchers.known_runs import (
     by_folder,
     known_runs,
     record_known_run,
-    remove_known_run,
 )
 from clustertrain.node.user_folders import known_runs_folder
 from clustertrain.run.command_line import CommandLine
@@ -30,11 +29,12 @@ def known(tmp_path, name="digits", launcher="slurm", **fields):
     return KnownRun.of(job, "job.yaml", launcher, **fields)
 
 
-def test_what_was_remembered_comes_back(tmp_path):
+def test_what_was_remembered_comes_back_and_nobody_else_may_look(tmp_path, state):
     run = known(tmp_path, cluster="SLURM cluster sim", job_id="12")
     assert record_known_run(run) is None
     assert known_runs() == ([run], [])
     assert run.where == "SLURM cluster sim, job 12"
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
 def test_a_later_start_replaces_the_file_and_another_launcher_has_its_own(tmp_path, state):
@@ -49,11 +49,6 @@ def test_the_newest_comes_first(tmp_path):
     for name, at in (("a", 1.0), ("c", 3.0), ("b", 2.0)):
         record_known_run(KnownRun(name, "local", known(tmp_path).storage, "name: a", "/job.yaml", time=at))
     assert [run.name for run in known_runs()[0]] == ["c", "b", "a"]
-
-
-def test_nobody_else_may_look(tmp_path, state):
-    record_known_run(known(tmp_path))
-    assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
 def test_a_folder_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
@@ -71,14 +66,6 @@ def test_a_hint_names_the_folder_of_a_run_instead_of_long_options(tmp_path):
     assert by_folder(LONG, run).of("logs") == f"clustertrain logs {tmp_path}/runs/digits"
     assert str(by_folder(LONG, run)) == str(LONG), "a start needs its options"
     assert by_folder(CommandLine("run", "job.yaml"), run).of("logs") == "clustertrain logs job.yaml"
-
-
-def test_forgetting_twice_does_no_harm(tmp_path):
-    run = known(tmp_path)
-    record_known_run(run)
-    remove_known_run(run)
-    remove_known_run(run)
-    assert known_runs() == ([], [])
 
 
 def newer(path, text):

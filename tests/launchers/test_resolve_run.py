@@ -53,11 +53,6 @@ def found(text, *sets, to=None):
     return launcher.name, target
 
 
-def test_a_run_that_is_in_the_storage_needs_no_memory(job):
-    started(job)
-    assert found("job.yaml")[0] == found("runs/digits")[0] == "local"
-
-
 def test_the_storage_names_slurm(job):
     run = started(job)
     run.submission("slurm", "12").write(sample_submission("12", time=FUTURE))
@@ -100,12 +95,6 @@ def test_what_was_set_is_part_of_the_submitted_job(job):
     _, target = found("job.yaml")
     assert target.submitted_job.image == "registry/a:1"
     assert target.submitted_job.kubernetes.namespace == "ml"
-
-
-def test_a_name_alone_is_a_folder_that_is_not_there(job):
-    started(job)
-    with pytest.raises(NotStarted):
-        find("digits", (), None, print)
 
 
 def test_set_goes_with_a_job_file(job):

@@ -4,7 +4,6 @@ tests/slurm asks a real one.
 
 import os
 import signal
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +12,6 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.elsewhere import LauncherElsewhere, _Shown
 from clustertrain.launchers.launcher import launcher_of
-from clustertrain.launchers.scheduler import stop
 from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
 from clustertrain.launchers.scheduler.start import _meanings, _parsed
 from clustertrain.launchers.scheduler.stop import stop_run
@@ -26,8 +24,7 @@ from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.records import Result, SchedulerStart
-from clustertrain.run.result import write_result
+from clustertrain.run.records import SchedulerStart
 from sample_records import sample_claim, sample_submission
 from waiting import wait_until
 
@@ -172,43 +169,6 @@ def test_a_stop_is_a_file_for_a_run_that_lives(run):
     stop_run(LAUNCHER.scheduler, run, said.append, wait=False)
     assert attempt.stop.read().cause == "user"
     assert said[0].startswith("sent a stop request to pid ")
-
-
-def test_it_waits_for_the_result_and_tells_it(run):
-    attempt, said = claim_attempt(run), []
-
-    def end_when_asked():
-        while attempt.stop.read() is None:
-            ended.wait(0.05)
-        write_result(attempt, Result("stopped", "user", 75, step=7))
-
-    ended = threading.Event()
-    worker = threading.Thread(target=end_when_asked)
-    worker.start()
-    stop_run(LAUNCHER.scheduler, run, said.append)
-    worker.join()
-    assert said[1] == "digits: stopped (user) at step 7"
-
-
-def test_it_does_not_wait_for_ever(run, monkeypatch):
-    monkeypatch.setattr(stop, "_BEYOND_GRACE_S", 0.0)
-    attempt, said = claim_attempt(run), []
-    attempt.run.store.write_atomic(attempt.job_key, b"name: digits\nfunction: m:f\nfailures: {grace: 1s}\n")
-    stop_run(LAUNCHER.scheduler, run, said.append)
-    assert said[1] == "it has not ended within 1 s"
-
-
-def test_what_does_not_run_cannot_be_stopped(run):
-    write_result(claim_attempt(run), Result("stopped", "user", 75))
-    with pytest.raises(JobError, match=r"attempt 1 is stopped\.\nThere is nothing to stop"):
-        stop_run(LAUNCHER.scheduler, run, print)
-
-
-def test_what_waits_can_only_be_cancelled_where_slurm_is(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    run.submission("slurm", "12").write(sample_submission("12"))
-    with pytest.raises(ClusterError, match="digits is queued, and squeue is not on PATH"):
-        stop_run(LAUNCHER.scheduler, run, print)
 
 
 @pytest.mark.parametrize(("options", "state"), [([], "stopped"), (["--restart-code", "99"], "preempted")])

@@ -41,22 +41,6 @@ def test_accounting_remembers_what_the_controller_forgot(cluster, login, monkeyp
     assert state() == f"cancelled (cancelled): SLURM job {taken_out} was cancelled through SLURM"
 
 
-@pytest.mark.parametrize("key", ["account", "qos"])
-def test_who_or_what_accounting_does_not_know_is_refused(login, key):
-    login.job(slurm={key: "nobody-knows"})
-    error = login.submit("job.yaml", code=3)
-    assert f"Invalid {key}" in error
-    assert login.jobs() == set()
-
-
-def test_a_limit_of_a_qos_is_named(cluster, login):
-    cluster.accounts("add", "qos", "full")
-    cluster.accounts("modify", "qos", "full", "set", "MaxSubmitJobsPerUser=0")
-    cluster.accounts("modify", "user", "root", "set", "qos+=full")
-    login.job(slurm={"qos": "full"})
-    assert "QOSMaxSubmitJobPerUserLimit" in login.submit("job.yaml", code=3)
-
-
 def test_a_job_goes_to_its_account_and_qos(cluster, login):
     cluster.accounts("add", "qos", "night")
     cluster.accounts("modify", "user", "root", "set", "qos+=night")

@@ -79,53 +79,6 @@ def test_what_no_node_has_is_refused_by_sbatch_itself(login):
     assert "`squeue --me`" in error
 
 
-def test_a_reservation_of_others_is_refused(login, changing):
-    reserved(changing)
-    login.job(slurm={"reservation": "mine"})
-    assert "Access denied to requested reservation" in refusal(login, 3)
-
-
-PARTITIONS = {
-    "none of this name": ("gpu,gpus", "", "Invalid partition name specified"),
-    "drained": ("gpu", "State=DRAIN", "Required partition not available"),
-    "no default": (None, "Default=NO", "No partition specified or system default partition"),
-}
-
-
-@pytest.mark.usefixtures("changing")
-@pytest.mark.parametrize(("partition", "change", "said"), PARTITIONS.values(), ids=PARTITIONS)
-def test_slurm_says_that_a_partition_cannot_take_the_job(login, partition, change, said):
-    login.job(slurm={"partition": partition})
-    if change:
-        login.cluster.command("scontrol", "update", "PartitionName=gpu", change)
-    assert said in refusal(login, 3)
-
-
-SLURM_SAYS = {
-    "a feature": ({"constraint": "h100"}, "Invalid feature specification"),
-    "a reservation": ({"reservation": "mine"}, "Requested reservation is invalid"),
-    "an option": ({"options": ["--mial-type=END"]}, "mial-type"),
-    "a licence": ({"options": ["--licenses=matlab"]}, "Invalid license specification"),
-}
-
-
-@pytest.mark.parametrize(("slurm", "said"), SLURM_SAYS.values(), ids=SLURM_SAYS)
-def test_what_slurm_refuses_is_told_with_its_words_and_where_to_look(login, slurm, said):
-    login.job(slurm=slurm)
-    error = refusal(login, 3)
-    assert error.startswith("error: sbatch --test-only ended with code ")
-    assert said in error
-    assert "render --to slurm job.yaml` prints the script that was sent." in error
-
-
-def test_no_sbatch_on_path(login, tmp_path):
-    login.job()
-    (tmp_path / "bin").mkdir()
-    error = refusal(login, 3, PATH=str(tmp_path / "bin"))
-    assert "sbatch is not on PATH on this machine" in error
-    assert "login nodes" in error
-
-
 def test_a_controller_that_is_down_is_told_of_at_once(login, cluster):
     login.job()
     cluster.stop_controller()

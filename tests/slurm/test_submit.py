@@ -1,6 +1,5 @@
 """Handing a job to a real SLURM: what arrives there, what is written down, what is refused before."""
 
-import os
 import re
 import shlex
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.job.file import dump_job, load_job
+from clustertrain.job.file import load_job
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
@@ -135,52 +134,13 @@ def test_a_run_that_is_queued_is_not_queued_twice_by_mistake(login):
     assert len({first, second, third}) == 3
 
 
-def test_a_job_that_was_cancelled_while_it_waited_may_be_submitted_again(login, cluster):
-    first = job_id_of(login.submit("--set", "slurm.options=[--hold]"))
-    cluster.command("scancel", first)
-    cluster.wait_for_state(first, {"CANCELLED"})
-    assert job_id_of(login.submit()) != first
-
-
-def run_of(login, state="done", cause="finished", **changes):
-    """What an attempt on some machine left of the run of job.yaml."""
-    job = load_job(login.folder / "job.yaml").model_copy(update=changes)
-    run = RunDir.newest(job.storage.location, job.name)
-    attempt = claim_attempt(run, world_size=1)
-    run.store.write_atomic(f"{attempt.key}/job.yaml", dump_job(job).encode())
-    if state:
-        write_result(attempt, Result(state, cause, 0 if state == "done" else 1))
-    return run
-
-
-def test_a_run_that_is_finished_is_not_submitted(login):
-    run_of(login)
-    before = login.jobs()
-    assert "is already finished" in login.submit()
-    assert login.jobs() <= before
-    assert login.records() == []
-
-
 def test_fresh_is_the_next_generation_and_stays_it(login, tmp_path):
-    run_of(login)
+    attempt = claim_attempt(RunDir.newest(str(tmp_path / "runs"), "digits"))
+    write_result(attempt, Result("done", "finished", 0))
     login.submit("--fresh")
     assert login.records(1) == []
     (record,) = login.records(2)
     assert (tmp_path / "runs/digits/g2/submissions" / record["digest"] / "job.yaml").exists()
-
-
-def test_a_job_that_changed_since_its_checkpoint_needs_consent(login):
-    run = run_of(login, "failed", "error", args={"lr": 1})
-    run.store.write_atomic(f"{run.checkpoints.key}/00000010-1.0/MANIFEST.json", b"{}")
-    refusal = login.submit("job.yaml", code=2)
-    assert "  args.lr: 1 → absent" in refusal
-    assert "clustertrain submit --to slurm job.yaml --accept-changes`" in refusal
-    assert "  args.lr: 1 → absent" in login.submit("--accept-changes")
-
-
-def test_a_run_that_lives_here_is_refused(login):
-    run_of(login, state=None)
-    assert f"attempt 1, pid {os.getpid()}" in login.submit(code=3)
 
 
 def test_run_in_an_salloc_says_where_it_trains_and_what_to_type(login, cluster):
@@ -216,11 +176,6 @@ def test_variables_of_the_shell_do_not_change_what_the_script_says(login, cluste
     }
     job = cluster.job(job_id_of(login.submit(**shell)))
     assert (job["Partition"], job["TimeLimit"], job["JobName"]) == ("gpu", "00:07:00", "digits")
-
-
-def test_variables_of_the_shell_stand_in_for_what_the_job_leaves_out(login, cluster):
-    job = cluster.job(job_id_of(login.submit(SBATCH_PARTITION="short")))
-    assert job["Partition"] == "short"
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)

@@ -111,12 +111,6 @@ def test_one_that_waits_says_why(runs):
     assert runs.cli("logs").startswith("queued (scheduler): PENDING (BeginTime")
 
 
-def test_one_that_may_never_start_is_queued_too(runs, cluster):
-    held = runs.submit("--hold")
-    cluster.wait_for_state(held, {"PENDING"})
-    assert "JobHeldUser" in status_of(runs.run()).standing.text
-
-
 def test_one_that_has_nodes_and_no_attempt_waits_for_them(runs, cluster):
     job_id = runs.submit("--nodes=2", "--time=10")
     cluster.wait_for_state(job_id, {"RUNNING"})

@@ -106,16 +106,6 @@ def test_the_best_is_exported_through_the_head_of_a_run(cluster):
     assert [call[:2] for call in calls(cluster) if call[0] != "get"] == [["exec", "digits-head"]]
 
 
-def test_after_the_end_of_a_run_a_pod_sends_it_and_is_deleted(cluster):
-    result = cluster(**AFTER_ITS_END)
-    assert result.exit_code == 0, result.output
-    assert step_of_export(cluster) == 20
-    create, execute, delete = [call for call in calls(cluster) if call[0] != "get"]
-    assert create[0] == "create"
-    assert execute[0] == "exec"
-    assert delete[:3] == ["delete", "pod", execute[1]]
-
-
 def test_one_of_a_name_that_it_does_not_have(cluster):
     result = cluster("--name", "7", **WHILE_IT_RUNS)
     assert result.exit_code == 2
@@ -155,31 +145,6 @@ def test_an_existing_file_is_refused_before_anything_is_sent(cluster):
     result = cluster(**WHILE_IT_RUNS)
     assert (result.exit_code, "exists already" in result.stderr) == (2, True)
     assert not (cluster.folder / "calls").exists()
-
-
-@pytest.mark.parametrize(
-    ("command", "code"),
-    [
-        (["explain"], 0),
-        (["stacks"], 2),  # it has no workers
-        (["ckpt", "ls"], 0),
-        (["report", "--output", "page.html"], 0),
-    ],
-)
-def test_other_commands_read_the_storage_in_the_cluster(cluster, command, code):
-    (cluster.folder / "answers.json").write_text(json.dumps(WHILE_IT_RUNS))
-    words = [word for word in command if word.isalpha()]
-    result = CliRunner().invoke(main, [*words, "job.yaml", *command[len(words) :]])
-    assert result.exit_code == code, result.output
-    assert code == 0 or "No workers of " in result.stderr
-    (*_, sent) = (call for call in calls(cluster) if call[0] == "exec")
-    assert sent[sent.index("clustertrain.cli") + 1 :][: len(words) + 1] == [*words, JOB_FILE]
-
-
-def test_a_command_that_writes_files_is_refused(cluster):
-    result = CliRunner().invoke(main, ["data", "fetch", "job.yaml"])
-    assert result.exit_code == 2
-    assert "`data fetch` writes files, and the storage of digits is in the cluster" in result.stderr
 
 
 def test_a_run_that_was_deleted_before_it_began_ends_as_cancelled_for_who_follows_it(cluster):

@@ -2,8 +2,6 @@
 no server of the tests can be brought to say. tests/kubernetes/test_kube_dry_run.py asks a real one.
 """
 
-import json
-
 import pytest
 
 from clustertrain.errors import ClusterError
@@ -31,18 +29,6 @@ def fake(tmp_path, monkeypatch):
         return calls
 
     return put
-
-
-def test_a_rayjob_of_this_name_that_will_be_replaced_is_not_in_the_way(fake):
-    calls = fake()
-    assert check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl(), replaced=True) == []
-    first, _, second, sent = calls.read_text().splitlines()
-    assert (first, second) == (
-        "apply --server-side --dry-run=server --filename=-",
-        "create --dry-run=server --filename=-",
-    )
-    metadata = json.loads(sent)["metadata"]
-    assert "name" not in metadata and metadata["generateName"] == "right-"
 
 
 def test_a_webhook_that_knows_no_dry_run_is_a_note(fake):

@@ -14,7 +14,7 @@ from clusters.kube_client import path as programs
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests, to_yaml
 from commands import ran
-from launchers.kubernetes.pod_job import group_of, of_kind
+from launchers.kubernetes.pod_job import of_kind
 
 K8S = Path(__file__).parents[3] / "k8s"
 RENDERED = {"base/rayjob-digits.yaml": "digits.yaml"}
@@ -102,9 +102,3 @@ def test_the_overlay_changes_namespace_and_image_of_what_is_rendered():
     assert beside_the_job(left) == beside_the_job(rendered)
     job = parse_job(of_kind(objects, "ConfigMap")[0]["data"]["job.yaml"], "job.yaml")
     assert job.resources.workers == 2
-
-
-def test_the_example_on_gpus_has_both_of_one_node():
-    group = group_of(load_job(K8S / GPU_JOB))
-    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
-    assert (group["replicas"], limits["nvidia.com/gpu"], group["rayStartParams"]["num-gpus"]) == (1, "2", "2")

@@ -7,18 +7,15 @@ import os
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, Unanswered
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage, error_from_pod
 from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of
 from clustertrain.launchers.scheduler.interface import Handle
-from clustertrain.launchers.shell import CommandFailed, CommandMissing
+from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.target import NotThere
-from clustertrain.observe.run_table import PRINTED
 
 
 @pytest.fixture
@@ -113,12 +110,6 @@ def test_the_first_words_of_a_server_that_starts_are_not_believed(tmp_path, monk
     assert asked == [["get", "rayjobs.ray.io"], *[["get", "--raw=/readyz"]] * 3, ["get", "rayjobs.ray.io"]]
 
 
-def test_one_that_is_missing_says_where_to_get_it(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CommandMissing, match="kubectl is not on PATH"):
-        Kubectl()("version")
-
-
 def test_one_that_hangs_is_a_cluster_that_does_not_answer(fake):
     fake(0, hangs=True)
     with pytest.raises(Unanswered, match="current context does not answer: did not end within"):
@@ -148,12 +139,6 @@ def test_a_remedy_is_typed_for_the_cluster_and_namespace_of_the_job(fake):
     fake(0, stdout="pod/h")
     with pytest.raises(ClusterError, match=f"`{there} describe pod h` shows"):
         Kubectl("team", "there").delete("pod", "h", timeout_s=0)
-
-
-def test_the_log_of_the_submitter_is_named(job):
-    made = {"metadata": {"name": "digits", "namespace": "ml"}}
-    handle = handle_of(job(name="digits", kubernetes={"context": "there"}), made)
-    assert handle.output == "kubectl --context=there --namespace=ml logs -f job/digits"
 
 
 def test_a_command_in_a_pod_has_its_own_exit_code(fake):
@@ -215,30 +200,6 @@ def test_later_commands_ask_where_kubectl_pointed_at_the_submission(fake, job, c
     pinned = SCHEDULER.pinned(digits, handle_of(digits, made))
     known = KnownRun.of(pinned, "job.yaml", "kubernetes")
     assert Kubectl.of(known.submitted_job) == Kubectl("ml", context)
-
-
-def test_an_error_in_a_pod_is_not_mistaken_for_the_clusters(fake):
-    fake(4, "error: data digits not found\ncommand terminated with exit code 4\n")
-    with pytest.raises(CommandFailed) as caught:
-        list(Kubectl().lines("exec", "h"))
-    assert caught.value.code == 4
-
-
-def test_ls_lists_the_ray_jobs_of_a_namespace(fake):
-    status = {
-        "jobDeploymentStatus": "Running",
-        "rayClusterStatus": {"readyWorkerReplicas": 1, "desiredWorkerReplicas": 2},
-    }
-    metadata = {"name": "digits", "namespace": "ml", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    fake(0, stdout=json.dumps({"items": [{"metadata": metadata, "spec": {}, "status": status}]}))
-    header, row = CliRunner().invoke(main, ["ls", "--to", "kubernetes"]).stdout.splitlines()
-    assert header.split() == ["NAME", "STATE", "STEP", "FIGURES", "ATTEMPT", "WHERE", "ETTR", "HOURS"]
-    assert row.split()[0] == "digits"
-    assert ", 1/2 workers' pods, age " in row
-    (listed,) = json.loads(CliRunner().invoke(main, ["ls", "--to", "kubernetes", "--json"]).stdout)
-    assert {*PRINTED} <= listed.keys()
-    assert (listed["name"], listed["where"]) == ("digits", "Kubernetes namespace ml")
-    assert listed["text"].partition(" age ")[0] in row  # it is older by now
 
 
 def test_a_job_is_asked_for_where_its_handle_says(fake):

@@ -17,7 +17,6 @@ from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as in_pod
 from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import PodJob, volumes
-from clustertrain.launchers.kubernetes.submit import SCHEDULER
 from clustertrain.record_file import decoded
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
@@ -90,14 +89,6 @@ def test_the_job_in_the_pods_is_the_job_without_what_is_the_default(make_job):
     assert yaml.safe_load(text).keys() == {
         *("name", "task", "train", "checkpoint", "env", "storage", "code", "image", "kubernetes")
     }
-
-
-def test_a_rendering_has_a_line_for_each_variable_mount_and_list_of_words():
-    """People read the example, and adapt it."""
-    lines = SCHEDULER.plan(load_job(CHECKOUT / "k8s" / "digits.yaml"), Options()).script.decode().splitlines()
-    assert len(lines) <= 220 and not any("binaryData" in line for line in lines)
-    stripped = {line.strip() for line in lines}
-    assert {"- {name: HOME, value: /tmp}", "- {name: tmp, mountPath: /tmp}"} <= stripped
 
 
 def test_code_and_the_data_below_it_travel(make_job, tmp_path):
@@ -240,11 +231,6 @@ def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make_job):
     assert hooks(storage="s3://b/p") == [["preStop"], ["postStart", "preStop"]]
 
 
-def test_a_patch_has_the_last_word(make_job):
-    patch = [{"op": "replace", "path": "/spec/ttlSecondsAfterFinished", "value": 6}]
-    assert spec_of(make_job(kubernetes={"patches": patch}))["ttlSecondsAfterFinished"] == 6
-
-
 @pytest.mark.parametrize(
     ("queue", "label"),
     [
@@ -277,17 +263,6 @@ def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make_job, option)
     *_, flag = spec_of(job, given)["entrypoint"].split()
     command = CommandLine("submit --to kubernetes", run=f"{job.storage.uri.rstrip('/')}/{job.name}")
     assert in_pod._options(job, [flag]) == replace(given, command=command)
-
-
-def test_what_is_rendered_is_what_yaml_reads(make_job):
-    job = make_job(kubernetes={"namespace": "team-a"})
-    assert list(yaml.safe_load_all(SCHEDULER.plan(job, Options()).script.decode())) == manifests(job)
-    assert all(each["metadata"]["namespace"] == "team-a" for each in manifests(job))
-
-
-def test_to_yaml_keeps_no_references():
-    shared = {"a": 1}
-    assert "&" not in to_yaml([{"x": shared, "y": shared}])
 
 
 def test_text_that_go_reads_as_a_number_or_a_boolean_is_quoted():

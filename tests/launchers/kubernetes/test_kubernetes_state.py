@@ -9,7 +9,7 @@ from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed import first_word as module
 from clustertrain.launchers.kubernetes.observed.pods import is_lost, seconds, time_of, troubles
-from clustertrain.launchers.kubernetes.observed.state import ENDS, LIVE, Observed, native_of, standing_of
+from clustertrain.launchers.kubernetes.observed.state import LIVE, Observed, native_of, standing_of
 from clustertrain.launchers.kubernetes.observed.view import View
 from clustertrain.launchers.kubernetes.status import status_of
 from clustertrain.launchers.shell import Unanswered
@@ -60,11 +60,6 @@ def exit_code(observed, stored, standing):
 
 
 # ------------------------------------------------------------------------------------------- KubeRay's words
-
-
-@pytest.mark.parametrize("meaning", [*LIVE.values(), *ENDS.values()])
-def test_every_state_of_a_rayjob_means_one_of_ours(meaning):
-    assert meaning.cause in STATES[meaning.state].causes
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
@@ -210,13 +205,6 @@ QUEUED = {"kueue.x-k8s.io/queue-name": "team"}
 NO_QUOTA = quota_reserved("False", "insufficient quota")
 
 
-def test_kueue_says_why_a_run_is_queued():
-    observed = Observed(rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(NO_QUOTA))
-    standing = standing_of(observed, None)
-    assert (standing.state, standing.cause) == ("queued", "scheduler")
-    assert standing.text == "waits in queue team of Kueue: Pending: insufficient quota"
-
-
 def test_a_preempted_run_is_queued_again():
     evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "to make room"}
     observed = Observed(
@@ -307,17 +295,6 @@ def test_the_time_of_an_event_is_its_last():
 
 
 # ------------------------------------------------------------------------------------------------ lost nodes
-
-
-def test_a_lost_node_is_named_with_what_to_do():
-    """Nobody has changed what the kubelet said of the containers."""
-    pods = (on_node(HEAD), on_node(WORKERS[0]), WORKERS[1], SUBMITTER)
-    observed = Observed(rayjob(), pods)
-    standing = standing_of(observed, None)
-    assert (standing.state, standing.cause) == ("waiting", "nodes")
-    assert standing.text.startswith("node gpu-7 is NotReady, with h, w1.")
-    assert standing.text.endswith("kubectl delete node gpu-7")
-    assert observed.head is None and observed.pods_text == "head does not run yet, 1 of 2 workers run"
 
 
 def test_a_pod_whose_containers_are_not_ready_is_on_no_lost_node():

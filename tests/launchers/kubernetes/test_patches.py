@@ -1,21 +1,14 @@
 """Patches of the RayJob: a JSON patch; what does not fit is named."""
 
 import pytest
-import yaml
 
 from clustertrain.errors import JobError
-from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.render.patches import patched
 from launchers.kubernetes.right_manifests import rayjob
 
 RAYJOB = rayjob()
 TTL = "/spec/ttlSecondsAfterFinished"
 GROUP = "/spec/rayClusterSpec/workerGroupSpecs/0"
-
-
-def group_of(rayjob):
-    (group,) = rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    return group
 
 
 @pytest.mark.parametrize(
@@ -76,31 +69,3 @@ def test_no_pod_gets_a_token_of_the_api_server(operation, text):
         patched(RAYJOB, [operation])
     assert text in str(caught.value)
     assert len(str(caught.value).splitlines()) == 2
-
-
-def test_operations_of_a_json_patch_come_in_their_order():
-    variable = {"name": "A", "value": "b"}
-    operations = [
-        {"op": "add", "path": f"{GROUP}/template/spec/containers/0/env/-", "value": variable},
-        {"op": "copy", "from": TTL, "path": "/spec/deadline"},
-        {"op": "remove", "path": TTL},
-        {"op": "test", "path": f"{GROUP}/replicas", "value": 2},
-        {"op": "replace", "path": f"{GROUP}/replicas", "value": None},
-    ]
-    result = patched(RAYJOB, operations)
-    (box,) = group_of(result)["template"]["spec"]["containers"]
-    (before,) = group_of(RAYJOB)["template"]["spec"]["containers"]
-    assert box["env"] == [*before["env"], variable]
-    assert (result["spec"]["deadline"], TTL[6:] in result["spec"], group_of(result)["replicas"]) == (
-        0,
-        False,
-        None,
-    )
-    assert rayjob() == RAYJOB
-
-
-@pytest.mark.parametrize("patches", [["add"], "add", 3, {"spec": {}}])
-def test_patches_are_a_list_of_mappings(patches):
-    text = yaml.safe_dump({"name": "a", "function": "t:t", "kubernetes": {"patches": patches}})
-    with pytest.raises(JobError, match=r"kubernetes.patches.* is not accepted\nmust be a "):
-        parse_job(text, "job.yaml")

@@ -286,10 +286,6 @@ def test_the_examples_of_the_docs_are_rendered_and_not_refused(tmp_path, monkeyp
     assert manifests(parse_job(text, "job.yaml"))[-1]["kind"] == "RayJob"
 
 
-def test_the_docs_have_examples():
-    assert len(examples()) == 2
-
-
 KEY = ("kubernetes", "gpu_resource")
 
 
@@ -297,14 +293,6 @@ def test_amounts_are_what_kubernetes_reads():
     given = {"rdma/hca_shared_devices_a": 1, "vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5120Mi"}
     section = Kubernetes.model_validate({"worker_resources": given})
     assert section.worker_resources == {**given, "rdma/hca_shared_devices_a": "1"}
-
-
-def test_a_written_job_file_has_the_same_amounts():
-    text = "name: a\nfunction: m:f\nkubernetes: {worker_resources: {hugepages-1Gi: 2Gi, rdma/ib: 8}}\n"
-    job = parse_job(text, "job.yaml")
-    written = dump_job(job)
-    assert "hugepages-1Gi: 2Gi" in written
-    assert parse_job(written, "job.yaml").kubernetes == job.kubernetes
 
 
 @pytest.mark.parametrize(
