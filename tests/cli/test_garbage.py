@@ -81,7 +81,7 @@ def template(tmp_path_factory):
     attempt.changes.write(JobChanges(None, None, ()))
     attempt.result.write(Result("done", "finished", 0, step=7, metrics={"loss": 0.5}))
     restart.claim.write(sample_restart_claim())
-    restart.plan.write(ResumePoint(None, 0))
+    restart.plan.write(ResumePoint(None, 0, 1))
     restart.failure.write(sample_failure())
     restart.outcome.write(Outcome(True, 7))
     run.store.write_atomic(restart.reached_key, bytes(8))

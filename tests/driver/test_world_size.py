@@ -68,9 +68,3 @@ def test_the_line_about_another_number_of_workers_names_the_nodes(before, now, a
         )
         == text
     )
-
-
-def test_the_plan_of_an_earlier_version_has_no_number_of_workers():
-    old = ResumePoint(None, 0)
-    assert resize_text(old, plan(A, A, A, B), 4, list) is None
-    assert resize_text(old, plan(A, A), 4, list) == "2 of 4 workers: there is no room for more"

@@ -77,7 +77,7 @@ def test_a_variable_of_env_that_is_not_set_is_an_error_here_and_empty_elsewhere(
     with pytest.raises(JobError, match=unset):
         check_code(refers, print)
     with pytest.raises(JobError, match=unset):
-        run_local(refers, Options(), open_screen())
+        run_local(refers, Options(), open_screen(), owns_process=True)
     assert RunDir.newest(job().storage.location, "a").attempts() == []
     monkeypatch.setenv("FOUR", "4")
     check_code(refers, print)
@@ -164,7 +164,7 @@ def test_a_run_that_would_end_or_hide_another_claims_no_attempt_with_a_mistake(
     run = RunDir.newest(job().storage.location, "a")
     write_result(claim_attempt(run), Result("failed", "error", 1))
     with pytest.raises(JobError, match="No module named 'no_such_package'"):
-        run_local(wrong, Options(**{option: True}), open_screen())
+        run_local(wrong, Options(**{option: True}), open_screen(), owns_process=True)
     assert RunDir.newest(job().storage.location, "a").generation == run.generation
     assert [attempt.n for attempt in run.attempts()] == [1]
 
@@ -174,7 +174,9 @@ def test_a_run_whose_code_reads_wrong_claims_no_attempt(job, code, monkeypatch, 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(check, "run_check", None)
     with pytest.raises(JobError, match=r"is not valid Python|'train'"):
-        run_local(job(**code(text), resources={"cpus_per_worker": 0.1}), Options(), open_screen())
+        run_local(
+            job(**code(text), resources={"cpus_per_worker": 0.1}), Options(), open_screen(), owns_process=True
+        )
     assert RunDir.newest(job().storage.location, "a").attempts() == []
 
 

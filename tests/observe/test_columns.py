@@ -46,7 +46,7 @@ def trained(name, lr, accuracies, storage="runs", **checkpoint):
     run = RunDir.newest(storage, name)
     attempt = claim_attempt(run)
     record_job(attempt, parse_job(job_text(name, lr, **checkpoint), "job.yaml"))
-    attempt.restart(0).plan.write(ResumePoint(None, 0))
+    attempt.restart(0).plan.write(ResumePoint(None, 0, 1))
     log = EventLog(attempt.restart(0).metrics)
     for step, accuracy in enumerate(accuracies, 1):
         log.write("train", step=step, loss=9.0)

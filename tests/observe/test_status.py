@@ -151,7 +151,7 @@ def test_ls_shows_the_reason_of_a_failure_in_one_harmless_line(run):
 @pytest.mark.parametrize(("total", "left"), [({"total_steps": 40}, ", 0:20 left"), ({}, "")])
 def test_the_time_that_is_left_follows_from_the_last_lines(run, total, left):
     attempt = claim_attempt(run)
-    attempt.restart(0).plan.write(ResumePoint(None, 0))
+    attempt.restart(0).plan.write(ResumePoint(None, 0, 1))
     for step in (20, 30):
         EventLog(attempt.restart(0).metrics).write(
             "train", step=step, loss=0.5, time=1000.0 + 2 * step, **total

@@ -25,7 +25,7 @@ def train(run, attempt, restart, resumed_at, steps, **plan):
     """What a start of the group leaves: its claim, its plan and its metrics."""
     a = run.attempt(attempt)
     a.restart(restart).claim.create(sample_restart_claim())
-    a.restart(restart).plan.write(ResumePoint(None, resumed_at, **plan))
+    a.restart(restart).plan.write(ResumePoint(None, resumed_at, 1, **plan))
     for step in steps:
         loss = 1000 * attempt + 100 * restart + step
         EventLog(a.restart(restart).metrics).write("train", step=step, loss=loss)

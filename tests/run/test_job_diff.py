@@ -100,7 +100,7 @@ def test_the_args_are_those_with_which_the_steps_were_trained(job):
 def test_a_replaced_job_has_no_figures_of_the_old_one(job):
     attempt = ended(job(args={"lr": 0.1}))
     restart = attempt.restart(0)
-    restart.plan.write(ResumePoint(None, 0))
+    restart.plan.write(ResumePoint(None, 0, 1))
     EventLog(restart.metrics).write("train", step=7, loss=1.0)
     assert [record["step"] for record in curve(attempt.run)] == [7]
     begun(job(args={"lr": 0.01}))

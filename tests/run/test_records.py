@@ -32,7 +32,7 @@ from clustertrain.run.states import STATES
 from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 
 START = SchedulerStart("slurm", "sim", "12", 1, ("n1", "n2"))
-RENDEZVOUS = Rendezvous(1, "7", 0, "10.0.0.1", 20100, "20100-20139", "/tmp/ct-1/token", ("n1", "n2"))
+RENDEZVOUS = Rendezvous("7", 0, "10.0.0.1", 20100, "/tmp/ct-1/token", ("n1", "n2"))
 
 
 def files(run):
@@ -52,7 +52,7 @@ def files(run):
         (attempt.arrival(1), Arrival("n2")),
         (attempt.node_failure(1), Arrival("n2", error="too small", exit_code=3)),
         (restart.claim, sample_restart_claim()),
-        (restart.plan, ResumePoint("00000007-1.0", 7)),
+        (restart.plan, ResumePoint("00000007-1.0", 7, 2)),
         (restart.plan, ResumePoint(None, 0, 2, ("n1", "n2"), ("10.0.0.1", "10.0.0.2"))),
         (restart.resize, ResizeRequest(4)),
         (restart.failure, sample_failure(signal=9, host="n1", pid=4711, fatal=True)),

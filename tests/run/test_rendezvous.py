@@ -12,29 +12,27 @@ def share(restart=0, job_id="7"):
     return SchedulerStart("slurm", "site", job_id, restart, ("n1", "n2"))
 
 
-def rendezvous(attempt, restart=0):
-    return Rendezvous(
-        attempt.n, "7", restart, "10.0.0.1", 20100, "20100-20139", "/tmp/ct-1/token", ("n1", "n2")
-    )
+def rendezvous(restart=0):
+    return Rendezvous("7", restart, "10.0.0.1", 20100, "/tmp/ct-1/token", ("n1", "n2"))
 
 
 def test_the_other_nodes_find_what_the_head_wrote(run):
     attempt = claim_attempt(run, world_size=2)
-    attempt.rendezvous.write(rendezvous(attempt))
+    attempt.rendezvous.write(rendezvous())
     found, read = wait_for_head(run, share(), 5, 0.01, lambda: False)
-    assert (found.n, read) == (attempt.n, rendezvous(attempt))
+    assert (found.n, read) == (attempt.n, rendezvous())
     assert read.ray_address == "10.0.0.1:20100"
 
 
 def test_that_of_an_earlier_start_is_not_taken(run):
     attempt = claim_attempt(run, world_size=2)
-    attempt.rendezvous.write(rendezvous(attempt, restart=0))
+    attempt.rendezvous.write(rendezvous(restart=0))
     with pytest.raises(StorageError) as caught:
         wait_for_head(run, share(restart=1), 0.1, 0.01, lambda: False)
     assert "another file system" in str(caught.value)
     assert "n1 writes it there" in str(caught.value)
     second = claim_attempt(run, world_size=2)
-    second.rendezvous.write(rendezvous(second, restart=1))
+    second.rendezvous.write(rendezvous(restart=1))
     assert wait_for_head(run, share(restart=1), 5, 0.01, lambda: False)[0].n == second.n
 
 

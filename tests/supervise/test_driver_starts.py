@@ -110,7 +110,7 @@ def test_a_driver_that_the_kernel_killed_for_memory_is_not_started_again(attempt
 def test_a_failed_start_of_the_workers_and_a_killed_driver_count_together(attempt, ends):
     def fails(number):
         attempt.restart(number).claim.create(sample_restart_claim())
-        attempt.restart(number).plan.write(ResumePoint(None, 0))
+        attempt.restart(number).plan.write(ResumePoint(None, 0, 1))
         attempt.restart(number).failure.write(sample_failure(restart=number))
 
     fails(0)
@@ -131,7 +131,7 @@ def test_a_new_checkpoint_renews_the_count(attempt):
     for number, step in enumerate((0, 0, 5, 5)):
         attempt.restart(number).claim.create(sample_restart_claim())
         if number != 1:  # this one died before it had a plan
-            attempt.restart(number).plan.write(ResumePoint(None, step))
+            attempt.restart(number).plan.write(ResumePoint(None, step, 1))
     for step, in_a_row in ((5, 4), (10, 1)):
         folder = attempt.run.local_path(attempt.run.checkpoints.key) / str(CheckpointName(step, 1, 0))
         folder.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_a_new_checkpoint_renews_the_count(attempt):
 def test_a_start_that_returned_for_a_larger_one_is_no_failure(attempt):
     for number in (0, 1, 2):
         attempt.restart(number).claim.create(sample_restart_claim())
-        attempt.restart(number).plan.write(ResumePoint(None, 0))
+        attempt.restart(number).plan.write(ResumePoint(None, 0, 1))
     assert RetryBudget.of(attempt, retries=2).in_a_row == 3
     attempt.restart(1).outcome.write(Outcome(False, 5))
     assert RetryBudget.of(attempt, retries=2).in_a_row == 1
@@ -152,7 +152,7 @@ def test_a_driver_that_dies_after_the_end_of_training_counts(attempt):
     """It would be started again without end, if it always died there."""
     for number in (0, 1):
         attempt.restart(number).claim.create(sample_restart_claim())
-        attempt.restart(number).plan.write(ResumePoint(None, 0))
+        attempt.restart(number).plan.write(ResumePoint(None, 0, 1))
         attempt.restart(number).outcome.write(Outcome(True, 5))
     assert RetryBudget.of(attempt, retries=2).in_a_row == 2
 

@@ -68,13 +68,12 @@ def resize_text(
         before: the plan of the start of the group before this one, None if this is the first.
         alive: returns the nodes that Ray calls alive.
     """
-    earlier = before.world_size if before is not None else None
-    if now.world_size is None or now.world_size == (earlier or most):
+    if now.world_size == (before.world_size if before is not None else most):
         return None
     what = f"{now.world_size} of {most} workers"
-    if before is None or earlier is None:
+    if before is None:
         return f"{what}: there is no room for more"
-    if now.world_size < earlier:
+    if now.world_size < before.world_size:
         names = _names(before, without={node.address for node in alive()})
         return f"{what}: {names} gone" if names else f"{what}: there is no room for more"
     names = _names(now, without=set(before.addresses))

@@ -131,7 +131,7 @@ def part_of(name: str, path: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except Exception as error:
-        raise _problem(name, f"{path} cannot be imported ({type(error).__name__}: {error})") from error
+        raise plugin_problem(name, f"{path} cannot be imported ({type(error).__name__}: {error})") from error
 
 
 def launcher_sections() -> dict[str, type[LauncherSection]]:
@@ -147,13 +147,6 @@ def with_launcher_sections(model: type[FileT]) -> type[FileT]:
     return create_model(
         model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields
     )
-
-
-def interface_problem(name: str, launcher: object, interface: type) -> PluginProblem | None:
-    """The error for a launcher of another class."""
-    if isinstance(launcher, interface):
-        return None
-    return _problem(name, f"it is a {type(launcher).__name__}, not a {interface.__name__}")
 
 
 @cache
@@ -176,11 +169,12 @@ def _load(name: str, registered: list[EntryPoint]) -> Plugin:
         )
     plugin = part_of(name, registered[0].value)
     if not isinstance(plugin, Plugin):
-        raise _problem(name, f"{registered[0].value} is a {type(plugin).__name__}, not a Plugin")
+        raise plugin_problem(name, f"{registered[0].value} is a {type(plugin).__name__}, not a Plugin")
     return plugin
 
 
-def _problem(name: str, what: str) -> PluginProblem:
+def plugin_problem(name: str, what: str) -> PluginProblem:
+    """The error for a plug-in that cannot be used, for the reason `what`."""
     owners = " and ".join(sorted({_distribution(each) for each in registered_launchers().select(name=name)}))
     return PluginProblem(
         f"The launcher {name!r} of {owners} is skipped: {what}.\n"

@@ -172,7 +172,7 @@ def check_loggers(job: Job, *, elsewhere: bool = False) -> list[str]:
     Raises:
         JobError: a package is not installed where the job runs, or a logger has no place to write to.
     """
-    loggers, elsewhere = loggers_of(job), elsewhere or _is_submit_side()
+    loggers = loggers_of(job)
     _check_places(job, loggers, elsewhere=elsewhere)
     if not (missing := missing_of(loggers)):
         return []

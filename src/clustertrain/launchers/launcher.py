@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job
-from clustertrain.job.launcher_plugins import interface_problem, part_of, plugin_of
+from clustertrain.job.launcher_plugins import part_of, plugin_of, plugin_problem
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
@@ -187,7 +187,7 @@ def launcher_of(name: str) -> Launcher:
         JobError: there is no launcher of that name, or it cannot be used; the message lists the launchers, or
             names the distribution and the reason.
     """
-    launcher: Launcher = part_of(name, plugin_of(name).launcher)
-    if (problem := interface_problem(name, launcher, Launcher)) is not None:
-        raise problem
+    launcher = part_of(name, plugin_of(name).launcher)
+    if not isinstance(launcher, Launcher):
+        raise plugin_problem(name, f"it is a {type(launcher).__name__}, not a Launcher")
     return launcher

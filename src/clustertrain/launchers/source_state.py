@@ -13,7 +13,6 @@ from clustertrain.run.records import Repository, Source
 from clustertrain.run.snapshot import code_files
 
 MOST_DIFF_BYTES = 1_000_000
-_MOST_UNTRACKED = 100
 _GIT_S = 20.0
 
 
@@ -33,17 +32,15 @@ def _repository(folder: str) -> Repository:
     try:
         top = _git(folder, "rev-parse", "--show-toplevel").strip()
         commit = _git(folder, "rev-parse", "HEAD").strip()
-        listed = _git(folder, "status", "--porcelain", "-z", "--untracked-files=normal").split("\0")
         diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color")
     except CommandFailed as error:  # no repository, or one without a commit
         printed = error.stderr.strip().splitlines() or [error.how]
         return Repository(folder, note=printed[-1])
     except ClusterError as error:
         return Repository(folder, note=str(error).splitlines()[0])
-    untracked = tuple(entry[3:] for entry in listed if entry.startswith("?? "))
     size = len(diff.encode())
     note = "" if size <= MOST_DIFF_BYTES else f"the diff has {size:,} bytes and is left out"
-    return Repository(top, commit, note, untracked[:_MOST_UNTRACKED], bool(diff), "" if note else diff)
+    return Repository(top, commit, note, changed=bool(diff), diff="" if note else diff)
 
 
 def _git(folder: str, *arguments: str) -> str:

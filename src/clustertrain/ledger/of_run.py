@@ -141,7 +141,7 @@ class _Books:
         ready.take("staging", sum(staged.values()), "data sets")  # each event has those since its beginning
         held = Stretch(stops - trains).rest("steps") if files.of_script else start.training()
         booked = summed([*ready.rest(*self._again), *held, *Stretch(until - stops).rest(after, why)])
-        ranks = (group.plan.world_size if group.plan is not None else None) or files.claim.world_size
+        ranks = (group.plan or files.claim).world_size
         self._add(Phase(claimed, until, files.attempt.n, group.restart.number, ranks, booked))
         self._reached = max(self._reached, group.reached)
         self._redone_for, self._again = why, (after, why)

@@ -179,7 +179,7 @@ def _worker_rows(status: Status) -> list[Row]:
         return []
     rows = [("restarts", str(newest.number))] if newest.number and status.ended is None else []
     plan = newest.plan.read()
-    if plan is None or plan.world_size in (None, claim.world_size):
+    if plan is None or plan.world_size == claim.world_size:
         return rows
     return [*rows, ("workers", f"{plan.world_size} of {claim.world_size}")]
 

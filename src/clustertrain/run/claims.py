@@ -101,11 +101,10 @@ def allocation_of(attempt: Attempt) -> SchedulerStart | None:
     return claim.allocation if claim is not None else None
 
 
-def who_runs(attempt: Attempt, *, watch_s: float | None = None) -> str | None:
+def who_runs(attempt: Attempt) -> str | None:
     """The process that runs an attempt, as text for people, or None.
 
-    If the process is on another machine, watches its heartbeat for `watch_s` seconds, by default three
-    periods.
+    If the process is on another machine, watches its heartbeat for three periods.
     """
     if attempt.result.exists():
         return None
@@ -115,16 +114,15 @@ def who_runs(attempt: Attempt, *, watch_s: float | None = None) -> str | None:
             return f"pid {process.pid} on this machine"
     if claim is None or claim.is_here:
         return None
-    watch_s = 3 * heartbeat_period_s(attempt.run) if watch_s is None else watch_s
-    return _watched(attempt, heartbeat, claim, watch_s)
+    return _watched(attempt, heartbeat, claim)
 
 
-def _watched(attempt: Attempt, before: Beat | None, claim: Claim, watch_s: float) -> str | None:
+def _watched(attempt: Attempt, before: Beat | None, claim: Claim) -> str | None:
     def beats() -> bool:
         now = attempt.heartbeat.read()
         return now is not None and (before is None or now.counter != before.counter)
 
-    if not wait_until(beats, watch_s, poll_s=min(0.5, watch_s / 4)):
+    if not wait_until(beats, 3 * heartbeat_period_s(attempt.run), poll_s=0.5):
         return None
     return f"pid {claim.pid} on {claim.host.split('/', maxsplit=1)[0]}"
 

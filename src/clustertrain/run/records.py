@@ -108,7 +108,6 @@ class Repository:
         folder: its top, or the folder of the code if it is in none.
         commit: None if there is none.
         note: what git could not tell, or why the diff is left out.
-        untracked: names of files that are neither in the commit nor ignored.
         changed: tracked files differ from the commit.
         diff: how they differ; in a submission only, an attempt has it as a file.
     """
@@ -116,7 +115,6 @@ class Repository:
     folder: str
     commit: str | None = None
     note: str = ""
-    untracked: tuple[str, ...] = ()
     changed: bool = False
     diff: str = ""
 
@@ -299,14 +297,14 @@ class ResumePoint:
 
     Attributes:
         checkpoint, step: None and 0 if there is no checkpoint.
-        world_size: the number of workers, or None in files of versions that did not write it.
+        world_size: the number of workers.
         hosts, addresses: the name and the address of the node of each rank.
         of_script: a script does not say from where it continues: before the first step that it logs.
     """
 
     checkpoint: str | None
     step: int
-    world_size: int | None = None
+    world_size: int
     hosts: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
     of_script: bool = False
@@ -437,16 +435,14 @@ class Rendezvous:
     """The data that a node needs to join the cluster.
 
     Attributes:
-        ports: the head's block; Ray's head listens on the first.
+        port: Ray's head listens on it.
         token_path: where the head's node keeps the token; each node has its own copy from the SLURM step.
     """
 
-    attempt: int
     job_id: str
     restart: int
     head_address: str
     port: int
-    ports: str
     token_path: str
     nodes: tuple[str, ...]
     version: str = __version__
@@ -476,7 +472,6 @@ class SchedulerJob:
     Attributes:
         digest: of the snapshot that it starts from.
         time: of the submission, in seconds since 1970.
-        user, host: who submitted it, and on which machine.
         output: the file that the scheduler writes, or empty if unknown.
     """
 
@@ -484,10 +479,8 @@ class SchedulerJob:
     job_id: str
     digest: str
     time: float
-    user: str
-    host: str
-    cluster: str | None = None
-    output: str = ""
+    cluster: str | None
+    output: str
 
 
 @dataclass(frozen=True)
@@ -495,6 +488,4 @@ class Cancellation:
     """A waiting job that `stop` cancelled: the scheduler does not keep it. `by`: "user on host"."""
 
     by: str
-    state: str = "cancelled"
-    cause: str = "cancelled"
     time: float = field(default_factory=time.time)

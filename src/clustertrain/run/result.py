@@ -89,7 +89,7 @@ def _last_figures(attempt: Attempt) -> dict[str, float]:
 def _world_size(attempt: Attempt, restarts: Sequence[Restart]) -> int | None:
     """The number of workers of the newest start of the group; without one, that of the claim."""
     plans = (restart.plan.read() for restart in reversed(restarts))
-    sizes = (plan.world_size for plan in plans if plan is not None and plan.world_size is not None)
+    sizes = (plan.world_size for plan in plans if plan is not None)
     claim = attempt.claim.read()
     return next(sizes, claim.world_size if claim is not None else None)
 

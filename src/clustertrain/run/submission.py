@@ -8,9 +8,7 @@ written last: a snapshot that has it is complete.
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import socket
 import tempfile
 import time
@@ -134,33 +132,16 @@ def upload(run: RunDir, snapshot: Snapshot) -> None:
 
 
 def record(
-    run: RunDir, *, scheduler: str, job_id: str, digest: str, cluster: str | None = None, output: str = ""
-) -> SchedulerJob:
+    run: RunDir, *, scheduler: str, job_id: str, digest: str, cluster: str | None, output: str
+) -> None:
     """Record that a scheduler accepted a job, so that any machine that can access the storage can query
     the scheduler.
 
     Raises:
         StorageError: the storage refuses.
     """
-    job = SchedulerJob(
-        scheduler,
-        job_id,
-        digest,
-        time=time.time(),
-        user=_user(),
-        host=socket.gethostname(),
-        cluster=cluster,
-        output=output,
-    )
+    job = SchedulerJob(scheduler, job_id, digest, time.time(), cluster, output)
     run.submission(scheduler, job_id).write(job)
-    return job
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name, as in some containers
-        return str(os.getuid())
 
 
 def _not_there(run: RunDir, key: str) -> StorageError:

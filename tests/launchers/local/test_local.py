@@ -30,7 +30,7 @@ def test_too_few_cpus_are_an_arithmetic(job, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     on_a_machine(monkeypatch, cpus=2, gpus=0)
     with pytest.raises(ClusterError) as caught:
-        run_local(job(resources={"workers": 5}), Options(), open_screen())
+        run_local(job(resources={"workers": 5}), Options(), open_screen(), owns_process=True)
     assert known_runs() == ([], [])
     assert "5 workers × 1 CPUs = 5 CPUs, and this machine has 2" in str(caught.value)
     assert "cpus_per_worker to 0.4" in str(caught.value)

@@ -36,7 +36,7 @@ def head(tmp_path):
     start = Start(job, run, Options(), record, 1, tmp_path, ())
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    rendezvous = Rendezvous(1, "1", 0, "127.0.0.1", port, f"{port}-{port}", "/token", ("node1", "node2"))
+    rendezvous = Rendezvous("1", 0, "127.0.0.1", port, "/token", ("node1", "node2"))
     ended: list[object] = []
 
     def wait() -> None:

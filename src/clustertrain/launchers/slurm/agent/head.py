@@ -111,12 +111,10 @@ def _route_target(start: Start) -> str:
 def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
     job = start.record
     rendezvous = Rendezvous(
-        attempt=attempt.n,
         job_id=job.job_id,
         restart=job.restart,
         head_address=node.address,
         port=node.ports.first,
-        ports=str(node.ports),
         token_path=str(node.token_path),
         nodes=job.nodes,
     )
