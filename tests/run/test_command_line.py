@@ -24,12 +24,6 @@ def test_the_command_has_the_same_job_file_and_overrides(job_file):
     assert words(command.of("logs", "--rank", "0")) == ["logs", job_file, *overrides, "--rank", "0"]
 
 
-def test_the_command_that_submits_keeps_its_launcher():
-    command = typed("submit --to slurm", "job.yaml")
-    assert words(command) == ["submit", "--to", "slurm", "job.yaml"]
-    assert words(command.of("render --to slurm")) == ["render", "--to", "slurm", "job.yaml"]
-
-
 @pytest.mark.parametrize(
     ("override", "shown"),
     [

@@ -91,13 +91,6 @@ def test_events_of_a_node_with_another_clock_are_on_that_of_the_driver(run, ahea
     assert clocks_ahead_s(found) == {"b": ahead_s}
 
 
-def test_events_of_all_nodes_come_by_time(run):
-    a = run.attempt(1)
-    for number in range(6):
-        EventLog(a.node_events(f"node{number % 2}") if number % 3 else a.events).write("note", number=number)
-    assert [e["number"] for e in events_of_attempt(a)] == list(range(6))
-
-
 def test_a_follower_finds_streams_that_come_later(run):
     a = run.attempt(1)
     follower = AttemptFollower(a)
@@ -171,15 +164,6 @@ def path(run):
     return path
 
 
-def test_what_is_written_is_read(run):
-    log = EventLog(run.local_path(KEY))
-    log.write("checkpoint", step=3, name="3-1.0")
-    log.write("warning", text="two\nlines")
-    first, second = read_events(run, KEY)
-    assert (first["kind"], first["step"], second["text"]) == ("checkpoint", 3, "two\nlines")
-    assert first["time"] <= second["time"]
-
-
 def test_a_full_disk_loses_lines_and_ends_nothing(run, path):
     EventLog(Path("/dev/full")).write("train", step=3, loss=0.5)
     path.write_bytes(b"")
@@ -198,10 +182,6 @@ def test_a_line_that_a_full_disk_cuts_does_not_take_the_next_one_with_it(run, pa
     for text in ("next", "last"):
         log.write("note", text=text)
     assert [record["text"] for record in read_events(run, KEY)] == ["next", "last"]
-
-
-def test_no_stream_is_no_events(run):
-    assert read_events(run, KEY) == []
 
 
 def test_a_line_on_its_way_waits_for_its_end(run, path):

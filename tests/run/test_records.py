@@ -1,7 +1,6 @@
 """The records of a run: what is written is read back, and what is not such a record is named."""
 
 import json
-import time
 
 import pytest
 
@@ -207,11 +206,6 @@ def test_a_request_is_found_on_this_node_and_in_the_storage(moto_s3, tmp_path, m
     assert attempt.stop.read() == StopRequest("user", time=1.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another node"))
     assert attempt.stop.read() == StopRequest("user", time=1.0)
-
-
-def test_times_are_of_the_moment_where_none_is_given():
-    before = time.time()
-    assert before <= StopRequest("user").time <= time.time()
 
 
 def test_every_state_has_causes_and_a_final_one_exit_codes():

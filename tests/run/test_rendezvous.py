@@ -36,11 +36,6 @@ def test_that_of_an_earlier_start_is_not_taken(run):
     assert wait_for_head(run, share(restart=1), 5, 0.01, lambda: False)[0].n == second.n
 
 
-def test_a_missing_rendezvous_is_an_error_that_names_the_path(run):
-    with pytest.raises(StorageError, match=r"finds no rendezvous\.json of job 7 under"):
-        wait_for_head(run, share(), 0.05, 0.01, lambda: False)
-
-
 def test_a_job_that_is_over_ends_the_wait(run):
     assert wait_for_head(run, share(), 5, 0.01, lambda: True) is None
 

@@ -272,11 +272,3 @@ def test_a_killed_sender_is_followed_by_another_without_a_gap(run):
     assert not attempt.path.exists()
     assert [e["number"] for e in events_of_attempt(attempt)] == list(range(25))
     assert [e["number"] for e in follower.new()] == list(range(25))
-
-
-def test_a_file_system_needs_no_sending(tmp_path):
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
-    EventLog(attempt.events).write("note", number=0)
-    with StreamUpload(attempt, pytest.fail):
-        pass
-    assert [e["number"] for e in events_of_attempt(attempt)] == [0]
