@@ -64,7 +64,7 @@ def test_where_the_file_is(site_file, tmp_path):
     assert with_site(job(), {"HOME": str(tmp_path)}) == job()
 
 
-@pytest.mark.parametrize("text", ["", "# nothing yet\n", "slurm:\n", "slurm: {}\n"])
+@pytest.mark.parametrize("text", ["", "slurm:\n"])
 def test_an_empty_file_changes_nothing(site_file, text):
     assert with_site(job(account="a"), site_file(text)) == job(account="a")
 
@@ -116,13 +116,6 @@ def test_the_python_on_the_nodes(monkeypatch):
     monkeypatch.setattr(installed, "find_spec", lambda name: None)
     with pytest.raises(JobError, match=r"/venv/bin/python has no torch and no ray\n.*\n.*slurm\.python"):
         python_on_nodes(job())
-
-
-def test_the_section_for_kubernetes_is_merged_in_the_same_way(site_file):
-    section = "kubernetes: {namespace: team-a, priority_class: low}\n"
-    own = Job.model_validate({"name": "a", "function": "m:f", "kubernetes": {"priority_class": "high"}})
-    merged = with_site(own, site_file(section)).kubernetes
-    assert (merged.namespace, merged.priority_class) == ("team-a", "high")
 
 
 def test_labels_and_annotations_of_a_site_are_added_to_those_of_the_job(site_file):

@@ -1,13 +1,11 @@
 """What the text of the user's code shows, without an import: one test for each mistake, with its message."""
 
-import sys
 import textwrap
 
 import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.source import check_source
-from commands import ran
 
 TASK = """
 from clustertrain import Task
@@ -230,16 +228,3 @@ def test_code_in_several_folders(check, job, tmp_path):
 def test_a_folder_that_is_not_there(job, tmp_path):
     with pytest.raises(JobError, match="is not a folder"):
         check_source(job(code=str(tmp_path / "none")))
-
-
-def test_validate_reports_it_without_torch(tmp_path):
-    (tmp_path / "mine.py").write_text(TASK)
-    (tmp_path / "job.yaml").write_text("name: a\ntask: mine:Digit\ntrain: {epochs: 1, batch_size: 2}\n")
-    code = (
-        "import sys\nfrom clustertrain.cli.main import main\n"
-        "code = main(['check', '--no-code', sys.argv[1]], standalone_mode=False)\n"
-        "assert 'torch' not in sys.modules\nsys.exit(code)"
-    )
-    done = ran([sys.executable, "-c", code, str(tmp_path / "job.yaml")], code=2)
-    assert "task: mine:Digit names 'Digit'" in done.stderr
-    assert "It defines: Digits, train." in done.stderr

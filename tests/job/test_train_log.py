@@ -44,28 +44,13 @@ def test_no_secret_is_a_hyperparameter(job):
     assert secret not in str(logged)
     assert logged["args.hf_token"] == logged["args.login.password"] == logged["args.source"] == "***"
     assert logged["args.servers"] == '[{"api_key":"***"},"***"]'
-    assert (logged["args.login.user"], logged["args.pad_token"], logged["args.max_tokens"]) == (
-        "me",
-        "<pad>",
-        4,
-    )
+    others = [logged[f"args.{name}"] for name in ("login.user", "pad_token", "max_tokens")]
+    assert others == ["me", "<pad>", 4]
 
 
 def test_the_hyperparameters_of_a_script_are_the_options_of_its_command_line():
-    args = [
-        "run",
-        "--lr",
-        "1e-3",
-        "--amp",
-        "-v",
-        "--seed=-1",
-        "--tag",
-        "1_0",
-        "--hf_token=s3cr3t",
-        "--name",
-        "007",
-    ]
-    script = Job(name="a", script="train.py", args=args)
+    args = "run --lr 1e-3 --amp -v --seed=-1 --tag 1_0 --hf_token=s3cr3t --name 007"
+    script = Job(name="a", script="train.py", args=args.split())
     found = {"lr": 0.001, "amp": "true", "seed": -1, "tag": "1_0", "hf_token": "***", "name": "007"}
     assert hyperparameters(script) == {f"args.{name}": value for name, value in found.items()}
 
