@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import os
 import subprocess
 import sys
@@ -72,11 +71,6 @@ def rows(data):
     return {line.split()[0]: (line.split()[1], line[state:size].strip()) for line in lines[1:]}
 
 
-def folder_of(path):
-    """The folder of the only staged data set below `path`."""
-    return next(path.rglob("READY.json")).parent
-
-
 def test_ls_before_and_after(data, tmp_path):
     assert rows(data) == {
         "train": ("cluster", "absent"),
@@ -95,12 +89,6 @@ def test_ls_before_and_after(data, tmp_path):
     assert "hidden" not in listed
 
 
-def test_ls_of_a_job_without_data_says_so(data, job_file):
-    job_file.write_text("name: digits\nfunction: m:f\n")
-    assert data("ls").output == "The job has no data.\n"
-    assert json.loads(data("ls", "--json").output) == []
-
-
 def test_one_data_set_by_name(data):
     assert data("fetch", "images").exit_code == 0
     assert rows(data)["train"][1] == "absent"
@@ -108,14 +96,6 @@ def test_one_data_set_by_name(data):
     unknown = data("fetch", "other")
     assert unknown.exit_code == 2
     assert "There are: train, images, near" in unknown.stderr
-
-
-def test_a_missing_file_is_listed_and_hides_no_other(data, job_file, tmp_path):
-    job = yaml.safe_load(job_file.read_text())
-    job["data"]["lost"] = {"uri": str(tmp_path / "lost.bin")}
-    job_file.write_text(yaml.safe_dump(job))
-    assert rows(data)["lost"][1] == "missing"
-    assert rows(data)["train"][1] == "absent"
 
 
 def test_what_a_kill_left_is_shown_and_evicted(data, web, job_file, tmp_path):

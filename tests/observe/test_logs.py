@@ -173,12 +173,6 @@ def no_slurm(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
 
-def test_the_log_of_a_run_without_an_attempt_is_its_queue_state(run, no_slurm):
-    submit(run)
-    (line,) = shown(run)
-    assert line.startswith("queued (scheduler): SLURM job 12 was submitted")
-
-
 def test_who_follows_a_run_that_is_queued_sees_it_start_and_end(run, no_slurm):
     submit(run)
     lines = log_lines(run, LogSelection(rank=0), status_of, follow=True)

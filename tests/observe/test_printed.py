@@ -15,14 +15,19 @@ def shown(*pieces):
     return finished, printed.open
 
 
-def test_lines_are_finished_by_their_newline():
-    assert shown(b"one\ntw", b"o\n\nthree") == (["one", "two", ""], ["three"])
-    assert shown(b"windows\r\nlines\r\n") == (["windows", "lines"], [])
-
-
-def test_a_bar_is_one_line_in_its_last_state():
-    assert shown(b"\r 0%|    |", b"\r50%|##", b"  |\r") == ([], ["50%|##  |"])
-    assert shown(b"\r50%|##  |\r99%", b"\r100%\nnext\n") == (["100%", "next"], [])
+@pytest.mark.parametrize(
+    ("pieces", "finished", "unfinished"),
+    [
+        ([b"one\ntw", b"o\n\nthree"], ["one", "two", ""], ["three"]),
+        ([b"windows\r\nlines\r\n"], ["windows", "lines"], []),
+        ([b"\r 0%|    |", b"\r50%|##", b"  |\r"], [], ["50%|##  |"]),
+        ([b"\r50%|##  |\r99%", b"\r100%\nnext\n"], ["100%", "next"], []),
+        ([b"a|\b/\b-"], [], ["a-"]),
+        ([b"50%\x1b[2K\rdone\n"], ["done"], []),
+    ],
+)
+def test_a_line_ends_with_its_newline_and_a_bar_is_one_in_its_last_state(pieces, finished, unfinished):
+    assert shown(*pieces) == (finished, unfinished)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
@@ -62,11 +67,6 @@ def test_a_very_long_line_is_cut_and_the_next_one_is_whole():
 def test_a_sequence_that_never_ends_holds_nothing_back():
     finished, _ = shown(b"\x1b]0;", *[b"x" * 1000] * 6, b"\nnext\n")
     assert finished[-1] == "next"
-
-
-def test_backspace_and_the_erased_line():
-    assert shown(b"a|\b/\b-") == ([], ["a-"])
-    assert shown(b"50%\x1b[2K\rdone\n") == (["done"], [])
 
 
 class Pieces(io.StringIO):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from clustertrain.observe.event_lines import line_of
-from clustertrain.observe.screen import Bar, Lines, open_screen
+from clustertrain.observe.screen import Bar, Lines
 from clustertrain.units import size_text, time_text
 
 
@@ -15,16 +15,10 @@ def record(kind, **fields):
     return {"kind": kind, "time": 0.0, **fields}
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**40, "5.0 TiB")]
-)
-def test_sizes(size_bytes, text):
-    assert size_text(size_bytes) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(-1, "0:00"), (0.4, "0:00"), (61, "1:01"), (3725, "1:02:05")])
-def test_times(seconds, text):
-    assert time_text(seconds) == text
+def test_sizes_and_times():
+    sizes = [size_text(size) for size in (0, 1023, 1536, 5 * 2**40)]
+    assert sizes == ["0 B", "1023 B", "1.5 KiB", "5.0 TiB"]
+    assert [time_text(seconds) for seconds in (-1, 0.4, 61, 3725)] == ["0:00", "0:00", "1:01", "1:02:05"]
 
 
 def test_plain_lines_show_figures_and_the_time_left():
@@ -105,35 +99,25 @@ def test_a_terminal_that_is_closed_does_not_end_the_run():
     assert run.returncode == 75, printed
 
 
-def test_redone_steps_and_fallback_are_shown():
-    assert "7 steps to repeat" in line_of(
-        record("resumed", step=3, epoch=1, checkpoint="3-1.0", redone_steps=7, restart=1)
-    )
-    assert "no checkpoint yet" in line_of(
-        record("resumed", step=0, epoch=0, checkpoint=None, redone_steps=7, restart=1)
-    )
-    assert line_of(record("fallback", checkpoint="9-1.0", why="model.pt has 3 bytes")).startswith("warning")
+RESUMED = {"step": 3, "epoch": 1, "checkpoint": "3-1.0", "redone_steps": 7, "restart": 1}
+SAVED = {"step": 9, "name": "9-1.0", "bytes": 1536, "blocking_s": 0.002}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "text"),
+    [
+        ("resumed", RESUMED, "7 steps to repeat"),
+        ("resumed", {**RESUMED, "step": 0, "checkpoint": None}, "no checkpoint yet"),
+        ("fallback", {"checkpoint": "9-1.0", "why": "model.pt has 3 bytes"}, "warning"),
+        ("checkpoint", {**SAVED, "reason": "steps"}, "checkpoint 9-1.0: 1.5 KiB, training waited 2 ms"),
+        ("checkpoint", {**SAVED, "reason": "stop"}, "; stopping as requested"),
+        ("stop_requested", {"cause": "interrupt", "of_script": False}, "finish this step and save"),
+        ("stop_requested", {"cause": "interrupt", "of_script": True}, "a second request ends the run at"),
+    ],
+)
+def test_lines_of_events(kind, fields, text):
+    assert text in line_of(record(kind, **fields))
     assert line_of(record("something_new")) is None
-
-
-def test_the_line_of_the_last_save_mentions_the_stop():
-    fields = {"step": 9, "name": "9-1.0", "bytes": 1536, "blocking_s": 0.002}
-    told = "checkpoint 9-1.0: 1.5 KiB, training waited 2 ms"
-    assert line_of(record("checkpoint", reason="steps", **fields)) == told
-    assert line_of(record("checkpoint", reason="stop", **fields)) == f"{told}; stopping as requested"
-
-
-def test_a_stop_is_said_as_the_entry_point_takes_it():
-    assert "finish this step and save" in line_of(
-        record("stop_requested", cause="interrupt", of_script=False)
-    )
-    of_script = line_of(record("stop_requested", cause="interrupt", of_script=True))
-    assert of_script == "a stop was requested; a second request ends the run at once"
-
-
-def test_a_stream_that_is_no_terminal_gets_lines(monkeypatch):
-    monkeypatch.setattr("sys.stdout", io.StringIO())
-    assert isinstance(open_screen(), Lines)
 
 
 def test_the_bar_takes_every_kind(capsys):

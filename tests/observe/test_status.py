@@ -238,12 +238,6 @@ def test_what_is_certain_to_fail_again_is_not_offered(run, exit_code, fatal, off
     assert hint.count("clustertrain run j.yaml\n") == 1
 
 
-def test_a_job_error_without_a_start_is_certain_as_well(run):
-    claim_attempt(run)
-    hint = next_step(run, Result("failed", "error", 2), CommandLine("run", "j.yaml"))
-    assert "again" not in hint
-
-
 @pytest.mark.parametrize("wall_s", [59, 61])
 def test_the_users_numbers_come_first_and_the_hours_last_after_a_minute(run, wall_s):
     attempt = claim_attempt(run)
@@ -341,22 +335,6 @@ def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_s
     lines = list_runs(str(tmp_path)).lines()
     assert lines[1].split()[:4] == ["digits", "queued", "-", "SLURM"]
     assert lines[2:] == ["note: squeue is not on PATH here; this is the state in the storage"]
-
-
-def test_a_run_with_a_heartbeat_is_alive(run, no_slurm):
-    submit(run)
-    attempt = claim_attempt(run, launcher="slurm", allocation=JOB)  # by this process, which lives
-    EventLog(attempt.events).write("group_started")
-    status = status_of(run)
-    assert status.state == "running"
-    assert status.note == "squeue is not on PATH here; the heartbeat shows that it is running"
-
-
-def test_a_finished_run_needs_no_query(run, no_slurm):
-    submit(run)
-    write_result(claim_attempt(run, launcher="slurm", allocation=JOB), Result("done", "finished", 0))
-    status = status_of(run)
-    assert (status.state, status.note, status.exit_code, status.standing.over) == ("done", None, 0, True)
 
 
 def test_a_submission_after_the_last_attempt_is_where_the_run_stands(run, no_slurm):
