@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 from clustertrain import load_job
-from clustertrain.cli.main import main
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
 from commands import ran
@@ -63,30 +61,6 @@ def test_the_reader_finds_planes_rows_and_columns(example, train_bin):
     assert (classes[7], images[7, 2, 5, 9]) == (99, 123)
 
 
-def test_the_model_is_lenet(example):
-    task = example["cifar100"].Cifar100(lr=0.001)
-    model = task.model()
-    shapes = [tuple(parameter.shape) for parameter in model.parameters() if parameter.dim() > 1]
-    assert shapes == [(6, 3, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (100, 84)]
-    assert model(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 100)
-    assert type(task.optimizer(model)) is torch.optim.Adam
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "what"),
-    [
-        (1, 100, "fine class 100; the classes are 0 to 99"),
-        (0, 20, "coarse class 20; the classes are 0 to 19"),
-    ],
-)
-def test_a_class_out_of_range_names_file_record_and_value(example, train_bin, column, value, what):
-    records, path = train_bin
-    records[[41, 42], column] = value
-    records.tofile(path)
-    with pytest.raises(ValueError, match=rf"{path}: record 41 has the {what}\..*: 2 of {TRAIN}\."):
-        example["cifar100"].read(path)
-
-
 @pytest.mark.parametrize("size", [0, 3073, 3074 * TRAIN - 1])
 def test_a_file_that_was_cut_names_path_and_sizes(example, train_bin, size):
     records, path = train_bin
@@ -109,16 +83,6 @@ def test_a_wrong_class_ends_the_check_with_value_and_path_and_no_traceback(train
     done = clustertrain("check", str(JOB), *sets, code=2)
     assert f"ValueError: {path}: record 3 has the fine class 255; the classes are 0 to 99" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_torn_archive_is_refused_by_the_checksum_of_the_job(archive, tmp_path):
-    with serving() as web:
-        web.files[URL_PATH] = archive.read_bytes()[:-100]
-        sets = ["--set", f"data.cifar100.uri={web.url}{URL_PATH}", "--set", f"storage={tmp_path}"]
-        done = CliRunner().invoke(main, ["data", "fetch", str(JOB), *sets])
-    assert done.exit_code == 4
-    assert load_job(JOB).data["cifar100"].sha256 in done.output
-    assert hashlib.sha256(archive.read_bytes()[:-100]).hexdigest() in done.output
 
 
 # --------------------------------------------------------------------------------------- strategies.py
@@ -166,26 +130,6 @@ def test_data_parallel_trains_in_the_loop_of_a_task(example, data):
         "loss",
         "accuracy",
     )
-
-
-def test_the_table_has_times_and_speed_ups_and_the_plot_a_bar_per_row(example, capsys):
-    strategies = example["strategies"]
-    rows = [("one process", 1, 1000.0), ("DDP", 2, 1900.0), ("DDP", 4, 3500.0)]
-    strategies.report(
-        [
-            strategies.Measured(strategies.Strategy(name, n, ()), 7000 / speed, speed, 0.25)
-            for name, n, speed in rows
-        ],
-        "CPU cores",
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert [re.findall(r"[\d.,]+", line) for line in lines if "0.25" in line] == [
-        ["1", "7.0", "1,000", "0.2500", "1.00"],
-        ["2", "3.7", "1,900", "0.2500", "1.90"],
-        ["4", "2.0", "3,500", "0.2500", "3.50"],
-    ]
-    bars = [line.count("█") for line in lines[lines.index("samples/s") :] if "█" in line]
-    assert bars == [11, 21, 40], "40 × 1000 / 3500, 40 × 1900 / 3500; a part of a block ends the first two"
 
 
 # tests/test_examples.py trains on two workers from one copy of the data, and the tests below read the table.

@@ -2,9 +2,7 @@
 
 import gzip
 import hashlib
-import math
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -41,27 +39,6 @@ def test_the_text_is_made_again_by_its_script_and_matches_the_job_and_the_readme
     assert f"a loss of {example['make_text'].entropy_of_bytes(content):.2f} nats" in readme
 
 
-def test_the_probability_of_a_story_is_that_of_its_choices(example):
-    """12 people, 8 trades, 10 things, 11 others, 8 trades, 18 numbers, 3 ways, 4 places, one of the numbers
-    below the first one, 9 numbers, 2 questions."""
-    module = example["make_text"]
-    writer = module.Writer(seed=3)
-    had = int(re.search(r"had (\d+)", module.story(writer))[1])
-    options = 12 * 8 * 10 * 11 * 8 * 18 * 3 * 4 * (had - 1) * 9 * 2
-    assert writer.nats == pytest.approx(math.log(options))
-
-
-def test_the_sums_of_the_stories_are_right_and_the_people_keep_their_trades(text):
-    stories = text[0].decode().splitlines()[:-1]
-    assert len(stories) > 2000 and len(set(stories)) == len(stories)
-    for story in stories:
-        first, second = re.findall(r"(\d+ [-+] \d+) = (\d+)", story)
-        assert all(eval(sum_) == int(result) for sum_, result in (first, second))
-        who, trade = re.search(r"Who is (\w+)\? \1 is the (\w+)\.$", story).groups()
-        assert re.search(rf"{who} the {trade}\b", story.partition("Who")[0])
-    assert len(Counter(story.split()[0] for story in stories)) == 12
-
-
 def test_windows_do_not_overlap_and_what_follows_is_one_byte_later(example, tmp_path):
     module = example["language_model"]
     path = tmp_path / "stories.txt"
@@ -96,39 +73,6 @@ def test_the_flops_of_a_token_are_those_that_torch_counts(example, layers, width
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
     assert counter.get_total_flops() == 3 * context * module.flops_per_token(model)
-
-
-def test_the_speed_counts_training_tokens_after_the_first_step(example, monkeypatch, capsys):
-    module = example["language_model"]
-    clock_s = [0.0]
-    monkeypatch.setattr(module.time, "perf_counter", lambda: clock_s[0])
-    monkeypatch.setattr(module, "matmul_flops", lambda device, number_format: 4e6)
-    speed = module.Speed(every=2, peak_flops=None)
-    speed.flops_per_token = 1000
-
-    def step(number, seconds):
-        clock_s[0] += seconds
-        speed.add(torch.zeros(3, 100))
-        speed.see_logits(None, None, torch.zeros(1, dtype=torch.bfloat16))
-        with torch.no_grad():
-            speed.add(torch.zeros(3, 100))  # an evaluation
-        speed.after_step(number)
-
-    for number, seconds in ((1, 60), (2, 0.1), (3, 0.1), (4, 1)):
-        step(number, seconds)
-    clock_s[0] += 7
-    speed.start()  # after an evaluation: step 4 and its time do not count
-    for number, seconds in ((5, 0.3), (6, 0.3)):
-        step(number, seconds)
-    assert capsys.readouterr().out.splitlines() == [
-        "step 3: 3,000 tokens/s × 0.00 MFLOP, MFU 75.0% of 1 × 4e-06 TFLOP/s (bfloat16, measured)",
-        "step 6: 1,000 tokens/s × 0.00 MFLOP, MFU 25.0% of 1 × 4e-06 TFLOP/s (bfloat16, measured)",
-    ]
-    assert module.Speed(every=2, peak_flops=1e12).peak_source == "given"
-
-
-def test_the_peak_is_measured_by_a_product_of_matrices(example):
-    assert 1e8 < example["language_model"].matmul_flops(CPU, torch.float32) < 1e13
 
 
 @pytest.mark.run

@@ -22,31 +22,6 @@ def task_of(example, file, **args):
     return example["unet3d_grains"].Grains(**{**job.args, **args}), job
 
 
-def test_a_voxel_is_a_boundary_if_a_neighbour_after_it_is_of_another_grain(example):
-    """Two seeds: the boundary is one plane of voxels, at the plane in the middle between them."""
-    generator = torch.Generator().manual_seed(3)
-    seeds = torch.rand(2, 3, generator=torch.Generator().manual_seed(3)) * 12
-    image, boundary = example["grains"].volume(12, 2, generator)
-    voxels = torch.cartesian_prod(*[torch.arange(12.0)] * 3)
-    first = ((voxels - seeds[0]).norm(dim=1) <= (voxels - seeds[1]).norm(dim=1)).view(12, 12, 12)
-    for z, y, x in [(0, 0, 0), (5, 5, 5), (11, 11, 11), *boundary[0].nonzero()[::7].tolist()]:
-        after = [(z + 1, y, x), (z, y + 1, x), (z, y, x + 1)]
-        differs = any(first[z, y, x] != first[voxel] for voxel in after if max(voxel) < 12)
-        assert boundary[0, z, y, x] == differs
-    assert image.shape == boundary.shape == (1, 12, 12, 12)
-    assert 0 < boundary.mean() < 0.5
-    darker = image[boundary == 1].mean() < image[boundary == 0].mean() - 0.3
-    assert darker
-
-
-def test_the_volumes_follow_from_the_seed(example):
-    volumes = example["grains"].volumes
-    one, same, other = volumes(2, 8, seed=4), volumes(2, 8, seed=4), volumes(2, 8, seed=5)
-    assert torch.equal(one.tensors[0], same.tensors[0]) and torch.equal(one.tensors[1], same.tensors[1])
-    assert not torch.equal(one.tensors[0], other.tensors[0])
-    assert not torch.equal(one[0][0], one[1][0])
-
-
 def test_the_job_synchronizes_batchnorm_and_lowers_the_rate_twice(example):
     task, job = task_of(example, "job.yaml", volumes=2, eval_volumes=2)
     model = task.model()
@@ -62,14 +37,6 @@ def test_the_job_synchronizes_batchnorm_and_lowers_the_rate_twice(example):
         optimizer.step()
         scheduler.step()
     assert (lrs[59], lrs[60], lrs[84], lrs[85]) == pytest.approx((2e-3, 2e-4, 2e-4, 2e-5))
-
-
-def test_the_unet_keeps_the_shape_and_uses_every_parameter(example):
-    model = example["unet3d_grains"].UNet3d([4, 8, 16])
-    scores = model(torch.rand(2, 1, 8, 12, 16))
-    assert scores.shape == (2, 1, 8, 12, 16)
-    scores.sum().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_a_size_that_does_not_halve_is_refused_with_the_arithmetic(example):

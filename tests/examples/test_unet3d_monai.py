@@ -1,11 +1,8 @@
 """MONAI's U-Net: crops and whole volumes, damaged files, a missing package, and a run of two workers."""
 
-import importlib
-import sys
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -49,16 +46,6 @@ def batch_of(task, dataset, ids, seed=0):
     return Fetch(dataset, task.collate)[key]
 
 
-def test_the_archive_has_volumes_of_spheres_and_their_masks(example, data):
-    read = example["unet3d_monai"].read
-    names = sorted(path.name for path in data["volumes"].iterdir())
-    assert names == sorted(f"{kind}_{i:03}.nii.gz" for kind in ("image", "label") for i in range(COUNT))
-    image, label = (read(data["volumes"] / f"{kind}_007.nii.gz") for kind in ("image", "label"))
-    assert image.squeeze().shape == label.squeeze().shape == (SIZE,) * 3
-    assert set(np.unique(label)) == {0, 1}
-    assert image[label == 1].mean() > image[label == 0].mean() + 0.2
-
-
 def test_a_batch_has_the_crops_of_all_volumes(example, data):
     task, settings = task_of(example)
     assert settings.batch_size == 2
@@ -68,16 +55,6 @@ def test_a_batch_has_the_crops_of_all_volumes(example, data):
     assert 0 <= images.min() < images.max() <= 1
     whole, masks = batch_of(task, task.eval_data(data), [0, 2])
     assert whole.shape == masks.shape == (2, 1, SIZE, SIZE, SIZE)
-
-
-def test_the_crops_follow_from_the_seed_of_the_batch(example, data):
-    task, _ = task_of(example)
-    dataset = task.train_data(data)
-    first, _ = batch_of(task, dataset, [1, 2], seed=7)
-    batch_of(task, dataset, [5, 0], seed=8)
-    again, _ = batch_of(task, dataset, [1, 2], seed=7)
-    other, _ = batch_of(task, dataset, [1, 2], seed=9)
-    assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_training_and_evaluation_share_no_volume(example, data):
@@ -138,14 +115,6 @@ def test_too_few_volumes_are_refused_with_the_numbers(example, data):
     for crop in (16, 40):
         with pytest.raises(ValueError, match=rf"crop is {crop}; .* a multiple of 16, at least 32"):
             task_of(example, crop=crop)
-
-
-def test_without_the_package_the_message_has_the_command_that_installs_it(example, monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLE)
-    monkeypatch.setitem(sys.modules, "nibabel", None)  # Python's own mark of a module that cannot be imported
-    monkeypatch.delitem(sys.modules, "unet3d_monai")
-    with pytest.raises(ImportError, match=r"nibabel.*: pip install 'monai>=1\.5,<2' 'nibabel>=5\.3,<6'"):
-        importlib.import_module("unet3d_monai")
 
 
 @pytest.mark.nightly  # in CI: the tests above; test_cifar100.py trains on two workers
