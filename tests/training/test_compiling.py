@@ -109,9 +109,3 @@ def test_a_model_with_more_shapes_than_the_limit_has_one_note(monkeypatch):
     assert note.startswith(
         "torch.compile has compiled the model for 3 shapes, its limit, and runs it uncompiled"
     )
-
-
-def test_a_model_that_is_not_compiled_needs_no_compiler(compilers):
-    model = nn.Linear(2, 1)
-    settings = TrainSettings(steps=1, batch_size=1)
-    assert wrap(Plain(), model, settings, ALONE) is model

@@ -171,27 +171,6 @@ def test_an_optimizer_whose_state_diverges_is_found_before_a_weight_depends_on_i
     assert all(str(error).startswith(f"{first} bias;") for error in errors)
 
 
-@pytest.mark.parametrize("optimizer", ["Adam", "LBFGS", "Adafactor"])
-def test_equal_states_of_optimizers_are_no_difference(ranks, optimizer):
-    ranks(2).results(stepped_alike, optimizer)
-
-
-def stepped_alike(rank_info, optimizer):
-    torch.manual_seed(0)
-    model = nn.Linear(3, 2)
-    made = getattr(torch.optim, optimizer)(model.parameters())
-
-    def closure():
-        made.zero_grad()
-        loss = model(torch.ones(1, 3)).square().sum()
-        loss.backward()
-        return loss
-
-    for step in (1, 2):
-        made.step(closure)
-        check_same_weights(model, made, step, rank_info)
-
-
 def one_bit_off(rank_info, dtype):
     """In one of rank 1's weights."""
     model = nn.Linear(3, 1, dtype=dtype)

@@ -66,11 +66,6 @@ def test_eleven_samples_give_one_value_on_any_number_of_ranks(ranks, task, world
             )
 
 
-def test_more_ranks_than_samples(ranks):
-    answers = ranks(8).results(_frozen_evaluation, Few())
-    assert answers[0] == pytest.approx(ranks(1).results(_frozen_evaluation, Few())[0], rel=1e-6)
-
-
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_limit_bounds_the_batches_of_an_epoch_and_of_an_evaluation(ranks, world_size):
     settings = TrainSettings(
@@ -112,11 +107,6 @@ class Counting(Eleven):
         return nn.functional.cross_entropy(outputs, batch[1]), outputs, batch[1]
 
 
-class Few(Measured):
-    def eval_data(self, data):
-        return TensorDataset(*(tensor[:3] for tensor in super().eval_data(data).tensors))
-
-
 def _frozen_evaluation(rank_info, task):
     """Only the evaluation: one training step would move BatchNorm's running values by other batches."""
     torch.manual_seed(0)
@@ -152,17 +142,6 @@ def _leaves_no_trace(rank_info):
         model.training and model.layers[3].training,
         model.layers[1].training,
     )
-
-
-class WithLossAsNumber(Eleven):
-    def eval_step(self, model, batch):
-        loss, outputs, targets = super().eval_step(model, batch)
-        return loss.item(), outputs, targets
-
-
-def test_the_loss_of_an_evaluation_may_be_a_number(ranks):
-    expected = ranks(1).results(_frozen_evaluation, Eleven())
-    assert ranks(1).results(_frozen_evaluation, WithLossAsNumber()) == expected
 
 
 def test_evaluation_leaves_modes_and_random_numbers_as_they_were(ranks):

@@ -102,45 +102,6 @@ def test_in_bf16_the_losses_are_near_those_of_ddp(ranks):
     assert low != full
 
 
-class Watched(Normalized):
-    """Records in which dtype the second layer and the loss compute, and whether autocast is on."""
-
-    def __init__(self, n):
-        super().__init__(n)
-        self.seen = set()
-
-    def model(self):
-        model = super().model()
-        model[3].register_forward_pre_hook(lambda module, inputs: self.see("layer", inputs[0]))
-        return model
-
-    def see(self, where, tensor):
-        self.seen.add((where, tensor.dtype, torch.is_autocast_enabled("cpu")))
-
-    def loss(self, model, batch):
-        outputs = model(batch[0])
-        self.see("loss", outputs)
-        return nn.functional.cross_entropy(outputs, batch[1])
-
-    def eval_step(self, model, batch):
-        outputs = model(batch[0])
-        self.see("loss", outputs)
-        return nn.functional.cross_entropy(outputs, batch[1]), outputs, batch[1]
-
-
-def _seen(rank_info, settings):
-    task = Watched(54)
-    run_task(rank_info, task, replace(settings, steps=2, eval_every=EvalEvery(steps=2), precision="bf16"))
-    return task.seen
-
-
-def test_in_bf16_fsdp_converts_and_autocast_is_off(ranks):
-    bf16, fp32 = torch.bfloat16, torch.float32
-    for seen in ranks(2).results(_seen, replace(SETTINGS, strategy="fsdp", fsdp=Fsdp(blocks=("Linear",)))):
-        assert seen == {("layer", bf16, False), ("loss", fp32, False)}
-    assert {autocast for _, _, autocast in ranks(2).results(_seen, SETTINGS)[0]} == {True}
-
-
 KNOBS = {
     "recomputed blocks": {"activation_checkpointing": "blocks", "fsdp": Fsdp(("Linear",))},
     "recomputed operations": {"activation_checkpointing": "operations", "fsdp": Fsdp(("Linear",))},

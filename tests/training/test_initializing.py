@@ -100,16 +100,6 @@ def test_the_random_numbers_after_the_model_do_not_depend_on_the_strategy():
     assert torch.equal(torch.rand(1), after)
 
 
-def test_a_parameter_of_several_modules_stays_one():
-    given = nn.Parameter(torch.ones(2, 2))
-    with without_parameters():
-        one, other = nn.Linear(2, 2), nn.Linear(2, 2)
-        one.weight = other.weight = given
-        frozen = nn.ParameterList([nn.Parameter(torch.ones(2), requires_grad=False)])
-    assert one.weight is other.weight and one.weight.is_meta and not frozen[0].requires_grad
-    assert not nn.Linear(2, 2).weight.is_meta, "and models that are built later have memory"
-
-
 class Forgetful(Initialized):
     def init_weights(self, module, name):
         if name:
@@ -137,10 +127,3 @@ def test_a_parameter_that_is_not_set_is_refused(ranks, task, text):
         assert isinstance(answer, JobError)
         assert ".init_weights() leaves " in str(answer)
         assert "remove init_weights: then model() sets all of them." in str(answer)
-
-
-def test_without_the_method_nothing_changes(ranks):
-    torch.manual_seed(5)
-    expected = nn.Linear(4, 1).state_dict()
-    outcome = ranks(2).results(run_task, Plain(lr=0.0), replace(SETTINGS, strategy="fsdp"))[0]
-    assert all(torch.equal(outcome.weights()[name], value) for name, value in expected.items())

@@ -151,18 +151,6 @@ def test_another_number_of_ranks_continues_the_same_order(ranks, before, after):
     assert ["learning rate: " in note for note in notes] == [True, False] and "not bit-identical" in notes[1]
 
 
-def test_every_epoch_takes_each_sample_once(ranks):
-    outcomes = ranks(2).results(run_task, Classify(48), replace(SETTINGS, save_every=SaveEvery()))
-    steps_per_epoch = 6
-    for epoch in range(2):
-        part = slice(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch)
-        seen = Counter(i for rank in outcomes for ids in rank.ids[part] for i in ids)
-        assert seen == Counter(range(48))
-    assert outcomes[0].ids[:steps_per_epoch] != outcomes[0].ids[steps_per_epoch:], (
-        "each epoch is shuffled anew"
-    )
-
-
 def test_more_epochs_continue_a_finished_run_and_the_same_number_ends_at_once(ranks):
     settings = replace(SETTINGS, save_every=SaveEvery(), epochs=1)
     group = ranks(2)

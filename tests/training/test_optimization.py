@@ -421,25 +421,6 @@ def test_a_scheduler_is_stepped_after_each_epoch_also_by_a_resume(ranks):
     )
 
 
-def test_the_log_of_two_ranks_has_the_rates_with_the_warm_up(ranks):
-    task = Scheduled(halve_in_two_steps)
-    settings = TrainSettings(epochs=4, batch_size=10, lr=LearningRate(warmup_steps=4))
-    first, second = ranks(2).results(run_task, task, settings)
-    assert texts(first, "note")[1] == (
-        "learning rate over the run: 0.025 in step 1, 0.00075 in step 3, 1e-06 in step 6, "
-        "1e-09 in step 9, 1e-12 in step 12"
-    )
-    (text,) = texts(first, "warning")
-    assert "falls from 0.1 to 1e-08 in step 8 of 12" in text
-    assert texts(second, "note") == texts(second, "warning") == []
-    run_task(ALONE, task, settings)
-    assert isinstance(task.made.optimizer, torch.optim.SGD), "the task keeps its own scheduler"
-
-
-def halve_in_two_steps(optimizer, total_steps):
-    return lr_scheduler.ExponentialLR(optimizer, 0.1)
-
-
 @pytest.mark.parametrize(
     ("made", "what"),
     [
@@ -461,9 +442,3 @@ def test_anything_else_is_refused(made, what):
     assert first.endswith(", not a torch.optim.lr_scheduler.LRScheduler.")
     assert second.startswith('Return the scheduler itself, or (scheduler, "epoch")')
     assert third.startswith("Scheduled.scheduler() is at ")
-
-
-def test_one_that_needs_a_metric_is_refused_also_by_epoch():
-    task = Scheduled(lambda optimizer, steps: (lr_scheduler.ReduceLROnPlateau(optimizer), "epoch"))
-    with pytest.raises(JobError, match="returned ReduceLROnPlateau, which needs a metric"):
-        run_task(ALONE, task, TrainSettings(steps=2, batch_size=4))

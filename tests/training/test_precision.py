@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from clustertrain.training import preparing
 from clustertrain.training.settings import SaveEvery, TrainSettings
@@ -96,33 +95,6 @@ def stepped(scaler):
     assert scaler.was_made()
     assert weight.item() == 0.5, "the gradient was scaled down"
     return scaler.state()
-
-
-class Reads(TorchDispatchMode):
-    """Counts the numbers that are read from a tensor: each would wait for the GPU."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_step_in_fp16_with_a_fused_optimizer_waits_for_nothing():
-    scaler, weight = LossScaler(CPU, enabled=True), torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.AdamW([weight], fused=True)
-    with Reads() as reads:
-        for _ in range(3):
-            scaler.backward(weight.sum())
-            scaler.unscale(optimizer)
-            scaler.step(optimizer)
-            optimizer.zero_grad()
-    assert reads.count == 0
-    weight.grad = torch.full((1,), torch.inf)
-    before = weight.clone()
-    scaler.step(optimizer)
-    assert not scaler.was_made() and scaler.skipped_steps == 1
-    assert torch.equal(weight, before)
 
 
 def test_other_precisions_scale_and_count_nothing(ranks):

@@ -151,12 +151,6 @@ def test_a_limited_evaluation_has_samples_of_the_whole_data():
     assert ids(100) == list(range(100))
 
 
-def test_steps_bound_a_run_across_epochs():
-    order = orders(2, samples=10, batch_size=2, epochs=None, steps=7)[0]
-    assert [after.step for _, after in by_step(order)] == [1, 2, 3, 4, 5, 6, 7]
-    assert by_step(order)[-1][1].epoch == 2
-
-
 def test_each_epoch_and_seed_has_another_order():
     assert sorted(epoch_order(0, 0, 20).tolist()) == list(range(20))
     assert len({tuple(epoch_order(seed, epoch, 20).tolist()) for seed in range(2) for epoch in range(2)}) == 4
@@ -179,23 +173,6 @@ def test_a_global_batch_that_does_not_divide_names_the_nearest_that_do():
     )
     with pytest.raises(JobError, match=r"Nearest that fit: 6\.$"):
         BatchSizes.of(TrainSettings(epochs=1, global_batch_size=5, accumulate=2), 3, 1000)
-
-
-def test_a_global_batch_is_shared_out():
-    sizes = BatchSizes.of(TrainSettings(epochs=1, global_batch_size=48, accumulate=2), 3, 1000)
-    assert (sizes.batch_size, sizes.global_batch_size) == (8, 48)
-
-
-def test_a_batch_larger_than_the_data_is_refused_with_the_largest_that_fits():
-    with pytest.raises(JobError) as error:
-        BatchSizes.of(TrainSettings(epochs=1, batch_size=16), 4, 50)
-    assert str(error.value) == (
-        "train: a step takes 64 samples; the training data has 50.\n"
-        "batch_size 16 × workers 4 × accumulate 1 = 64; the largest batch_size that fits is 12.\n"
-        "Use a smaller batch, fewer workers or more data."
-    )
-    with pytest.raises(JobError, match="= 960; even 1 does not fit"):
-        BatchSizes.of(TrainSettings(epochs=1, batch_size=16, accumulate=15), 4, 50)
 
 
 @few

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import IterableDataset
 
 from clustertrain.errors import DataError, JobError
-from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
 from training.ranks import ALONE
 from training.streamed import Regression
@@ -139,15 +138,6 @@ def test_epochs_are_as_long_as_the_shortest_part(ranks):
     settings = replace(SETTINGS, steps=None, epochs=2)
     outcome = ranks(2).results(run_task, OnParts(Parts, 41), settings)[0]
     assert (outcome.result.step, outcome.result.epoch) == (2 * 7, 2), "20 samples of each rank: 6 × 3 + 2"
-
-
-def test_an_evaluation_counts_the_samples_of_all_ranks(ranks):
-    settings = replace(SETTINGS, steps=4, eval_every=EvalEvery(steps=2), save_every=SaveEvery())
-    one = run_task(ALONE, OnParts(Parts, 40, evaluated=20), replace(settings, batch_size=6))
-    assert [log["step"] for log in one.logs if log["kind"] == "eval"] == [2, 4]
-    two = ranks(2).results(run_task, OnParts(Parts, 40, evaluated=20), settings)
-    assert two[0].result.metrics["loss"] == pytest.approx(one.result.metrics["loss"], rel=0.5)
-    assert rehearse(OnParts(Parts, 40, evaluated=20), settings, CPU, {}) == ("loss",)
 
 
 def test_each_evaluation_is_of_the_same_samples_also_after_a_resume(ranks):

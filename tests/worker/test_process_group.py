@@ -2,18 +2,15 @@
 
 import subprocess
 import sys
-from datetime import timedelta
 
 import pytest
-import torch.distributed as dist
 
 from clustertrain.node.ports import free_block
-from clustertrain.worker.process_group import GroupSpec, ranks_by_node, what_is_missing
+from clustertrain.worker.process_group import ranks_by_node
 from clustertrain.worker.watchdog import EXIT_CODE
 
 pytestmark = pytest.mark.slow
 
-HOSTS = ("node1", "node1", "node2")
 
 RANK = """
 import sys
@@ -54,25 +51,6 @@ def test_the_ranks_of_a_group_join_each_other():
     processes = [start(rank, port, 100) for rank in (1, 0)]
     found = [process.communicate(timeout=120) for process in processes]
     assert [output for output, _ in found] == ["made\n", "made\n"], found
-
-
-@pytest.fixture
-def store():
-    """As rank 0 has it, with its note."""
-    made = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
-    made.set("clustertrain-reached/0", "")
-    return made
-
-
-def test_what_is_missing(store):
-    spec = GroupSpec("nccl", "127.0.0.1", store.port, HOSTS, 60.0)
-    at = f"rank 0 on node1 at 127.0.0.1:{store.port}"
-    expected = f"2 of 3 ranks have not reached {at}: rank 1 on node1, rank 2 on node2"
-    assert what_is_missing(spec) == expected
-    for rank in (1, 2):
-        store.set(f"clustertrain-reached/{rank}", "")
-    not_connected = f"all ranks have reached {at}, and are not all connected to each other by nccl"
-    assert what_is_missing(spec) == not_connected
 
 
 def test_a_message_names_eight_nodes():

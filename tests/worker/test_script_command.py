@@ -26,11 +26,6 @@ def output_of(program, folder):
     return ran(program.argv, cwd=folder).stdout
 
 
-def test_a_script_that_is_not_there(tmp_path):
-    with pytest.raises(JobError, match=r"script: train\.py does not exist"):
-        program_of(SCRIPT, [tmp_path], [])
-
-
 def test_a_module_runs_as_python_m_runs_it(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "width.py").write_text("width = 3\n")

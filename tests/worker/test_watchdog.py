@@ -11,8 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from clustertrain.run.folder import RunDir
-from clustertrain.storage import PosixStore
-from clustertrain.worker import stacks
 from clustertrain.worker import watchdog as module
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import StepLimit
@@ -196,21 +194,6 @@ def test_the_other_ranks_write_their_stacks_before_the_group_ends(tmp_path):
         for process in ranks.values():
             process.kill()
             process.communicate()
-
-
-def test_of_ranks_that_expire_together_only_the_first_counts_the_marks(tmp_path, monkeypatch):
-    monkeypatch.setattr(stacks, "_WAIT_FOR_OTHERS_S", 0.3)
-    restart = RunDir.newest(str(tmp_path), "digits").attempt(1).restart(0)
-    listed, real = [], PosixStore.list
-    monkeypatch.setattr(PosixStore, "list", lambda store, key: listed.append(key) or real(store, key))
-    for rank in range(3):
-        Stacks(restart, rank, world_size=3).share()
-        counted = len(listed)
-        assert counted > 0
-        if rank == 0:
-            counted_by_first = counted
-    assert counted == counted_by_first
-    assert real(restart.attempt.run.store, restart.stacks_key) == ["0", "1", "2"]
 
 
 class Distributed:
