@@ -18,7 +18,7 @@ class Answer:
     ignores_range: bool = False
     ignores_condition: bool = False  # sends the range whatever If-Range says
     says_length: int | None = None
-    framing: str = "length"  # or "chunked", "none"
+    framing: str = "length"  # or "chunked"
     location: str | None = None
     etag: str | None = None  # instead of the server's own
     shift: int = 0  # of the range that is sent, relative to the requested one

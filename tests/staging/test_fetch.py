@@ -35,14 +35,6 @@ def get(uri, folder, sha256=None, tick=lambda *_: None):
     return data
 
 
-def test_a_good_server(web, folder):
-    ticks = []
-    assert get(f"{web.url}/f", folder, SHA256, lambda *tick: ticks.append(tick)) == BODY
-    assert web.ranges == [None]
-    assert ticks[-1] == (len(BODY), len(BODY))
-    assert [done for done, _ in ticks] == sorted(done for done, _ in ticks)
-
-
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 def test_an_empty_file(web, folder, framing):
     web.files["/f"] = b""
@@ -142,17 +134,6 @@ def test_permanent_errors_are_not_retried(web, folder, status):
     assert refusal.value.exit_code == 4
 
 
-def test_a_closed_port_is_given_up_after_a_time(folder, monkeypatch, half_a_second_of_retries):
-    tries = []
-    real = http.receive
-    monkeypatch.setattr(http, "receive", lambda *args: tries.append(1) or real(*args))
-    with serving() as web:
-        url = web.url
-    with pytest.raises(DataError, match="refused"):
-        get(f"{url}/f", folder)
-    assert len(tries) > 2
-
-
 def test_a_server_that_falls_silent_is_left_after_the_timeout(web, folder, monkeypatch):
     monkeypatch.setattr(http, "ANSWER_S", 0.5)
     web.answers = [Answer(hold_after=100_000)]
@@ -172,16 +153,9 @@ def test_redirects_are_followed(web, folder):
     assert get(f"{web.url}/old", folder, SHA256) == BODY
 
 
-@pytest.mark.parametrize(
-    ("answer", "error", "said"),
-    [
-        (Answer(framing="none"), DataError, "the server sends no length"),
-        (Answer(says_length=1 << 60), StorageError, r"does not fit: \d{19} bytes are missing, \d+ are free"),
-    ],
-)
-def test_a_file_without_a_length_or_without_room_is_refused(web, folder, answer, error, said):
-    web.answers = [replace(answer)]
-    with pytest.raises(error, match=said):
+def test_a_file_without_room_is_refused(web, folder):
+    web.answers = [Answer(says_length=1 << 60)]
+    with pytest.raises(StorageError, match=r"does not fit: \d{19} bytes are missing, \d+ are free"):
         get(f"{web.url}/f", folder)
 
 
@@ -241,16 +215,6 @@ class TestTakingOver:
         web.go_on.set()
         assert wait_until(lambda: Part(folder, "f").received_bytes == after, 60, 0.01)
 
-    def test_what_is_complete_is_not_fetched_again(self, web, folder):
-        get(f"{web.url}/f", folder)
-        assert get(f"{web.url}/f", folder, SHA256) == BODY
-        assert web.ranges == [None]
-
-    def test_the_rest_of_it_is_fetched(self, web, folder):
-        self.interrupted(web, folder, 100_000)
-        assert get(f"{web.url}/f", folder, SHA256) == BODY
-        assert web.ranges == [None, REST]
-
     def test_a_part_that_is_longer_than_the_file(self, web, folder):
         self.interrupted(web, folder, 100_000)
         web.files["/f"], web.etag = BODY[:50_000], '"two"'
@@ -262,9 +226,10 @@ class TestTakingOver:
         web.files["/f"], web.etag = BODY[:100_000], etag
         assert get(f"{web.url}/f", folder) == BODY[:100_000]
 
-    def test_bytes_of_no_version_are_not_used(self, web, folder):
+    @pytest.mark.parametrize("lost", ["validator", "download.part"])
+    def test_bytes_of_no_version_are_not_used(self, web, folder, lost):
         self.interrupted(web, folder, 100_000)
-        (folder / "validator").unlink()
+        (folder / lost).unlink()
         assert get(f"{web.url}/f", folder, SHA256) == BODY
         assert web.ranges == [None, None]
 

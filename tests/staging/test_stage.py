@@ -323,18 +323,6 @@ def test_a_stop_keeps_the_received_bytes_and_the_next_start_continues(web, into,
     assert unfinished(into) == []
 
 
-@pytest.mark.slow
-def test_a_partial_download_of_which_only_the_version_is_left_begins_anew(web, into, monkeypatch):
-    monkeypatch.setattr(staging, "_REPORT_EVERY_S", 0.0)
-    web.answers = [Answer(hold_after=50_000)]
-    asked = []
-    with pytest.raises(RunStopped):
-        get(f"{web.url}/f", into, should_stop=lambda: asked.append(1) or len(asked) > 10)
-    next(into.glob(".*.part/download.part")).unlink()
-    assert get(f"{web.url}/f", into).read_bytes() == BODY
-    assert unfinished(into) == []
-
-
 def test_a_stop_takes_effect_while_waiting_for_another(web, into):
     web.accepts_ranges = False
     web.answers = [Answer(hold_after=1000)]
@@ -467,6 +455,3 @@ def test_a_kill_at_any_point_leaves_all_or_nothing(tmp_path, extract, stride):
     assert kills * stride > 25
     assert 0 < seen_ready < kills
     assert whole()
-
-
-MEMBERS = 1_000_000
