@@ -27,7 +27,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 from clustertrain.storage import open_store, posix
-from clustertrain.storage.posix_tree import WrittenFile, collect_leftovers, remove_tree
+from clustertrain.storage.posix_tree import WrittenFile, remove_tree
 from clustertrain.training.ranks.host import SaveProgress
 from kills import killed_at_every_point
 from shelves import shelf_at
@@ -330,13 +330,6 @@ def test_a_second_save_of_one_step_is_the_first(tmp_path):
     name, *_ = commit(one, 5, {"model.pt": b"first"})
     assert commit(one, 5, {"model.pt": b"second"}) == (name, 0, None)
     assert (tmp_path / str(name) / "model.pt").read_bytes() == b"first"
-
-
-def test_leftovers_are_collected_and_nothing_else(tmp_path):
-    for name in (".a.1.tmp", ".b.2.gone", ".hidden", "visible.tmp"):
-        (tmp_path / name).mkdir()
-    assert collect_leftovers(tmp_path, lambda name: True) == [".a.1.tmp", ".b.2.gone"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden", "visible.tmp"]
 
 
 # ------------------------------------------------------------------------------------------- retention

@@ -7,18 +7,13 @@ import pytest
 
 from fault_proxy import (
     FaultProxy,
-    asked,
     cut_answer,
     cut_request,
     flip_answer,
     flip_request,
-    get,
     late_listing,
     lost_answer,
-    put,
     reset,
-    stall,
-    status,
     without_conditions,
 )
 from web import answering
@@ -77,33 +72,6 @@ def ask(proxy, method="GET", target="/a", body=None, timeout=20, **headers):
         connection.close()
 
 
-def test_without_a_script_everything_passes(proxy, server):
-    assert ask(proxy) == (200, BODY)
-    assert ask(proxy, "PUT", body=b"12", **{"Host": "as.the.client:1", "If-None-Match": "*"}) == (200, b"put")
-    (_, body, headers) = server.put[0]
-    assert (body, headers["Host"], headers["If-None-Match"]) == (b"12", "as.the.client:1", "*")
-    assert [(r.nth, r.method, r.path) for r in proxy.requests] == [(0, "GET", "/a"), (1, "PUT", "/a")]
-    assert (proxy.count(), proxy.count(put)) == (2, 1)
-
-
-def test_scripted_faults_occur_in_order_and_end(proxy):
-    proxy.script([status(500), None, status(429)], when=get)
-    proxy.script(status(503), times=1)
-    assert [ask(proxy)[0] for _ in range(5)] == [500, 200, 429, 503, 200]
-    proxy.script(status(403), for_s=3600)
-    assert ask(proxy)[0] == 403
-    proxy.calm()
-    assert ask(proxy)[0] == 200
-    proxy.script(status(403), for_s=0)
-    assert ask(proxy)[0] == 200
-
-
-def test_a_refusal_speaks_as_s3_does(proxy):
-    proxy.script(status(403, "ExpiredToken"))
-    assert b"<Code>ExpiredToken</Code>" in ask(proxy)[1]
-    assert ask(proxy, "HEAD") == (403, b"")
-
-
 def test_answers_are_cut_flipped_and_lost(proxy, server):
     proxy.script([cut_answer(1000), flip_answer(7), lost_answer(), reset()])
     with pytest.raises(http.client.IncompleteRead) as cut:
@@ -130,20 +98,6 @@ def test_requests_are_cut_and_flipped(proxy, server):
     assert "If-None-Match" not in whole[1][1]
 
 
-def test_a_stall_sends_nothing_or_stops_in_the_middle(proxy):
-    proxy.script([stall(), stall(100)])
-    for _ in range(2):
-        with pytest.raises(TimeoutError):
-            ask(proxy, timeout=0.3)
-
-
-def test_a_call_comes_before_the_server_is_asked(proxy, server):
-    at = []
-    proxy.script([None, asked(lambda: at.append(server.came))])
-    assert [ask(proxy), ask(proxy)] == [(200, BODY)] * 2
-    assert at == [1]
-
-
 def test_a_late_listing_stays_what_it_was(proxy):
     proxy.script(late_listing())
     assert ask(proxy, target="/b?list-type=2&prefix=a")[1] == b"1"
@@ -152,14 +106,3 @@ def test_a_late_listing_stays_what_it_was(proxy):
     assert ask(proxy, target="/b?list-type=2&prefix=other")[1] == b"3"
     proxy.calm()
     assert ask(proxy, target="/b?list-type=2&prefix=a")[1] == b"4"
-
-
-def test_down_refuses_and_up_is_at_the_same_address(proxy):
-    before = proxy.endpoint
-    for _ in range(3):
-        proxy.down()
-        with pytest.raises(ConnectionRefusedError):
-            ask(proxy)
-        proxy.up()
-        assert ask(proxy) == (200, BODY)
-    assert proxy.endpoint == before

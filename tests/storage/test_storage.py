@@ -17,7 +17,6 @@ import pytest
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.storage import PosixStore, open_store, posix, posix_tree, probe
-from commands import ran
 from kills import killed_at_every_point
 from s3_servers import ENVIRONMENT, SERVERS
 
@@ -421,31 +420,6 @@ def test_probe_names_path_user_and_remedy(tmp_path):
     assert refusal.value.exit_code == 4
 
 
-PROBE_AS = """
-import os, sys
-import clustertrain.storage as storage
-from clustertrain.errors import StorageError
-if os.geteuid() == 0:
-    os.setgid(65534), os.setuid(65534)
-try:
-    storage.probe(storage.open_store(sys.argv[1]))
-except StorageError as error:
-    print(error)
-"""
-
-
-def test_probe_names_the_user_without_permission(tmp_path):
-    tmp_path.chmod(0o555)
-    for parent in tmp_path.parents:
-        if parent.stat().st_uid == os.geteuid() and str(parent).startswith("/tmp/"):
-            parent.chmod(parent.stat().st_mode | 0o055)
-    done = ran([sys.executable, "-c", PROBE_AS, str(tmp_path / "runs")], code=0)
-    uid = 65534 if os.geteuid() == 0 else os.geteuid()
-    assert f"created by uid {uid}: Permission denied" in done.stdout
-    assert str(tmp_path / "runs") in done.stdout
-    assert "give that user access" in done.stdout
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EPERM, errno.EIO])
 def test_what_the_file_system_says_is_shown(posix_store, monkeypatch, number):
     def refuse(*args):
@@ -455,21 +429,3 @@ def test_what_the_file_system_says_is_shown(posix_store, monkeypatch, number):
     with pytest.raises(StorageError, match=rf"created by uid \d+: {os.strerror(number)}\.\n"):
         posix_store.create_exclusive("a", b"")
     assert list(Path(posix_store.uri("")).iterdir()) == []
-
-
-def test_trees_in_a_folder_that_may_only_be_listed(posix_store, monkeypatch):
-    """As after `chmod -R 644`."""
-
-    def refuse(path, **options):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    posix_store.write_atomic("shelf/a/M", b"")
-    monkeypatch.setattr(Path, "stat", refuse)
-    with pytest.raises(StorageError, match=r"shelf/a cannot be read by uid \d+: Permission denied"):
-        posix_store.trees("shelf", "M")
-
-
-def test_a_storage_that_is_a_file_is_named_as_such(tmp_path):
-    (tmp_path / "train.py").touch()
-    with pytest.raises(StorageError, match=r"Not a directory|File exists"):
-        probe(PosixStore(tmp_path / "train.py"))
