@@ -134,10 +134,3 @@ def renewal_ettr(training: Training) -> float:
     rate, interval_s = training.failures_per_s, training.save_every_s + training.save_s
     down_s = training.restart_s + (1 - training.kills) * training.replace_s
     return rate * training.save_every_s / (math.expm1(rate * interval_s) * (1 + rate * down_s))
-
-
-def first_order_ettr(training: Training) -> float:
-    """The same to first order, after Young and Daly: half an interval and a restart are lost per failure, and
-    the time of a save per interval."""
-    lost_s = training.save_every_s / 2 + training.restart_s + (1 - training.kills) * training.replace_s
-    return 1 - training.failures_per_s * lost_s - training.save_s / training.save_every_s

@@ -8,11 +8,10 @@ from xml.etree import ElementTree
 import pytest
 from bench import main, measured
 from comparison.figures import FIGURES, Goal
-from comparison.page import number
 from comparison.plan import FULL, QUICK, Measurement, plan
 from comparison.processes import Failed, environment, last_error
-from comparison.quiet import Quiet, _busy_s
-from comparison.results import Report, Row, Spread, Value
+from comparison.quiet import Quiet
+from comparison.results import Report, Row, Value
 from comparison.trainings import Program, Recovered, Step, read_steps, recovered, samples_per_s
 
 from commands import ran
@@ -27,15 +26,6 @@ def loads(*values):
     return lambda: next(iterator)
 
 
-def test_a_spread_is_the_median_and_the_ends():
-    assert Spread.of([5.0, 1.0, 2.0]) == Spread(2.0, 1.0, 5.0)
-    assert Spread.of([1.0, 2.0]).median == 1.5
-
-
-def test_a_quiet_measurement_is_made_once():
-    assert Quiet(3, 0, loads(0.0, 0.1)).measure(iter("ab").__next__) == ("a", 0.1)
-
-
 def test_a_loaded_measurement_is_made_again_until_the_machine_is_quiet():
     quiet = Quiet(3, 0, loads(0.0, 1.5, 0.1, 0.0))
     assert quiet.measure(iter("abc").__next__) == ("c", 0.1)  # b began at a load of 1.5
@@ -46,29 +36,9 @@ def test_of_tries_that_were_all_loaded_the_quietest_counts():
     assert Quiet(2, 0, loads(0.9, 0.5, 0.4)).measure(iter("ab").__next__) == ("b", 0.5)
 
 
-def test_the_load_after_a_measurement_is_the_one_before_the_next():
-    quiet = Quiet(1, 0, loads(0.0, 1.0, 0.1))
-    assert [quiet.measure(lambda: 0)[1] for _ in range(2)] == [1.0, 1.0]
-
-
 def test_a_measurement_waits_for_a_quiet_machine_but_not_for_ever():
     assert Quiet(1, 3, loads(1.0, 0.9, 0.1, 0.2)).measure(lambda: "a") == ("a", 0.2)
     assert Quiet(1, 2, loads(1.0, 0.9, 0.8, 0.2)).measure(lambda: "a") == ("a", 0.8)
-
-
-def test_waiting_is_no_load():
-    assert _busy_s("cpu  100 200 300 5000 6000 10 20 70 40 50\ncpu0 1 1\n") == 7.0
-
-
-def test_the_values_of_all_rounds_are_in_one_row():
-    report = EMPTY.with_values("job", "a", [Value(1.0, 0.0)]).with_values("job", "b", [], "not installed")
-    report = report.with_values("job", "a", [Value(3.0, 0.9)])
-    assert report.rows == (
-        Row("job", "a", (Value(1.0, 0.0), Value(3.0, 0.9))),
-        Row("job", "b", (), "not installed"),
-    )
-    assert report.rows[0].spread == Spread(2.0, 1.0, 3.0)
-    assert [value.loaded for value in report.rows[0].values] == [False, True]
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path):
@@ -261,9 +231,3 @@ def test_the_picture_has_a_bar_for_each_median_in_both_modes(written):
     assert bars["ours"] == pytest.approx(8.0 / 16.0 * (960 - 250 - 120))
     assert [each.get("class") for each in root.iter(f"{SVG}rect")] == ["ground", "peer", "peer", "ours"]
     assert "prefers-color-scheme: dark" in picture
-
-
-def test_numbers_have_three_digits_unless_they_are_whole():
-    assert [number(each) for each in (0.1234, 1.0, 9.876, 12.34, 123.4, 11290.2)] == [
-        *("0.12", "1", "9.88", "12.3", "123", "11,290"),
-    ]

@@ -17,7 +17,6 @@ from scaling.simulation import (
     DAY_S,
     Storage,
     Training,
-    first_order_ettr,
     phase_s,
     renewal_ettr,
     simulated_ettr,
@@ -70,19 +69,6 @@ def test_what_an_actor_does_is_what_is_documented(counts, phase, actor, members,
     assert dict(use.operations) == {kind: members * number for kind, number in operations.items()}
 
 
-@pytest.mark.slow
-def test_all_ranks_together_look_for_a_request_of_stacks_100_times_a_second():
-    looks = {ranks: counted(ranks)[0].uses["a minute", "rank, stacks"] for ranks in (8, 200)}
-    assert {ranks: dict(use.operations) for ranks, use in looks.items()} == {
-        8: {"read": 60},
-        200: {"read": 30},
-    }
-
-
-def test_between_its_start_and_its_end_a_rank_does_nothing_else_on_the_storage(counts):
-    assert {phase for phase, actor in counts.uses if actor == "rank"} == {"start", "hang", "restart"}
-
-
 def test_only_status_grows_with_the_number_of_ranks(rows):
     by_law = {(row.phase, row.actor): row.growth.law for row in rows}
     assert [key for key, law in by_law.items() if law == "N"] == [("status", "command")]
@@ -91,11 +77,6 @@ def test_only_status_grows_with_the_number_of_ranks(rows):
         ("restart", "node, probe"),
     }
     assert by_law["start", "rank"] == by_law["a minute", "node"] == "constant"
-
-
-def test_what_a_node_reads_while_it_trains_does_not_name_the_other_nodes(rows):
-    (row,) = [row for row in rows if (row.phase, row.actor) == ("a minute", "node")]
-    assert growth(row.moved_bytes).law == "constant"
 
 
 def test_nothing_is_counted_twice_or_outside_an_actor(tmp_path):
@@ -177,19 +158,6 @@ def test_the_simulation_agrees_with_the_closed_form(nodes):
     days = 200_000 / nodes
     found = [simulated_ettr(training, days * DAY_S, random.Random(seed)) for seed in range(4)]
     assert sum(found) / 4 == pytest.approx(renewal_ettr(training), abs=0.004)
-
-
-@pytest.mark.slow
-def test_the_closed_form_is_that_of_young_and_daly_to_first_order():
-    """The difference is of second order: a tenth of the failures, a hundredth of the difference."""
-    differences = []
-    for nodes in (100, 10):
-        training = replace(SIMPLE, nodes=nodes, save_s=0.0)
-        differences.append(abs(renewal_ettr(training) - first_order_ettr(training)))
-        assert simulated_ettr(training, 4000 * DAY_S, random.Random(7)) == pytest.approx(
-            first_order_ettr(training), abs=0.001
-        )
-    assert differences[1] == pytest.approx(differences[0] / 100, rel=0.1)
 
 
 def test_a_simulation_is_that_of_its_seed():
