@@ -263,14 +263,9 @@ def test_content_that_was_lost_or_cut_is_fetched_again(web, into, spoil):
         ("{", "Expecting property name"),
         ("[]", "it contains list, not an object"),
         ({"bytes": "5001"}, "bytes: Input should be a valid integer"),
-        ({"bytes": True}, "bytes: Input should be a valid integer"),
-        ({"bytes": -1}, "bytes is -1, not a number of bytes"),
         ({"bytes": 10**30}, "does not fit into 64 bits"),
-        ({"sha256": "\x1b[31m"}, r"sha256 is '\x1b[31m', not a sha256"),
         ({"uri": None}, "uri: Input should be a valid string"),
-        ({"extract": 1}, "extract: Input should be a valid boolean"),
         ({"extract": ...}, "extract: Field required"),
-        ({"written_at": -1.0}, "written_at is -1.0, not a time"),
     ],
 )
 def test_a_marker_that_is_damaged_is_an_error_that_names_it(web, into, change, what):

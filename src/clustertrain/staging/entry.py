@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clustertrain.node.user_folders import node_data_folder
-from clustertrain.staging.marker import Marker, read_marker
+from clustertrain.staging.marker import read_marker
 from clustertrain.staging.source import missing
 from clustertrain.storage.location import Location, local_path
 
@@ -103,10 +103,14 @@ class Entry:
         return folder / "content" if self.extract else folder / "content" / self.file_name
 
     def ready(self) -> Ready | None:
-        """The data set, if it is staged completely. Two file system operations, no lease, no network."""
+        """The data set, if it is staged completely. Two file system operations, no lease, no network.
+
+        Raises:
+            DataError: its marker is damaged, or cannot be read.
+        """
         path = self.content(self.folder)
         try:
-            size_bytes = self.marker().bytes
+            size_bytes = read_marker(self.folder / MARKER).bytes
             found_bytes = path.stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -115,14 +119,6 @@ class Entry:
         if not self.extract and found_bytes != size_bytes:
             return None  # the file was cut; it is fetched again
         return Ready(path, size_bytes)
-
-    def marker(self) -> Marker:
-        """
-        Raises:
-            OSError: it cannot be read.
-            DataError: it is damaged.
-        """
-        return read_marker(self.folder / MARKER)
 
 
 def _file_name(location: Location) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from clustertrain.errors import DataError
 from clustertrain.record_file import encoded, json_object, typed
 from clustertrain.regular_file import read_file
 from clustertrain.units import shortened
-
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -48,18 +45,9 @@ def read_marker(path: Path) -> Marker:
         DataError: it is not such a file.
     """
     try:
-        marker = typed(Marker, json_object(read_file(path)))
-        _check(marker)
+        return typed(Marker, json_object(read_file(path)))
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged: {shortened(str(error), 200)}.\n"
             "Remove that folder; the data is then fetched again."
         ) from error
-    return marker
-
-
-def _check(marker: Marker) -> None:
-    if marker.bytes < 0:
-        raise ValueError(f"bytes is {marker.bytes}, not a number of bytes")
-    if not _SHA256.fullmatch(marker.sha256):
-        raise ValueError(f"sha256 is {marker.sha256!r}, not a sha256")
