@@ -30,12 +30,10 @@ from launchers.kubernetes.manifest_changes import (
     Manifest,
     changed,
 )
-from launchers.kubernetes.right_manifests import AUTOSCALER, RAYJOBS, RIGHT, rayjob, rendered
+from launchers.kubernetes.right_manifests import AUTOSCALER, RAYJOBS, RIGHT, rayjob
 
 ENFORCE_LABEL = "pod-security.kubernetes.io/enforce"
-_ADMISSION = "admissionregistration.k8s.io/v1"
 _NO_RAYJOBS = "this team has no RayJobs"
-_RAYJOBS = {"apiGroups": ["ray.io"], "apiVersions": ["v1"], "resources": ["rayjobs"]}
 _NEWER = Path(__file__).parents[3] / "shared" / "kuberay"
 
 
@@ -198,29 +196,6 @@ def test_the_newer_operator_s_crds_know_its_fields(kubectl, kube):
         assert check_admission(sent, kubectl) == []
 
 
-# Values of keys that Kubernetes has rules for, and what the server says of each.
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"labels": {"owner": "a b"}}, 'metadata.labels: Invalid value: "a b"'),
-    ({"labels": {"an owner": "a"}}, 'metadata.labels: Invalid value: "an owner"'),
-    ({"annotations": {"an owner": "a"}}, 'annotations: Invalid value: "an owner"'),
-    ({"volumes": [{"mount": "/m", "claim": "A_b", "size": "1Gi"}]}, "A_b"),
-    ({"egress": [{"ports": [1], "cidr": "10.0.0.0"}]}, "10.0.0.0"),
-    ({"queue": {"kind": "volcano", "name": "a b"}}, 'labels: Invalid value: "a b"'),
-]
-
-
-def test_wrong_values_of_a_job_file_are_refused(kubectl):
-    def refusal(section: dict[str, Any]) -> str:
-        with pytest.raises(ClusterError) as caught:
-            check_admission(rendered(**section), kubectl)
-        return str(caught.value)
-
-    with ThreadPoolExecutor(4) as pool:
-        texts = [*pool.map(refusal, (section for section, _ in WRONG))]
-    for (_, words), text in zip(WRONG, texts, strict=True):
-        assert words in text, text
-
-
 # ---------------------------------------------------------------------------------- before anything is there
 
 
@@ -259,31 +234,6 @@ def test_where_the_account_may_not_change_rayjobs_nothing_is_applied(user, kube,
     own.kubeconfig = bind_role(kube, namespace, ("rayjobs", "patch"))
     for command in (("submit",), ("check", "--no-code")):
         assert 'cannot patch resource "rayjobs"' in own(*command, code=EXIT_CLUSTER).stderr
-    assert applied(kube, namespace) == []
-
-
-def test_a_webhook_that_is_away_is_named_and_nothing_is_applied(user, kube, namespace):
-    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    webhook = {
-        "name": "away.example.org",
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "clientConfig": {"url": "https://127.0.0.1:1/"},
-        "namespaceSelector": here,
-        "rules": [{**_RAYJOBS, "operations": ["CREATE"]}],
-    }
-    made = {
-        "apiVersion": _ADMISSION,
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": namespace},
-    }
-    kube.apply({**made, "webhooks": [webhook]})
-    try:
-        _until_refused(kube, namespace, "failed calling webhook")
-        said = user()("submit", code=EXIT_CLUSTER).stderr
-    finally:
-        kube.delete("validatingwebhookconfigurations", namespace)
-    assert "failed calling webhook" in said and "away.example.org" in said
     assert applied(kube, namespace) == []
 
 

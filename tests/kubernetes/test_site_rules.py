@@ -45,23 +45,6 @@ def test_a_quota_on_disk_requires_no_limits(user, kube, namespace):
     user(**inert())("submit")
 
 
-def test_submit_prints_the_limit_range_that_keeps_pods_from_being_created(user, kube, namespace):
-    limits = [{"type": "Container", "max": {"cpu": "900m"}, "default": {"cpu": "60m"}}]
-    kube.apply(manifest("LimitRange", "site", spec={"limits": limits}), namespace=namespace)
-    assert "maximum cpu usage per Container is 900m, but limit is 1" in user()("submit").stdout
-
-
-def test_a_policy_on_labels_is_met(user, kube, namespace):
-    has_owner = "has(object.metadata.labels) && 'owner' in object.metadata.labels"
-    own = user(**inert())
-    with admission_policy(kube, namespace, {"ray.io": ["rayjobs"]}, {has_owner: "name the owner in a label"}):
-        # The server takes the policy up some time after it was made.
-        kube.wait_for(lambda: own("check", "--no-code", code=None).returncode, 60, "no policy")
-        assert "name the owner in a label" in own("submit", code=EXIT_CLUSTER).stderr
-        assert not kube.items("rayjobs", namespace)
-        own("submit", "--set", "kubernetes.labels={owner: team-a}")
-
-
 @pytest.mark.parametrize("key", ["count/networkpolicies.networking.k8s.io", "count/rayjobs.ray.io"])
 def test_a_quota_that_counts_what_is_applied_refuses_it_before(user, kube, namespace, key):
     limit(kube, namespace, "0", key)

@@ -30,16 +30,6 @@ def user(kube: Kubernetes, shared_namespace: str, tmp_path):
     kube.delete("rayjobs", name, shared_namespace)
 
 
-def test_status_names_first_what_keeps_the_pods_from_starting(user):
-    """Other reasons are in test_deadlines.py, of runs that wait as long as they may."""
-    said = "no PriorityClass with name high was found"
-    own = user(kubernetes={"priority_class": "high"})
-    own.apply()
-    own.waits_for(said)
-    assert own.name in own("ls").stdout
-    assert said in own("logs").stdout
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -118,15 +108,6 @@ def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(kube, namesp
     assert not kube.items("configmaps", namespace, "clustertrain.io/run=watched")
     assert kube.get("persistentvolumeclaims", "runs", namespace)["status"]["phase"] == "Bound"
     assert own("ls").stdout.splitlines() == ["NAME  STATE  STEP  FIGURES  ATTEMPT  WHERE  ETTR  HOURS"]
-
-
-def test_a_rayjob_that_the_operator_refuses_says_why(user):
-    own = user()
-    text = own("render").stdout
-    wrong = text.replace("shutdownAfterJobFinishes: true", "suspend: true")
-    own.kube.apply(wrong, namespace=own.namespace)
-    own.waits_for("the KubeRay operator refuses it")
-    assert own.cause().startswith("failed")
 
 
 def test_a_lost_node_is_named(kube_alone, namespace, tmp_path):

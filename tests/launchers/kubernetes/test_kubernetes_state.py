@@ -104,13 +104,6 @@ def test_a_run_with_pods_stands_as_its_files_say(deployment, stored, state, over
     assert standing.cause in STATES[state].causes
 
 
-def test_a_run_that_failed_has_the_text_of_its_result():
-    """`status` prints it first; the storage has the whole result, and this machine only its status."""
-    over = Observed(rayjob("Failed", "FAILED"), ALL)
-    standing = standing_of(over, ended("failed", "out_of_memory"))
-    assert (standing.state, standing.cause, standing.text) == ("failed", "out_of_memory", "the text")
-
-
 def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
     over = Observed(rayjob("Complete", "SUCCEEDED"))
     assert standing_of(over, StoredStatus()).state == "lost"

@@ -158,40 +158,15 @@ def test_the_user_is_the_clusters(make):
         }
 
 
-def test_one_policy_closes_all_pods_but_for_these_flows(make):
+def test_traffic_of_the_job_is_added_to_the_flows_of_the_policy(make):
+    """The others are in k8s/base/rayjob-digits.yaml."""
     egress = [{"ports": [3128], "cidr": "10.1.2.3/32"}, {"ports": [53]}]
     (policy,) = of_kind(manifests(make(egress=egress)), "NetworkPolicy")
-    spec = policy["spec"]
-    assert spec["podSelector"]["matchLabels"] == {"clustertrain.io/run": "run-1"}
-    assert spec["policyTypes"] == ["Ingress", "Egress"]
-
-    def role(name):
-        return {
-            "podSelector": {"matchLabels": {"clustertrain.io/run": "run-1", "clustertrain.io/role": name}}
-        }
-
-    def anywhere(**labels):
-        labels = {f"app.kubernetes.io/{key}": value for key, value in labels.items()}
-        return {"namespaceSelector": {}, "podSelector": {"matchLabels": labels}}
-
-    ray = [role("head"), role("worker")]
-    assert spec["ingress"] == [
-        {"from": ray},
-        {
-            "from": [anywhere(component="kuberay-operator"), role("submitter")],
-            "ports": [{"protocol": "TCP", "port": 8265}],
-        },
-        {"from": [anywhere(name="prometheus")], "ports": [{"protocol": "TCP", "port": 8080}]},
-    ]
-    to_ray, dns, proxy, anywhere_53 = spec["egress"]
-    assert to_ray == {"to": ray}
-    values = ["kube-system", "openshift-dns"]
-    label = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": values}
-    system = {"namespaceSelector": {"matchExpressions": [label]}}
-    assert dns["to"] == [system, {"ipBlock": {"cidr": "169.254.0.0/16"}}]
-    assert {(each["protocol"], each["port"]) for each in dns["ports"]} == {
-        (protocol, port) for protocol in ("UDP", "TCP") for port in (53, 5353)
-    }
+    (without,) = of_kind(manifests(make()), "NetworkPolicy")
+    assert policy["spec"]["podSelector"]["matchLabels"] == {"clustertrain.io/run": "run-1"}
+    assert policy["spec"]["ingress"] == without["spec"]["ingress"]
+    *of_the_kit, proxy, anywhere_53 = policy["spec"]["egress"]
+    assert of_the_kit == without["spec"]["egress"]
     assert proxy == {
         "to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}],
         "ports": [{"protocol": "TCP", "port": 3128}],

@@ -101,7 +101,6 @@ def test_what_real_sites_write(key, value):
         ({"output": "logs of mine"}, "letters, digits and"),
         ({"output": "logs-%j"}, "letters, digits and"),
         ({"python": "~/python"}, "'~' is not expanded"),
-        ({"python": "--version"}, "not an option"),
     ],
 )
 def test_refused(slurm, message):

@@ -17,7 +17,14 @@ from clustertrain.launchers.scheduler.lead_time import measured_save_s
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm import queue
-from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, refusal
+from clustertrain.launchers.slurm.preflight import (
+    check_controller,
+    check_image,
+    check_output,
+    check_time,
+    refusal,
+    test_only,
+)
 from clustertrain.launchers.slurm.script import (
     job_name,
     lead_time_s,
@@ -55,10 +62,13 @@ class SlurmScheduler(Scheduler):
         return render(job, job_path=path, python=python_on_nodes(job), lead_s=lead_s)
 
     def preflight(self, job: Job, plan: Plan, command: CommandLine) -> Sequence[str]:
-        """Returns why the job can only wait now, and which mounts this machine lacks."""
+        """Returns why the job can only wait now."""
         environ = environment(job)
-        check_submit_host(job, environ)
-        waits = check_cluster(job, plan, environ, command)
+        check_controller(environ)
+        check_output(job)
+        check_image(job)
+        check_time(job, plan.lead_s)
+        waits = test_only(plan, environ, command)
         return [waits] if waits else []
 
     def submit(self, job: Job, plan: Plan, submission: str, command: CommandLine) -> Handle:

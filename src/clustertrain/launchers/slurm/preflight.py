@@ -1,7 +1,7 @@
 """Checks a job before it is submitted, so that an error shows before hours in the queue.
 
-check_submit_host  this machine: SLURM answers, the job's files can be written, its image exists
-check_cluster      the cluster: the time limit suffices, `sbatch --test-only` plans the job
+this machine   SLURM answers, the job's files can be written, its image exists
+the cluster    the time limit suffices, `sbatch --test-only` plans the job
 
 All checks run on the machine that submits. What is visible only on the nodes is checked by the agents, before
 the training starts.
@@ -42,41 +42,18 @@ _QUEUED = (
 """What `sbatch --test-only` prints also of jobs that sbatch takes into the queue."""
 
 
-def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
-    """Run the checks that need only this machine and SLURM's controller.
+def check_controller(environ: Mapping[str, str]) -> None:
+    """Check that sbatch is here, and that SLURM's controller answers. If it is down, `scontrol ping` reports
+    that at once, and every other command retries for 9 to 18 s.
 
     Args:
-        job: merged with the site file.
         environ: the environment of sbatch, see launcher.py.
 
     Raises:
-        ClusterError: sbatch is not on PATH, or SLURM does not answer.
-        StorageError: the folder of the job's output cannot be written, or the image does not exist.
-    """
-    run(["sbatch", "--version"], environ=environ, timeout_s=ANSWER_S)
-    check_controller(environ)
-    check_output(job)
-    check_image(job)
-
-
-def check_cluster(job: Job, plan: Plan, environ: Mapping[str, str], command: CommandLine) -> str | None:
-    """Check that the time limit of the job is long enough, and that SLURM plans the job. Returns why it can
-    only wait now, or None if SLURM plans its start.
-
-    Raises:
-        ClusterError: a check failed; the message shows the arithmetic, or what sbatch printed.
-    """
-    check_time(job, plan.lead_s)
-    return test_only(plan, environ, command)
-
-
-def check_controller(environ: Mapping[str, str]) -> None:
-    """Check that SLURM's controller answers. If it is down, `scontrol ping` reports that at once, and every
-    other command retries for 9 to 18 s.
-
-    Raises:
+        ClusterError: sbatch is not on PATH.
         Unanswered: the controller does not answer.
     """
+    run(["sbatch", "--version"], environ=environ, timeout_s=ANSWER_S)
     pings = run(["scontrol", "ping"], environ=environ, timeout_s=ANSWER_S, check=False).stdout
     if " is DOWN" in pings and " is UP" not in pings:
         raise Unanswered(

@@ -113,12 +113,6 @@ def _shell_line(line: str) -> str:
     return line
 
 
-def _program(path: str) -> str:
-    if path.startswith("-"):
-        raise ValueError("must be a program, such as /sw/train/bin/python, not an option")
-    return path
-
-
 def _mount(mount: str) -> str:
     host, *rest = mount.split(":")
     inside = rest[0] if rest else host
@@ -147,7 +141,6 @@ PassedOn = Annotated[Variable, AfterValidator(_variable)]
 ShellLine = Annotated[str, AfterValidator(_shell_line), written_as("text")]
 Folder = Annotated[Path, _one_word("a folder", "A-Za-z0-9_./+@=-")]
 Mount = Annotated[str, AfterValidator(_mount), written_as("`/folder[:/inside[:ro]]`")]
-Program = Annotated[Path, AfterValidator(_program)]
 Option = Annotated[str, AfterValidator(_option), written_as("`--option=value`")]
 LeadTime = Annotated[Seconds, AfterValidator(_lead_time)]
 
@@ -220,7 +213,7 @@ class Slurm(LauncherSection):
     mounts: tuple[Mount, ...] = ()
     """Folders of the nodes to mount into the container, in addition to those of code, data and storage."""
 
-    python: Program | None = None
+    python: Path | None = None
     """The Python on the nodes that has clustertrain with torch and ray, such as `/sw/train/bin/python`; in a
     container the default is `python3`."""
 
