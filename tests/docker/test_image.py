@@ -78,12 +78,6 @@ def test_programs_answer_in_a_shell_that_is_not_a_login_shell(image):
     assert "python" in inside(image, "python", "--version").lower()
 
 
-def test_an_argument_is_passed_on_as_it_is_and_an_exit_code_comes_back(image):
-    command = ("sh", "-c", 'echo "$1"; exit 7', "_", "a  $b")
-    done = podman("run", "--rm", "--network=none", *RESTRICTED, image, *command, check=False)
-    assert (done.stdout, done.returncode) == ("a  $b\n", 7)
-
-
 def test_the_labels_say_what_is_installed(image):
     said = labels(image)
     versions = (

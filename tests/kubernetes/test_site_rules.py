@@ -2,8 +2,6 @@
 classes. What such a site refuses, `submit` reports, if it can before anything is applied.
 """
 
-import secrets
-
 import pytest
 
 from clusters.kube_api import manifest
@@ -116,27 +114,3 @@ def test_pods_of_a_run_resolve_names_by_the_dns_of_the_cluster_and_by_no_other_s
     with kube.network_policies(namespace):
         assert not succeeds(reaches)
         assert succeeds("busybox nslookup kubernetes.default.svc.cluster.local")
-
-
-def test_keys_of_a_platform_reach_the_pods(user, kube, namespace):
-    runtime = f"site-{secrets.token_hex(3)}"
-    term = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}
-    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}
-    section = {
-        "runtime_class": runtime,
-        "scheduler_name": "another",
-        "affinity": {"nodeAffinity": preferred},
-        "pod_labels": {"team": "y"},
-        "pod_annotations": {"sidecar.istio.io/inject": "false"},
-        "run_as": {"by": "cluster"},
-        "egress": [{"ports": [3128], "cidr": "10.1.0.0/16"}],
-    }
-    own = user(**inert(**section))
-    wrong = own("submit", "--set", "kubernetes.affinity={nodeAfinity: {}}", code=EXIT_CLUSTER).stderr
-    assert "nodeAfinity" in wrong
-    own("submit")
-    sent = kube.get("rayjobs", own.name, namespace)["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
-    assert sent["metadata"]["labels"]["team"] == "y"
-    assert "runAsUser" not in sent["spec"]["securityContext"]
-    policy = kube.get("networkpolicies", own.name, namespace)["spec"]
-    assert policy["egress"][-1]["ports"] == [{"protocol": "TCP", "port": 3128}]

@@ -42,14 +42,6 @@ def code(tmp_path):
     return write
 
 
-def test_it_prints_its_time_and_imports_the_code_in_another_process(job, code):
-    said = []
-    check_code(job(**code("def train(config): pass")), said.append)
-    (line,) = said
-    assert line.startswith("checked in ") and line.endswith(" s")
-    assert "mine" not in sys.modules
-
-
 def test_it_shows_what_the_code_prints(job, code):
     prints, said = code("print('one\\x1b[2J\\rtwo')\nprint('three', end='')\ndef train(config): pass"), []
     check_code(job(**prints), said.append)

@@ -45,12 +45,6 @@ def test_a_later_start_replaces_the_file_and_another_launcher_has_its_own(tmp_pa
     assert {(run.launcher, run.job_id) for run in known_runs()[0]} == {("slurm", "13"), ("local", "")}
 
 
-def test_the_newest_comes_first(tmp_path):
-    for name, at in (("a", 1.0), ("c", 3.0), ("b", 2.0)):
-        record_known_run(KnownRun(name, "local", known(tmp_path).storage, "name: a", "/job.yaml", time=at))
-    assert [run.name for run in known_runs()[0]] == ["c", "b", "a"]
-
-
 def test_a_folder_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))

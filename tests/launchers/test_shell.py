@@ -104,10 +104,6 @@ def test_a_command_in_the_background_of_a_script_ignores_ctrl_c_as_the_script_do
     assert int(printed.split()[1], 16) & 1 << signal.SIGINT - 1
 
 
-def test_bytes_that_are_no_utf8_are_told_of_all_the_same(program):
-    assert run(["tool"], environ=program("tool", r"printf 'a\377b'")).stdout == "a�b"
-
-
 @pytest.mark.parametrize("name", ["sbatch", "squeue", "scontrol"])
 def test_a_missing_command_of_slurm_says_where_it_is(tmp_path, name):
     with pytest.raises(CommandMissing) as caught:

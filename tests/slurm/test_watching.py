@@ -156,15 +156,6 @@ def test_one_that_waits_is_taken_out_of_the_queue(runs, cluster):
     assert runs.run().cancellation("slurm", job_id).read().state == "cancelled"
 
 
-def test_all_that_wait_for_a_run_are_taken_out(runs, cluster):
-    jobs = [runs.submit("--hold"), runs.submit("--hold")]
-    status = status_of(runs.run())
-    assert (status.job.job_id, [job.job_id for job in status.waiting_jobs]) == (jobs[1], [jobs[0]])
-    runs.cli("stop")
-    assert {cluster.job(job_id)["JobState"] for job_id in jobs} == {"CANCELLED"}
-    assert status_of(runs.run()).state == "cancelled"
-
-
 def test_what_waits_behind_one_that_runs_does_not_go_on_after_a_stop(runs, cluster):
     first = runs.start()
     second = runs.submit(f"--dependency=afterany:{first}")
