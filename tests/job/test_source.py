@@ -145,22 +145,16 @@ UNNAMED = """
 
 @pytest.mark.parametrize("entry", [{"script": "mine.py"}, {"module": "mine"}])
 @pytest.mark.parametrize(
-    ("text", "call", "function"),
-    [
-        (TRAINER, "Trainer", "mine:loop"),
-        (TUNER, "tune.Tuner", "package.loops:loop"),
-        (UNNAMED, "ray.train.torch.TorchTrainer", "module:function"),
-    ],
+    ("text", "call"),
+    [(TRAINER, "Trainer"), (TUNER, "tune.Tuner"), (UNNAMED, "ray.train.torch.TorchTrainer")],
 )
-def test_a_script_that_starts_its_ranks_with_ray_train(check, entry, text, call, function):
+def test_a_script_that_starts_its_ranks_with_ray_train(check, entry, text, call):
     what = " ".join(f"{key}: {value}" for key, value in entry.items())
     first, remedy, place = check(text, **entry, args=[])
     assert first == (
         f"{what} starts a {call}: each worker would start a Ray of its own and train the whole job."
     )
-    assert remedy.startswith(
-        f"Write `function: {function}`, which each worker then runs, with session.save(…)"
-    )
+    assert "each worker runs that, with session.save(…)" in remedy
     assert place.startswith("At CODE/mine.py:")
 
 

@@ -125,12 +125,10 @@ def _refuse_ray_train(job: Job, tree: ast.Module, path: Path) -> None:
     own = "session.save(…) and session.restore() of clustertrain.session.current()"
     fits = any(isinstance(node, ast.Attribute) and node.attr == "fit" for node in nodes)
     if call := next((call for name, call in calls if fits and _TRAINER.fullmatch(name)), None):
-        module = entry.partition(":")[0].removesuffix(".py").replace("/", ".")
-        loop = _loop_of(call, names, tree, module)
         raise JobError(
             f"{what} starts a {ast.unparse(call.func)}: each worker would start a Ray of its own and train "
-            f"the whole job.\nWrite `function: {loop}`, which each worker then runs, with {own} for its "
-            f"checkpoints.\nAt {path}:{call.lineno}."
+            "the whole job.\nWrite `function: package.module:name` with the function that it gets, and each "
+            f"worker runs that, with {own} for its checkpoints.\nAt {path}:{call.lineno}."
         )
     kept = (call for name, call in calls if _CHECKPOINT.fullmatch(name) and _has_checkpoint(call, name))
     if function and (call := next(kept, None)):
@@ -176,14 +174,3 @@ def _has_checkpoint(call: ast.Call, name: str) -> bool:
     given = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "checkpoint")]
     is_none = all(isinstance(each, ast.Constant) and each.value is None for each in given)
     return name.endswith("get_checkpoint") or not is_none
-
-
-def _loop_of(call: ast.Call, names: Mapping[str, str], tree: ast.Module, module: str) -> str:
-    """The function that a trainer runs, as a job file names it."""
-    keys = ("train_loop_per_worker", "trainable")
-    given = [*(each.value for each in call.keywords if each.arg in keys), *call.args]
-    loop = given[0].id if given and isinstance(given[0], ast.Name) else ""
-    if loop in names:
-        return ":".join(names[loop].rsplit(".", 1))
-    is_defined = any(isinstance(each, ast.FunctionDef) and each.name == loop for each in tree.body)
-    return f"{module}:{loop}" if is_defined else "module:function"
