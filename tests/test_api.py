@@ -106,12 +106,6 @@ def test_wait_returns_the_end_of_a_run_and_raises_nothing_for_a_failure(prepared
     assert capfd.readouterr() == ("", "")
 
 
-def test_wait_for_a_run_that_has_ended_returns_at_once(prepared, monkeypatch):
-    write_result(prepared, Result("done", "finished", 0, step=20))
-    monkeypatch.setattr("clustertrain.observe.wait.time.sleep", lambda seconds: pytest.fail("it waits"))
-    assert clustertrain.open("job.yaml").wait().state == "done"
-
-
 def test_wait_is_for_the_run_that_the_job_file_meant_at_first(prepared, folder, monkeypatch):
     monkeypatch.setattr(api, "_POLL_S", 0.05)
 

@@ -62,14 +62,6 @@ def test_an_installation_for_submitting_is_light():
     assert names(PROJECT["dependencies"]) == light
 
 
-def test_tools_are_in_the_extra_dev_only():
-    tools = names(EXTRAS["dev"]) - {"clustertrain"}
-    assert {"pytest", "ruff", "mypy", "moto", "hypothesis", "import-linter"} <= tools
-    for extra in ("train", *OPTIONAL):
-        assert not names(EXTRAS[extra]) & tools
-    assert not names(PROJECT["dependencies"]) & tools
-
-
 @pytest.fixture
 def submit_side(tmp_path):
     """Runs clustertrain in an environment that has exactly what `pip install .` brings."""

@@ -159,17 +159,6 @@ def test_the_model_of_another_program_is_refused_with_what_it_is(ckpt, run, tmp_
     assert not to.parent.exists() or list(to.parent.iterdir()) == []
 
 
-def test_a_run_without_checkpoints_is_not_verified_in_silence(tmp_path):
-    run = RunDir.newest(str(tmp_path / "runs"), "digits")
-    claim_attempt(run)
-    for command in (["verify"], ["export", "--output", str(tmp_path / "x.safetensors")]):
-        result = CliRunner().invoke(
-            main, ["ckpt", command[0], str(run.local_path(run.key).parent), *command[1:]]
-        )
-        assert result.exit_code == 2
-        assert "/g1/checkpoints contains no checkpoint.\nTrain first; " in result.stderr
-
-
 @pytest.mark.parametrize(("umask", "modes"), [(0o022, (0o755, 0o644)), (0o007, (0o770, 0o660))])
 def test_exported_files_and_their_folder_follow_the_umask(ckpt, tmp_path, umask, modes):
     before = os.umask(umask)

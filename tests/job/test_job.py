@@ -38,24 +38,16 @@ def test_every_section_refuses_unknown_keys():
         assert model.model_config["frozen"]
 
 
-@pytest.mark.parametrize("name", ["a", "a" * 47, "a-1", "resnet-50"])
-def test_name(name):
-    assert job(name=name).name == name
-
-
 @pytest.mark.parametrize("name", ["", "A", "1a", "-a", "a-", "a" * 48, "a_b", "a.b", "é", "a\n"])
 def test_not_a_name(name):
     assert "must be 1 to 47 of a-z, 0-9 and '-'" in refusal(**TASK | {"name": name})
-
-
-@pytest.mark.parametrize("name", ["train", "a1", "my_data"])
-def test_name_of_data(name):
-    assert job(data={name: {"uri": "x"}}).data[name].uri == "x"
+    assert job(name="a-1" + "a" * 44)
 
 
 @pytest.mark.parametrize("name", ["A", "a-b", "1a", "", "a b", "a\n"])
 def test_not_a_name_of_data(name):
     assert "should match pattern" in refusal(**TASK, data={name: {"uri": "x"}})
+    assert job(data={"my_data1": {"uri": "x"}})
 
 
 @pytest.mark.parametrize(
@@ -134,39 +126,35 @@ def test_memory_without_a_unit_is_not_taken_for_gigabytes():
 
 
 @pytest.mark.parametrize(
-    ("resources", "bounds", "gpus_per_worker"),
+    ("resources", "workers", "gpus_per_worker", "nodes", "workers_per_node"),
     [
-        ({}, (1, 1), 0),
-        ({"workers": 3}, (3, 3), 0),
-        ({"workers": [2, 8]}, (2, 8), 0),
-        ({"nodes": 2, "gpus_per_node": 4}, (8, 8), 1),
-        ({"nodes": 2, "gpus_per_node": 4, "gpus_per_worker": 1}, (8, 8), 1),
-        ({"nodes": [1, 3], "gpus_per_node": 4}, (4, 12), 1),
-        ({"workers": None, "gpus_per_worker": 2}, (1, 1), 2),
-        ({"workers": 4, "nodes": 2}, (4, 4), 0),
-        ({"workers": [2, 6], "nodes": [1, 3], "gpus_per_worker": 2}, (2, 6), 2),
+        ({}, (1, 1), 0, (1, 1), 1),
+        ({"workers": 3}, (3, 3), 0, (1, 1), 3),
+        ({"workers": [2, 8]}, (2, 8), 0, (1, 1), 8),
+        ({"nodes": 2, "gpus_per_node": 4, "gpus_per_worker": 1}, (8, 8), 1, (2, 2), 4),
+        ({"nodes": [1, 3], "gpus_per_node": 4}, (4, 12), 1, (1, 3), 4),
+        ({"workers": None, "gpus_per_worker": 2}, (1, 1), 2, (1, 1), 1),
+        ({"workers": 4, "nodes": 2}, (4, 4), 0, (2, 2), 2),
+        ({"workers": [2, 6], "nodes": [1, 3], "gpus_per_worker": 2}, (2, 6), 2, (1, 3), 2),
     ],
 )
-def test_shape(resources, bounds, gpus_per_worker):
+def test_shape(resources, workers, gpus_per_worker, nodes, workers_per_node):
     made = job(resources=resources).resources
-    assert (made.min_workers, made.max_workers) == bounds
-    assert made.gpus_per_worker == gpus_per_worker
+    assert (made.min_workers, made.max_workers, made.gpus_per_worker) == (*workers, gpus_per_worker)
+    assert (made.min_nodes, made.max_nodes, made.workers_per_node) == (*nodes, workers_per_node)
 
 
 @pytest.mark.parametrize(
     ("resources", "message"),
     [
         ({"workers": 0}, "with 1 ≤ min ≤ max"),
-        ({"workers": -1}, "with 1 ≤ min ≤ max"),
         ({"workers": [0, 2]}, "with 1 ≤ min ≤ max"),
         ({"workers": [4, 2]}, "with 1 ≤ min ≤ max"),
         ({"workers": [1, 2, 3]}, "or [min, max]"),
         ({"workers": 1.5}, "must be a whole number"),
-        ({"workers": True}, "must be a whole number"),
         ({"workers": 100_001}, "max ≤ 100000"),
         ({"workers": 2, "nodes": 1, "gpus_per_node": 2}, "both workers and gpus_per_node are given"),
         ({"nodes": 2}, "none of workers and gpus_per_node is given"),
-        ({"gpus_per_node": 2}, "is given without nodes"),
         ({"workers": 2, "gpus_per_node": 2}, "is given without nodes"),
         ({"nodes": 0, "gpus_per_node": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
         ({"nodes": [2, 1], "workers": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
@@ -178,24 +166,6 @@ def test_shape(resources, bounds, gpus_per_worker):
 )
 def test_not_a_shape(resources, message):
     assert message in refusal(**TASK, resources=resources)
-
-
-@pytest.mark.parametrize(
-    ("resources", "nodes", "workers_per_node"),
-    [
-        ({}, (1, 1), 1),
-        ({"workers": [2, 8]}, (1, 1), 8),
-        ({"workers": 4, "nodes": 2}, (2, 2), 2),
-        ({"workers": [2, 6], "nodes": [1, 3]}, (1, 3), 2),
-        ({"nodes": [2, 4], "gpus_per_node": 8}, (2, 4), 8),
-    ],
-)
-def test_workers_on_nodes(resources, nodes, workers_per_node):
-    made = job(resources=resources).resources
-    assert (made.min_nodes, made.max_nodes) == nodes
-    assert made.workers_per_node == workers_per_node
-    if made.nodes is not None:
-        assert (made.min_workers, made.max_workers) == tuple(n * workers_per_node for n in nodes)
 
 
 @pytest.mark.parametrize(

@@ -41,25 +41,6 @@ def test_the_free_keys_of_train_are_those_of_the_code():
     assert set(re.findall(r"`(\w+)`", sentence)) == FREE_TRAIN_KEYS
 
 
-@pytest.mark.parametrize(
-    ("key", "kind", "default"),
-    [
-        ("stage", "duration", "`2h`"),
-        ("memory_per_worker", "size", ""),
-        ("cpus_per_worker", "number, more than 0", "`1`"),
-        ("seed", "whole number, at least 0", "`0`"),
-        ("precision", "`fp32`, `bf16`, `fp16`", "`fp32`"),
-        ("compile", "true or false, or mapping, see [`train.compile`](#traincompile)", "`false`"),
-        ("workers", "whole number, at least 1, or [min, max]", ""),
-        ("data", "mapping of names, see [`data.*`](#data)", ""),
-        ("args", "mapping of anything, or list of text", ""),
-        ("env", "mapping of text", ""),
-    ],
-)
-def test_kind_and_default_are_as_people_write_them(key, kind, default):
-    assert f"| `{key}` | {kind} | {default} |" in PAGE_TEXT
-
-
 def test_the_example_is_a_job(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(EXAMPLE)

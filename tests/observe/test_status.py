@@ -174,18 +174,8 @@ def test_no_step_of_a_script_is_claimed(run):
 
 
 def test_the_summary_has_state_and_cause(run):
-    result = Result(
-        "done",
-        "finished",
-        0,
-        step=40,
-        epoch=2,
-        metrics={"accuracy": 0.98, "lr": 1},
-        restarts=1,
-        redone_steps=5,
-        skipped_steps=3,
-        train_s=6.0,
-    )
+    counts = {"restarts": 1, "redone_steps": 5, "skipped_steps": 3, "train_s": 6.0}
+    result = Result("done", "finished", 0, step=40, metrics={"accuracy": 0.98, "lr": 1}, **counts)
     rows = dict(summary_rows(run, result))
     assert rows["skipped steps"] == "3, their gradients overflowed fp16"
     for none in (0, None):
@@ -201,22 +191,12 @@ def test_the_summary_has_state_and_cause(run):
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (
-            Result("stopped", "interrupt", 75, checkpoint="00000010-1.0"),
-            "has saved a checkpoint.\ncontinue:  ",
-        ),
+        (Result("stopped", "interrupt", 75), "has saved a checkpoint.\ncontinue:  "),
         (Result("stopped", "interrupt", 130), "before it had a checkpoint.\nstart again:  "),
-        (
-            Result("stopped", "interrupt", 75, step=None),
-            "The script has files in its checkpoint folder.\ncontinue:  ",
-        ),
-        (
-            Result("stopped", "interrupt", 130, step=None),
-            "checkpoint folder: it is unknown whether it resumes.\nstart again:  ",
-        ),
-        (Result("failed", "error", 1, checkpoint="00000010-1.0"), "clustertrain run j.yaml --accept-changes"),
+        (Result("stopped", "interrupt", 75, step=None), "in its checkpoint folder.\ncontinue:  "),
+        (Result("stopped", "interrupt", 130, step=None), "whether it resumes.\nstart again:  "),
+        (Result("failed", "error", 1, checkpoint="00000010-1.0"), "--accept-changes"),
     ],
-    ids=["stopped", "nothing saved", "of a script", "of a script that saved nothing", "failed"],
 )
 def test_the_end_names_how_to_go_on(run, result, said):
     hint = next_step(run, result, CommandLine("run", "j.yaml"))
@@ -271,20 +251,9 @@ def test_tensorboard_gets_the_server_of_the_storage():
     assert re.match(rf"curve:  {re.escape(variables)} \S*tensorboard --logdir s3://b/runs/digits/g1\n", hint)
 
 
-@pytest.mark.parametrize(
-    ("result", "first"),
-    [
-        (
-            Result("failed", "error", 1, text="rank 1 met eels.\nMend it."),
-            ("failed", "rank 1 met eels.\nMend it."),
-        ),
-        (Result("done", "finished", 0), ("run", "digits, generation 1")),
-    ],
-    ids=["failed", "done"],
-)
-def test_the_first_line_of_a_run_that_failed_is_the_cause(run, result, first):
-    write_result(claim_attempt(run), result)
-    assert status_rows(status_of(run))[0] == first
+def test_the_first_line_of_a_run_that_failed_is_the_cause(run):
+    result = write_result(claim_attempt(run), Result("failed", "error", 1, text="rank 1 met eels.\nMend it."))
+    assert status_rows(status_of(run))[0] == ("failed", result.text)
 
 
 def test_the_reason_of_early_stopping_is_no_error(run, capsys):

@@ -31,29 +31,18 @@ def train(run, attempt, restart, resumed_at, steps, **plan):
         EventLog(a.restart(restart).metrics).write("train", step=step, loss=loss)
 
 
-def test_redone_steps_are_shown_once_and_by_their_last_doing(run):
-    train(run, 1, 0, 0, [10, 20, 30])
-    train(run, 1, 1, 20, [30, 40])
-    train(run, 2, 0, 35, [40, 50])
-    assert [(r["step"], r["loss"]) for r in curve(run)] == [
-        (10, 1010),
-        (20, 1020),
-        (30, 1130),
-        (40, 2040),
-        (50, 2050),
-    ]
-
-
-def test_what_follows_a_step_is_shown_once_if_the_next_start_begins_with_it(run):
-    train(run, 1, 0, 0, [10, 20])
-    train(run, 1, 1, 20, [20, 30])
-    assert [(r["step"], r["loss"]) for r in curve(run)] == [(10, 1010), (20, 1120), (30, 1130)]
-
-
-def test_a_start_from_step_0_supersedes_everything(run):
-    train(run, 1, 0, 0, [10, 20])
-    train(run, 1, 1, 0, [5])
-    assert [r["step"] for r in curve(run)] == [5]
+@pytest.mark.parametrize(
+    ("starts", "losses"),
+    [
+        ([(1, 0, 0, [10, 20, 30]), (1, 1, 20, [30, 40]), (2, 0, 35, [40])], [1010, 1020, 1130, 2040]),
+        ([(1, 0, 0, [10, 20]), (1, 1, 20, [20, 30])], [1010, 1120, 1130]),  # with what follows step 20
+        ([(1, 0, 0, [10, 20]), (1, 1, 0, [5])], [1105]),
+    ],
+)
+def test_redone_steps_are_shown_once_and_by_their_last_doing(run, starts, losses):
+    for start in starts:
+        train(run, *start)
+    assert [record["loss"] for record in curve(run)] == losses
 
 
 def test_a_script_continues_before_the_first_step_that_it_logs(run):

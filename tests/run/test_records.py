@@ -138,12 +138,9 @@ def test_every_key_of_earlier_readers_is_still_written(run):
     [
         (b"", "it is not JSON: Expecting value"),
         (b'{"state": "do', "it is not JSON"),
-        (b"\xff\xfe\x00garbage", "it is not JSON"),
         (b"[" * 100_000, "it is not JSON"),
         (b"[1]", "it contains list, not an object"),
-        (b"null", "it contains NoneType, not an object"),
         (b"{}", "state: Field required"),
-        (b'{"state": "done", "cause": "finished"}', "exit_code: Field required"),
         (b'{"state": "done", "cause": "finished", "exit_code": "0"}', "exit_code: .*valid integer"),
         (b'{"state": "done", "cause": "finished", "exit_code": true}', "exit_code: .*valid integer"),
         (b'{"state": "done", "cause": "finished", "exit_code": 0, "metrics": []}', "metrics: "),
@@ -152,7 +149,6 @@ def test_every_key_of_earlier_readers_is_still_written(run):
         (b'{"state": "done", "cause": "error", "exit_code": 0}', "'error' is no cause of state 'done'"),
         (b'{"format_version": "1"}', "format_version is '1', not a positive whole number"),
         (b'{"format_version": 0}', "format_version is 0, not a positive whole number"),
-        (b'{"format_version": null}', "format_version is None, not a positive whole number"),
     ],
 )
 def test_what_is_no_such_record_is_named_with_its_file_and_a_remedy(run, text, what):

@@ -1,7 +1,5 @@
 """The paths of a run: one object, generations, attempts, small files."""
 
-from pathlib import Path
-
 import pytest
 
 from clustertrain.run.folder import RunDir
@@ -103,14 +101,6 @@ def test_run_names_are_the_folders_that_hold_a_generation(run, tmp_path):
     (tmp_path / "runs/notes.txt").write_text("mine")
     assert run_names(run.store) == ["cifar", "mnist"]
     assert run_names(open_store(str(tmp_path / "nothing"))) == []
-
-
-def test_a_run_is_opened_again_in_another_process(run):
-    import pickle
-
-    again = pickle.loads(pickle.dumps(run.attempt(2)))
-    assert again == run.attempt(2)
-    assert isinstance(again.path, Path)
 
 
 @pytest.mark.parametrize("storage", ["/data/runs", "s3://bucket", "s3://bucket/team/runs"])

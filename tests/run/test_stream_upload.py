@@ -7,9 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -134,35 +132,6 @@ def test_a_stream_may_have_more_than_a_million_pieces(run):
     for number in (999_998, 999_999, 1_000_000, 1_000_001):
         run.store.write_atomic(part_key(key, number), f"{number} ".encode())
     assert b"".join(Tail(run, key).new()) == b"999998 999999 1000000 1000001 "
-
-
-class Slow:
-    """A store in which a read takes a while; counts how many there are at a time."""
-
-    def __init__(self, store):
-        self.store, self.reads, self.most = store, 0, 0
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def read_or_none(self, key):
-        self.reads += 1
-        self.most = max(self.most, self.reads)
-        time.sleep(0.1)
-        found = self.store.read_or_none(key)
-        self.reads -= 1
-        return found
-
-
-def test_the_pieces_of_a_stream_are_read_several_at_a_time_and_in_order(run):
-    key = f"{run.attempt(1).key}/logs/driver.log"
-    for number in range(1, 21):
-        run.store.write_atomic(part_key(key, number), f"{number} ".encode())
-    store = Slow(run.store)
-    tail = Tail(replace(run, store=store), key)
-    assert next(tail.new()) == b"1 ", "what a reader leaves is read at its next look"
-    assert b"".join(tail.new()).split() == [str(number).encode() for number in range(2, 21)]
-    assert store.most >= 8
 
 
 def test_a_file_that_takes_long_to_send_is_sent_less_often(run, monkeypatch):
