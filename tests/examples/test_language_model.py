@@ -22,13 +22,8 @@ CPU = torch.device("cpu")
 example = example_of(EXAMPLE, "language_model", "make_text")
 
 
-@pytest.fixture(scope="module")
-def text(example):
-    return example["make_text"].text(example["make_text"].BYTES)
-
-
-def test_the_text_is_made_again_by_its_script_and_matches_the_job_and_the_readme(example, text):
-    content, nats = text
+def test_the_text_is_made_again_by_its_script_and_matches_the_job_and_the_readme(example):
+    content, nats = example["make_text"].text(example["make_text"].BYTES)
     archive = (EXAMPLE / "stories.tar.gz").read_bytes()
     # What zlib makes of it differs between its versions; the tar inside may not.
     assert gzip.decompress(example["make_text"].archive_bytes(content)) == gzip.decompress(archive)

@@ -133,11 +133,6 @@ def test_an_evaluation_only_because_the_run_ends_does_not_count(ranks):
     assert longer.result.step == 16
 
 
-def test_the_last_step_is_no_early_stopping(ranks):
-    (outcome,) = ranks(1).results(run_task, Scripted(LOSSES), replace(SETTINGS, epochs=None, steps=16))
-    assert (outcome.result.step, outcome.result.early_stop) == (16, "")
-
-
 @pytest.mark.parametrize(
     ("mode", "min_delta", "values", "end"),
     [

@@ -237,28 +237,6 @@ def _names(model, settings=BY_SIZE, task=None):
     return [block.name for block in find_blocks(task or Plain(), model, settings)]
 
 
-class Language(nn.Module):
-    """As a decoder: an embedding, blocks, a small norm and a head that may share the embedding's weights."""
-
-    def __init__(self, *, is_tied):
-        super().__init__()
-        self.embedding, self.layers = nn.Embedding(1000, 16), nn.ModuleList(nn.Linear(16, 16) for _ in "ab")
-        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 1000, bias=False)
-        if is_tied:
-            self.head.weight = self.embedding.weight
-
-
-class Layered(Plain):
-    def blocks(self, model):
-        return model.layers
-
-
-@pytest.mark.parametrize(("is_tied", "more"), [(False, ["embedding", "head"]), (True, [])])
-def test_embedding_and_head_are_groups_of_their_own_unless_they_are_tied(is_tied, more):
-    blocks = find_blocks(Layered(), Language(is_tied=is_tied), BY_SIZE)
-    assert sorted(block.name for block in blocks) == sorted(["layers.0", "layers.1", *more])
-
-
 def test_the_size_rule_takes_the_layers_and_leaves_shared_parameters_out():
     layers = [f"layers.{i}" for i in range(12)]
     assert _names(Transformer()) == [*layers, "tokens", "head"]

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +18,11 @@ from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import Profile, SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
 from commands import ran
-from training.mistaken import Collection, Frozen, VectorLoss
+from training.mistaken import Frozen, VectorLoss
 from training.ranks import ALONE
 from training.tasks import Classify, MemoryRun, Plain, run_task
 
 SETTINGS = TrainSettings(steps=8, batch_size=4)
-STEPS = ("step", "usual_step")
 
 
 def stop_at_call(calls, call=3):
@@ -101,39 +99,6 @@ def test_progress_and_records_contain_the_position(ranks):
         ("save", 7),  # until the last one is written
     ]
     assert outcome.result.metrics == {"loss": seven["loss"]}
-
-
-class SlowSave(MemoryRun):
-    """Rank 0 needs a second for a save, as with a slow disk; each rank measures its seconds in each phase."""
-
-    def __init__(self, rank):
-        super().__init__(rank)
-        self.since_s, self.longest_s = time.monotonic(), {}
-
-    def save(self, state, progress):
-        super().save(state, progress)
-        if self.rank == 0:
-            time.sleep(1.0)
-
-    def phase(self, name, step):
-        super().phase(name, step)
-        now_s = time.monotonic()
-        before = self.phases[-2][0] if len(self.phases) > 1 else ""
-        self.longest_s[before] = max(self.longest_s.get(before, 0.0), now_s - self.since_s)
-        self.since_s = now_s
-
-
-def longest_s_of_phases(rank_info, settings):
-    run = SlowSave(rank_info.rank)
-    train(Plain(), settings, rank_info, run, {})
-    return run.longest_s
-
-
-def test_the_other_ranks_are_in_the_save_until_rank_0_has_done_its_part(ranks):
-    """Otherwise the limit of a step, which is shorter, would end them in a long save."""
-    settings = replace(SETTINGS, save_every=SaveEvery(steps=3))
-    _, other = ranks(2).results(longest_s_of_phases, settings)
-    assert other["save"] > 0.9 > max(other["step"], other["usual_step"])
 
 
 class Watched(Plain):
@@ -330,19 +295,19 @@ class OfRank(Plain):
         return TensorDataset(torch.zeros(n, 4), torch.zeros(n, 1))
 
 
-def test_ranks_with_different_data_are_refused_on_all(ranks):
-    errors = ranks(2).call(run_task, OfRank(), SETTINGS)
-    assert all(isinstance(e, JobError) and "[[40, 0], [41, 0]]" in str(e) for e in errors)
-
-
 class InDDP(Plain):
     def model(self):
         return nn.parallel.DistributedDataParallel(super().model())
 
 
-def test_a_model_that_is_in_ddp_already_is_refused(ranks):
-    errors = ranks(2).call(run_task, InDDP(), SETTINGS)
-    assert all(isinstance(e, JobError) and "a model in DistributedDataParallel" in str(e) for e in errors)
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [(OfRank(), "[[40, 0], [41, 0]]"), (InDDP(), "a model in DistributedDataParallel")],
+    ids=["data of other sizes", "a model in DDP"],
+)
+def test_what_only_several_ranks_show_is_refused_on_all(ranks, task, text):
+    errors = ranks(2).call(run_task, task, SETTINGS)
+    assert all(isinstance(error, JobError) and text in str(error) for error in errors)
 
 
 class Wider(Plain):
@@ -394,22 +359,3 @@ def test_it_runs_under_torchrun_without_ray(tmp_path):
         ran([sys.executable, *start, str(script), str(tmp_path)], code=0, env=environment, timeout=120)
         for rank in range(world_size):
             assert (tmp_path / f"{world_size}-{rank}").read_text() == "8 True"
-
-
-def _keeping_best(rank_info, task, metric):
-    run = MemoryRun(rank_info.rank)
-    error = None
-    try:
-        train(task, replace(SETTINGS, steps=3, keep_best=metric), rank_info, run, {})
-    except JobError as refused:
-        error = str(refused)
-    return error, [step for name, step in run.phases if name in STEPS], run.saves.get(3)
-
-
-def test_a_best_metric_that_no_evaluation_reports_is_refused_before_step_1(ranks):
-    for world_size in (1, 2):
-        for error, steps, _ in ranks(world_size).results(_keeping_best, Collection(), "macro_f2"):
-            assert "'macro_f2', but an evaluation of Collection reports: loss, macro_accuracy" in error
-            assert steps == []
-    (error, steps, _), *_ = ranks(1).results(_keeping_best, Plain(), "loss")
-    assert "eval_data() returned None" in error and steps == []

@@ -95,25 +95,6 @@ def test_a_resume_knows_the_versions_of_the_modules():
     assert run_task(ALONE, Versioned(), SETTINGS, whole.saves[5]).result == whole.result
 
 
-def test_settling_the_buckets_is_what_makes_it_so(ranks, monkeypatch):
-    """Without the discarded passes three ranks add up in another order after a resume."""
-    group = ranks(3)
-    settings = SETTINGS
-    whole = group.results(_run_unsettled, Classify(), settings)
-    resumed = group.results(_run_unsettled, Classify(), settings, whole[0].saves[3])
-    assert not same(resumed[0].weights(), whole[0].weights())
-
-
-def _run_unsettled(rank_info, *args):
-    from clustertrain.training import loop
-
-    settle, loop.settle_buckets = loop.settle_buckets, lambda *args, **kwargs: None
-    try:
-        return run_task(rank_info, *args)
-    finally:
-        loop.settle_buckets = settle
-
-
 class WatchedRun(MemoryRun):
     """Counts, after each step, how many tensors of the model in the checkpoint are still in memory."""
 

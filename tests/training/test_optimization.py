@@ -384,10 +384,6 @@ def halving(optimizer, total_steps):
     return lr_scheduler.StepLR(optimizer, 1, 0.5), "epoch"
 
 
-def rates(outcome):
-    return [record["lr"] for record in outcome.logs if record["kind"] == "train"]
-
-
 def texts(outcome, kind):
     found = [record["text"] for record in outcome.logs if record["kind"] == kind]
     return [text for text in found if " is slow: " not in text]
@@ -398,7 +394,7 @@ def test_a_scheduler_is_stepped_after_each_epoch_also_by_a_resume(ranks):
     two = ranks(2)
     whole = two.results(run_task, Scheduled(halving), settings)[0]
     by_epoch = [0.1] * 3 + [0.05] * 3 + [0.025] * 3 + [0.0125] * 3
-    assert rates(whole) == by_epoch
+    assert lrs(whole) == by_epoch
     assert texts(whole, "note")[1] == (
         "learning rate over the run: 0.1 in step 1, 0.1 in step 3, 0.05 in step 6, 0.025 in step 9, "
         "0.0125 in step 12"
@@ -408,17 +404,15 @@ def test_a_scheduler_is_stepped_after_each_epoch_also_by_a_resume(ranks):
         resumed = two.results(run_task, Scheduled(halving), settings, whole.saves[step])[0]
         assert same(resumed.state(12), whole.state(12)), "bit-identical"
     longer = two.results(run_task, Scheduled(halving), replace(settings, epochs=5), whole.saves[6])[0]
-    assert rates(longer) == [*by_epoch[6:], *[0.1 / 16] * 3]
+    assert lrs(longer) == [*by_epoch[6:], *[0.1 / 16] * 3]
     alone = run_task(ALONE, Scheduled(halving), settings, whole.saves[6])  # another global batch
-    assert rates(alone) == [0.025] * 6 + [0.0125] * 6
+    assert lrs(alone) == [0.025] * 6 + [0.0125] * 6
     by_step = Scheduled(lambda o, n: halving(o, n)[0])
-    assert rates(run_task(ALONE, by_step, replace(settings, epochs=3), whole.saves[6])) == [
+    assert lrs(run_task(ALONE, by_step, replace(settings, epochs=3), whole.saves[6])) == [
         0.1 / 2**n for n in range(6, 12)
     ]
     back = run_task(ALONE, by_step, replace(settings, epochs=1))
-    assert (
-        rates(run_task(ALONE, Scheduled(halving), replace(settings, epochs=2), back.saves[6])) == [0.05] * 6
-    )
+    assert lrs(run_task(ALONE, Scheduled(halving), replace(settings, epochs=2), back.saves[6])) == [0.05] * 6
 
 
 @pytest.mark.parametrize(

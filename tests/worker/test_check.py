@@ -81,11 +81,6 @@ def test_code_that_is_right(checked, tmp_path):
 
 MISTAKES = {
     "an error at import": ("1 / 0", {}, ["does not import: ZeroDivisionError", "mine.py:"]),
-    "an unknown argument": (
-        "",
-        {"args": {"widht": 3}},
-        ["args: Digits: got an unexpected keyword argument 'widht'.", "It takes: width.", "mine.py:8"],
-    ),
     "an init that does not find its file": (
         "class Digits(Task):\n    def __init__(self): open('data/labels.csv')",
         {},
@@ -102,11 +97,6 @@ MISTAKES = {
         ["rehearsal: Digits.loss() raised RuntimeError: mat1 and mat2", "The batch is", "mine.py:"],
     ),
     "a batch larger than the data": ("", {"train": {"epochs": 1, "batch_size": 64}}, ["64", "8"]),
-    "a metric that is not there": (
-        "",
-        {"checkpoint": {"keep_best": {"metric": "acuracy", "mode": "max"}}},
-        ["rehearsal: checkpoint.keep_best.metric", "acuracy", "accuracy"],
-    ),
     "a data set that does not pickle": (
         "class Digits(Digits):\n"
         "    def train_data(self, data): return [(torch.zeros(4), 0)] * 8 + [lambda: 0]",
