@@ -50,21 +50,6 @@ def test_a_node_that_sees_another_storage_is_named(make, cluster, tmp_path):
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # in CI another cause of an agent that ends early: the test before
-def test_a_python_that_one_node_has_not_ends_the_wait_at_once(make, cluster):
-    python = "/tmp/only-on-node1"  # each node has its own /tmp
-    program = f"printf '#!/bin/sh\\nexec {sys.executable} \"$@\"\\n' > {python}; chmod +x {python}"
-    cluster.run_on("node1", ["sh", "-c", program])
-    no_retries = {**FAULTY, "failures": {"retries": 0}}
-    run = make("pythonless", **no_retries, slurm={**ON_TWO, "nodes_wait": "1h", "python": python}).submit()
-    said = refused(run, 3)
-    assert "The agent on node2 has ended, as srun reports: Exited with exit code 2." in said
-    assert f"execve(): {python}: No such file or directory. See slurm.python" in said
-    assert (run.result.state, run.result.cause) == ("failed", "cluster")
-    cluster.run_on("node1", ["rm", python])
-
-
-@pytest.mark.faults
 @pytest.mark.nightly  # CI has the driver's part: tests/launchers/slurm/test_late_node.py
 def test_a_job_goes_back_into_the_queue_for_a_node_that_does_not_start(
     make, cluster, uninterrupted, tmp_path

@@ -1,4 +1,4 @@
-"""Jobs of one node, whose Ray listens only on the loopback address; nodes on which Ray starts late or not."""
+"""Jobs of one node, whose Ray listens only on the loopback address; nodes on which Ray does not start."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slow_ray import broken_agent, late_raylet
+from slow_ray import broken_agent
 from slurm.trained import FAULTY, Submitted, slow
 from whole_run import same_weights
 
@@ -45,19 +45,6 @@ def test_a_job_of_one_node_trains_with_one_worker_and_with_several(make, uninter
     run.wait_for_nothing_left(60)
     if workers == 2:
         assert same_weights(run.weights(), uninterrupted(2))
-
-
-@pytest.mark.nightly  # in CI: the same code on one machine, in whole/test_slow_ray.py
-def test_a_node_on_which_ray_starts_late_trains(make, tmp_path):
-    """Ray itself gives up after 30 s."""
-    run = make("late", **FAULTY)
-    run.cluster.run_on("node1", ["sh", "-c", late_raylet(tmp_path, delay_s=35)])
-    output = run.submit().wait("COMPLETED", 400)
-    assert run.result.state == "done", output
-    assert "Ray did not start: raylet ended with code 1" in output
-    assert "starting Ray again (start 2)" in output
-    (started,) = [event for event in run.events if event["kind"] == "ray_started"]
-    assert started["seconds"] > 30
 
 
 def test_the_reason_why_ray_does_not_start_on_a_node_is_in_the_message(make, tmp_path):

@@ -243,11 +243,6 @@ def test_a_queue_is_a_label(make_job, queue, label):
     assert label in rayjob["metadata"]["labels"].items()
 
 
-def test_options_of_the_start_reach_the_entrypoint(make_job):
-    entrypoint = spec_of(make_job(), Options(takeover=True, fresh=True))["entrypoint"]
-    assert entrypoint == "python -m clustertrain.launchers.kubernetes.in_pod.entrypoint --fresh --takeover"
-
-
 @pytest.mark.parametrize(
     "option",
     # `submit` checks the code, before there is a pod; only `run` can do without Ray.

@@ -225,20 +225,6 @@ NASTY = {
 
 
 @pytest.mark.parametrize("value", NASTY.values(), ids=NASTY)
-def test_nothing_in_a_value_is_executed(tmp_path, value):
-    text = script(job(), job_path=f"{value}/job.yaml", python=f"/sw/{value}/python")
-    subprocess.run(["bash", "-n"], input=text.encode(), check=True)
-    assert evaluated(text, tmp_path) == [
-        *srun(),
-        f"/sw/{value}/python",
-        *AGENT,
-        f"{value}/job.yaml",
-        "stop",
-    ]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("value", NASTY.values(), ids=NASTY)
 @pytest.mark.parametrize("container", ["apptainer", "pyxis"])
 def test_nothing_in_a_value_is_executed_with_a_container(tmp_path, container, value):
     slurm = {"container": container, "mounts": [f"/m {value}:/in/{value}:ro"]}
@@ -265,13 +251,13 @@ def test_a_path_that_would_leave_its_comment_is_refused(job_path):
 
 
 @pytest.mark.parametrize("value", NASTY.values(), ids=NASTY)
-def test_the_lines_of_setup_are_one_value(tmp_path, value):
-    """Only their own shell executes them: tests/slurm/test_setup.py."""
+def test_nothing_in_a_value_is_executed_and_the_lines_of_setup_are_one_value(tmp_path, value):
+    """Only their own shell executes these: tests/slurm/test_setup.py."""
     setup = [f"a {value};", "launch=overwritten", "<<END"]
-    text = script(job({"setup": setup}))
+    text = script(job({"setup": setup}), job_path=f"{value}/job.yaml", python=f"/sw/{value}/python")
     subprocess.run(["bash", "-n"], input=text.encode(), check=True)
     words = evaluated(text.replace("launch=(", 'launch=( "$setup"', 1), tmp_path)
-    assert words == ["\n".join(setup), *srun(), "/sw/python", *AGENT, "job.yaml", "stop"]
+    assert words == ["\n".join(setup), *srun(), f"/sw/{value}/python", *AGENT, f"{value}/job.yaml", "stop"]
     assert list(tmp_path.iterdir()) == []
 
 
