@@ -87,13 +87,6 @@ def test_what_is_saved_is_loaded(tmp_path, background):
     assert fields["bytes"] == sum(p.stat().st_size for p in (tmp_path / str(name)).iterdir())
 
 
-def test_a_state_without_a_model(tmp_path):
-    made, _ = saver(tmp_path)
-    made.save({"mine": torch.ones(2)}, progress(1))
-    made.finish()
-    assert same(load(tmp_path / "00000001-1.0"), {"mine": torch.ones(2)})
-
-
 def test_loading_runs_no_code(tmp_path):
     torch.save({"evil": Told}, tmp_path / TRAINING_FILE)
     with pytest.raises(Exception, match="Weights only load failed"):

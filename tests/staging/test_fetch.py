@@ -3,7 +3,6 @@
 import hashlib
 import os
 import random
-import threading
 import time
 from dataclasses import replace
 
@@ -167,12 +166,6 @@ def test_credentials_in_a_uri_are_refused_and_never_shown(folder, uri):
     assert "***@h/f" in str(refusal.value)
 
 
-def test_masked():
-    assert masked("https://u:p@h:1/a/b?X-Amz-Signature=s#f") == "https://***@h:1/a/b?…"
-    assert masked("/plain/path?x") == "/plain/path?x"
-    assert masked("http://h/f") == "http://h/f"
-
-
 def test_unknown_schemes(folder):
     with pytest.raises(JobError, match="ftp:// is not supported for data"):
         get("ftp://host/file", folder)
@@ -254,17 +247,3 @@ def test_however_it_is_cut_the_bytes_are_exact(shared_web, tmp_path_factory, cut
     ]
     folder = tmp_path_factory.mktemp("part")
     assert get(f"{shared_web.url}/f", folder) == BODY[:20_000]
-
-
-def test_a_stop_during_a_pause_takes_effect(web, folder, monkeypatch):
-    monkeypatch.setattr(source, "BACKOFF_S", 1000.0)
-    web.answers = [Answer(status=503)]
-    asked = threading.Event()
-
-    def stop(done, total):
-        asked.set()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        get(f"{web.url}/f", folder, tick=stop)
-    assert asked.is_set()

@@ -1,10 +1,7 @@
 """Staging from S3: from two servers, through every fault on the way."""
 
 import hashlib
-import json
-import os
 import random
-import sys
 import time
 
 import pytest
@@ -15,9 +12,7 @@ from clustertrain.staging import source
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 from clustertrain.waiting import wait_until
-from commands import ran
 from fault_proxy import FaultProxy, asked, cut_answer, flip_answer, get, reset, stall, status
-from s3_servers import ENVIRONMENT
 
 PART_BYTES = 8 << 20  # of boto3
 BODY = random.Random(3).randbytes(2 * PART_BYTES + 1000)  # a request for the length, and three for parts
@@ -159,35 +154,3 @@ def test_after_a_kill_the_object_begins_anew(proxy, moto_s3, into):
     assert bring(location, into, None).read_bytes() == BODY
     assert 4 <= proxy.count(get) - before <= 5  # the last request of the killed process may come late
     assert unfinished(into) == []
-
-
-MEMORY = """
-import json, resource, sys
-from pathlib import Path
-from clustertrain.staging.stage import stage
-from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import connect
-location = Location(**json.loads(sys.argv[1]))
-connect(location)
-baseline = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-stage("d", location, sha256=None, extract=False, into=Path(sys.argv[2]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - baseline)
-"""
-
-
-@pytest.mark.s3
-def test_memory_is_bounded(versitygw_s3, tmp_path):
-    """400 MiB in several streams: under 256 MiB above the baseline, whatever the size."""
-    size = 400 << 20
-    with (tmp_path / "big").open("wb") as file:
-        file.truncate(size)
-    versitygw_s3.client().upload_file(str(tmp_path / "big"), versitygw_s3.bucket, "big")
-    location = versitygw_s3.location("big").__dict__
-    done = ran(
-        [sys.executable, "-c", MEMORY, json.dumps(location), str(tmp_path / "data")],
-        code=0,
-        env={**os.environ, **ENVIRONMENT},
-    )
-    (found,) = [path for path in (tmp_path / "data").rglob("big") if path.is_file()]
-    assert found.stat().st_size == size
-    assert int(done.stdout) < 256 << 10
