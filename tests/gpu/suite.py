@@ -5,10 +5,7 @@ time and memory are not checked then.
 """
 
 import os
-import shutil
-import sysconfig
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,11 +19,6 @@ needs_a_gpu = pytest.mark.skipif(
     IS_GPU and not torch.cuda.is_available(), reason="no CUDA device: GPU tests need one"
 )
 needs_cuda = pytest.mark.skipif(not IS_GPU, reason="the suite runs on a CPU: this test needs CUDA")
-
-needs_a_compiler = pytest.mark.skipif(
-    shutil.which("gcc") is None or not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="no gcc or no Python.h: Triton compiles its launchers with both",
-)
 
 Row = Callable[..., None]
 """row(what, unit, **measured): one line of the table."""
