@@ -116,3 +116,4 @@ def test_a_rank_that_ends_itself_was_not_killed(make_run, start, tmp_path):
     assert "ended itself with exit code 3: the code, or a library, called os._exit" in start(run).end(1)
     failure = run.attempt.restart(0).failure.read()
     assert (failure.rank, failure.error, failure.exit_code, failure.signal) == (1, "exit", 3, None)
+    assert failure.entry == "exited"
