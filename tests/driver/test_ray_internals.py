@@ -234,12 +234,12 @@ def test_the_logger_of_errors():
     assert import_module(ray_internals.ERROR_LOGGER).logger.name == ray_internals.ERROR_LOGGER
 
 
-def test_be_actor(monkeypatch):
+def test_be_no_actor(monkeypatch):
     """A worker gets as the controller what this attribute has."""
     context = ray.runtime_context.RuntimeContext
     monkeypatch.setattr(context, "current_actor", context.current_actor)  # restored at the end
-    ray_internals.be_actor("the controller")
-    assert context(object()).current_actor == "the controller"
+    ray_internals.be_no_actor()
+    assert context(object()).current_actor is None
     made = inspect.getsource(ray_internals.WorkerGroup._init_train_context_on_workers)
     assert "controller_actor=ray.get_runtime_context().current_actor" in made
 

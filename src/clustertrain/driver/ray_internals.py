@@ -97,9 +97,10 @@ def make_nodes_with(node: Any) -> None:
     _module("ray._private.node").Node = node
 
 
-def be_actor(handle: Any) -> None:
-    """Have this process pass `handle` to the workers as that of Ray Train's controller, which is no actor."""
-    _module("ray.runtime_context").RuntimeContext.current_actor = handle
+def be_no_actor() -> None:
+    """Have this process pass no handle of Ray Train's controller to the workers: it is no actor here, and Ray
+    would refuse to look for one. Only ray.train.get_all_reported_checkpoints() uses it."""
+    _module("ray.runtime_context").RuntimeContext.current_actor = None
 
 
 def draw_class_ids_from_system() -> None:

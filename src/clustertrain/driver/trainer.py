@@ -35,10 +35,10 @@ from clustertrain.driver.ray_internals import (
     PlacementGroupCleanerCallback,
     TrainController,
     WorkerGroup,
-    be_actor,
+    be_no_actor,
 )
 from clustertrain.driver.world_size import Workers
-from clustertrain.errors import EXIT_CLUSTER, ClusterTrainError
+from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.job.file import parse_job
 from clustertrain.job.start_environment import start_environment
 from clustertrain.run.command_line import command_on
@@ -210,7 +210,7 @@ class _Trainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
         return [c for c in super()._create_default_callbacks() if not isinstance(c, unneeded)]
 
     def _initialize_and_run_controller(self, **fields: Any) -> Any:
-        be_actor(_NoActor())
+        be_no_actor()
         controller = TrainController(**fields)
         controller.worker_group_cls = _Group
         asyncio.run(controller.run())
@@ -243,14 +243,3 @@ class _Group(WorkerGroup):  # type: ignore[misc]
         status = super().poll_status(timeout)
         self._start_of_kit.polled(status.errors)
         return status
-
-
-class _NoActor:
-    """Replaces the controller's handle in workers, because it is no actor here. Ray Train uses one method."""
-
-    @property
-    def get_all_reported_checkpoints(self) -> Any:
-        raise ClusterTrainError(
-            "ray.train.get_all_reported_checkpoints() is not available: clustertrain writes them itself.\n"
-            "clustertrain.session.restore() gives the newest one."
-        )

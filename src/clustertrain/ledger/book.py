@@ -60,16 +60,12 @@ class Phase:
 
     Attributes:
         start, end: in seconds since 1970, on one clock.
-        attempt: 0 before an attempt.
-        restart: the start of the worker group, or None if the workers had not started.
         ranks: that were held; 0 in a queue and between two attempts.
         booked: their sum is `end - start`.
     """
 
     start: float
     end: float
-    attempt: int
-    restart: int | None
     ranks: int
     booked: tuple[Booking, ...]
 

@@ -68,7 +68,7 @@ class _Books:
     def _wait(self, until: float, category: str, cause: str, since: float | None = None) -> None:
         """Time without ranks, from the end of the books, and not before `since`."""
         start = self._end(until) if since is None else max(since, self._end(since))
-        self._add(Phase(start, until, 0, None, 0, tuple(Stretch(until - start).rest(category, cause))))
+        self._add(Phase(start, until, 0, tuple(Stretch(until - start).rest(category, cause))))
 
     def add_wait(self, before: AttemptFiles | None, files: AttemptFiles) -> None:
         """The time before an attempt: nobody had started it, then its job was in the queue."""
@@ -101,7 +101,7 @@ class _Books:
 
     def add_attempt(self, files: AttemptFiles, ends: float, *, is_alive: bool) -> None:
         """An attempt from its claim, or from the end of the phase before, to its end."""
-        n, claimed, groups = files.attempt.n, files.claim.time, files.groups
+        claimed, groups = files.claim.time, files.groups
         if files.changes is not None and files.changes.starts_over and not changed_nothing(files.attempt):
             self._lose(float("inf"), "the run started over with a changed job")
             self._reached = 0
@@ -114,7 +114,7 @@ class _Books:
         has_ray = files.ray_started is not None or not groups
         workers.take("start", ready - begins, "Ray" if has_ray else "driver")
         held = tuple(workers.rest("start", "processes of the workers"))
-        self._add(Phase(begins, bounds[1], n, None, files.claim.world_size, held))
+        self._add(Phase(begins, bounds[1], files.claim.world_size, held))
         self._again = ("start", "process group")
         for group, later, until in zip(groups, [*groups[1:], None], bounds[2:], strict=False):
             self._add_start(files, group, later, until, is_alive=is_alive)
@@ -142,7 +142,7 @@ class _Books:
         held = Stretch(stops - trains).rest("steps") if files.of_script else start.training()
         booked = summed([*ready.rest(*self._again), *held, *Stretch(until - stops).rest(after, why)])
         ranks = (group.plan or files.claim).world_size
-        self._add(Phase(claimed, until, files.attempt.n, group.restart.number, ranks, booked))
+        self._add(Phase(claimed, until, ranks, booked))
         self._reached = max(self._reached, group.reached)
         self._redone_for, self._again = why, (after, why)
 

@@ -68,7 +68,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None and not named.strip():
         return ()
-    return _answer(lambda nvml: tuple(_gpu(nvml, handle) for handle in _handles(nvml, named)), ())
+    return _answer(lambda nvml: tuple(_gpu(nvml, handle) for handle in _handles(nvml, named)))
 
 
 def gpu_count() -> int | None:
@@ -95,15 +95,15 @@ def processes_on(uuid: str) -> tuple[GpuProcess, ...]:
         found = [GpuProcess(int(each.pid), each.usedGpuMemory) for each in running]
         return tuple(sorted(found, key=lambda process: -(process.used_bytes or 0)))
 
-    return _answer(processes, ())
+    return _answer(processes)
 
 
-def _answer(question: Callable[[Any], _T], unknown: _T) -> _T:
-    """The answer to a question that calls the library, or `unknown` if the library does not answer."""
+def _answer(question: Callable[[Any], tuple[_T, ...]]) -> tuple[_T, ...]:
+    """The answer to a question that calls the library, or nothing if the library does not answer."""
     try:
         import pynvml
     except ModuleNotFoundError:
-        return unknown
+        return ()
     try:
         pynvml.nvmlInit()
         try:
@@ -111,7 +111,7 @@ def _answer(question: Callable[[Any], _T], unknown: _T) -> _T:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:  # no driver, "not supported" by this GPU, or "GPU is lost"
-        return unknown
+        return ()
 
 
 def _handles(nvml: Any, named: str | None) -> list[Any]:

@@ -12,7 +12,6 @@ RAY_ENVIRONMENT = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # it prints everything twice
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the working directory is the job's code
-    "RAY_DEDUP_LOGS": "0",
     # Each health check is a task. Ray would keep a record of the last 100,000, in 0.35 GB of the GCS.
     "RAY_task_events_report_interval_ms": "0",
     "RAY_prestart_worker_first_driver": "0",  # no actor of Ray Train would use these processes

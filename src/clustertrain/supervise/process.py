@@ -47,11 +47,6 @@ class Guarded:
         os.close(writes)
         self.fd = os.pidfd_open(self._process.pid)
 
-    @property
-    def pid(self) -> int:
-        """The process that is the guardian."""
-        return self._process.pid
-
     def code(self) -> int | None:
         """The command's exit code, 128 + number after a signal, negative if its guardian was killed; None
         while it runs."""
