@@ -275,9 +275,6 @@ def test_the_line_is_part_of_the_signature_and_the_rank_is_not():
 )
 def test_what_torch_reports_of_a_rank_that_is_gone(name, message):
     assert shows_lost_peer(f"{name}: {message}")
-
-
-def test_an_error_of_the_code_is_none_of_them():
     assert not shows_lost_peer("ValueError: no peer in sight")
 
 

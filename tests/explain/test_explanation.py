@@ -247,17 +247,6 @@ def test_the_message_that_has_its_remedy_is_not_repeated(attempt):
     assert summary(attempt) == []
 
 
-def test_a_failed_run_and_status_end_with_the_first_three_lines(attempt, capsys, tmp_path):
-    text = "rank 3, a.py:3: IndexError: Target 10 is out of bounds."
-    fail(attempt, text, rank=3, error="IndexError")
-    log(attempt, 3, RAISED.format("IndexError: Target 10 is out of bounds."))
-    assert finish(attempt.run, write_result(attempt, replace(FAILED, text=text)), UNKNOWN) == 1
-    last = capsys.readouterr().out.splitlines()[-3:]
-    assert last == summary(attempt)
-    rows = CliRunner().invoke(main, ["status", str(tmp_path / "digits")]).output.splitlines()
-    assert [row.split()[0] for row in rows[-3:]] == ["cause", "proof", "change"]
-
-
 def test_the_end_status_and_explain_tell_a_script_the_same_which_it_can_do(attempt, capsys, tmp_path):
     """`check` rehearses no batch of a script, and the driver has matched its error already."""
     attempt.run.store.write_atomic(attempt.job_key, b"name: digits\nscript: bad.py\nstorage: runs\n")

@@ -163,15 +163,3 @@ def test_a_shielded_command_does_not_receive_a_term(tmp_path, shielded):
 
 def _ends(guarded):
     return bool(select.select([guarded.fd], [], [], 30)[0])
-
-
-def test_the_end_of_the_log_is_reported(tmp_path):
-    folder = tmp_path / "private"
-    folder.mkdir()
-    guarded = Guarded(
-        [sys.executable, "-c", "raise SystemExit('no way')"], tmp_path / "log", folder, os.environ
-    )
-    assert _ends(guarded)
-    guarded.end()
-    assert guarded.how_it_ended() == "ended with code 1"
-    assert "no way" in guarded.last_lines()

@@ -49,8 +49,24 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_passes_on_the_exit_code_and_removes_the_temporary_folder(start, tmp_path):
-    assert start("echo hello; exit 7").wait(10) == 7
+# The kernel cuts a name at 15 bytes, within a character as well.
+NAMES_ITSELF = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xd0 odd'); time.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("shell", "code"),
+    [
+        ("exit 7", 7),
+        ("kill -9 $$", 128 + signal.SIGKILL),
+        (f"{DAEMON} exit 0", 0),
+        (f'{sys.executable} -c "{NAMES_ITSELF}" & sleep 2; exit 0', 0),
+    ],
+    ids=["exit", "signal", "daemon", "odd name"],
+)
+def test_passes_on_the_exit_code_and_leaves_neither_processes_nor_the_folder(start, tmp_path, shell, code):
+    before = set(living_descendants())
+    assert start(f"echo hello; {shell}").wait(60) == code
+    assert left_after(0, before) == {}
     assert (tmp_path / "log").read_text() == "hello\n"
     assert not (tmp_path / "temp").exists()
 
@@ -61,26 +77,6 @@ def test_the_exit_code_is_known_where_children_are_ignored(start):
     guardian = start("sleep 0.5; exit 7")
     signal.signal(signal.SIGCHLD, before)
     assert guardian.wait(10) == 7
-
-
-def test_a_signal_becomes_128_and_its_number(start):
-    assert start("kill -9 $$").wait(10) == 128 + signal.SIGKILL
-
-
-def test_daemons_end_with_the_command(start):
-    before = set(living_descendants())
-    guardian = start(DAEMON + "exit 0")
-    assert guardian.wait(10) == 0
-    assert left_after(0, before) == {}
-
-
-def test_a_process_with_any_name_ends(start):
-    """The kernel cuts a name at 15 bytes, within a character as well."""
-    before = set(living_descendants())
-    names_itself = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xd0 odd'); time.sleep(600)"
-    guardian = start(f'{sys.executable} -c "{names_itself}" & sleep 2; exit 0')
-    assert guardian.wait(60) == 0
-    assert left_after(0, before) == {}
 
 
 def test_everything_ends_when_stdin_closes(start, tmp_path):
@@ -142,15 +138,6 @@ def test_signals_of_the_terminal_do_not_end_the_guardian(start, tmp_path):
         os.kill(guardian.pid, number)
     (tmp_path / "go").touch()
     assert guardian.wait(10) == 3
-
-
-def test_the_command_dies_with_a_killed_guardian(start, tmp_path):
-    before = set(living_descendants())
-    guardian = start(f"touch {tmp_path}/up; exec sleep 600")
-    wait_for(tmp_path / "up")
-    guardian.kill()
-    guardian.wait()
-    assert left_after(2, before) == {}
 
 
 WITHOUT_AN_EFFECT_OF_KILLS = """

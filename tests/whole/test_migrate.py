@@ -1,4 +1,4 @@
-"""Scripts of Lightning, Accelerate, Hydra, Transformers, mp.spawn and torch.distributed.launch, unchanged.
+"""Scripts of Lightning, Accelerate, Hydra, Transformers and mp.spawn, unchanged.
 
 docs/guides/port.md shows these job files.
 """
@@ -6,7 +6,6 @@ docs/guides/port.md shows these job files.
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ from clustertrain.node.network import LOOPBACK
 from clustertrain.node.ports import free_block
 from clustertrain.worker.place import Place
 from clustertrain.worker.scripts.script import torchrun_environment
+from commands import ran
 from whole_run import CODE
 
 CHECKPOINTS = "${CLUSTERTRAIN_CHECKPOINT_DIR}"
@@ -95,33 +95,10 @@ def test_a_script_trains_on_two_workers_saves_in_the_run_and_resumes(make_run, f
         assert (run.checkpoints / ".hydra/2/.hydra/config.yaml").is_file()
 
 
-def in_environment_of_workers(script, args, workers):
-    """Runs a script as a worker starts it, for each of `workers`; returns what each printed."""
-    ranks = []
-    address = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_block(1, seed=os.getpid()).first)}
-    for rank, numbers in enumerate(workers):
-        place = Place(rank=rank, world_size=len(workers), **numbers, address=LOOPBACK)
-        environment = torchrun_environment(place, restart=0, retries=0, run_id="nodes-1")
-        ranks.append(
-            subprocess.Popen(
-                [sys.executable, CODE / "migrate" / script, *args],
-                env={**os.environ, **address, **environment},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    return [rank.communicate(timeout=200)[0] for rank in ranks]
-
-
 def test_a_script_that_spawns_its_processes_is_one_worker():
-    one = {"node_rank": 0, "local_rank": 0, "local_world_size": 1}
-    port = str(free_block(1, seed=os.getpid() + 1).first)
-    (output,) = in_environment_of_workers("train_spawn.py", ["--port", port], [one])
-    assert_trained_together(last_lines(output), [0, 1])
-
-
-def test_a_script_of_torch_distributed_launch_takes_its_gpu_from_the_environment():
-    both = [{"node_rank": 0, "local_rank": rank, "local_world_size": 2} for rank in (0, 1)]
-    for rank, output in enumerate(in_environment_of_workers("train_launch.py", [], both)):
-        assert last_line(output) == {"rank": rank, "world_size": 2, "total": 3.0, "local_rank": rank}
+    place = Place(rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, address=LOOPBACK)
+    environment = torchrun_environment(place, restart=0, retries=0, run_id="nodes-1")
+    port = str(free_block(1, seed=os.getpid()).first)
+    command = [sys.executable, str(CODE / "migrate" / "train_spawn.py"), "--port", port]
+    done = ran(command, code=0, env={**os.environ, **environment}, timeout=200)
+    assert_trained_together(last_lines(done.stdout), [0, 1])

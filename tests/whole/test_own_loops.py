@@ -1,6 +1,5 @@
 """Functions and scripts as people write them, on two real ranks: right, or named before it costs an hour."""
 
-import signal
 import time
 
 import pytest
@@ -170,16 +169,12 @@ def train(config):
 """
 
 
-@pytest.mark.parametrize("by", ["signal", "command"])
-def test_a_stop_of_a_function_that_hangs_ends_within_the_grace_time(run_of, start, by):
+def test_a_stop_of_a_function_that_hangs_ends_within_the_grace_time(run_of, start):
     sections = {"checkpoint": {"every": {"steps": 2}}, "failures": {"grace": "4s"}}
     run = run_of("hangs", HANGS, **sections)
     start(run).wait_for_step(5)
     time.sleep(1)
-    if by == "signal":
-        run.process.send_signal(signal.SIGTERM)
-    else:
-        CliRunner().invoke(main, ["stop", str(run.job_file)])
+    CliRunner().invoke(main, ["stop", str(run.job_file)])
     output = run.end(75, within_s=120)
     assert "no progress in phase 'step' for 4 s after the request to stop (failures.grace)" in output
     assert 3 < run.result.ended_at - run.attempt.stop.read().time < 20

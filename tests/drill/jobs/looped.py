@@ -19,8 +19,7 @@ if "--resume" in sys.argv and file.exists():
     state = torch.load(file, weights_only=True)
     model.load_state_dict(state["model"])
     begin = state["epoch"]
-    if "--forget" not in sys.argv:
-        optimizer.load_state_dict(state["optimizer"])
+    optimizer.load_state_dict(state["optimizer"])
 for epoch in range(begin, 9):
     x = torch.randn(16, 4, generator=torch.Generator().manual_seed(epoch))
     loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
