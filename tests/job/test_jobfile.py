@@ -94,11 +94,6 @@ def refusal(load, tmp_path):
             "at most 100 are allowed: a profile has every operation of each step\nname fewer steps",
         ),
         (
-            "name: a\ntask: m:C\ntrain: {steps: 12, batch_size: 4, profile: {steps: [10, 15]}}\n",
-            "job.yaml:3:45: train.profile.steps: [10, 15] are not all steps of this run: it has 12\n"
-            "name steps from 1 to train.steps, or train longer",
-        ),
-        (
             TASK + "failures: {retries: -1}",
             "job.yaml:4:21: failures.retries: -1 is not accepted\nmust be greater than or equal to 0",
         ),

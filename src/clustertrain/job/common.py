@@ -16,7 +16,6 @@ from clustertrain.job.references import check_dollars, check_references
 from clustertrain.job.sections import Checkpoint, Drill, Failures, Resources, Section
 from clustertrain.job.train import Train
 from clustertrain.job.values import (
-    MOST_WORKERS,
     Args,
     Argument,
     CodeFolders,
@@ -317,12 +316,7 @@ def _check_batch(train: Train, resources: Resources) -> None:
         what = (
             f"no number of workers from {least} to {most}{nodes}, × accumulate {train.accumulate}, divides it"
         )
-        below = next((size for size in range(least - step, 0, -step) if _divides(train, size)), None)
-        above = next(
-            (size for size in range(most + step, MOST_WORKERS + 1, step) if _divides(train, size)), None
-        )
-        sizes = " or ".join(str(size) for size in (below, above) if size) or "none"
-        remedy = f"workers that would fit: {sizes}; nearest that fit {most} workers: {nearest}"
+        remedy = f"nearest that fit {most} workers: {nearest}"
     raise Refused(
         f"{batch} is not a multiple of workers × accumulate\n{what}\n{remedy}",
         "train",

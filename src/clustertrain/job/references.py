@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 
 from clustertrain import variables
 from clustertrain.errors import JobError
@@ -42,11 +41,8 @@ def check_references(text: str, data: Iterable[str], entry_point: str, *, is_scr
         if not end:
             raise Refused(f"'${{{name}' has no closing brace\nwrite ${{{variables.PREFIX}…}}")
         if _as_variable(name) not in valid:
-            suffixes = {each.removeprefix(variables.PREFIX): each for each in valid}
-            near = get_close_matches(name.removeprefix(variables.PREFIX).upper(), suffixes, n=1, cutoff=0.5)
-            hint = f"did you mean '${{{suffixes[near[0]]}}}'?\n" if near else ""
             raise Refused(
-                f"unknown variable '${{{name}}}'\n{hint}"
+                f"unknown variable '${{{name}}}'\n"
                 f"the variables of a worker of this {entry_point} are {', '.join(valid)}"
             )
 

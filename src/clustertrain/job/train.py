@@ -114,17 +114,6 @@ class Train(Section, settings.Train):
         return data
 
     @model_validator(mode="after")
-    def _keys_fit_together(self) -> Train:
-        if self.profile is not None and self.steps is not None and self.profile.steps[1] > self.steps:
-            raise Refused(
-                f"{list(self.profile.steps)} are not all steps of this run: it has {self.steps}\n"
-                "name steps from 1 to train.steps, or train longer",
-                "profile",
-                "steps",
-            )
-        return self
-
-    @model_validator(mode="after")
     def _strategy_has_what_it_needs(self) -> Train:
         if self.strategy == "ddp":
             if self.fsdp != Fsdp():
