@@ -20,25 +20,19 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 EMPTY = Report("2026-11-25", "python benchmarks/bench.py", {}, {})
 
 
-def loads(*values):
-    """A machine with these loads, one after the other."""
-    iterator = iter(values)
-    return lambda: next(iterator)
-
-
-def test_a_loaded_measurement_is_made_again_until_the_machine_is_quiet():
-    quiet = Quiet(3, 0, loads(0.0, 1.5, 0.1, 0.0))
-    assert quiet.measure(iter("abc").__next__) == ("c", 0.1)  # b began at a load of 1.5
-
-
-def test_of_tries_that_were_all_loaded_the_quietest_counts():
-    assert Quiet(3, 0, loads(0.0, 1.5, 1.5, 0.3)).measure(iter("abc").__next__) == ("a", 1.5)
-    assert Quiet(2, 0, loads(0.9, 0.5, 0.4)).measure(iter("ab").__next__) == ("b", 0.5)
-
-
-def test_a_measurement_waits_for_a_quiet_machine_but_not_for_ever():
-    assert Quiet(1, 3, loads(1.0, 0.9, 0.1, 0.2)).measure(lambda: "a") == ("a", 0.2)
-    assert Quiet(1, 2, loads(1.0, 0.9, 0.8, 0.2)).measure(lambda: "a") == ("a", 0.8)
+@pytest.mark.parametrize(
+    ("tries", "waits", "load", "found"),
+    [
+        (3, 0, (0.0, 1.5, 0.1, 0.0), ("c", 0.1)),  # b began at a load of 1.5
+        (3, 0, (0.0, 1.5, 1.5, 0.3), ("a", 1.5)),  # all were loaded
+        (2, 0, (0.9, 0.5, 0.4), ("b", 0.5)),
+        (1, 3, (1.0, 0.9, 0.1, 0.2), ("a", 0.2)),  # it waits for a quiet machine
+        (1, 2, (1.0, 0.9, 0.8, 0.2), ("a", 0.8)),  # but not for ever
+    ],
+)
+def test_a_loaded_measurement_is_made_again_and_the_quietest_counts(tries, waits, load, found):
+    loads = iter(load)
+    assert Quiet(tries, waits, lambda: next(loads)).measure(iter("abc").__next__) == found
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path):

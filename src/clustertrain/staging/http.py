@@ -130,10 +130,7 @@ def _encoding(url: str, answer: Any) -> str:
 def _failure(url: str, answer: Any) -> Exception:
     """The error for an answer with neither the file nor the requested range."""
     message = f"HTTP {answer.status} {shortened(answer.reason or '')}".rstrip()
-    if answer.status not in _PASSING_STATUSES:
-        return _refusal(url, message)
-    after = answer.headers.get("Retry-After", "")
-    return CutShort(message, retry_after_s=float(after) if after.isdecimal() else 0.0)
+    return CutShort(message) if answer.status in _PASSING_STATUSES else _refusal(url, message)
 
 
 def _refusal(url: str, what: str) -> DataError:

@@ -21,10 +21,6 @@ _LONGEST_BACKOFF_S = 20.0
 class CutShort(Exception):
     """A transient error; the text describes it."""
 
-    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
 
 class Retries:
     """The retries of one file. They end after `retry_s` without a new byte.
@@ -54,7 +50,7 @@ class Retries:
             ) from cut
         # Jitter, so that many streams and nodes do not retry at the same time.
         pause_s = max(BACKOFF_S, tried_s) * random.uniform(0.5, 1.0)
-        return min(max(pause_s, cut.retry_after_s), _LONGEST_BACKOFF_S, self._retry_s - tried_s)
+        return min(pause_s, _LONGEST_BACKOFF_S, self._retry_s - tried_s)
 
 
 def masked(uri: str) -> str:
