@@ -83,7 +83,6 @@ DOCKERFILE, COMPOSE_FILE, SCRIPT, MAKEFILE, DOCS = (
 )
 SERVICES = yaml.safe_load(COMPOSE_FILE)["services"]
 WORKERS = [name for name in SERVICES if name.startswith("worker-")]
-ENVIRONMENT = SERVICES["head"]["environment"]
 
 
 def command(service):

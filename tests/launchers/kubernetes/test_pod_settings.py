@@ -178,13 +178,10 @@ def test_traffic_of_the_job_is_added_to_the_flows_of_the_policy(make):
     ("section", "message"),
     [
         ({"pod_labels": {"clustertrain.io/run": "x"}}, "clustertrain or KubeRay sets this one"),
-        ({"pod_labels": {"app.kubernetes.io/name": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"labels": {"app.kubernetes.io/created-by": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"labels": {"ray.io/cluster": "x"}}, "clustertrain or KubeRay sets this one"),
-        ({"annotations": {"clustertrain.io/storage": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"pod_annotations": {"ray.io/node-type": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"egress": [{"ports": []}]}, "egress.0.ports: a list is not accepted\nmust have at least 1 item"),
-        ({"run_as": {"user": -1}}, "greater than or equal to 0"),
     ],
 )
 def test_wrong_values_are_refused(make, section, message):
