@@ -79,17 +79,6 @@ def test_only_status_grows_with_the_number_of_ranks(rows):
     assert by_law["start", "rank"] == by_law["a minute", "node"] == "constant"
 
 
-def test_nothing_is_counted_twice_or_outside_an_actor(tmp_path):
-    counts = Counts()
-    path = ControlPath(tmp_path, 4, 2, counts)
-    with counts.of_this_process():
-        path.run.store.trees("a", "m")
-        with counts.acting("phase", "actor"):
-            path.run.store.trees("a", "m")
-    path.run.store.list("a")
-    assert counts.uses["phase", "actor"].operations == {"list": 1}
-
-
 def test_the_driver_claims_a_start_as_it_is_counted(tmp_path, monkeypatch):
     """The module of the driver imports torch, so the benchmark repeats its calls."""
     start = pytest.importorskip("clustertrain.driver.group.start")

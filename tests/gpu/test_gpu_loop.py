@@ -8,11 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from clustertrain.training.loop import train
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import Compile, SaveEvery, TrainSettings
 from gpu.suite import needs_a_gpu, needs_cuda
-from training.tasks import Classify, MemoryRun, Plain, run_task, same
+from training.tasks import Classify, Plain, run_task, same
 
 pytestmark = [pytest.mark.gpu, needs_a_gpu]
 SETTINGS = TrainSettings(
@@ -78,34 +77,6 @@ def test_fp16_skips_steps_that_overflow_and_continues(gpu):
 def test_weights_stay_fp32_under_bf16(gpu):
     outcome = run_task(gpu, Classify(), replace(SETTINGS, precision="bf16"))
     assert {value.dtype for value in outcome.weights().values()} <= {torch.float32, torch.int64}
-
-
-class Snapshot(MemoryRun):
-    """Keeps host copies, made as the launcher makes them."""
-
-    def save(self, state, progress):
-        from clustertrain.checkpoints.save import copy_to_host
-
-        assert state["model"]["head.weight"].is_cuda
-        host = copy_to_host(state)
-        assert not host["model"]["head.weight"].is_cuda
-        assert torch.equal(host["model"]["head.weight"], state["model"]["head.weight"].cpu())
-        super().save(host, progress)
-
-
-@needs_cuda
-def test_a_checkpoint_of_device_memory_is_a_copy_on_the_host(gpu, deterministic):
-    run = Snapshot(0)
-    train(Classify(), SETTINGS, gpu, run, {})
-    direct = run_task(gpu, Classify(), SETTINGS)
-    assert run.saves.keys() == direct.saves.keys()
-    assert same(torch_load(run.saves[2]), torch_load(direct.saves[2])), "later steps did not change it"
-
-
-def torch_load(data):
-    import io
-
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
 def test_the_random_state_of_the_gpu_is_kept(gpu):

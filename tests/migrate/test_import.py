@@ -1,6 +1,5 @@
 """`clustertrain import`: scripts of the shape of public ones become job files that `check` accepts."""
 
-import os
 import re
 import shlex
 from pathlib import Path
@@ -295,18 +294,6 @@ def test_without_one_launch_line_nothing_is_written(text, said):
     done = CliRunner().invoke(main, ["import", "a.sh"])
     assert (done.exit_code, said in done.output) == (2, True), done.output
     assert not Path("job.yaml").exists()
-
-
-def test_a_file_that_cannot_be_opened():
-    Path("folder").mkdir()
-    os.mkfifo("pipe")
-    for name, why in (
-        ("missing.sh", "cannot be read: No such file"),
-        ("folder", "cannot be read: Is a directory"),
-        ("pipe", "cannot be read: not a regular file"),
-    ):
-        done = CliRunner().invoke(main, ["import", name])
-        assert (done.exit_code, why in done.output) == (2, True), done.output
 
 
 PARTS = """\
