@@ -113,6 +113,8 @@ def test_an_export_of_an_older_one_and_of_none(ckpt, tmp_path):
     assert ckpt("export", "--name", "00000010-1.0", "--output", to).exit_code == 0
     again = ckpt("export", "--output", to)
     assert (again.exit_code, "exists already" in again.stderr) == (2, True)
+    both = ckpt("export", "--best", "--name", "00000010-1.0")
+    assert (both.exit_code, "together with --best" in both.stderr) == (2, True)
     absent = ckpt("export", "--name", "7", "--output", str(tmp_path / "x.safetensors"))
     assert absent.exit_code == 2
     assert "There are: 00000010-1.0, 00000020-1.0" in absent.stderr
@@ -220,12 +222,6 @@ def test_without_a_value_of_its_metric_none_is_the_best(ckpt, run, tmp_path, mod
     assert result.exit_code == 2
     assert re.search(said, result.stderr)
     assert ended(run.newest_attempt(), "done", "finished").best is None
-
-
-def test_best_and_a_name_are_refused_together(ckpt, run):
-    keep_best(run, "max")
-    result = ckpt("export", "--best", "--name", "00000010-1.0")
-    assert (result.exit_code, "together with --best" in result.stderr) == (2, True)
 
 
 def test_ls_of_a_run_whose_job_this_version_does_not_accept(ckpt, run):

@@ -9,11 +9,9 @@ from clustertrain.job.code_folders import is_own, places
     ("folders", "expected"),
     [
         (["/a"], ["."]),
-        (["/a", "/b"], ["1", "2"]),
         (["/a/x", "/b/x"], ["1", "2"]),
         (["/a", "/a/src", "/ab"], ["1", "1/src", "3"]),
         (["/a/src", "/a"], ["2/src", "2"]),
-        (["/a/b/c", "/a/b", "/a"], ["3/b/c", "3/b", "3"]),
         (["/a", "/a"], ["1", "1"]),
     ],
 )

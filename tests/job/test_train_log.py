@@ -73,11 +73,9 @@ def test_a_credential_of_a_logger_is_refused_in_the_job_file(job, name, value):
 @pytest.mark.parametrize(
     ("log", "env", "urls"),
     [
-        ("tensorboard", {}, []),
         ("wandb", {}, ["https://api.wandb.ai"]),
         ("wandb", {"WANDB_MODE": "offline"}, []),
         ("wandb", {"WANDB_BASE_URL": "http://wandb:8080"}, ["http://wandb:8080"]),
-        ("mlflow", {}, []),
         ("mlflow", {"MLFLOW_TRACKING_URI": "/shared/mlruns"}, []),
         ("mlflow", {"MLFLOW_TRACKING_URI": "http://mlflow:5000/"}, ["http://mlflow:5000/"]),
         ("mlflow", {"MLFLOW_TRACKING_URI": "http://mlflow:x"}, []),

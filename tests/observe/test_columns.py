@@ -145,13 +145,6 @@ def test_a_run_in_a_cluster_has_args_and_is_found_by_its_job_file(ls, tmp_path):
     assert [line.split()[0] for line in ls().stdout.splitlines()[1:3]] == ["job", "other"]
 
 
-def test_a_job_file_stands_for_its_storage(ls, tmp_path):
-    (tmp_path / "job.yaml").write_text(job_text("a", 0.1) + "storage: elsewhere\n")
-    trained("a", 0.1, [0.5], storage="elsewhere")
-    for to in ((), ("--to", "local")):
-        assert rows_of(ls("job.yaml", *to))[1][0][0] == "a"
-
-
 @pytest.mark.parametrize(
     ("place", "storage"),
     [("nothing", "nothing"), ("empty", "empty"), ("job.yaml", "runs-of-job"), ("runs/a", "runs/a")],
