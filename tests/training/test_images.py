@@ -67,15 +67,6 @@ def test_what_is_no_image_is_refused_before_the_first_step(images, what):
     assert what in str(raised.value) and "Wrong.images() is at" in str(raised.value)
 
 
-def test_an_exception_of_the_users_code_names_its_line_before_the_first_step():
-    class Failing(Showing):
-        def images(self, model):
-            return {"a": self.truth}
-
-    with pytest.raises(JobError, match=r"images.* raised AttributeError(.|\n)*test_images\.py:\d+"):
-        rehearse(Failing(), SETTINGS, torch.device("cpu"), {})
-
-
 @pytest.mark.parametrize(
     ("image", "expected"),
     [

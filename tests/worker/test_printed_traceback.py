@@ -65,14 +65,6 @@ def test_an_exception_of_a_spawned_rank_names_its_line(shown):
     assert shown(SPAWNS) == "rank 1, train.py:6 in train: ValueError: rank 1 is wrong"
 
 
-@pytest.mark.parametrize("before", ["\r99%|##  | 9/10", "....", ""])
-def test_torchs_prefix_may_follow_a_progress_bar_or_dots(before):
-    frames = ["Traceback (most recent call last):", '  File "/code/train.py", line 4, in <module>']
-    lines = [f"[rank0]: {line}" for line in (*frames, "    1 / 0", "ZeroDivisionError: division by zero")]
-    report = last_exception(["step 1", before + lines[0], *lines[1:]], "/code", lines_after=3)
-    assert report.text("rank 0") == "rank 0, train.py:4: ZeroDivisionError: division by zero"
-
-
 def test_a_traceback_begins_on_the_line_of_a_progress_bar(shown):
     bar = "import sys\nfor n in range(3):\n    print(f'\\r{n}0%|##  | {n}/10', end='', file=sys.stderr)\n"
     assert shown(bar + "1 / 0\n") == "rank 1, train.py:4: ZeroDivisionError: division by zero"
@@ -100,14 +92,32 @@ def test_the_summary_of_wandb_is_not_output_of_the_script(shown):
     assert shown(text) == "rank 1, train.py:3: ZeroDivisionError: division by zero"
 
 
-def test_a_traceback_may_have_colors():
-    """As Python 3.13 prints it with FORCE_COLOR."""
-    lines = [
-        "Traceback (most recent call last):",
-        '  File \x1b[35m"/code/train.py"\x1b[0m, line \x1b[35m4\x1b[0m, in \x1b[35m<module>\x1b[0m',
-        "    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m",
-        "\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by zero\x1b[0m",
-    ]
+PLAIN = [
+    "Traceback (most recent call last):",
+    '  File "/code/train.py", line 4, in <module>',
+    "    1 / 0",
+    "ZeroDivisionError: division by zero",
+]
+COLORED = [  # as Python 3.13 prints it with FORCE_COLOR
+    PLAIN[0],
+    '  File \x1b[35m"/code/train.py"\x1b[0m, line \x1b[35m4\x1b[0m, in \x1b[35m<module>\x1b[0m',
+    "    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m",
+    "\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by zero\x1b[0m",
+]
+PREFIXED = [f"[rank1]: {line}" for line in PLAIN]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        COLORED,
+        ["step 1", *PREFIXED],
+        ["step 1", f"....{PREFIXED[0]}", *PREFIXED[1:]],
+        ["step 1", f"\r99%|##  | 9/10{PREFIXED[0]}", *PREFIXED[1:]],
+    ],
+    ids=["colors", "torch's prefix", "after dots", "after a progress bar"],
+)
+def test_a_traceback_may_have_colors_or_torchs_prefix_after_other_output(lines):
     report = last_exception(lines, "/code", lines_after=3)
     assert report.text("rank 1") == "rank 1, train.py:4: ZeroDivisionError: division by zero"
 
