@@ -139,9 +139,15 @@ def stop_at(folder, point):
 def stops(folder):
     """As hooks."""
 
+    def begin():
+        """Stop a rank whose start came to its end: Ray Train calls those of a failed start, too, which are
+        about to be killed."""
+        if sys.modules["torch.distributed"].is_initialized():
+            stop_at(folder, "begin")
+
     def rays_worker(module):
         before(module.RayTrainWorker, "get_metadata", lambda *_: stop_at(folder, "process"))
-        before(module.RayTrainWorker, "run_train_fn", lambda *_: stop_at(folder, "begin"))
+        before(module.RayTrainWorker, "run_train_fn", lambda *_: begin())
 
     return {
         _RAYS_WORKER: rays_worker,
