@@ -87,13 +87,19 @@ def states_markdown() -> str:
     return "\n".join(rows) + "\n"
 
 
+def test_the_page_of_the_commands_is_that_of_their_help(tmp_path):
+    page, shown = tmp_path / "commands.md", (ROOT / "docs/reference/commands.md").read_text()
+    assert not ran([sys.executable, ROOT / "docs/site/commands.py", page]).returncode
+    assert page.read_text() == shown, "python docs/site/commands.py docs/reference/commands.md"
+
+
 def test_the_table_of_states_is_that_of_the_code():
     page = (ROOT / "docs/reference/states.md").read_text()
     shown = re.search(r"<!-- states: .*?-->\n(.*)<!-- end of states -->", page, re.DOTALL)[1]
     assert shown == states_markdown(), "put what states_markdown() returns between the marks"
 
 
-def test_the_table_of_what_explain_knows_is_that_of_its_catalogue():
+def test_the_list_of_what_explain_knows_is_that_of_its_catalogue():
     page = (ROOT / "docs/reference/errors.md").read_text()
     shown = page.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
     assert shown == markdown(), "python -m clustertrain.explain.catalogue docs/reference/errors.md"

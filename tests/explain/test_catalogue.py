@@ -47,7 +47,7 @@ def test_every_fixture_has_an_entry_that_says_where_its_text_is_from():
 
 def test_the_keys_that_the_remedies_name_are_keys_of_the_job_file():
     sections = re.findall(r"^### `([a-z_.*]+)`$", PAGE, re.MULTILINE)
-    keys = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    keys = re.findall(r"^(?:#### `.*?|- `)(\w+)`", PAGE, re.MULTILINE)
     named = [
         key for e in catalogue() for key in re.findall(r"`([a-z_]+(?:\.[a-zA-Z_]+)+)(?=[`:])", str(e.change))
     ]

@@ -47,6 +47,14 @@ if TYPE_CHECKING:
     from clustertrain.launchers.target import Target
 
 
+GROUPS = {
+    "Start": ("init", "import", "check", "render", "run", "submit"),
+    "Watch": ("status", "logs", "ls", "report", "stop"),
+    "Debug": ("explain", "stacks", "exec", "drill"),
+    "Data and checkpoints": ("data", "ckpt"),
+    "Tools": ("schema",),
+}
+"""The commands, in the order in which people need them."""
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, errno.ESTALE)
 
 
@@ -63,6 +71,13 @@ class _Commands(click.Group):
                 raise
             click.echo(f"error: {text}", err=True)
             sys.exit(EXIT_STORAGE)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by GROUPS."""
+        for title, names in GROUPS.items():
+            commands = [(name, self.commands[name].get_short_help_str(80)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(commands, col_spacing=2)
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         from clustertrain.observe.terminal_text import escape_unencodable

@@ -54,7 +54,7 @@ def _to(help_text: str, *, required: bool = False) -> Callable[[Callable[..., No
 
 
 TO = _to("The launcher.", required=True)
-WHERE = _to("The launcher that has the run, if it was started on several.")
+WHERE = _to("The launcher, if the run was started on several.")
 CHECKED = _to("Check the job for this launcher as well.")
 LISTED = _to("The runs of this launcher.")
 

@@ -1,4 +1,4 @@
-"""The failures that `explain` knows, and their table in docs/reference/errors.md. To refresh it:
+"""The failures that `explain` knows, and their list in docs/reference/errors.md. To refresh it:
 
 python -m clustertrain.explain.catalogue docs/reference/errors.md
 """
@@ -21,7 +21,7 @@ from clustertrain.job.yaml_reader import JobLoader
 from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import job_of
 
-BEGIN = "<!-- catalogue: the table below is clustertrain.explain.catalogue.markdown() -->"
+BEGIN = "<!-- catalogue: the list below is clustertrain.explain.catalogue.markdown() -->"
 END = "<!-- end of catalogue -->"
 ENTRY_POINTS, LAUNCHERS = ("task", "function", "script"), ("local", "slurm", "kubernetes")
 _LEVELS = {"cause": 0, "symptom": 1, "consequence": 2}
@@ -123,21 +123,21 @@ def unchanged(what: str, entry: Entry, where: Where) -> str:
 
 
 def markdown() -> str:
-    """The table of docs/reference/errors.md."""
-    rows = ["| failure | cause | what to change | tried again |", "|---|---|---|---|"]
+    """The list of docs/reference/errors.md: a heading for each failure."""
+    texts = []
     for entry in catalogue():
         cause = entry.cause if entry.kind == "cause" else f"{entry.cause} ({entry.kind})"
-        change, again = " ".join(map(str, entry.change)), entry.retry.replace("unless_same", "")
-        row = f"`{entry.name}`", cause, change, again
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
-    return "\n".join(rows)
+        again = "" if entry.retry == "unless_same" else f" *Tried again: {entry.retry}.*"
+        change = " ".join(map(str, entry.change))
+        texts.append(f"### `{entry.name}`\n\n{cause}{again}\n\n{change}\n")
+    return "\n".join(texts)
 
 
-def write_table(page: Path) -> None:
-    """Replace the table of a page between its marks."""
+def write_list(page: Path) -> None:
+    """Replace the list of a page between its marks."""
     before, _, rest = page.read_text("utf-8").partition(BEGIN)
     page.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{rest.partition(END)[2]}", "utf-8")
 
 
 if __name__ == "__main__":
-    write_table(Path(sys.argv[1]))
+    write_list(Path(sys.argv[1]))

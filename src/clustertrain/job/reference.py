@@ -20,15 +20,15 @@ from clustertrain.job.sections import Section
 from clustertrain.units import duration_text, size_value
 
 MARK = "## Reference\n"
-"""The heading that the tables follow in docs/reference/job-file.md."""
+"""The heading that the keys follow in docs/reference/job-file.md."""
 
 
 def reference_markdown() -> str:
-    """A table for each section of the job file."""
+    """The sections of the job file, with a heading for each key."""
     schema = job_schema()
     definitions = schema["$defs"]
-    tables = (_section(path, model, definitions.get(model.__name__, schema)) for path, model in sections())
-    return "\n".join(tables)
+    texts = (_section(path, model, definitions.get(model.__name__, schema)) for path, model in sections())
+    return "\n".join(texts)
 
 
 def write_reference(page: Path, reference: str) -> None:
@@ -40,14 +40,17 @@ def write_reference(page: Path, reference: str) -> None:
 def _section(path: tuple[str, ...], model: type[Section], schema: dict[str, Any]) -> str:
     title = f"`{_dotted(path)}`" if path else "The top level"
     lines = [f"### {title}", "", " ".join((model.__doc__ or "").split()), ""]
-    lines += ["| key | what it is | default | meaning |", "|---|---|---|---|"]
+    inner = []  # keys that are sections, whose headings are below
     for name, info in model.model_fields.items():
-        key = info.alias or name
-        value = schema["properties"][key]
+        key = (*path, info.alias or name)
+        value = schema["properties"][key[-1]]
         meaning = " ".join((value.get("description") or info.description or "").split())
-        cells = (f"`{key}`", _kind(value, (*path, key)), _default(value, info), meaning)
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join([*lines, ""])
+        kind = "; ".join(filter(None, (_kind(value, key), _default(value, info))))
+        if f"(#{_anchor(key)})" in kind:
+            inner.append(f"- `{key[-1]}`: {kind}. {meaning}")
+        else:
+            lines += [f"#### `{_dotted(key)}`", "", kind, "", meaning, ""]
+    return "\n".join([*lines, *inner, ""] if inner else lines)
 
 
 def _kind(value: dict[str, Any], path: tuple[str, ...]) -> str:
@@ -83,20 +86,25 @@ def _kind_of_type(value: dict[str, Any], path: tuple[str, ...]) -> str:
 
 
 def _default(value: dict[str, Any], info: FieldInfo) -> str:
-    default = value.get("default")
     if info.is_required():
-        return "**required**"
+        return "required"
+    text = _default_text(value, info)
+    return f"default `{text}`" if text else ""
+
+
+def _default_text(value: dict[str, Any], info: FieldInfo) -> str:
+    default = value.get("default")
     as_text = {"duration": duration_text, "size": size_value}.get(value.get("x-kind", ""))
     if as_text is not None and default is not None:
-        return f"`{as_text(default)}`"
-    if isinstance(info.default, Section):  # its own table lists its defaults, except for its required key
+        return str(as_text(default))
+    if isinstance(info.default, Section):  # its own part lists its defaults, except for its required key
         given = info.default.model_dump(by_alias=True, exclude_defaults=True)
-        return ", ".join(f"`{key}: {inner}`" for key, inner in given.items())
+        return ", ".join(f"{key}: {inner}" for key, inner in given.items())
     if isinstance(default, list) and len(default) == 1:  # as one of several
-        return f"`{default[0]}`"
+        return str(default[0])
     if isinstance(default, float):
-        return f"`{default:g}`"
-    return "" if default is None else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+        return f"{default:g}"
+    return "" if default is None else default if isinstance(default, str) else json.dumps(default)
 
 
 def _dotted(path: tuple[str, ...]) -> str:

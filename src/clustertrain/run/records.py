@@ -330,7 +330,7 @@ class Failure:
         signal: of a process that was killed. exit_code: of one that ended itself.
         kit_exit_code: the exit code of the run if this failure ends it.
         cause: one of state `failed`.
-        entry: its name in the table of docs/reference/errors.md, or "unknown".
+        entry: its name in the list of docs/reference/errors.md, or "unknown".
         fatal: another start would fail in the same way.
         transient: it may come from the network, the storage or the machine, so it may occur twice.
         retry_after_s: how long the next start waits.
