@@ -53,6 +53,13 @@ def _end_by_two_signals(run):
     assert checkpoints_of(run)
 
 
+def test_ctrl_c_before_training_ends_it_at_once(make_run):
+    run = make_run("early", **SECTIONS, **ONE_WORKER).start()
+    run.wait_for_event("ray_started")
+    run.process.send_signal(signal.SIGINT)
+    assert "stopped (interrupt)" in run.end(130, within_s=20)
+
+
 def test_ctrl_c_right_after_the_claim_leaves_a_result(make_run, tmp_path):
     """While git tells the state of the code, which takes seconds in a large repository."""
     git = tmp_path / "git"
@@ -81,15 +88,29 @@ def test_no_rank_outlives_all_that_supervise_it(make_run):
 
 VICTIMS = {
     "driver": (lambda run: [run.driver_pid()], "the driver was killed by signal 9"),
+    "raylet": (
+        lambda run: [run.ray_pid("raylet")],
+        r"Ray's raylet \(pid \d+\) was killed by signal 9 \(SIGKILL\)",
+    ),
     "gcs": (lambda run: [run.ray_pid("gcs_server")], r"Ray's gcs_server \(pid \d+\) was killed by signal 9"),
     "guardian": (lambda run: [run.guardian_pid()], "the driver ended with its guardian, which was killed"),
+    "second": (lambda run: children(run.guardian_pid()), "the driver was killed by signal 9"),
+    "guardians": (
+        lambda run: [run.guardian_pid(), *children(run.guardian_pid())],
+        "the driver ended with its guardian, which was killed",
+    ),
 }
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "victims",
-    [("driver",), pytest.param(("gcs", "guardian"), marks=pytest.mark.nightly)],
+    [
+        ("driver",),
+        pytest.param(("raylet",), marks=pytest.mark.nightly),
+        pytest.param(("gcs", "guardian"), marks=pytest.mark.nightly),
+        pytest.param(("second", "guardians"), marks=pytest.mark.nightly),
+    ],
     ids="-".join,
 )
 def test_a_run_goes_on_without_a_process_that_was_killed(make_run, victims):
@@ -113,6 +134,17 @@ def test_a_run_goes_on_without_a_process_that_was_killed(make_run, victims):
     assert len(restarts_s) == len(victims) and min(restarts_s) > 0.5, ledger.losses()
     (repository,) = run.attempt.provenance.read().source.repositories
     assert repository.commit is not None or repository.note
+
+
+@pytest.mark.nightly  # in CI: training/test_loop.py, with real ranks
+def test_nan_stops_all_ranks_and_is_never_committed(make_run):
+    saving = {"checkpoint": {"every": {"steps": 5}, "async": False}}  # in the background it may take too long
+    run = make_run("nan", args={"fault": "nan", "rank": 1, "at_call": 10}, **SECTIONS | saving)
+    output = run.start().end(1)
+    assert run.result.cause == "not_finite"
+    assert "step 8" in output  # two calls before the first step are discarded, so call 10 is step 8
+    assert run.result.restarts == 0
+    assert [manifest.step for manifest in checkpoints_of(run)] == [5]
 
 
 def test_a_hang_is_named_within_30_s_with_the_defaults(make_run, tmp_path):

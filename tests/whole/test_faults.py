@@ -24,7 +24,11 @@ PHASES = ["stage", "rendezvous", "begin", "step", "snapshot", "write", "commit",
 @pytest.mark.parametrize(
     "of",
     # test_on_s3.py kills one of two ranks in CI.
-    ["0 of 1", pytest.param("1 of 2", marks=pytest.mark.nightly)],
+    [
+        "0 of 1",
+        pytest.param("0 of 2", marks=pytest.mark.nightly),
+        pytest.param("1 of 2", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_rank_killed_in_every_phase_costs_nothing_but_time(make_run, uninterrupted, tmp_path, of):
     victim, workers = map(int, of.split(" of "))
@@ -105,15 +109,29 @@ def lines_of_ranks(run, ids):
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("has_ray", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "without Ray",
+        pytest.param("with Ray", marks=pytest.mark.nightly),
+        pytest.param("with a given Ray", marks=pytest.mark.nightly),  # where the controller is an actor
+    ],
+)
 def test_a_rank_stopped_at_a_step_of_a_start_is_named_and_started_again(
-    make_run, uninterrupted, tmp_path, has_ray
+    make_run, uninterrupted, tmp_path, way, request
 ):
     """No other rank waits for it yet, and a stopped process has no watchdog."""
     marks = tmp_path / "marks"
     marks.mkdir()
     (tmp_path / "data.txt").write_text("data")
     faults = {"PYTHONPATH": str(FAULTS), "FAULTS_FOLDER": str(marks)}
+    has_ray = way != "without Ray"
+    given = {}
+    if way == "with a given Ray":
+        with pytest.MonkeyPatch.context() as of_its_nodes:
+            for name, value in faults.items():
+                of_its_nodes.setenv(name, value)
+            given = request.getfixturevalue("cluster")
     limits = {"first_step": "40s" if has_ray else "15s"}
     run = make_run(
         "stopped",
@@ -123,7 +141,7 @@ def test_a_rank_stopped_at_a_step_of_a_start_is_named_and_started_again(
         env=faults if has_ray else {},
     )
     if has_ray:
-        output = run.start().end(0, within_s=500)
+        output = run.start(**given).end(0, within_s=500, all_gone=not given)
         assert "Ray did not start the processes of the workers within 40 s" in output, output
     else:
         for of_ray_or_driver in ("process", "limits", "begin"):

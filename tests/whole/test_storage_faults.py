@@ -1,12 +1,15 @@
 """Storage that is full, that turns read-only, that is damaged, and two attempts alive at once."""
 
 import os
+import signal
 import subprocess
 
 import pytest
 
 from clustertrain.checkpoints.manifest import names
-from clustertrain.checkpoints.read import verify
+from clustertrain.checkpoints.read import newest_verified, verify
+from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.supervise.guardian import descendants
 from commands import ran
 from whole_run import ONE_WORKER, of_one_process, same_weights
 
@@ -71,6 +74,7 @@ def test_a_full_disk_then_a_read_only_one_then_a_damaged_checkpoint(disk, make_r
     subprocess.run(["umount", "--lazy", disk], check=True)
     assert steps_of_whole_checkpoints(run) == [4, 8]
 
+    every_damage_to_the_newest_is_found(run)
     damaged = run.checkpoints / str(names(run.run_dir.checkpoints)[-1]) / "model.pt"
     flip(damaged)
     output = run.start().end(0)
@@ -84,3 +88,57 @@ def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def every_damage_to_the_newest_is_found(run):
+    """Each file of it in turn, each in both ways: the one before it is taken, and the file is named."""
+    shelf = run.run_dir.checkpoints
+    older, newest = names(shelf)
+    for file in sorted((run.checkpoints / str(newest)).iterdir()):
+        kept = file.read_bytes()
+        for damage in (flip, cut):
+            damage(file)
+            found, ((name, text),) = found_and_damaged(shelf)
+            assert (found, name) == (older, newest)
+            assert str(file) in text
+            file.write_bytes(kept)
+    assert found_and_damaged(shelf) == (newest, [])
+
+
+def found_and_damaged(shelf):
+    damaged = []
+    found = newest_verified(shelf, lambda name, error: damaged.append((name, str(error))), None)
+    return found.name, damaged
+
+
+# tests/checkpoints/test_checkpoint.py and test_saving.py have an attempt that was taken over.
+@pytest.mark.nightly
+def test_an_attempt_that_was_taken_over_cannot_commit_and_reports_it(make_run, uninterrupted):
+    """The first one is stopped in its midst with all its processes, and woken while the second one trains."""
+    sections = {
+        "task": "faulty:Faulty",
+        "args": {"step_s": 0.2},
+        "train": TRAIN,
+        "checkpoint": {"every": {"steps": 4}, "keep_last": 9},
+    }
+    first, second = make_run("twice", **sections), make_run("twice", **sections)
+    first.start().wait_for_step(6)
+    its_processes = [first.process.pid, *descendants(first.process.pid)]
+    for pid in its_processes:
+        os.kill(pid, signal.SIGSTOP)
+    second.start("--takeover").wait_for_step(6)
+    for pid in its_processes:
+        os.kill(pid, signal.SIGCONT)
+    output = first.end(4, all_gone=False)
+    assert "attempt 1, restart 0 is no longer the newest of this run" in output
+    assert "Another start has taken over; this one ends." in output
+    events = events_of_attempt(second.run_dir.attempt(1))
+    assert [event["error"] for event in events if event["kind"] == "worker_died"] == ["Fenced"]
+    second.end(0)
+    written = [(name.attempt, name.step) for name in names(second.run_dir.checkpoints)]
+    assert written == [(1, 4), (2, 8), (2, 12), (2, 16), (2, 20), (2, 21)]
+    assert same_weights(second.weights(), uninterrupted(2))

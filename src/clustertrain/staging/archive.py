@@ -26,14 +26,16 @@ MOST_RATIO = 200.0  # unpacked bytes per byte of archive, once more than 256 MiB
 _CHUNK_BYTES = 1 << 20
 _HEADER_BYTES = 1 << 20  # real ones are small
 _PADDING_BYTES = 64 << 20  # zeros after the end mark; tar pads to its record size
+_NAME_BYTES = 255
+_PATH_BYTES = 3000
+_DEPTH = 100
 # Control characters, bytes that are not UTF-8 (lone surrogates), separators of lines. Names of files have the
 # spaces and joiners of other scripts and of macOS.
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
 _RATIO_FROM_BYTES = 256 << 20  # below this size a high ratio does no harm
 _ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others are unpacked in memory, without limit
-# EINVAL: an offset before the start
-_ERRORS_OF_BYTES = {None, errno.EINVAL, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG}
+_ERRORS_OF_BYTES = {None, errno.EINVAL, errno.EEXIST, errno.ENOTDIR}  # EINVAL: an offset before the start
 
 
 def extract(archive: Path, into: Path, *, tick: Callable[[int, int], None] = lambda *_: None) -> int:
@@ -197,4 +199,13 @@ def wrong_name(name: str) -> str | None:
         return "its path is a Windows path"
     if not name.isprintable() and _UNPRINTABLE.intersection(map(unicodedata.category, name)):
         return "its name has unprintable characters, or is not UTF-8"
+    encoded = [len(part.encode()) for part in parts]
+    if (
+        max(encoded, default=0) > _NAME_BYTES
+        or sum(encoded) + len(encoded) > _PATH_BYTES
+        or len(parts) > _DEPTH
+    ):
+        return (
+            f"its path has over {_DEPTH} parts, {_NAME_BYTES} bytes in a part, or {_PATH_BYTES} bytes in all"
+        )
     return None

@@ -74,6 +74,8 @@ class Faulty(Task):
             return loss
         if self.fault == "raise":
             raise ValueError("the sensor is upside down")
+        if self.fault == "broken_gpu":  # the text of CUDA
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
         return loss * float("nan")
 
     def optimizer(self, model):
@@ -88,3 +90,10 @@ class CalledBack(Faulty):
 
     def on_step(self, step, metrics):
         time.sleep(0.2)
+
+
+class Forgetful(Faulty):
+    """Its loss depends on a number that no checkpoint contains."""
+
+    def loss(self, model, batch):
+        return super().loss(model, batch) * (1 + 0.1 * self.calls)
