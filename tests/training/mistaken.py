@@ -134,6 +134,11 @@ class OtherOptimizer(Fine):
         return torch.optim.SGD(self.model().parameters(), lr=0.1)
 
 
+class NoOptimizer(Fine):
+    def optimizer(self, model):  # here: NoOptimizer
+        torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 class ClosureOptimizer(Fine):
     def optimizer(self, model):  # here: ClosureOptimizer
         return torch.optim.LBFGS(model.parameters())
@@ -205,6 +210,14 @@ class SilentMetric(Fine):
 class Silent(SilentMetric):
     def metrics(self):
         return {}
+
+
+class UnusedHead(Fine):
+    def model(self):
+        model = super().model()
+        model.head = model.other = nn.Linear(8, 2)
+        model.forward = lambda x: nn.Sequential.forward(model[:4], x)
+        return model
 
 
 class Collection(Fine):

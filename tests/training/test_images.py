@@ -10,7 +10,7 @@ from clustertrain.errors import JobError
 from clustertrain.training.images import images_of
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
-from training.tasks import Plain, run_task
+from training.tasks import Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=4, batch_size=4, eval_every=EvalEvery(steps=2), save_every=SaveEvery(steps=4))
 
@@ -28,6 +28,10 @@ class Showing(Plain):
     def images(self, model):
         self.calls.append((model.training, torch.is_grad_enabled()))
         return {"weights": torch.sigmoid(model.weight.view(1, 2, 2)), "noise": torch.rand(3, 2, 2)}
+
+
+class Silent(Showing):
+    images = Plain.images
 
 
 def shown(rank_info):
@@ -48,9 +52,17 @@ def test_rank_0_makes_them_before_the_first_step_and_after_each_evaluation(ranks
     assert (second.images_of_steps, calls_of_1) == ({}, [])
 
 
+def test_images_change_no_random_number_and_no_weight(ranks):
+    with_images = ranks(1).results(shown)[0][0]
+    without = ranks(1).results(run_task, Silent(), SETTINGS)[0]
+    assert same(with_images.state(4), without.state(4)) and without.images_of_steps == {}
+
+
 @pytest.mark.parametrize(
     ("images", "what"),
     [
+        ([torch.zeros(1, 2, 2)], "returned list"),
+        ({"a": 1}, "'a' of Wrong.images() is int"),
         ({"a": torch.zeros(2, 2)}, "'a' of Wrong.images() has the shape (2, 2)"),
         ({"a": torch.zeros(2, 2, 2)}, "has the shape (2, 2, 2)"),
         ({"a": torch.zeros(1, 0, 2)}, "has the shape (1, 0, 2)"),

@@ -1,5 +1,6 @@
 """What the loop does between two steps: requests, saves, logs, losses that are not finite."""
 
+import io
 import os
 import re
 import sys
@@ -18,11 +19,12 @@ from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import Profile, SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
 from commands import ran
-from training.mistaken import Frozen, VectorLoss
+from training.mistaken import Collection, Frozen, VectorLoss
 from training.ranks import ALONE
-from training.tasks import Classify, MemoryRun, Plain, run_task
+from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=8, batch_size=4)
+STEPS = ("step", "usual_step")
 
 
 def stop_at_call(calls, call=3):
@@ -266,6 +268,16 @@ class Lazy(Plain):
         return nn.LazyLinear(1)
 
 
+class NoModule(Plain):
+    def model(self):
+        return "resnet"
+
+
+class Stream(Plain):
+    def train_data(self, data):
+        return iter([1])
+
+
 class Nothing(Plain):
     def train_data(self, data):
         return TensorDataset(torch.zeros(0, 4), torch.zeros(0, 1))
@@ -277,7 +289,9 @@ class Nothing(Plain):
         (NoParameters(), {}, "without parameters"),
         (Frozen(), {}, "without parameters that need a gradient \\(6 in all\\)"),
         (Lazy(), {}, "a model whose weight has no shape yet"),
+        (NoModule(), {}, "returned str, not an nn.Module"),
         (VectorLoss(), {}, r"returned float32 \(4,\)"),
+        (Stream(), {}, "lacks __len__ or __getitem__"),
         (Nothing(), {}, "0 samples"),
         (Plain(), {"precision": "fp16"}, "fp16 needs a GPU"),
         (Plain(), {"batch_size": 64}, "the largest batch_size that fits is 54"),
@@ -343,6 +357,12 @@ def test_a_checkpoint_of_another_dtype_is_refused_with_both_dtypes(ranks):
     ]
 
 
+def test_bf16_and_unused_parameters_train(ranks):
+    settings = replace(SETTINGS, precision="bf16", find_unused_parameters=True)
+    outcome = ranks(2).results(run_task, Classify(), settings)[0]
+    assert {value.dtype for value in outcome.weights().values()} <= {torch.float32, torch.int64}
+
+
 @pytest.mark.slow
 def test_it_runs_under_torchrun_without_ray(tmp_path):
     """The same script in one plain process and in two of torchrun: neither meets Ray or pydantic."""
@@ -359,3 +379,30 @@ def test_it_runs_under_torchrun_without_ray(tmp_path):
         ran([sys.executable, *start, str(script), str(tmp_path)], code=0, env=environment, timeout=120)
         for rank in range(world_size):
             assert (tmp_path / f"{world_size}-{rank}").read_text() == "8 True"
+
+
+def _keeping_best(rank_info, task, metric):
+    run = MemoryRun(rank_info.rank)
+    error = None
+    try:
+        train(task, replace(SETTINGS, steps=3, keep_best=metric), rank_info, run, {})
+    except JobError as refused:
+        error = str(refused)
+    return error, [step for name, step in run.phases if name in STEPS], run.saves.get(3)
+
+
+def test_a_best_metric_that_no_evaluation_reports_is_refused_before_step_1(ranks):
+    for world_size in (1, 2):
+        for error, steps, _ in ranks(world_size).results(_keeping_best, Collection(), "macro_f2"):
+            assert "'macro_f2', but an evaluation of Collection reports: loss, macro_accuracy" in error
+            assert steps == []
+    (error, steps, _), *_ = ranks(1).results(_keeping_best, Plain(), "loss")
+    assert "eval_data() returned None" in error and steps == []
+
+
+def test_the_check_of_the_best_metric_leaves_no_trace_in_the_result(ranks):
+    plain = ranks(2).results(_keeping_best, Collection(), None)[0]
+    checked = ranks(2).results(_keeping_best, Collection(), "macro_f1")[0]
+    assert plain[0] is checked[0] is None and plain[1] == checked[1]
+    states = [torch.load(io.BytesIO(saved), weights_only=True) for saved in (plain[2], checked[2])]
+    assert same(*states)

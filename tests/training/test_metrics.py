@@ -9,7 +9,7 @@ import torch
 from clustertrain.errors import JobError
 from clustertrain.training.gathering import SampleRows
 from clustertrain.training.metrics import Accuracy, Metrics
-from training.own_metrics import OfTwo, Outputs, Own, f1, whole
+from training.own_metrics import OfTwo, Outputs, Own, f1, order, whole
 from training.ranks import ALONE
 from training.tasks import evaluation_of
 
@@ -62,6 +62,18 @@ def _collect(rank_info, samples, columns):
     return rows.of_all_ranks(rank_info, samples)
 
 
+@pytest.mark.parametrize("columns", [(), (3,), (2, 0)], ids=["vector", "matrix", "empty"])
+@pytest.mark.parametrize("samples", [12, 13, 14])
+def test_rows_of_all_ranks_are_in_the_order_of_the_data_set(ranks, samples, columns):
+    first, *others = ranks(3).results(_collect, samples, columns)
+    assert others == [None, None]
+    outputs, targets = first
+    ids = torch.arange(samples).reshape(-1, *[1] * len(columns)).expand(-1, *columns)
+    assert torch.equal(outputs.scores, ids.double()) and torch.equal(outputs.mask, ids % 2 == 0)
+    assert [t.dtype for t in targets] == [torch.bool, torch.bfloat16, torch.complex64, torch.int16]
+    assert all(torch.equal(tensor, ids.to(tensor.dtype)) for tensor in targets)
+
+
 def _in_pieces(rank_info):
     from clustertrain.training import gathering
 
@@ -98,6 +110,7 @@ def test_shapes_that_differ_between_ranks_are_refused_on_all(ranks):
             {"scores": torch.zeros(2), "ids": (torch.zeros(2), ["a", "b"])},
             r"outputs\['ids'\]\[1\]\[0\] is str",
         ),
+        (torch.zeros(2).to_sparse(), "outputs is a tensor of layout torch.sparse"),
         (Masked(torch.zeros(2), torch.zeros(1)), r"outputs.mask has shape \(1,\)"),
     ],
 )
@@ -113,6 +126,36 @@ def test_batches_of_other_shapes_are_refused():
         rows.add(torch.zeros(2, 8), None, [2, 3])
 
 
+class Half:
+    def reset(self): ...
+
+    def update(self, outputs, targets): ...
+
+
+class ListOfSums(Half):
+    sums = (1, 2)
+
+    def compute(self): ...
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "words"),
+    [
+        (
+            "half",
+            Half(),
+            "The metric 'half' of T is a Half, which lacks compute.\nReturn a metric of torchmetrics",
+        ),
+        ("number", 3.0, "is a float, which lacks reset, update, compute"),
+        ("kind", Accuracy, r"'kind' of T is the class Accuracy.\nReturn an instance: Accuracy\(\)"),
+        ("loss", order, "'loss' of T cannot have this name"),
+    ],
+)
+def test_what_is_no_metric_is_refused_by_name(name, metric, words):
+    with pytest.raises(JobError, match=words):
+        Metrics("T", {"accuracy": Accuracy(), name: metric}, CPU)
+
+
 def computed(metrics):
     of_task = Metrics("T", metrics, CPU)
     of_task.reset()
@@ -125,8 +168,12 @@ def test_several_values_get_full_names_and_what_is_no_number_is_refused():
     assert values == {"f_a": 1.0, "f_b": 2.0, "g": 3.0}
     with pytest.raises(JobError, match=r"'f' returns a tensor of shape \(3,\)"):
         computed({"f": lambda o, t: torch.ones(3)})
+    with pytest.raises(JobError, match="'f' returns NoneType, which is not a number"):
+        computed({"f": lambda o, t: None})
     with pytest.raises(JobError, match="Two values of the evaluation are called 'f_a'"):
         computed({"f": lambda o, t: {"a": 1}, "f_a": lambda o, t: 2})
+    with pytest.raises(JobError, match="'f' of T has `sums` of type tuple"):
+        computed({"f": ListOfSums()})
 
 
 def test_accuracy_counts_samples_and_pixels():

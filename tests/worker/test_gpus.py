@@ -42,12 +42,24 @@ def test_a_machine_without_gpus(refusal):
     assert "gpus_per_worker to 0" in text
 
 
-def test_gpus_that_the_driver_lists_and_cuda_cannot_start(refusal):
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (
+            "The NVIDIA driver on your system is too old (found version 12020).",
+            "a torch build that this driver",
+        ),
+        (
+            "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+            "nvidia-fabricm",
+        ),
+    ],
+)
+def test_gpus_that_the_driver_lists_and_cuda_cannot_start(refusal, error, remedy):
     """torch counts the GPUs with NVML, so it would say that it can use both."""
-    error = "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
     text = refusal(usable=0, error=error, workers=2, counted=2)
     assert "2 workers × 1 GPUs = 2 GPUs, and torch can use 0 on " in text
-    assert f"and says: {error}\n" in text and "a torch build that this driver" in text
+    assert f"and says: {error}\n" in text and remedy in text
 
 
 def test_too_few_gpus(refusal):

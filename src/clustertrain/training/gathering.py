@@ -48,6 +48,8 @@ class SampleRows:
                 return None
             if not isinstance(value, torch.Tensor):
                 self._refuse(f"{name} is {type(value).__name__}, not a tensor")
+            if value.layout != torch.strided or value.is_nested:
+                self._refuse(f"{name} is a tensor of layout {value.layout}")
             if value.dim() == 0 or len(value) != len(ids):
                 self._refuse(f"{name} has shape {tuple(value.shape)}, but the batch has {len(ids)} samples")
             tensors.append((name, value))

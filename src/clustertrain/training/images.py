@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,11 +23,15 @@ def images_of(task: Task, model: nn.Module) -> dict[str, torch.Tensor]:
     """
     images: Any = task.images(model)
     name = f"{type(task).__name__}.images()"
+    if not isinstance(images, Mapping):
+        raise JobError(f"{name} returned {type(images).__name__}.\nReturn a mapping of images by name.")
     return {str(key): _as_bytes(f"The image {key!r} of {name}", image) for key, image in images.items()}
 
 
-def _as_bytes(what: str, image: torch.Tensor) -> torch.Tensor:
-    image = image.detach().cpu()
+def _as_bytes(what: str, returned: Any) -> torch.Tensor:
+    if not isinstance(returned, torch.Tensor):
+        raise JobError(f"{what} is {type(returned).__name__}.\nReturn a tensor (channels, height, width).")
+    image: torch.Tensor = returned.detach().cpu()
     if image.dim() != _DIMENSIONS or image.shape[0] not in _CHANNELS or image.numel() == 0:
         raise JobError(
             f"{what} has the shape {tuple(image.shape)}; it must be (channels, height, width) with 1 or 3 "

@@ -15,6 +15,8 @@ from clustertrain.errors import JobError
 from clustertrain.training.gathering import SampleRows
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, sum_over_ranks
 
+_PROTOCOL = ("reset", "update", "compute")
+
 
 class Metric(Protocol):
     """A metric of an evaluation; docs/guides/metrics.md compares the kinds.
@@ -63,7 +65,11 @@ class Accuracy:
 
 
 class Metrics:
-    """The metrics of a task, by name."""
+    """The metrics of a task, by name.
+
+    Raises:
+        JobError: one of them is not a metric, or its name is not possible; names it.
+    """
 
     def __init__(
         self, task: str, metrics: Mapping[str, Metric | MetricFunction], device: torch.device
@@ -74,19 +80,35 @@ class Metrics:
         self._summed: dict[str, Any] = {}
         self._whole: dict[str, Any] = {}
         for name, metric in metrics.items():
-            self._kind(metric)[name] = metric
+            self._kind(name, metric)[name] = metric
         for metric in self._torchmetrics.values():
             metric.to(device)  # it keeps its states there
         self._rows = SampleRows(task, list(self._whole))
 
-    def _kind(self, metric: Any) -> dict[str, Any]:
+    def _kind(self, name: str, metric: Any) -> dict[str, Any]:
         """The one of the three that `metric` belongs to."""
+        missing = [method for method in _PROTOCOL if not callable(getattr(metric, method, None))]
+        what = f"The metric {name!r} of {self._task}"
+        if not isinstance(name, str) or name == "loss":
+            raise JobError(
+                f"{what} cannot have this name.\nUse a string other than 'loss', the evaluation's own."
+            )
+        if isinstance(metric, type):
+            raise JobError(
+                f"{what} is the class {metric.__name__}.\nReturn an instance: {metric.__name__}()."
+            )
         if _is_torchmetrics(metric):
             return self._torchmetrics
-        if hasattr(metric, "compute"):
+        if not missing:
             metric.reset()  # which may create `sums`
             return self._summed if hasattr(metric, "sums") else self._whole
-        return self._whole
+        if callable(metric) and len(missing) == len(_PROTOCOL):
+            return self._whole
+        raise JobError(
+            f"{what} is a {type(metric).__name__}, which lacks {', '.join(missing)}.\n"
+            "Return a metric of torchmetrics, an object with reset, update and compute, or a function of "
+            "(outputs, targets): docs/guides/metrics.md."
+        )
 
     def reset(self) -> None:
         for metric in (*self._torchmetrics.values(), *self._summed.values()):
@@ -123,6 +145,11 @@ class Metrics:
             _sync_over_ranks(metric, sync=rank_info.world_size > 1)
             of_metrics[name] = _numbers(name, metric.compute())
         for name, metric in self._summed.items():
+            if not isinstance(metric.sums, torch.Tensor):
+                raise JobError(
+                    f"The metric {name!r} of {self._task} has `sums` of type {type(metric.sums).__name__}.\n"
+                    "`sums` must be a tensor, which is added over the ranks."
+                )
             metric.sums = sum_over_ranks(metric.sums.to(rank_info.device), rank_info)
             of_metrics[name] = _numbers(name, metric.compute())
         if self._whole:
@@ -198,4 +225,10 @@ def _number(name: str, value: Any) -> float:
             f"The metric {name!r} returns a tensor of shape {tuple(value.shape)}; it must be one number.\n"
             "Average it (in torchmetrics: average='macro'), or use several metrics in a MetricCollection."
         )
-    return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise JobError(
+            f"The metric {name!r} returns {type(value).__name__}, which is not a number.\n"
+            "Return a number, a tensor with one number, or a mapping of them."
+        ) from error

@@ -38,7 +38,7 @@ def dataset_of(
     without a length. (None, 0) without evaluation data. Every rank calls it.
 
     Raises:
-        JobError: it is a DataLoader, a stream without the length that is needed, or empty.
+        JobError: it has no length or no items.
     """
     dataset, name = getattr(task, method)(data), f"{type(task).__name__}.{method}()"
     is_evaluation = method == "eval_data"
@@ -67,6 +67,13 @@ def dataset_of(
                 "steps is not known.\n"
                 "Set train.steps instead, or give the data set a __len__: its samples per epoch."
             )
+    elif not (
+        hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))
+    ):
+        raise JobError(
+            f"{name} returned {type(dataset).__name__}, which lacks __len__ or __getitem__.\n"
+            "Return a map-style dataset or an IterableDataset."
+        )
     else:
         size = len(dataset)
     size = size if size == UNKNOWN else samples_of(dataset, rank_info)

@@ -49,13 +49,15 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 
     Raises:
-        JobError: it is in DDP, is lazy, has no trainable parameters, does not load its own state, or
+        JobError: it is not a module, is lazy, has no trainable parameters, does not load its own state, or
             the task does not initialize a parameter.
     """
     initializes = type(task).init_weights is not Task.init_weights
     with without_parameters() if initializes else nullcontext():
         model = task.model()
     name = f"{type(task).__name__}.model()"
+    if not isinstance(model, nn.Module):
+        raise JobError(f"{name} returned {type(model).__name__}, not an nn.Module.\nReturn the model itself.")
     if isinstance(model, DistributedDataParallel):  # in a second one the ranks' weights drift apart
         raise JobError(
             f"{name} returned a model in DistributedDataParallel, in which clustertrain wraps it itself.\n"

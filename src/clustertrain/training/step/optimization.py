@@ -248,9 +248,14 @@ def _unusable(difference: str) -> JobError:
 def _check_parameters(task: Task, optimizer: Any, model: nn.Module) -> None:
     """
     Raises:
-        JobError: its step needs a closure, or it has parameters that are not the model's.
+        JobError: it is not an optimizer, or it has parameters that are not the model's.
     """
     name = f"{type(task).__name__}.optimizer()"
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise JobError(
+            f"{name} returned {type(optimizer).__name__}, not a torch.optim.Optimizer.\n"
+            "Return the optimizer itself."
+        )
     of_model = {id(parameter) for parameter in model.parameters()}
     _, *arguments = signature(type(optimizer).step).parameters.values()
     if any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in arguments):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from clustertrain.errors import ClusterError
+from clustertrain.explain.catalogue import Where, by_name
 
 
 def check_gpus(workers: int, each: int) -> None:
@@ -28,10 +29,13 @@ def check_gpus(workers: int, each: int) -> None:
             f"{wanted}Set resources so that a node needs at most {found} GPUs, "
             f"or use nodes that have {expected}."
         )
+    error, fabric = _cuda_error(), by_name()["gpu_fabric"]
+    remedy = "Use a torch build that this driver supports, or set resources.gpus_per_worker to 0."
+    if "system not yet initialized" in error:
+        remedy = f"{fabric.cause} {fabric.change_for(Where())}"
     raise ClusterError(
         f"{wanted}torch {torch.__version__} is built for CUDA {torch.version.cuda}, "
-        f"and says: {_cuda_error()}\n"
-        "Use a torch build that this driver supports, or set resources.gpus_per_worker to 0."
+        f"and says: {error}\n{remedy}"
     )
 
 
