@@ -59,7 +59,7 @@ class Found:
 
 
 def contains_secret(text: str) -> bool:
-    """Whether a text has the form of a token, is a command that takes one, or gives a name its secret."""
+    """Return whether a text looks like a token, is a command that takes one, or gives a name its secret."""
     given = re.findall(r"(?:\b([\w-]+)=|-+([\w-]+)\s+(?!-))['\"]?([^\s$`'\"]+)", text)
     return _TOKEN.search(text) is not None or any(
         _is_secret(name or key, value) for name, key, value in given

@@ -24,7 +24,7 @@ _CHECKPOINTS = f"""\
 
 
 def job_text(found: Found, folder: Path) -> str:
-    """The text of a job file in a folder. `check` says which of its values is not valid."""
+    """Return the text of a job file in a folder; `check` says which of its values is not valid."""
     job = _job_of(found, folder)
     body = yaml.dump(
         job, Dumper=JobDumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
@@ -61,7 +61,7 @@ def _place(job: dict[str, Any], folder: Path) -> None:
 
 
 def _resources_of(found: Found) -> dict[str, Any]:
-    """The section `resources`; says what is guessed."""
+    """Return the section `resources`, and note in `found` what is guessed."""
     sizes = found.sizes
     nodes = sizes.get("nodes", 1)
     most = nodes[-1] if isinstance(nodes, list) else nodes
@@ -87,7 +87,7 @@ def _resources_of(found: Found) -> dict[str, Any]:
 
 
 def _processes(found: Found, nodes: int, node_gpus: int) -> int:
-    """The processes of each node that the launcher starts."""
+    """Return how many processes the launcher starts on each node."""
     if (total := found.sizes.get("processes")) is not None:
         return max(1, int(total) // nodes)
     each = found.sizes.get("node_processes") or found.sizes["launcher"]

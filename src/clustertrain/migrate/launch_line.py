@@ -21,7 +21,7 @@ _LOCAL_RANK = "the script gets no --local_rank: give the argument the default in
 
 
 def launch_of(words: list[str], line: int) -> Found | None:
-    """What a command says that starts a training; None if it starts none.
+    """Return what a command that starts a training says, or None if it starts none.
 
     Raises:
         JobError: the name of the script is not there.
@@ -83,7 +83,10 @@ def _program(words: list[str], found: Found, *, is_module: bool) -> Found:
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The words of each command of a line of shell, without redirections; none if a quote is not closed."""
+    """Return the words of each command of a line of shell, without redirections.
+
+    There are none if a quote is not closed.
+    """
     reader = shlex.shlex(_INNER.sub("$(…)", text), posix=True, punctuation_chars="|&;<>")
     reader.whitespace_split, reader.commenters = True, ""
     commands: list[list[str]] = [[]]
@@ -106,7 +109,7 @@ def commands_of(text: str) -> list[list[str]]:
 
 
 def _set_variable(name: str, value: str, found: Found) -> None:
-    """A variable of the command alone."""
+    """Set a variable of the command alone as a key of `env`, or leave it out."""
     if OWN_VARIABLES.fullmatch(name) or "$" in value or contains_secret(f"{name}={value}"):
         found.leave_out(f"{name}={value}")
     else:

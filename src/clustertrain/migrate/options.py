@@ -14,7 +14,7 @@ Rows = Mapping[str, tuple[str, Callable[[str], Any] | None]]
 
 
 def read_options(words: list[str], rows: Rows, found: Found) -> list[str]:
-    """Read the options at the beginning of the words. Returns the words from the program on."""
+    """Read the options at the beginning of the words, and return the words from the program on."""
     rest = list(words)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
@@ -59,7 +59,7 @@ def _count_or_gpus(text: str) -> int | str:
 
 
 def _count_or_range(text: str) -> int | list[int]:
-    """2, or the range 1:4 of torchrun or 1-4 of sbatch."""
+    """Read a count, such as 2, or a range: 1:4 of torchrun, 1-4 of sbatch."""
     bounds = [_count(part) for part in re.split("[:-]", text)]
     if len(bounds) > 2 or bounds != sorted(bounds):
         raise ValueError("not a range")
@@ -67,13 +67,16 @@ def _count_or_range(text: str) -> int | list[int]:
 
 
 def _time(text: str) -> str:
-    """A time limit of SLURM: minutes, minutes:seconds, h:m:s, days-hours, days-hours:minutes, d-h:m:s."""
+    """Convert a time limit of SLURM to the notation of a job file.
+
+    SLURM reads minutes, minutes:seconds, h:m:s, days-hours, days-hours:minutes, d-h:m:s.
+    """
     parts = 3 if "-" in text else 2
     return duration_text(duration_s(text + ":00" * (parts - len(text.split(":")))))
 
 
 def _memory(text: str) -> int:
-    """Bytes; SLURM's units are powers of 1024, and a bare number is MiB."""
+    """Return a size in bytes; SLURM's units are powers of 1024, and a bare number is MiB."""
     match = re.fullmatch(r"([1-9]\d{0,14})([KMGT]?)B?", text, re.IGNORECASE | re.ASCII)
     if not match:
         raise ValueError("not a size")
@@ -81,13 +84,13 @@ def _memory(text: str) -> int:
 
 
 def _gpus(text: str) -> int:
-    """The number of `4`, `a100:4` or `a100`."""
+    """Return the number of GPUs in `4`, `a100:4` or `a100`."""
     number = text.rpartition(":")[2]
     return _count(number) if number.isdecimal() else 1
 
 
 def _gpus_of_gres(text: str) -> int:
-    """The number of `gpu:a100:4`, `gpu:4` or `gpu`; other resources have other names."""
+    """Return the number of GPUs in `gpu:a100:4`, `gpu:4` or `gpu`, and refuse other resources."""
     if text.partition(":")[0] != "gpu":
         raise ValueError("not GPUs")
     return _gpus(text)

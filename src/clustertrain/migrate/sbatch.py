@@ -29,7 +29,7 @@ _HINT = "import reads a script for sbatch with one launch line, or -- and that l
 
 
 def found_in_command(words: list[str]) -> Found:
-    """What a command says.
+    """Return what a command says.
 
     Raises:
         JobError: it starts no training.
@@ -42,7 +42,7 @@ def found_in_command(words: list[str]) -> Found:
 
 
 def found_in_script(path: Path) -> Found:
-    """What a script says.
+    """Return what a script says.
 
     Raises:
         JobError: it cannot be read, or has not exactly one launch line.
@@ -76,7 +76,10 @@ def found_in_script(path: Path) -> Found:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers, without comments and empty ones. A backslash at the end joins two."""
+    """Yield the lines with their numbers, without empty lines and comments other than #SBATCH.
+
+    A backslash at the end joins two.
+    """
     first, joined = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         first = first if joined else number
@@ -90,14 +93,14 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _expanded(text: str, variables: Mapping[str, str], sizes: Mapping[str, object]) -> str:
-    """The text with the values of the variables that are known."""
+    """Return the text with the values of the variables that are known."""
     known = {name: str(sizes[size]) for name, size in _OF_SLURM.items() if size in sizes}
     known |= variables
     return _REFERENCE.sub(lambda found: known.get(found[1] or found[2], found[0]), text)
 
 
 def _assigned(line: str, commands: list[list[str]]) -> dict[str, str]:
-    """The variable to which the line gives a value, if that is not the output of a command or a secret."""
+    """Return the variable that the line sets, unless its value is a secret or the output of a command."""
     found = _ASSIGNMENT.fullmatch(line)
     if found is None or len(commands) != 1 or re.search(r"\$\(|`", line) or contains_secret(line):
         return {}
@@ -105,7 +108,7 @@ def _assigned(line: str, commands: list[list[str]]) -> dict[str, str]:
 
 
 def _set_up(line: str, found: Found) -> None:
-    """What becomes of a line before the launch."""
+    """Add a line before the launch to `slurm.setup`, or leave it out; a plain `cd` also sets `code`."""
     assigned = _ASSIGNMENT.fullmatch(line)
     is_address = assigned and (OWN_VARIABLES.fullmatch(assigned[1]) or _FINDS_ADDRESSES.search(assigned[2]))
     is_plain = _SETUP.match(line) and commands_of(line) and not re.search(r"\$[\d@*]", line)

@@ -34,8 +34,10 @@ from clustertrain.training.task import Task, collate_of
 def dataset_of(
     task: Task, method: str, data: Mapping[str, Path], rank_info: RankInfo, *, epochs: int | None
 ) -> tuple[Any, int]:
-    """What `train_data` or `eval_data` of a task returns, and the number of its samples: UNKNOWN for a stream
-    without a length. (None, 0) without evaluation data. Every rank calls it.
+    """Return the data set of a task's `train_data` or `eval_data`, and the number of its samples.
+
+    The number is UNKNOWN for a stream without a length. Without evaluation data the result is (None, 0).
+    Every rank calls it.
 
     Raises:
         JobError: it has no length or no items.
@@ -83,8 +85,10 @@ def dataset_of(
 
 
 def samples_of(dataset: Any, rank_info: RankInfo) -> int:
-    """The number of samples of all ranks together; all of them call it. Of a stream that splits itself, each
-    rank counts as many as the one with the fewest."""
+    """Return the number of samples of all ranks together; all ranks call it.
+
+    Of a stream that splits itself, each rank counts as many as the rank with the fewest.
+    """
     if splits_itself(dataset):
         return min(gather_objects(len(dataset), rank_info)) * rank_info.world_size
     return len(dataset)
@@ -93,7 +97,7 @@ def samples_of(dataset: Any, rank_info: RankInfo) -> int:
 def split_of(
     task: Task, dataset: Any, state: dict[str, Any] | None, start: Position, rank_info: RankInfo
 ) -> SplitStream | None:
-    """The training data, if it is a stream that splits itself, at `start` of the checkpoint `state`.
+    """Return the training data as a SplitStream at `start` of the checkpoint `state`, or None for other data.
 
     Raises: as SplitStream.resume.
     """
@@ -106,7 +110,7 @@ def split_of(
 
 
 def draws_of(task: Task, dataset: Any, size: int) -> Draws | None:
-    """How a task draws its training samples, or None if it takes each once.
+    """Return how a task draws its training samples, or None if it takes each once.
 
     Raises:
         JobError: the data set cannot be drawn from, or a weight is not one.
@@ -145,7 +149,7 @@ def loader_of(
     rank_info: RankInfo,
     note: Callable[[str], None],
 ) -> Iterable[tuple[MicroBatch, Any]]:
-    """The batches of a rank, in its order, of a task's training data, which may be a SplitStream.
+    """Return the batches of a rank, in its order, from a task's training data, which may be a SplitStream.
 
     Args:
         note: writes a line to the log.
@@ -169,10 +173,10 @@ def loader_of(
 def evaluation_keys(
     dataset: Any, samples: int, batch_size: int, rank: int, world_size: int
 ) -> list[MicroBatch]:
-    """One rank's batches of an evaluation of `samples` of the data set, all or fewer.
+    """Return one rank's batches of an evaluation of `samples` of the data set, all or fewer.
 
-    Fewer of a map-style data set have equal distances in it: the first samples of a sorted one could have a
-    single class, for which a metric may be undefined.
+    Fewer samples of a map-style data set are taken at equal distances: the first samples of a sorted one
+    could have a single class, for which a metric may be undefined.
     """
     keys = evaluation_order(samples, batch_size, rank, world_size)
     if is_stream(dataset) or samples == len(dataset):
@@ -181,14 +185,14 @@ def evaluation_keys(
 
 
 def processes_of(dataset: Any, processes: int) -> int:
-    """How many of the loader processes of a rank read this data."""
+    """Return how many of the loader processes of a rank read this data."""
     if splits_itself(dataset):
         return 0
     return min(processes, 1) if is_stream(dataset) else processes
 
 
 def batch_fetch(dataset: Any, collate: Collate, name: str) -> Fetch | BatchOfStream | SplitStream:
-    """`fetch[key]` is a batch, for an evaluation or a rehearsal."""
+    """Return an object whose `fetch[key]` is a batch, for an evaluation or a rehearsal."""
     if splits_itself(dataset):
         return SplitStream(dataset, collate, name, restarts=True)
     if is_stream(dataset):
@@ -197,7 +201,7 @@ def batch_fetch(dataset: Any, collate: Collate, name: str) -> Fetch | BatchOfStr
 
 
 def sample_batch(dataset: Any, batch_size: int) -> MicroBatch:
-    """A batch of samples at equal distances over the data set, or the first ones of a stream."""
+    """Return the key of samples at equal distances over the data set, or of the first ones of a stream."""
     count = min(batch_size, len(dataset))
     ids = list(range(count)) if is_stream(dataset) else [i * len(dataset) // count for i in range(count)]
     return MicroBatch(ids, derive_seed(0), 1.0, None)

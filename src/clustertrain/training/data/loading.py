@@ -81,8 +81,11 @@ class Loader:
 
 
 class CopyToDevice:
-    """`copy(batch)`: the batch on the device. A GPU copies it on a stream of its own, while it computes the
-    step before; what is queued from now on waits for the copy."""
+    """Copies a batch to the device: `copy(batch)`.
+
+    A GPU copies it on a stream of its own, while it computes the step before; what is queued from then on
+    waits for the copy.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -122,7 +125,7 @@ class _Sent:
 def loader_with_processes(
     fetch: Any, keys: Iterable[Any], processes: int, device: torch.device, reuse: bool
 ) -> DataLoader[Any]:
-    """A DataLoader of `fetch[key]` for each key; `loaded` iterates over it."""
+    """Return a DataLoader of `fetch[key]` for each key; `loaded` iterates over it."""
     # forkserver: this process has threads (Ray's, gloo's, CUDA's), and a fork of it could inherit a locked
     # lock. The server starts without threads, imports torch once, and forks the loader processes.
     context = multiprocessing.get_context("forkserver")
@@ -142,8 +145,10 @@ def loader_with_processes(
 
 
 def _end_with_a_lost_batch(worker_id: int) -> None:
-    """End the loader process if a batch cannot be sent (/dev/shm is full, no file can be opened). Python's
-    queue would drop the batch, and training would wait for it forever."""
+    """End the loader process if a batch cannot be sent: /dev/shm is full, or no file can be opened.
+
+    Python's queue would drop the batch, and training would wait for it forever.
+    """
 
     def end(error: BaseException, batch: Any) -> None:
         traceback.print_exception(error)
@@ -158,7 +163,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def loaded(loader: DataLoader[Any]) -> Iterator[Any]:
-    """The values of a loader with processes; an error that a process sent is raised here."""
+    """Yield the values of a loader with processes, and raise an error that a process sent."""
     try:
         values = iter(loader)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -170,8 +175,9 @@ def loaded(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def sent_copy(fetch: Any, processes: int = 1, file: BytesIO | None = None) -> Any:
-    """What a loader process gets. Here the copy shares tensors and arrays with `fetch`: they always pickle,
-    and may be large.
+    """Return the copy of `fetch` that a loader process gets.
+
+    Here the copy shares tensors and arrays with `fetch`: they always pickle, and may be large.
 
     Args:
         file: takes the bytes of all else.
@@ -209,7 +215,7 @@ def _unpicklable(processes: int, error: Exception) -> JobError:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with its tensors on `device`; to a GPU from pinned memory, without waiting."""
+    """Return `batch` with its tensors on `device`; to a GPU from pinned memory, without waiting."""
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():

@@ -29,8 +29,10 @@ _MOST_RANKS = 3  # in the warning
 
 
 def differing_sample(task: Task, datasets: Mapping[str, Any], seed: int, rank_info: RankInfo) -> str | None:
-    """Compare the first, the middle and the last sample of these data sets over the ranks, as far as that
-    takes two seconds; all ranks call it. Their random numbers are those of `seed` on every rank.
+    """Compare the first, the middle and the last sample of each data set over the ranks.
+
+    It compares as many as two seconds allow; all ranks call it. The samples are fetched with the random
+    numbers of `seed` on every rank.
 
     Args:
         datasets: by the methods of the task that returned them.
@@ -69,10 +71,13 @@ def _ranks_text(ranks: list[int]) -> str:
 
 
 def _digests(dataset: Any, seed: int, ends_s: float) -> Iterator[tuple[int, bytes]]:
-    """The digests of the samples that are the same if they are fetched again: another one has a time in it,
-    or random numbers of its own. Samples that raise an error have none, because the loader reports it.
+    """Yield the digests of the samples that are the same when they are fetched again.
 
-    A copy fetches them: a file that it opens stays closed in the data set, and a counter as it is.
+    A sample that differs has a time in it, or random numbers of its own. Samples that raise an error have no
+    digest, because the loader reports the error.
+
+    A copy of the data set fetches them: a file that it opens stays closed in the data set, and a counter does
+    not change.
     """
     try:
         fetch = Fetch(dataset, list)
@@ -113,8 +118,11 @@ def _digest(sample: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """The values of a tensor, which may be a part of a larger one, and the name of a file, whose folder may
-    be another one on each node. None for what is pickled as it is."""
+    """Return what identifies a value on every node, or None for a value that is pickled as it is.
+
+    A tensor, which may be a part of a larger one, is identified by its values; a file by its name, because
+    its folder may be another one on each node.
+    """
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return str(value.dtype), tuple(value.shape), flat.numpy().tobytes()

@@ -29,7 +29,10 @@ class Draws:
     sums: torch.Tensor  # float64 (n,): of the weights of each sample and those before it
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
-        """As many draws as there are samples, int64 (n,). torch.multinomial takes at most 2^24 samples."""
+        """Return as many draws as there are samples, int64 (n,).
+
+        torch.multinomial takes at most 2^24 samples.
+        """
         below = torch.nextafter(self.sums[-1], torch.zeros((), dtype=torch.float64))  # a product rounds
         points = below * torch.rand(len(self.sums), dtype=torch.float64, generator=generator)
         points, places = points.sort()  # four times as fast: neighbours are in the processor's caches
@@ -39,7 +42,7 @@ class Draws:
 
 @lru_cache(maxsize=2)  # the epoch of the loop, and that of the loader, which may be ahead
 def epoch_order(seed: int, epoch: int, n: int, draws: Draws | None = None) -> torch.Tensor:
-    """The order of an epoch, int64 (n,), the same on every rank: a permutation of range(n), or draws."""
+    """Return the order of an epoch, int64 (n,), equal on every rank: a permutation of range(n), or draws."""
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     return torch.randperm(n, generator=generator) if draws is None else draws.order(generator)
 
@@ -78,7 +81,8 @@ class BatchSizes:
 
     @classmethod
     def of(cls, settings: TrainSettings, world_size: int, samples: int) -> BatchSizes:
-        """
+        """Compute the batch sizes of a run from its settings, its ranks and the number of its samples.
+
         Raises:
             JobError: global_batch_size is not divisible, or one step needs more samples than there are.
         """
@@ -156,7 +160,7 @@ class TrainOrder:
             position = after
 
     def _ids(self, epoch: int, first: int, count: int) -> list[int]:
-        """This rank's ids of the samples of all ranks from place `first` on in the order of the epoch."""
+        """Return this rank's ids of a pass whose samples begin at place `first` of the epoch's order."""
         start, world_size = first + self.rank, self.sizes.world_size
         stop = start + count * world_size
         if self.is_stream:
@@ -165,7 +169,7 @@ class TrainOrder:
         return order[start:stop:world_size].tolist()
 
     def _pieces(self, position: Position) -> list[int]:
-        """The numbers of samples of the next step's forward passes, over all ranks."""
+        """Return the numbers of samples of the next step's forward passes, over all ranks."""
         world_size = self.sizes.world_size
         left = min(self.epoch_samples - position.offset, self.sizes.global_batch_size)
         full, rest = divmod(left, self.sizes.of_ranks)
@@ -183,14 +187,17 @@ class TrainOrder:
         return self.settle(after)
 
     def settle(self, position: Position) -> Position:
-        """`position`, or the start of the next epoch if fewer samples are left than there are ranks."""
+        """Return `position`, or the start of the next epoch if fewer samples are left than ranks."""
         if self.epoch_samples - position.offset < self.sizes.world_size:
             return replace(position, epoch=position.epoch + 1, offset=0)
         return position
 
     def after_early_end(self, position: Position) -> Position:
-        """The start of the next epoch, where a stream ends before its length. The missed steps stay a part of
-        `total_steps`, from which a scheduler has its plan: a run that resumes has the same plan."""
+        """Return the start of the next epoch, where a stream ends before its length.
+
+        The missed steps stay a part of `total_steps`, which a scheduler plans for: a run that resumes has the
+        same plan.
+        """
         missed = position.missed_steps
         if self.settings.steps is None:
             missed += self._steps_in(self.epoch_samples - position.offset)
@@ -244,9 +251,10 @@ class TrainOrder:
 
 
 def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
-    """One rank's batches of an evaluation: ids rank, rank + world_size, … Each sample is on exactly one rank.
+    """Return one rank's batches of an evaluation, with the ids rank, rank + world_size and so on.
 
-    Ranks may differ by one sample, and so by one batch; with fewer samples than ranks some ranks have none.
+    Each sample is on exactly one rank. Ranks may differ by one sample, and so by one batch; with fewer
+    samples than ranks some ranks have none.
     """
     ids = range(rank, samples, world_size)
     return [

@@ -24,7 +24,7 @@ _END = object()
 
 
 def splits_itself(dataset: Any) -> bool:
-    """Whether each rank gets samples of its own from it."""
+    """Return whether each rank gets samples of its own from a data set."""
     methods = ("state_dict", "load_state_dict")
     return is_stream(dataset) and all(callable(getattr(dataset, method, None)) for method in methods)
 
@@ -66,8 +66,9 @@ class SplitStream:
         )
 
     def states(self, position: Position, rank_info: RankInfo) -> list[Any]:
-        """The states of all ranks for a checkpoint at `position`, after the last batch that was read. It is a
-        collective.
+        """Return the states of all ranks for a checkpoint at `position`, after the last batch that was read.
+
+        It is a collective.
 
         Raises:
             JobError: no resume could read one.
@@ -87,7 +88,9 @@ class SplitStream:
         return gather_objects({"taken": self._taken, "stream": stream}, rank_info)
 
     def check(self, first_batch: Any, start: Position, rank_info: RankInfo) -> str | None:
-        """Before the first step; all ranks call it.
+        """Check that a resume can read the state, and compare the first batches of the ranks.
+
+        All ranks call it before the first step.
 
         Returns:
             a warning, if the first batch is the same on all ranks.

@@ -27,7 +27,7 @@ _DIGESTED_BYTES = 1 << 20  # of a sample
 
 
 def is_stream(dataset: Any) -> bool:
-    """Whether it has samples in turn only."""
+    """Return whether a data set has samples in turn only."""
     return isinstance(dataset, IterableDataset)
 
 
@@ -121,15 +121,17 @@ class _Read(NamedTuple):
 
 
 class _Steps:
-    """Iterates over the steps of a rank, here or in a loader process, up to the end of the run. Samples that
-    are fewer than a step are left out."""
+    """Iterates over the steps of a rank, here or in a loader process, up to the end of the run.
+
+    Samples that are fewer than a step are left out.
+    """
 
     def __init__(self, fetch: StreamFetch, order: TrainOrder, name: str) -> None:
         self._fetch, self._order, self._name = fetch, order, name
         self._reads: Iterator[_Read] | None = None
 
     def __getitem__(self, _: None) -> _Read | None:
-        """The next one, as a loader process asks for it; None after the last one."""
+        """Return the next step, as a loader process asks for it, or None after the last one."""
         self._reads = self._reads or iter(self)
         return next(self._reads, None)
 
@@ -155,7 +157,10 @@ class _Steps:
         yield _Read(_END, waiting, note)
 
     def _next_epoch(self, after: Position, end: End) -> tuple[Position, str]:
-        """The start of the next epoch, where the stream has ended after the step before `after`; and a note.
+        """Return the start of the next epoch, where the stream has ended, and a note.
+
+        Args:
+            after: the position after the last whole step.
 
         Raises:
             DataError: the epoch has no step.
@@ -187,7 +192,9 @@ def stream_batches(
     name: str,
     note: Callable[[str], None],
 ) -> Iterator[tuple[MicroBatch, Any]]:
-    """(micro-batch, batch on the device), as of loading.Loader. At each step all ranks compare their places.
+    """Yield (micro-batch, batch on the device), as loading.Loader does.
+
+    At each step all ranks compare their places.
 
     Args:
         processes: 0 reads in this process, otherwise one loader process does.
@@ -211,7 +218,8 @@ def stream_batches(
 
 
 def _check_agreement(of_ranks: torch.Tensor | None, name: str) -> None:
-    """
+    """Check that the streams of all ranks are at the same place and have the same samples there.
+
     Args:
         of_ranks: the largest `at` of all ranks, and the largest negated one; None: nothing was exchanged.
 
@@ -233,7 +241,7 @@ def _check_agreement(of_ranks: torch.Tensor | None, name: str) -> None:
 
 
 def digest_of(sample: Any) -> int:
-    """A number of 63 bits for the tensors, arrays, numbers and texts in a sample."""
+    """Return a number of 63 bits for the tensors, arrays, numbers and texts in a sample."""
     found = hashlib.blake2b(digest_size=8)
     leaves, structure = tree_flatten(sample)
     found.update(repr(structure).encode()[:_DIGESTED_BYTES])

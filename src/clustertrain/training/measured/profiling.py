@@ -14,7 +14,8 @@ from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
 
 
 def check_profile(order: TrainOrder) -> None:
-    """
+    """Check that the run has all steps of the profile.
+
     Raises:
         JobError: the run ends before the last step of the profile.
     """
@@ -51,7 +52,7 @@ class Profile:
         self._profiler: profile | None = None
 
     def begin_if_due(self) -> None:
-        """Before a batch is loaded."""
+        """Start the profiler before a batch is loaded, if its step is to be recorded."""
         if self._profiler is None and self._first <= self._next_step <= self._last:
             activities = [ProfilerActivity.CPU]
             if self._rank_info.device.type == "cuda":
@@ -61,7 +62,7 @@ class Profile:
             self._profiler.start()
 
     def step_done(self, step: int) -> None:
-        """After step `step`, on every rank."""
+        """Count step `step` as done, on every rank, and write the profile after its last step."""
         self._next_step = step + 1
         if step >= self._last:
             self.finish()

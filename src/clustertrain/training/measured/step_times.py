@@ -43,8 +43,11 @@ class Times:
 
 
 class StepTimes:
-    """Measures the steps of one rank. The loop iterates over `batches(…)`; it calls `exchange` before a
-    backward pass that exchanges gradients, and `step_done` after the optimizer."""
+    """Measures the steps of one rank.
+
+    The loop iterates over `batches(…)`; it calls `exchange` before a backward pass that exchanges gradients,
+    and `step_done` after the optimizer.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -58,7 +61,7 @@ class StepTimes:
         self._sums_s: dict[_Kind, float] = {"compute": 0.0, "communication": 0.0}
 
     def batches(self, batches: Iterable[_T], before: Callable[[], None]) -> Iterator[_T]:
-        """The same batches, with the time that each one was waited for; `before` is called before each."""
+        """Yield the same batches, and measure how long each is waited for; `before` is called before each."""
         iterator = iter(batches)
         while True:
             asked = time.perf_counter()
@@ -100,7 +103,10 @@ class StepTimes:
         self._began, self._marks = None, []
 
     def read(self) -> Times:
-        """The means since the last `read`, right after the loss of the last step was read from the device."""
+        """Return the means since the last `read`.
+
+        Call it right after the loss of the last step was read from the device.
+        """
         if self._spans and isinstance(last := self._spans[-1][2], torch.cuda.Event):
             last.synchronize()
         self._add_passed()

@@ -48,7 +48,11 @@ class StepWatch:
         return self._times.batches(batches, before=self.profile.begin_if_due)
 
     def backward(self, loss: torch.Tensor, *, exchanges: bool) -> None:
-        """Before each backward pass; `exchanges`: the ranks exchange their gradients in it."""
+        """Measure the exchange of gradients in the backward pass of `loss`, which comes next.
+
+        Args:
+            exchanges: the ranks exchange their gradients in it.
+        """
         if exchanges and self._rank_info.world_size > 1:
             self._times.exchange(loss)
 
@@ -57,8 +61,9 @@ class StepWatch:
         self.profile.step_done(step)
 
     def figures(self, samples_per_s: float) -> dict[str, float | list[float]]:
-        """The figures of the steps since the last line of the log, the same on every rank; see
-        docs/guides/metrics.md.
+        """Return the figures of the steps since the last line of the log, the same on every rank.
+
+        docs/guides/metrics.md describes them.
 
         Args:
             samples_per_s: of all ranks.
@@ -85,7 +90,7 @@ class StepWatch:
         return figures
 
     def _gathered(self) -> torch.Tensor:
-        """The numbers of every rank, float64 (world_size, 5): one all_gather."""
+        """Gather the numbers of every rank, float64 (world_size, 5), with one all_gather."""
         times, device = self._times.read(), self._rank_info.device
         memory, utilization = 0.0, -1.0
         if device.type == "cuda":
@@ -95,8 +100,11 @@ class StepWatch:
         return gather_over_ranks(torch.tensor(mine, dtype=torch.float64), self._rank_info)
 
     def _utilization(self) -> float:
-        """The GPU's utilization in percent, or -1 from the first time that NVML does not answer: without the
-        package nvidia-ml-py, on a MIG slice, or in a container without the driver capability `utility`."""
+        """Return the GPU's utilization in percent, or -1 from the first time that NVML does not answer.
+
+        It does not answer without the package nvidia-ml-py, on a MIG slice, or in a container without the
+        driver capability `utility`.
+        """
         if self._has_utilization:
             try:
                 return float(torch.cuda.utilization(self._rank_info.device))

@@ -21,7 +21,7 @@ class Stragglers:
         self._named: set[int] = set()
 
     def new(self, of_ranks: Sequence[Times]) -> list[int]:
-        """The ranks that are named now. `of_ranks` has the times of each rank since the last line."""
+        """Return the ranks that are named now; `of_ranks` has the times of each rank since the last line."""
         slow = [rank for rank in range(len(of_ranks)) if _is_slow(rank, of_ranks)]
         self._lines = {rank: self._lines.get(rank, 0) + 1 for rank in slow}
         new = [rank for rank in slow if self._lines[rank] >= LINES and rank not in self._named]
@@ -41,8 +41,10 @@ def _is_slow(rank: int, of_ranks: Sequence[Times]) -> bool:
 
 
 def by_rank(own_s: Sequence[float]) -> dict[str, float | list[float]]:
-    """What a record of the metrics has of each rank: its seconds per step without waiting for others; of many
-    ranks only the slowest one."""
+    """Return the entry of the ranks in a record of the metrics: seconds per step without waiting for others.
+
+    Of many ranks it has only the slowest one.
+    """
     if len(own_s) <= _MOST_RANKS:
         return {"rank_s": [round(seconds, 6) for seconds in own_s]}
     slowest = max(range(len(own_s)), key=own_s.__getitem__)
@@ -50,7 +52,7 @@ def by_rank(own_s: Sequence[float]) -> dict[str, float | list[float]]:
 
 
 def straggler_text(rank: int, host: str, of_ranks: Sequence[Times]) -> str:
-    """The warning about a rank, in two lines."""
+    """Return the warning about a rank, in two lines."""
     times, others_s = of_ranks[rank], _others_s(rank, of_ranks)
     if times.data_wait_s > times.compute_s:
         remedy = "Look at its data: the disk of that node, train.loader_workers, other jobs on its CPUs."

@@ -30,8 +30,9 @@ class Block:
 
 
 def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[Block]:
-    """The blocks of a model, inner ones first: those that the job file names by class, otherwise those of
-    `Task.blocks`, otherwise those of the size rule.
+    """Return the blocks of a model, inner ones first.
+
+    The job file names them by class; otherwise `Task.blocks` returns them, or the size rule finds them.
 
     Raises:
         JobError: the model has no such modules, or a parameter is inside one of them and outside it.
@@ -57,8 +58,9 @@ def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[B
 
 
 def named_modules(task: Task, model: nn.Module, settings: TrainSettings) -> tuple[list[nn.Module], str]:
-    """The modules that the job file, the task or the size rule names as blocks, and what names them: empty
-    for the size rule.
+    """Return the modules that are named as blocks, and what names them.
+
+    The job file, the task or the size rule names them; the text for the size rule is empty.
 
     Raises:
         JobError: the model has no module of such a class.
@@ -71,7 +73,7 @@ def named_modules(task: Task, model: nn.Module, settings: TrainSettings) -> tupl
 
 
 def listed_blocks(model: nn.Module, blocks: list[Block]) -> str:
-    """The blocks and their sizes for the log: blocks of one class and size are one entry."""
+    """Return the blocks and their sizes for the log; blocks of one class and size are one entry."""
     total = _elements(model)
     kinds = Counter((type(block.module).__name__, block.elements) for block in blocks)
     listed = [f"{count} × {name} of {elements:,}" for (name, elements), count in kinds.most_common(6)]
@@ -113,8 +115,11 @@ def _of_size(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _large_leaves(model: nn.Module, found: Sequence[nn.Module]) -> Iterator[nn.Module]:
-    """Embedding and head: modules without children, outside the blocks, with a part of the parameters that is
-    worth a collective of its own. Otherwise all of them would be gathered together, for the whole step."""
+    """Yield embedding and head: modules without children, outside the blocks, with many of the parameters.
+
+    Their part of the parameters is worth a collective of its own. Otherwise all of them would be gathered
+    together, for the whole step.
+    """
     total, inside = _elements(model), {id(module) for block in found for module in block.modules()}
     for module in model.modules():
         is_leaf = not any(True for _ in module.children()) and module is not model
@@ -144,7 +149,7 @@ def _owners_in(model: nn.Module) -> _Owners:
 
 
 def _tied(block: nn.Module, owners: _Owners) -> tuple[str, str] | None:
-    """The names of a parameter that is inside the block and outside it."""
+    """Return the names of a parameter that is inside the block and outside it, or None."""
     modules = {*block.modules()}
     for parameter in block.parameters():
         places = owners[id(parameter)]

@@ -41,12 +41,12 @@ if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
 
 
 def divides(settings: TrainSettings, rank_info: RankInfo) -> bool:
-    """Whether the model is divided among the ranks."""
+    """Return whether the model is divided among the ranks."""
     return settings.strategy == "fsdp" and rank_info.world_size > 1
 
 
 def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
-    """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
+    """Return the task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 
     Raises:
         JobError: it is not a module, is lazy, has no trainable parameters, does not load its own state, or
@@ -87,8 +87,9 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
 
 
 def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
-    """`model`, compiled if configured, and in DDP with several ranks; its parameters stay the same tensors. A
-    sharded model is returned as it is.
+    """Return `model`, compiled if configured, and in DDP with several ranks.
+
+    Its parameters stay the same tensors. A sharded model is returned as it is.
 
     Raises:
         ClusterError: it is to be compiled, and the node has no compiler.
@@ -103,8 +104,10 @@ def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankI
 
 
 def in_ddp(module: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
-    """`module` in DDP, in the process group of this process. A rank alone sends nothing: a buffer may have a
-    dtype that only NCCL sends."""
+    """Return `module` in DDP, in the process group of this process.
+
+    A rank alone sends nothing: a buffer may have a dtype that only NCCL sends.
+    """
     is_alone = rank_info.world_size == 1
     sends_buffers = settings.ddp.broadcast_buffers and not is_alone
     buffers: dict[str, Any] = {} if sends_buffers else {_SYNC_BUFFERS: False}
@@ -136,9 +139,12 @@ def shard(task: Task, model: nn.Module, settings: TrainSettings, rank_info: Rank
 
 
 def exchange_if(last: bool, wrapped: nn.Module, settings: TrainSettings) -> AbstractContextManager[None]:
-    """Around a forward and backward pass: DDP exchanges gradients only in the `last` one of a step. With FSDP
-    ranks that hold different parts do so in each, because no rank has the memory for all gradients, unless
-    the job says otherwise; with `hybrid` the nodes do so only in the last one."""
+    """Return the context of a forward and backward pass, in which the ranks may exchange gradients.
+
+    DDP exchanges them only in the `last` pass of a step. With FSDP ranks that hold different parts do so in
+    each, because no rank has the memory for all gradients, unless the job says otherwise; with `hybrid` the
+    nodes do so only in the last one.
+    """
     if is_sharded(wrapped):
         cast(Any, wrapped).set_requires_all_reduce(last)
         cast(Any, wrapped).set_requires_gradient_sync(last or settings.fsdp.exchange_every_pass)
@@ -185,8 +191,10 @@ def settle_buckets(
 
 @contextmanager
 def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Discard the gradients, buffers and random numbers of the passes inside, also of one that fails. A cache
-    that a pass has made or enlarged stays."""
+    """Discard the gradients, buffers and random numbers of the passes inside, also of one that fails.
+
+    A cache that a pass has made or enlarged stays.
+    """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         with restoring_rng(device):
@@ -200,7 +208,7 @@ def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def _load_own_state(name: str, model: nn.Module) -> None:
-    """What each resume does.
+    """Load the model's own state_dict, as each resume does.
 
     Raises:
         JobError: it fails, for example because a hook leaves frozen parameters out of state_dict().
@@ -246,7 +254,7 @@ def _name_of(dtype: torch.dtype) -> str:
 def load_datasets(
     task: Task, data: Mapping[str, Path], rank_info: RankInfo, epochs: int | None
 ) -> tuple[Any, Any, int]:
-    """(training data, evaluation data or None, the number of training samples).
+    """Return (training data, evaluation data or None, the number of training samples).
 
     Raises:
         JobError: one of them raises, has no length or no items, or ranks have different lengths.

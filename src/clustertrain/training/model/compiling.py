@@ -18,7 +18,7 @@ from clustertrain.training.settings import Compile
 
 
 def compiled(model: nn.Module, how: Compile, device: torch.device) -> nn.Module:
-    """The model compiled with torch.compile; its parameters stay the same tensors.
+    """Return the model compiled with torch.compile; its parameters stay the same tensors.
 
     Raises:
         ClusterError: the node has no compiler. torch itself would fail in the first step.
@@ -28,15 +28,21 @@ def compiled(model: nn.Module, how: Compile, device: torch.device) -> nn.Module:
 
 
 def options_of(how: Compile) -> dict[str, Any]:
-    """Arguments of torch.compile. By default dynamic=False, one kernel per shape: otherwise the first short
-    batch changes the kernels of all later ones, and a run resumed after it would differ in the last bits."""
+    """Return the arguments of torch.compile.
+
+    By default dynamic=False, one kernel per shape: otherwise the first short batch changes the kernels of all
+    later ones, and a run resumed after it would differ in the last bits.
+    """
     mode = None if how.mode == "default" else how.mode
     return {"dynamic": how.dynamic, "mode": mode}
 
 
 def limit_recompiles(how: Compile | None, note: Callable[[str], None]) -> None:
-    """Set how many shapes are compiled, and write a note when a model has more: torch itself writes a warning
-    to the rank's log, and runs the model uncompiled for the rest of the process."""
+    """Set how many shapes are compiled, and write a note when a model has more.
+
+    torch itself writes a warning to the rank's log, and runs the model uncompiled for the rest of the
+    process.
+    """
     if how is None:
         return
     import torch._dynamo  # it takes a second
@@ -59,7 +65,9 @@ def limit_recompiles(how: Compile | None, note: Callable[[str], None]) -> None:
 
 
 def check_compiler(device: torch.device) -> None:
-    """On CPUs torch compiles C++; on GPUs Triton compiles the C code that starts its kernels.
+    """Check that the node has the compiler that torch.compile needs.
+
+    On CPUs torch compiles C++; on GPUs Triton compiles the C code that starts its kernels.
 
     Raises:
         ClusterError: the node has no compiler for it.

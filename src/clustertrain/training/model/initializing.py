@@ -23,8 +23,10 @@ from clustertrain.training.task import Task
 
 @contextmanager
 def without_parameters() -> Iterator[None]:
-    """Inside, a parameter moves to the meta device when a module takes it, so writing to it does nothing.
-    Buffers keep their values."""
+    """Move each parameter that a module takes inside to the meta device, so writing to it does nothing.
+
+    Buffers keep their values.
+    """
     on_meta = WeakTensorKeyDictionary()  # a parameter may be given to several modules
 
     def move(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
@@ -43,8 +45,9 @@ def without_parameters() -> Iterator[None]:
 
 
 class Initialization:
-    """Allocates and initializes the parameters of a model that are on the meta device, part by part. Others
-    stay as they are.
+    """Allocates and initializes the parameters of a model that are on the meta device, part by part.
+
+    Other parameters stay as they are.
 
     Each module has a seed of its own, from `seed` and its place in the model. So the weights depend neither
     on the order of the parts nor on the number of ranks.
@@ -87,7 +90,7 @@ class Initialization:
                 )
 
     def _allocated(self, parameter: nn.Parameter) -> nn.Parameter:
-        """With NaN in each element, which shows what was not set."""
+        """Allocate a parameter with NaN in each element, which shows what was not set."""
         value = torch.nan if parameter.is_floating_point() or parameter.is_complex() else 0
         made = nn.Parameter(
             torch.full_like(parameter, value, device=self._device, requires_grad=False),

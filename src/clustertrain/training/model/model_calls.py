@@ -18,7 +18,9 @@ _REMEDY = (
 
 @contextmanager
 def calling_model(task: Task, wrapped: nn.Module) -> Iterator[None]:
-    """Around a call of the task's loss with the model of several ranks, before its backward pass.
+    """Check that the task's loss, called inside, calls the model of several ranks.
+
+    The backward pass comes after it.
 
     Raises:
         JobError: the loss does not call the model, or reads what DDP's wrapper does not have.

@@ -22,7 +22,7 @@ def with_tensors(
     optimizer: torch.optim.Optimizer,
     fill: Callable[[dict[str, torch.Tensor]], None],
 ) -> dict[str, Any]:
-    """The state with real tensors in `model` and `optimizer`, divided like the parameters they belong to.
+    """Return the state with real tensors in `model` and `optimizer`, divided like their parameters.
 
     A tensor that does not fit the model stays on the meta device: loading it raises the error that names it.
 
@@ -57,8 +57,10 @@ def with_tensors(
 
 
 def _divided_like(value: torch.Tensor, like: Any) -> torch.Tensor:
-    """A tensor that every rank has whole, divided as `like`; unchanged if `like` is not divided, or has
-    another shape."""
+    """Divide a tensor that every rank has whole in the same way as `like`.
+
+    It is unchanged if `like` is not divided, or has another shape.
+    """
     if not is_divided(like) or value.shape != like.shape:
         return value
     from torch.distributed.tensor import distribute_tensor

@@ -81,7 +81,10 @@ def _divide(task: Task, module: nn.Module, **options: Any) -> None:
 
 
 def _mesh(settings: TrainSettings, rank_info: RankInfo) -> DeviceMesh:
-    """All ranks in one dimension; with `hybrid` (nodes, ranks of a node), sharded within a node."""
+    """Return a mesh with all ranks in one dimension, or with `hybrid` in (nodes, ranks of a node).
+
+    With `hybrid` the model is sharded within a node.
+    """
     device, world_size = rank_info.device.type, rank_info.world_size
     if settings.fsdp.shard == "full":
         return init_device_mesh(device, (world_size,), mesh_dim_names=("shard",))
@@ -90,7 +93,7 @@ def _mesh(settings: TrainSettings, rank_info: RankInfo) -> DeviceMesh:
 
 
 def ranks_per_node(local_ranks: list[int]) -> int:
-    """The number of ranks of each node, from the local ranks of all ranks in their order.
+    """Return the number of ranks of each node, from the local ranks of all ranks in their order.
 
     Raises:
         ClusterError: nodes have different numbers of ranks, or the ranks of a node are not consecutive.

@@ -19,7 +19,7 @@ _ACCEPT = "\nTo continue from a checkpoint with this change, start again with --
 
 
 def check_gradients(task: Task, model: nn.Module) -> None:
-    """After a backward pass without DDP: check that DDP will find a gradient for each parameter.
+    """Check after a backward pass without DDP that DDP will find a gradient for each parameter.
 
     Raises:
         JobError: the loss does not depend on some parameters; DDP would fail in its second pass.
@@ -29,8 +29,9 @@ def check_gradients(task: Task, model: nn.Module) -> None:
 
 
 class AwaitedGradients:
-    """The gradients that DDP waits for: those of all parameters, unless it looks for unused ones: in each
-    pass, or with `static_graph` once.
+    """The gradients that DDP waits for: of all parameters, unless it looks for unused ones.
+
+    It looks for them in each pass, or with `static_graph` once.
 
     DDP itself reports a missing one only in its next pass, by number. Until then this rank has taken a step
     with gradients that were not averaged.
@@ -44,7 +45,7 @@ class AwaitedGradients:
         self._parameters = [p for p in model.parameters() if p.requires_grad] if waits else []
 
     def check(self) -> None:
-        """After a backward pass that exchanged gradients.
+        """Check after a backward pass that exchanged gradients that each parameter has one.
 
         Raises:
             JobError: a parameter has none; names it.
@@ -54,8 +55,10 @@ class AwaitedGradients:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Inside, around a forward pass, DDP's error about the pass before names the parameters. It finds
-        what `check` cannot: a parameter with a gradient only from an earlier pass of an accumulated step.
+        """Name the parameters in DDP's error about the pass before, which a forward pass inside raises.
+
+        It finds what `check` cannot: a parameter with a gradient only from an earlier pass of an accumulated
+        step.
 
         Raises:
             JobError: in place of DDP's error.
