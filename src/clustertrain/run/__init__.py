@@ -55,8 +55,11 @@ from typing import Any
 
 
 class _Callable(types.ModuleType):
-    """This folder, which `clustertrain.run(job)` calls: the public function has the same name, and Python
-    binds the folder to it as soon as a file in it is imported."""
+    """The package `run`, which `clustertrain.run(job)` calls.
+
+    The public function has the same name, and Python binds the package to that name as soon as a file in it
+    is imported.
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return importlib.import_module("clustertrain.api").run(*args, **kwargs)

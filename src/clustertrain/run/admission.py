@@ -130,8 +130,11 @@ def claim_next_attempt(
 
 
 def _lost_its_claim(attempt: Attempt) -> bool:
-    """Whether the folder of an attempt was removed while it ran: it has written since, and has no claim. If
-    it still runs, the claim of the next number ends it."""
+    """Return whether the folder of an attempt was removed while it ran.
+
+    Such an attempt has written a result or a heartbeat since, and has no claim. If it still runs, the claim
+    of the next number ends it.
+    """
     return (attempt.result.exists() or attempt.heartbeat.exists()) and not attempt.claim.exists()
 
 
@@ -157,13 +160,16 @@ def _check_spool(run: RunDir) -> None:
 
 
 def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:
-    """Whether an attempt was an earlier start of the scheduler's job that now starts again."""
+    """Return whether an attempt was an earlier start of the scheduler's job that now starts again."""
     earlier = allocation_of(previous)
     return earlier is not None and allocation is not None and earlier.is_same_job(allocation)
 
 
 def was_stopped_by_user(run: RunDir, allocation: SchedulerStart) -> bool:
-    """Whether the user stopped the run in an earlier start of the scheduler's job that now starts again."""
+    """Return whether the user stopped the run in an earlier start of the scheduler's job.
+
+    The job of the scheduler now starts again.
+    """
     previous = run.newest_attempt()
     if previous is None or not is_same_start(previous, allocation):
         return False
@@ -172,7 +178,7 @@ def was_stopped_by_user(run: RunDir, allocation: SchedulerStart) -> bool:
 
 
 def is_running(previous: Attempt, options: Options) -> bool:
-    """Whether another process runs the run. Without --takeover that is refused.
+    """Return whether another process runs the run, and refuse that without --takeover.
 
     Raises:
         ClusterError: another process runs it; names that process.
@@ -190,9 +196,10 @@ def is_running(previous: Attempt, options: Options) -> bool:
 def continue_from(
     run: RunDir, job: Job, options: Options, echo: Callable[[str], None]
 ) -> Result | JobChanges | None:
-    """Check that the job may continue the run under its name, and print what changed in it since the last
-    attempt that was not refused. Returns the result of the run if nothing is left to train, or the changes in
-    its identity, if there are any.
+    """Check that the job may continue the run under its name, and print what changed in it.
+
+    Changes count from the last attempt that was not refused. Returns the result of the run if nothing is left
+    to train, or the changes in its identity, if there are any.
 
     Raises:
         JobError: it has changed, and its checkpoint needs consent or cannot be loaded; names the keys.
@@ -236,8 +243,10 @@ def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -
 
 
 def check_progress(run: RunDir, job: Job, allocation: SchedulerStart | None) -> None:
-    """Refuse another start of a scheduler's job if its last starts, as many as failures.attempts, each ended
-    without a new committed step: the next one would probably end in the same way. A start by hand is wanted.
+    """Refuse another start of a scheduler's job whose last starts all ended without a new committed step.
+
+    The last starts are as many as failures.attempts; the next one would probably end in the same way. A start
+    by hand is never refused.
 
     Attempts that a user ended do not count. The steps of a script are not known: a change in its checkpoint
     folder counts as progress.

@@ -26,7 +26,7 @@ class AttemptRef:
 
     @classmethod
     def from_text(cls, text: str) -> AttemptRef:
-        """The inverse of `to_text`."""
+        """Read a reference from the text that `to_text` returned."""
         return typed(cls, json.loads(text))
 
     def to_text(self) -> str:

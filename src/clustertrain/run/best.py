@@ -9,7 +9,7 @@ from clustertrain.run.records import BestCheckpoint
 
 
 def retention_of(job: Job) -> Retention:
-    """The job's retention rule: how many checkpoints to keep, and which metric marks the best."""
+    """Return the job's retention rule: how many checkpoints to keep, and which metric marks the best."""
     best = job.checkpoint.keep_best
     return Retention(
         keep_last=job.checkpoint.keep_last,
@@ -19,7 +19,7 @@ def retention_of(job: Job) -> Retention:
 
 
 def best_checkpoint(run: RunDir, job: Job | None) -> BestCheckpoint | None:
-    """The best checkpoint that the run has.
+    """Return the best checkpoint that the run has.
 
     Args:
         job: the job as the run recorded it, or None where it was killed before it recorded it.

@@ -26,8 +26,11 @@ from clustertrain.waiting import wait_until
 
 
 def overtaken_by(name: CheckpointName, restart: Restart) -> Restart | None:
-    """The start of the worker group that resumed from an older checkpoint, although its writer is newer: the
-    checkpoint was committed when its writer had been overtaken. None if `restart` may resume from it."""
+    """Return a start of the worker group that overtook the writer of a checkpoint, or None.
+
+    It is newer than the writer and resumed from an older checkpoint, so the checkpoint was committed when its
+    writer had been overtaken. None if `restart` may resume from the checkpoint.
+    """
     for attempt in reversed(restart.attempt.run.attempts()):
         for start in reversed(attempt.restarts()):
             if (attempt.n, start.number) <= (name.attempt, name.restart):
@@ -40,7 +43,7 @@ def overtaken_by(name: CheckpointName, restart: Restart) -> Restart | None:
 
 
 def heartbeat_period_s(run: RunDir) -> float:
-    """Seconds between two beats; longer on S3, where each beat is a request that costs money."""
+    """Return the seconds between two beats; longer on S3, where each beat is a request that costs money."""
     return 10.0 if run.store.location.is_s3 else 2.0
 
 
@@ -52,7 +55,7 @@ def claim_attempt(
     launcher: str = "local",
     allocation: SchedulerStart | None = None,
 ) -> Attempt:
-    """The next attempt of a run, claimed for this process.
+    """Claim the next attempt of a run for this process.
 
     Args:
         number: of the attempt, if it was chosen before; by default one more than the newest.
@@ -81,7 +84,7 @@ def claim_attempt(
 
 
 def claim_of(attempt: Attempt) -> Claim:
-    """The claim of an attempt that is running.
+    """Return the claim of an attempt that is running.
 
     Raises:
         StorageError: there is none.
@@ -96,13 +99,13 @@ def claim_of(attempt: Attempt) -> Claim:
 
 
 def allocation_of(attempt: Attempt) -> SchedulerStart | None:
-    """The start of a scheduler's job that claimed an attempt; None if no job did."""
+    """Return the start of a scheduler's job that claimed an attempt; None if no job did."""
     claim = attempt.claim.read()
     return claim.allocation if claim is not None else None
 
 
 def who_runs(attempt: Attempt) -> str | None:
-    """The process that runs an attempt, as text for people, or None.
+    """Return the process that runs an attempt, as text for people, or None.
 
     If the process is on another machine, watches its heartbeat for three periods.
     """
@@ -128,7 +131,7 @@ def _watched(attempt: Attempt, before: Beat | None, claim: Claim) -> str | None:
 
 
 def committed_step(run: RunDir) -> int:
-    """The step of the newest checkpoint, verified or not, or 0 if there is none, and always for a script."""
+    """Return the step of the newest checkpoint, verified or not; 0 without one, and always for a script."""
     return _newest_step(names(run.checkpoints))
 
 
@@ -137,7 +140,7 @@ def _newest_step(found: list[CheckpointName]) -> int:
 
 
 def progress_of(run: RunDir) -> Progress:
-    """The progress of a run, for the claim of the next attempt.
+    """Return the progress of a run, for the claim of the next attempt.
 
     Measured by clustertrain's checkpoints or, if there are none, by the files that a script saves.
     """
@@ -146,8 +149,10 @@ def progress_of(run: RunDir) -> Progress:
 
 
 def attempts_that_trained(run: RunDir) -> list[tuple[Attempt, Claim]]:
-    """The attempts after which there was more to resume from than before, oldest first; and the newest one,
-    until it has a result."""
+    """Return the attempts after which there was more to resume from than before, oldest first.
+
+    The newest attempt is among them until it has a result.
+    """
     found: list[tuple[Attempt, Claim]] = []
     later: Progress | None = None
     for attempt in reversed(run.attempts()):
@@ -162,8 +167,11 @@ def attempts_that_trained(run: RunDir) -> list[tuple[Attempt, Claim]]:
 
 
 def _scripts_files(run: RunDir) -> str | None:
-    """A checksum of names, sizes and times of the files in a script's checkpoint folder. Hidden files are
-    omitted: they are unfinished saves, and an attempt that dies in its first save is not progress."""
+    """Return a checksum of names, sizes and times of the files in a script's checkpoint folder.
+
+    Hidden files are omitted: they are unfinished saves, and an attempt that ends in its first save makes no
+    progress.
+    """
     folder = run.store.local_folder(run.checkpoints.key)
     if folder is None:
         return None  # on S3 a script chooses the keys of its files itself
@@ -176,7 +184,7 @@ def _scripts_files(run: RunDir) -> str | None:
 
 
 def has_script_checkpoint(run: RunDir) -> bool:
-    """Whether a script left a file in its checkpoint folder. Hidden files do not count, as above."""
+    """Return whether a script left a file in its checkpoint folder; on a file system, not a hidden one."""
     folder = run.store.local_folder(run.checkpoints.key)
     if folder is None:
         return bool(run.store.list(run.checkpoints.key))
@@ -184,14 +192,20 @@ def has_script_checkpoint(run: RunDir) -> bool:
 
 
 def shows_progress(run: RunDir, failure: Failure) -> bool:
-    """Whether two equal failures would show that nothing got further in between. Those of a script do if it
-    leaves files in its checkpoint folder, and that is not on S3."""
+    """Return whether two equal failures would show that the run made no progress between them.
+
+    Failures of a script show it if the script has logged a step, or if it leaves files in its checkpoint
+    folder and that is not on S3.
+    """
     on_s3 = run.store.local_folder(run.checkpoints.key) is None
     return not failure.of_script or failure.step > 0 or (not on_s3 and has_script_checkpoint(run))
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """The files that are not hidden. Unlike rglob, os.walk passes over a folder that is removed meanwhile."""
+    """Yield the files below a folder that are not hidden.
+
+    Unlike rglob, os.walk passes over a folder that is removed meanwhile.
+    """
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(parent, name) for name in files if not name.startswith("."))

@@ -20,8 +20,10 @@ _KIT = "clustertrain"
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The start of a run, as its user typed it. As text it is the command that starts the run again, to which
-    a message may append options: `clustertrain run job.yaml --set name=a --fresh`.
+    """The start of a run, as its user typed it.
+
+    As text it is the command that starts the run again, to which a message may append options: `clustertrain
+    run job.yaml --set name=a --fresh`.
 
     Attributes:
         start: the command: `run`, or `submit --to slurm`.
@@ -41,27 +43,27 @@ class CommandLine:
         return self.on_job(self.start)
 
     def of(self, command: str, *options: str) -> str:
-        """Another command on the same run: `clustertrain status job.yaml --set name=a`."""
+        """Return another command on the same run: `clustertrain status job.yaml --set name=a`."""
         if self.run:
             return command_on(self.run, command, *options, program=self.program)
         return self.on_job(command, *options)
 
     def again_with(self, option: str) -> str:
-        """The start with another option, below a line with the start itself."""
+        """Return the start with another option, for a line below the start itself."""
         return f"the same with {option}" if self.sets else f"{self} {option}"
 
     def named(self, name: str) -> CommandLine:
-        """The start of the same job as a run with another name."""
+        """Return the start of the same job as a run with another name."""
         others = (each for each in self.sets if not each.startswith("name="))
         return replace(self, sets=(*others, f"name={name}"), run="")
 
     def on_job(self, command: str, *options: str) -> str:
-        """Another command on the job file: `clustertrain render --to slurm job.yaml`."""
+        """Return another command on the job file: `clustertrain render --to slurm job.yaml`."""
         overrides = [word for each in self.sets for word in ("--set", each)]
         return command_on(self.job_file, command, *overrides, *options, program=self.program)
 
     def recorded(self) -> CommandLine:
-        """The same start for a reader in another folder, and perhaps on another machine."""
+        """Return the same start for a reader in another folder, and perhaps on another machine."""
         return replace(self, job_file=str(Path(self.job_file).absolute()), program=_KIT)
 
 
@@ -70,12 +72,12 @@ UNKNOWN = CommandLine()
 
 
 def command_on(target: str, command: str, *options: str, program: str = _KIT) -> str:
-    """A command on a job file, or on the folder of a run; quoted for the shell."""
+    """Return a command on a job file, or on the folder of a run; quoted for the shell."""
     return f"{program} {command} {shlex.join([target, *options])}"
 
 
 def typed(start: str, job_file: str, sets: Sequence[str] = ()) -> CommandLine:
-    """The start of a run with the command line of this process."""
+    """Return the start of a run with the command line of this process."""
     return CommandLine(start, job_file, tuple(map(_shown, sets)), program=to_type(_KIT))
 
 
@@ -86,7 +88,10 @@ def _shown(override: str) -> str:
 
 
 def to_type(program: str) -> str:
-    """A program of this installation as a user types it: by its path if the shell would find another one."""
+    """Return a program of this installation as a user types it.
+
+    It is the path of the program if the shell would find another one.
+    """
     beside = (Path(sys.executable), Path(sys.argv[0] or _KIT))  # `pip install --user` separates them
     own = next((each for each in (path.with_name(program) for path in beside) if each.is_file()), None)
     found = shutil.which(program)

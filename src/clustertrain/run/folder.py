@@ -84,7 +84,7 @@ class _Record(Generic[T]):
 
 @dataclass(frozen=True)
 class _Request(Generic[T]):
-    """The same for a request."""
+    """The request file `name` in the folder of each attempt or restart; it contains a `kind`."""
 
     name: str
     kind: type[T]
@@ -156,34 +156,36 @@ class Restart:
         return RecordFile(self.run.store, f"{self._returned_key}/{rank}.json", records.Returned)
 
     def returned_ranks(self) -> list[int]:
-        """The ranks that have returned from the user's function."""
+        """Return the ranks that have returned from the user's function."""
         return self.attempt._ranks_in(self._returned_key)
 
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self.run.store, f"{self.stacks_key}/{rank}", Process)
 
     def stacks_answers_key(self, request: str) -> str:
-        """The folder with the stacks of each rank, in answer to the request with this id."""
+        """Return the key of the folder with each rank's stacks, in answer to the request with this id."""
         return f"{self.key}/stacks-now/{request}"
 
     def look_for_stacks_every_s(self, world_size: int) -> float:
-        """How often a rank looks for a request: once a second, on S3 every five; all ranks together at most
-        100 times a second."""
+        """Return after how many seconds a rank looks for a request again.
+
+        It looks once a second, on S3 every five seconds; all ranks together look at most 100 times a second.
+        """
         return max(5.0 if self.run.is_spooled else 1.0, world_size / 100)
 
     def profile_key(self, rank: int) -> str:
         return f"{self.key}/profile/rank-{rank}.pt.trace.json.gz"  # TensorBoard looks for such names
 
     def flight_record_key(self, rank: int) -> str:
-        """What torch's flight recorder has of a rank, in a file that is named as `torchfrtrace` needs it."""
+        """Return the key of a rank's file from torch's flight recorder, named as `torchfrtrace` needs it."""
         return f"{self.key}/nccl/nccl_trace_rank_{rank}"
 
     def nccl_log(self, rank: int) -> Path:
-        """NCCL's lines of a rank. With S3 they stay in this node's spool."""
+        """Return the path of NCCL's lines of a rank; with S3 they stay in this node's spool."""
         return self.run.local_path(f"{self.key}/nccl/{rank}.log")
 
     def probe_key(self, node_rank: int) -> str:
-        """The file that a node writes for the others to read, to check that all see the same storage."""
+        """Return the key of a node's file that the others read, to check that all see the same storage."""
         return f"{self.key}/probe-{node_rank}"
 
 
@@ -240,11 +242,11 @@ class Attempt:
         return RecordFile(self.run.store, f"{self._node_failures_key}/{node_rank}.json", records.Arrival)
 
     def failed_nodes(self) -> list[int]:
-        """The ranks of the nodes that have reported a failure."""
+        """Return the ranks of the nodes that have reported a failure."""
         return self._ranks_in(self._node_failures_key)
 
     def arrived(self) -> list[int]:
-        """The ranks of the nodes that have arrived."""
+        """Return the ranks of the nodes that have arrived."""
         return self._ranks_in(self._arrivals_key)
 
     def _ranks_in(self, key: str) -> list[int]:
@@ -261,12 +263,15 @@ class Attempt:
         return self.run.local_path(self.rank_log_key(host, rank))
 
     def ray_log(self, host: str) -> Path:
-        """The output of Ray on a node where an agent started it."""
+        """Return the path of Ray's output on a node where an agent started it."""
         return self.run.local_path(f"{self.node_logs_key(host)}/ray.log")
 
     def node_events(self, host: str) -> Path:
-        """The events of one worker node: a stream has one node as its writer, since appends from two
-        nodes to one file on NFS overwrite each other."""
+        """Return the path of the events of one worker node.
+
+        A stream has one node as its writer, since appends from two nodes to one file on NFS overwrite each
+        other.
+        """
         return self.path / f"events-{host}.jsonl"
 
     @property
@@ -276,7 +281,7 @@ class Attempt:
         return self.path / _TENSORBOARD if run.is_spooled else run.local_path(run.tensorboard_key)
 
     def key_of(self, path: Path) -> str:
-        """The key in the storage of a file in the attempt's folder on this node."""
+        """Return the key in the storage of a file in the attempt's folder on this node."""
         relative = path.relative_to(self.path)
         return f"{self.run.key if relative.parts[0] == _TENSORBOARD else self.key}/{relative}"
 
@@ -284,12 +289,12 @@ class Attempt:
         return Restart(self, number)
 
     def restarts(self) -> list[Restart]:
-        """The starts of the worker group so far, oldest first."""
+        """Return the starts of the worker group so far, oldest first."""
         names = self.run.store.list(f"{self.key}/restarts")
         return [Restart(self, n) for n in sorted(int(name) for name in names if _NUMBER.match(name))]
 
     def newest_restart(self) -> Restart | None:
-        """The newest start that was claimed; see `RunDir.newest_attempt`."""
+        """Return the newest start that was claimed; see `RunDir.newest_attempt`."""
         return next((restart for restart in reversed(self.restarts()) if restart.claim.exists()), None)
 
 
@@ -313,8 +318,10 @@ class RunDir:
 
     @classmethod
     def newest(cls, storage: Location | str, name: str) -> RunDir:
-        """The newest generation; the first one if the run does not exist yet. One with only a snapshot does
-        not count: no scheduler has accepted its job."""
+        """Return the newest generation; the first one if the run does not exist yet.
+
+        A generation with only a snapshot does not count: no scheduler has accepted its job.
+        """
         store = open_store(storage)
         numbers = (int(g[1:]) for g in store.list(name) if g.startswith("g") and _NUMBER.match(g[1:]))
         *later, first = (cls(store, name, each) for each in sorted({*numbers} or {1}, reverse=True))
@@ -325,14 +332,14 @@ class RunDir:
         return is_started or any(map(_SUBMISSION.fullmatch, self.store.list(self._submissions_key)))
 
     def fresh(self) -> RunDir:
-        """The generation after this one."""
+        """Return the generation after this one."""
         return RunDir(self.store, self.name, self.generation + 1)
 
     def at(self, generation: int) -> RunDir:
         return RunDir(self.store, self.name, generation)
 
     def with_patience(self, retry_s: float) -> RunDir:
-        """The same run through a store that retries a fault for `retry_s` seconds at most."""
+        """Return the same run through a store that retries a fault for `retry_s` seconds at most."""
         return replace(self, store=open_store(self.store.location.with_patience(retry_s)))
 
     @property
@@ -363,28 +370,28 @@ class RunDir:
         return open_store(str(spool_folder(self.store))) if self.is_spooled else self.store
 
     def local_path(self, key: str) -> Path:
-        """Where this node writes the stream of a key."""
+        """Return the path where this node writes the stream of a key."""
         return self.store.local_folder(key) or spool_folder(self.store) / key
 
     def snapshot_job_key(self, digest: str) -> str:
-        """The job of a snapshot."""
+        """Return the key of the job of a snapshot."""
         return f"{self._submissions_key}/{digest}/{JOB_YAML}"
 
     def snapshot_code_key(self, digest: str) -> str:
-        """The code of a snapshot."""
+        """Return the key of the code of a snapshot."""
         return f"{self._submissions_key}/{digest}/code.tar.gz"
 
     def snapshot_source(self, digest: str) -> RecordFile[records.Source]:
-        """The state of the code's repositories when it was submitted last."""
+        """Return the file with the state of the code's repositories when it was submitted last."""
         return RecordFile(self.store, f"{self._submissions_key}/{digest}/source.json", records.Source)
 
     def submission(self, scheduler: str, job_id: str) -> RecordFile[records.SchedulerJob]:
-        """The record of a job that was submitted to a scheduler for this run."""
+        """Return the record file of a job that was submitted to a scheduler for this run."""
         key = f"{self._submissions_key}/{scheduler}-{job_id}.json"
         return RecordFile(self.store, key, records.SchedulerJob)
 
     def cancellation(self, scheduler: str, job_id: str) -> RecordFile[records.Cancellation]:
-        """The record of a waiting job that `stop` cancelled."""
+        """Return the record file of a waiting job that `stop` cancelled."""
         key = f"{self._submissions_key}/{scheduler}-{job_id}.ended.json"
         return RecordFile(self.store, key, records.Cancellation)
 
@@ -393,7 +400,7 @@ class RunDir:
         return RecordFile(self.store, f"{self.key}/seed.json", records.FunctionSeed)
 
     def submissions(self) -> list[records.SchedulerJob]:
-        """The records of the jobs that were submitted, oldest first."""
+        """Return the records of the jobs that were submitted, oldest first."""
         key = self._submissions_key
         names = filter(_SUBMISSION.fullmatch, self.store.list(key))
         found = (RecordFile(self.store, f"{key}/{name}", records.SchedulerJob).read() for name in names)
@@ -421,36 +428,44 @@ class RunDir:
         return [Attempt(self, n) for n in sorted(numbers)]
 
     def newest_attempt(self) -> Attempt | None:
-        """The newest attempt that was claimed. A folder is visible before the claim in it, and stays if its
-        maker is killed; were it counted, two starts could claim, and a fence look for a claim in the gap."""
+        """Return the newest attempt that was claimed.
+
+        A folder is visible before the claim in it, and stays if the process that made it is killed. If it
+        counted, two starts could claim, and a fence could look for a claim in the gap.
+        """
         return next((attempt for attempt in reversed(self.attempts()) if attempt.claim.exists()), None)
 
     def attempt_after(self, n: int) -> Attempt | None:
-        """The newest attempt that was claimed after the `n`-th. While there is none, no claim is read: that
-        of a large job names each of its nodes, and every node looks for a later attempt all the time."""
+        """Return the newest attempt that was claimed after the `n`-th, or None.
+
+        While there is none, no claim is read: the claim of a large job names each of its nodes, and every
+        node looks for a later attempt all the time.
+        """
         later = (attempt for attempt in reversed(self.attempts()) if attempt.n > n)
         return next((attempt for attempt in later if attempt.claim.exists()), None)
 
 
 def spool_folder(store: Store) -> Path:
-    """The folder for the streams of this node until they are sent to the storage, under the same keys. The
-    nodes of a cluster may have one home folder, and none may remove what another one writes."""
+    """Return the folder for the streams of this node until they are sent to the storage, under the same keys.
+
+    The nodes of a cluster may have one home folder, and no node may remove what another one writes.
+    """
     location = store.location
     identity = f"{socket.gethostname()} {location.endpoint or ''} {location.uri.rstrip('/')}"
     return spool_base() / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def is_events_stream(name: str) -> bool:
-    """Whether a file of an attempt's folder contains events."""
+    """Return whether a file of an attempt's folder contains events."""
     return _EVENTS.fullmatch(name) is not None
 
 
 def is_stream_of_records(name: str) -> bool:
-    """Whether a file of an attempt's folder contains events or metrics."""
+    """Return whether a file of an attempt's folder contains events or metrics."""
     return name.endswith(".jsonl")
 
 
 def rank_of_log(name: str) -> int | None:
-    """The rank of a file in a node's log folder, or None if it is not the log of a rank."""
+    """Return the rank of a file in a node's log folder, or None if it is not the log of a rank."""
     match = _RANK_LOG.fullmatch(name)
     return int(match[1]) if match else None

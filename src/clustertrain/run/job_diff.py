@@ -49,7 +49,7 @@ _NAME_CHARACTERS = 43  # of at most 47, before the number of another run
 def job_changes(
     run: RunDir, old: Job, new: Job, *, accepted: bool, command: CommandLine
 ) -> JobChanges | None:
-    """The changes in the identity of the run, or None if there are none.
+    """Return the changes in the identity of the run, or None if there are none.
 
     Args:
         accepted: whether the user gave --accept-changes.
@@ -81,7 +81,7 @@ def job_changes(
 
 
 def run_beside(run: RunDir, command: CommandLine) -> CommandLine:
-    """The command that trains the job as a new run, under a name that no run has."""
+    """Return the command that trains the job as a new run, under a name that no run has."""
     names_left = (f"{run.name[:_NAME_CHARACTERS].rstrip('-')}-{n}" for n in count(2))
     return command.named(next(name for name in names_left if not run.store.list(name)))
 
@@ -95,9 +95,11 @@ def _from_newest_checkpoint(run: RunDir, old: Job, new: Job, keys: tuple[Change,
 
 
 def changed_nothing(attempt: Attempt) -> bool:
-    """Whether state and job of the run are those of the attempt before: a changed job ended before its first
-    step, because it does not fit its code or its checkpoint, or nothing was left to train of a finished
-    run."""
+    """Return whether an attempt left state and job of the run as they were after the attempt before.
+
+    It did if a changed job ended before its first step, because it does not fit its code or its checkpoint,
+    or if nothing was left to train of a finished run.
+    """
     result = attempt.result.read()
     if result is not None and result.already_finished:
         return True
@@ -108,7 +110,7 @@ def changed_nothing(attempt: Attempt) -> bool:
 
 
 def standing_attempt(run: RunDir, before: Attempt | None = None) -> Attempt | None:
-    """The newest attempt, or the newest one before another, that determines state and job of the run."""
+    """Return the newest attempt, or the newest before another, that determines state and job of the run."""
     attempts = [each for each in reversed(run.attempts()) if before is None or each.n < before.n]
     claimed = (attempt for attempt in attempts if attempt.claim.exists())
     return next((attempt for attempt in claimed if not changed_nothing(attempt)), None)
@@ -135,8 +137,10 @@ def _lines(keys: list[Change]) -> str:
 
 
 def change_lines(run: RunDir) -> list[str]:
-    """The changes in the job of a run, oldest first, such as `step 120: args.lr 0.1 → 0.01`. The steps of a
-    script are not known: its lines begin with the attempt."""
+    """Return the changes in the job of a run, oldest first, such as `step 120: args.lr 0.1 → 0.01`.
+
+    The steps of a script are not known: its lines begin with the attempt.
+    """
     lines = []
     for attempt in run.attempts():
         if (changes := attempt.changes.read()) is not None and not changed_nothing(attempt):

@@ -51,7 +51,7 @@ def record_provenance(attempt: Attempt, source: Source, began: float) -> CodeCha
 
 
 def is_tried(attempt: Attempt) -> bool:
-    """Whether the run has finished a step with the job and the code of this attempt."""
+    """Return whether the run has finished a step with the job and the code of this attempt."""
     if has_finished_a_step(attempt):
         return True
     earlier = (each for each in reversed(attempt.run.attempts()) if each.n < attempt.n)
@@ -66,7 +66,7 @@ def _job_and_code(attempt: Attempt) -> tuple[object, ...]:
 
 
 def code_changes(run: RunDir) -> list[CodeChange]:
-    """The changes of the code with which the run was trained, oldest first."""
+    """Return the changes of the code with which the run was trained, oldest first."""
     found = [attempt.provenance.read() for attempt, _ in attempts_that_trained(run)]
     return [each.code_change for each in found if each is not None and each.code_change is not None]
 
@@ -90,7 +90,7 @@ def _code_change(attempt: Attempt, files: Mapping[str, CodeFile], began: float) 
 
 
 def _written_until(attempt: Attempt) -> float:
-    """When a run in the folder of its code ended, in seconds since 1970; 0 if it ran in a copy."""
+    """Return when a run in the folder of its code ended, in seconds since 1970; 0 if it ran in a copy."""
     claim, result, beat = attempt.claim.read(), attempt.result.read(), attempt.heartbeat.read()
     if claim is None or claim.launcher != "local":
         return 0.0
@@ -98,6 +98,9 @@ def _written_until(attempt: Attempt) -> float:
 
 
 def _left_out(diff: str) -> str:
-    """What git does not write into a diff, and without which it does not apply."""
+    """Return a note on the binary files that a diff only names, or empty if there are none.
+
+    git does not write them into the diff, which does not apply without them.
+    """
     count = sum(line.startswith("Binary files ") for line in diff.split("\n"))
     return f"binary files that the diff only names: {count}" if count else ""

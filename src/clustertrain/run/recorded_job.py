@@ -32,7 +32,7 @@ def restore_job(run: RunDir) -> None:
 
 
 def job_at(run: RunDir, key: str) -> Job | None:
-    """The job at a key of the run, or None.
+    """Return the job at a key of the run, or None.
 
     Raises:
         JobError: this version does not accept the job.
@@ -48,24 +48,36 @@ def job_at(run: RunDir, key: str) -> Job | None:
 
 
 def job_of(attempt: Attempt) -> Job | None:
-    """The job of an attempt, or None if it was killed before it wrote the job. Raises as `job_at`."""
+    """Return the job of an attempt, or None if it was killed before it wrote the job.
+
+    Raises as `job_at`.
+    """
     return job_at(attempt.run, attempt.job_key)
 
 
 def is_of_script(attempt: Attempt) -> bool:
-    """Whether the attempt runs a script, of which clustertrain knows no steps. Raises as `job_at`."""
+    """Return whether the attempt runs a script, of which clustertrain knows no steps.
+
+    Raises as `job_at`.
+    """
     job = job_of(attempt)
     return job is not None and job.is_script
 
 
 def last_job(run: RunDir) -> Job | None:
-    """The job of the last attempt that wrote one and was not refused, or None without one."""
+    """Return the job of the last attempt that wrote one and was not refused.
+
+    Without such an attempt, return the job that the run keeps, or None. Raises as `job_at`.
+    """
     jobs = (job_of(attempt) for attempt in reversed(run.attempts()) if not changed_nothing(attempt))
     return next((job for job in jobs if job is not None), None) or job_at(run, run.job_key)
 
 
 def newest_job(run: RunDir) -> Job | None:
-    """The job of the run; without an attempt, of the newest submission. Raises as `job_at`."""
+    """Return the job of the run; without an attempt, the job of the newest submission.
+
+    Raises as `job_at`.
+    """
     if (job := last_job(run)) is not None:
         return job
     submissions = run.submissions()
@@ -82,8 +94,11 @@ class _Stretch:
 
 
 def trained_jobs(run: RunDir) -> list[Job]:
-    """The jobs with which the steps of a run were trained, the oldest first: several if a changed job has
-    continued it. Before the first step, and of a script, the newest job. Raises as `job_at`."""
+    """Return the jobs with which the steps of a run were trained, the oldest first.
+
+    There are several if a changed job has continued the run. Before the first step, and of a script, it is
+    the newest job. Raises as `job_at`.
+    """
     stretches: list[_Stretch] = []
     for attempt in run.attempts():
         if changed_nothing(attempt):

@@ -48,8 +48,10 @@ class SchedulerStart:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run: `resumes` is the step of its newest checkpoint, 0 if there is none. `files` is
-    then a checksum of the files that a script has in its checkpoint folder."""
+    """The progress of a run: `resumes` is the step of its newest checkpoint, 0 if there is none.
+
+    `files` is then a checksum of the files that a script has in its checkpoint folder.
+    """
 
     resumes: int
     files: str | None
@@ -80,7 +82,7 @@ class Claim(Process):
 
 @dataclass(frozen=True)
 class JobChanges:
-    """How the job of an attempt differs from that of the attempt before.
+    """The differences between the job of an attempt and the job of the attempt before.
 
     Attributes:
         step, checkpoint: of the newest checkpoint when the attempt was claimed; 0 and None if the run had
@@ -121,8 +123,10 @@ class Repository:
 
 @dataclass(frozen=True)
 class CodeFile:
-    """A file of the code or of `data`: a digest of its content, and when it was last changed, in seconds
-    since 1970. None for source code and `data`, which no run writes."""
+    """A file of the code or of `data`: a digest of its content, and when it was last changed.
+
+    `changed_at` is in seconds since 1970. It is None for source code and `data`, which no run writes.
+    """
 
     digest: str
     changed_at: float | None = None
@@ -130,8 +134,10 @@ class CodeFile:
 
 @dataclass(frozen=True)
 class Source:
-    """The repositories of the job's code, and its files by name; none if nobody saw them, as of a rendered
-    RayJob."""
+    """The repositories of the job's code, and its files by name.
+
+    Both are empty if no process saw them, as for a rendered RayJob.
+    """
 
     repositories: tuple[Repository, ...] = ()
     files: Mapping[str, CodeFile] = field(default_factory=dict)
@@ -150,7 +156,7 @@ class CodeChange:
 
     @property
     def text(self) -> str:
-        """In one line, such as `task.py has changed since step 160`."""
+        """The change in one line, such as `task.py has changed since step 160`."""
         *others, last = self.files
         if len(others) >= MOST_NAMES:
             others, last = others[:MOST_NAMES], f"{len(self.files) - MOST_NAMES} more"
@@ -160,7 +166,7 @@ class CodeChange:
 
 @dataclass(frozen=True)
 class Provenance:
-    """From what an attempt was started.
+    """The code, the packages and the machine with which an attempt was started.
 
     Attributes:
         source: the code. Of a submitted job, as it was at the submission.
@@ -207,8 +213,11 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """A request that the run saves at its next step and continues. `pod`: the pod that made the request,
-    because it is about to end."""
+    """A request that the run saves at its next step and continues.
+
+    Attributes:
+        pod: the pod that made the request, because it is about to end.
+    """
 
     pod: str = ""
     time: float = field(default_factory=time.time)
@@ -229,8 +238,10 @@ class BestCheckpoint:
 
 @dataclass(frozen=True)
 class FunctionSeed:
-    """The seed of the random states with which a function begins, on every rank and at every start. It is
-    drawn at the first start of a generation."""
+    """The seed of the random states with which a function begins, on every rank and at every start.
+
+    It is drawn at the first start of a generation.
+    """
 
     value: int
 
@@ -312,8 +323,10 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class ResizeRequest:
-    """A request to one start of the worker group to save and return, because there is room for `world_size`
-    workers."""
+    """A request to one start of the worker group to save and return.
+
+    The reason is that there is room for `world_size` workers.
+    """
 
     world_size: int
     time: float = field(default_factory=time.time)
@@ -364,8 +377,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Hang:
-    """The first rank of a start of the worker group that made no progress for too long. `text`: of one that
-    can never go on, the error of the user's code."""
+    """The first rank of a start of the worker group that made no progress for too long.
+
+    Attributes:
+        text: the error of the user's code, for a rank that can never go on.
+    """
 
     rank: int
     text: str = ""
@@ -373,8 +389,12 @@ class Hang:
 
 @dataclass(frozen=True)
 class Returned:
-    """A rank has returned from the user's function: from this line, and after so many collectives in each
-    process group."""
+    """The return of a rank from the user's function.
+
+    Attributes:
+        line: the line from which it returned.
+        collectives: how many collectives it had called by then, in each process group.
+    """
 
     line: str
     collectives: dict[str, int]
@@ -454,8 +474,11 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A node that has found the head. With `error` the node does not take part; `exit_code` is then that of
-    the run, or None if the node was lost during the run."""
+    """A node that has found the head.
+
+    With `error` the node does not take part; `exit_code` is then the exit code of the run, or None if the
+    node was lost during the run.
+    """
 
     host: str
     error: str | None = None

@@ -23,8 +23,9 @@ from clustertrain.waiting import wait_until
 def wait_for_head(
     run: RunDir, start: SchedulerStart, wait_s: float, poll_s: float, is_over: Callable[[], bool]
 ) -> tuple[Attempt, Rendezvous] | None:
-    """Wait until the head of this start of the job has published its address. None if the attempt ends before
-    that, or `is_over` returns True.
+    """Wait until the head of this start of the job has published its address.
+
+    Returns None if the attempt ends before that, or `is_over` returns True.
 
     Raises:
         StorageError: nothing was published within `wait_s` seconds; the likely cause is that this node
@@ -55,7 +56,7 @@ def wait_for_head(
 
 
 def arrivals(attempt: Attempt) -> dict[int, Arrival]:
-    """The nodes that have found the head, by their rank."""
+    """Return the nodes that have found the head, by their rank."""
     found = ((rank, attempt.arrival(rank).read()) for rank in attempt.arrived())
     return {rank: arrival for rank, arrival in found if arrival is not None}
 
@@ -67,7 +68,7 @@ def report_failure(attempt: Attempt, node_rank: int, failure: Arrival) -> None:
 
 
 def failures(attempt: Attempt) -> list[Arrival]:
-    """What the nodes have reported that cannot take part, or were lost, by their rank."""
+    """Return the reports of the nodes that cannot take part, or were lost, in the order of their ranks."""
     found = (attempt.node_failure(rank).read() for rank in attempt.failed_nodes())
     return [failure for failure in found if failure is not None]
 

@@ -1,5 +1,7 @@
-"""The result of an attempt, computed from its files and written once, by the driver. If the driver died,
-`clustertrain run` or the agent of the head node writes it."""
+"""The result of an attempt, computed from its files and written once.
+
+The driver writes it. If the driver died, `clustertrain run` or the agent of the head node writes it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def write_result(attempt: Attempt, result: Result) -> Result:
 def ended(
     attempt: Attempt, state: str, cause: str, *, exit_code: int | None = None, text: str = ""
 ) -> Result:
-    """The result of an attempt that is over, with the figures from its files."""
+    """Return the result of an attempt that is over, with the figures from its files."""
     restarts, of_script = attempt.restarts(), is_of_script(attempt)
     outcome = restarts[-1].outcome.read() if restarts else None
     reached = [reached_step(restart) for restart in restarts]
@@ -70,13 +72,13 @@ def ended(
 
 
 def _resumed_step(restarts: Sequence[Restart]) -> int:
-    """The step of the checkpoint from which an attempt continued; -1 without one."""
+    """Return the step of the checkpoint from which an attempt continued; -1 without one."""
     plan = restarts[0].plan.read() if restarts else None
     return plan.step if plan is not None and plan.checkpoint is not None else -1
 
 
 def _last_figures(attempt: Attempt) -> dict[str, float]:
-    """The last metrics of the run, as those of an outcome."""
+    """Return the last metrics of the run, in the form that an outcome has them."""
     newest = curve(attempt.run)[-1:]
     return {
         name: float(value)
@@ -87,7 +89,7 @@ def _last_figures(attempt: Attempt) -> dict[str, float]:
 
 
 def _world_size(attempt: Attempt, restarts: Sequence[Restart]) -> int | None:
-    """The number of workers of the newest start of the group; without one, that of the claim."""
+    """Return the number of workers of the newest start of the group; without one, the number in the claim."""
     plans = (restart.plan.read() for restart in reversed(restarts))
     sizes = (plan.world_size for plan in plans if plan is not None)
     claim = attempt.claim.read()
@@ -95,7 +97,10 @@ def _world_size(attempt: Attempt, restarts: Sequence[Restart]) -> int | None:
 
 
 def _exit_code(attempt: Attempt, state: str) -> int:
-    """Of a stop it is 75 if there is a checkpoint to continue from, 130 if there is none."""
+    """Return the exit code of `clustertrain run` for an attempt that ended in a state.
+
+    For a stop it is 75 if there is a checkpoint to continue from, 130 if there is none.
+    """
     if state not in ("stopped", "preempted", "cancelled"):
         return EXIT_DONE if state == "done" else EXIT_FAILED
     if names(attempt.run.checkpoints):
@@ -106,11 +111,11 @@ def _exit_code(attempt: Attempt, state: str) -> int:
 
 
 def stopped(attempt: Attempt) -> Result:
-    """The result of an attempt that ended early, with the state and the cause of the stop request."""
+    """Return the result of an attempt that ended early, with the state and the cause of the stop request."""
     request = attempt.stop.read() or StopRequest("user")
     return ended(attempt, request.state, request.cause, text=request.text)
 
 
 def failed(attempt: Attempt, text: str, exit_code: int) -> Result:
-    """The result of an attempt that an error of clustertrain ended; its exit code gives the cause."""
+    """Return the result of an attempt that an error of clustertrain ended; its exit code gives the cause."""
     return ended(attempt, "failed", CAUSE_OF_CODE.get(exit_code, "error"), exit_code=exit_code, text=text)

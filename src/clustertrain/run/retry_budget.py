@@ -28,7 +28,11 @@ class RetryBudget:
         return self.in_a_row > self._retries
 
     def is_over_after(self, committed_step: int) -> bool:
-        """Count a failure. Returns whether there were too many. `committed_step`: the newest after it."""
+        """Count a failure, and return whether there were too many.
+
+        Args:
+            committed_step: the step of the newest checkpoint after the failure.
+        """
         if committed_step > self._committed_step:
             self.in_a_row = 0
         self._committed_step = committed_step
@@ -36,7 +40,7 @@ class RetryBudget:
         return self.is_over
 
     def text(self, *, of_script: bool = False) -> str:
-        """Say why there is no further restart. Empty if `retries` is 0."""
+        """Return why there is no further restart, as text for people; empty if `retries` is 0."""
         if self._retries == 0:
             return ""
         if of_script:
@@ -52,8 +56,11 @@ class RetryBudget:
 
 
 def _failed_in_a_row(attempt: Attempt) -> int:
-    """Count the restarts from the newest backwards. Stops at one that returned to be resized, and after the
-    one that wrote the newest checkpoint."""
+    """Count the restarts from the newest backwards.
+
+    The count stops at a restart that returned to be resized, and after the one that wrote the newest
+    checkpoint.
+    """
     committed, count = committed_step(attempt.run), 0
     for restart in reversed(attempt.restarts()):
         outcome = restart.outcome.read()

@@ -1,5 +1,8 @@
-"""The run that a folder belongs to: the folder of a run, of a generation or of an attempt, as folder.py names
-them; and the runs in a storage. Every folder that clustertrain prints names its run in a command."""
+"""The run that a folder belongs to, and the runs in a storage.
+
+The folder may be that of a run, of a generation or of an attempt, as folder.py names them. Every folder that
+clustertrain prints names its run in a command.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,15 @@ class RunAddress:
     attempt: int | None = None
 
     def run(self) -> RunDir:
-        """The generation, whether or not it exists."""
+        """Return the generation, whether or not it exists."""
         newest = RunDir.newest(self.storage, self.name)
         return newest if self.generation is None else newest.at(self.generation)
 
 
 def addresses_of(folder: str) -> list[RunAddress]:
-    """The run that a folder names: a path or an S3 URI, absolute or relative to the current folder.
+    """Return the runs that a folder may name.
+
+    The folder is a path or an S3 URI, absolute or relative to the current folder.
 
     A run may have the name `g1`, so `…/g1` may be a run, or a generation of a run: the first place with a run
     is the right one.
@@ -64,7 +69,7 @@ def _split(path: str) -> tuple[Location, str]:
 
 
 def run_names(store: Store, skip: Callable[[StorageError], None] | None = None) -> list[str]:
-    """The runs of a storage: folders that contain a generation.
+    """Return the runs of a storage: folders that contain a generation.
 
     Args:
         skip: called with the error of each folder that cannot be listed, such as another user's. Without it

@@ -18,18 +18,20 @@ _NODE_MTBF_S = 1000 / 6.5 * _DAY_S
 
 
 def mtbf_s(failures: Failures, nodes: int) -> float:
-    """The mean time between two failures of a job: each of its nodes may be the next to fail."""
+    """Return the mean seconds between two failures of a job: each of its nodes may be the next to fail."""
     return (failures.mtbf_s or _NODE_MTBF_S) / nodes
 
 
 def first_interval_s(mtbf_s: float) -> float:
-    """When to save first: the best interval if a save stalls training for a second, at most 5 minutes. Only a
-    save shows how long training waits for one."""
+    """Return after how many seconds to save first: the best interval if a save stalls training for a second.
+
+    It is at most 5 minutes. Only a save shows how long training waits for one.
+    """
     return min(_FIRST_SAVE_S, best_interval_s(_GUESSED_STALL_S, mtbf_s))
 
 
 def best_interval_s(stall_s: float, mtbf_s: float) -> float:
-    """Daly's interval between the end of one save and the start of the next (his equation 37).
+    """Return Daly's interval between the end of one save and the start of the next (his equation 37).
 
     Its first term is Young's, the square root of 2 × stall × MTBF. The restart time has no influence: it is
     lost once per failure, however often the run saves.

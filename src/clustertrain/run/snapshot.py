@@ -54,8 +54,11 @@ FileId = tuple[int, int]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A job and its code. `digest` is of their content: 16 hex digits, equal on every machine and for every
-    version of the compression library."""
+    """A job and its code.
+
+    `digest` is computed from their content: 16 hex digits, equal on every machine and for every version of
+    the compression library.
+    """
 
     job_yaml: bytes
     code: bytes
@@ -75,7 +78,7 @@ class Entry:
 
 
 def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot:
-    """The job, and its code as an archive.
+    """Pack the job, and its code as an archive.
 
     Args:
         left_out: names of files that are not code, such as a scheduler's output.
@@ -100,9 +103,11 @@ def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot
 
 
 def code_files(job: Job) -> dict[str, CodeFile]:
-    """The files of the code and the local files of `data`, for a later start that compares them. None if
-    there are more than a snapshot may have, or they cannot be read within two seconds. Changes of a job file
-    are reported by its keys."""
+    """Return the files of the code and the local files of `data`, for a later start that compares them.
+
+    The result is empty if there are more than a snapshot may have, or they cannot be read within two seconds.
+    Job files are left out: their changes are reported by key.
+    """
     found: dict[str, CodeFile] = {}
     total_bytes, ends_s = 0, time.monotonic() + _COMPARED_WITHIN_S
     try:
@@ -123,7 +128,7 @@ def code_files(job: Job) -> dict[str, CodeFile]:
 
 
 def _digest(path: Path, size_bytes: int) -> str:
-    """Of the content; of a large file, which takes long to read, only its size."""
+    """Return a digest of the content; of a large file, which takes long to read, only its size."""
     if size_bytes > _MOST_DIGESTED_BYTES:
         return f"{size_bytes} bytes"
     return hashlib.sha256(_read(path)).hexdigest()[:16]
@@ -155,7 +160,10 @@ def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[E
 def entries_of(
     folders: Sequence[str], left_out: re.Pattern[str] | None = None, no_code: Set[FileId] = frozenset()
 ) -> Iterator[Entry]:
-    """The files and folders of the code, as `take_snapshot` packs them. `no_code`: those without these.
+    """Yield the files and folders of the code, as `take_snapshot` packs them.
+
+    Args:
+        no_code: files and folders that are left out.
 
     Raises:
         JobError: one of `folders` does not exist.
@@ -178,7 +186,7 @@ def entries_of(
 def _entries(
     folder: Path, left_out: re.Pattern[str] | None, no_code: Set[FileId], prefix: str = ""
 ) -> Iterator[Entry]:
-    """The files and folders below a folder, in the same order on every machine."""
+    """Yield the files and folders below a folder, in the same order on every machine."""
     no_code = no_code | {_id(folder.stat())}  # a link to a folder above it would have no end
     for path in _listed(folder):
         try:
@@ -214,7 +222,7 @@ def _id(found: os.stat_result) -> FileId:
 
 
 def ids_of_no_code(job: Job) -> set[FileId]:
-    """The runs and the data sets of the job, by inode: links to them are found as well."""
+    """Return the runs and the data sets of the job, by inode: links to them are found as well."""
     paths = [_local(Location(entry.uri)) for entry in job.data.values()]
     if (storage := _local(job.storage.location)) is not None:
         names = run_names(open_store(job.storage.location), skip=lambda error: None)

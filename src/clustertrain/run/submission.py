@@ -44,7 +44,7 @@ class Submission:
 
     @classmethod
     def from_text(cls, text: str) -> Submission:
-        """The inverse of `to_text`.
+        """Read a submission from the text that `to_text` returned.
 
         Raises:
             JobError: the text was not written by `to_text`.
@@ -58,7 +58,7 @@ class Submission:
             ) from None
 
     def to_text(self) -> str:
-        """One line of ASCII; contains no secret."""
+        """Return the submission as one line of ASCII, which contains no secret."""
         return json.dumps(asdict(self))
 
     @property
@@ -76,7 +76,9 @@ class Submission:
         )
 
     def job(self) -> Job:
-        """The job as it was submitted. Its `code` is the folder on the machine that it was submitted from.
+        """Read the job as it was submitted.
+
+        Its `code` is the folder on the machine that it was submitted from.
 
         Raises:
             StorageError: the snapshot is missing; one cause is that a node accesses another file system.
@@ -106,7 +108,10 @@ class Submission:
 
 
 def submission_of(run: RunDir, digest: str, options: Options) -> Submission:
-    """The submission of a snapshot, with the options that its start needs. --fresh is in the generation."""
+    """Return the submission of a snapshot, with the options that its start needs.
+
+    --fresh is in the generation.
+    """
     return Submission(
         run.store.location,
         run.name,
@@ -134,8 +139,9 @@ def upload(run: RunDir, snapshot: Snapshot) -> None:
 def record(
     run: RunDir, *, scheduler: str, job_id: str, digest: str, cluster: str | None, output: str
 ) -> None:
-    """Record that a scheduler accepted a job, so that any machine that can access the storage can query
-    the scheduler.
+    """Record that a scheduler accepted a job.
+
+    After that any machine that can access the storage can query the scheduler.
 
     Raises:
         StorageError: the storage refuses.

@@ -28,14 +28,15 @@ _MOST_NAMES = 5
 
 
 def working_folder(run: RunDir, job: Job) -> Path | None:
-    """The counterpart of the first folder of the code, or None if the nodes share no folder."""
+    """Return the run's copy of the first folder of the code, or None if the nodes share no folder."""
     folder = run.store.local_folder(run.work_key)
     return None if folder is None else folder / places(job.code)[0]
 
 
 def copy_code(run: RunDir, folders: Sequence[str], echo: Callable[[str], None]) -> None:
-    """Copy the files of the code that have changed since the last copy. What the run itself has written stays
-    as it is.
+    """Copy the files of the code that have changed since the last copy.
+
+    Files that the run itself has written stay as they are.
 
     Raises:
         StorageError: a file cannot be read or written.
@@ -72,8 +73,10 @@ def copy_code(run: RunDir, folders: Sequence[str], echo: Callable[[str], None]) 
 
 
 def files_beside_code(folders: Sequence[str], no_code: Set[FileId] = frozenset()) -> dict[str, int] | None:
-    """The files in folders of code that are not hidden, each with the time of its last change; None if it
-    takes too long to find them, or one cannot be read."""
+    """Return the files in folders of code that are not hidden, each with the time of its last change in ns.
+
+    None if it takes too long to find them, or one cannot be read.
+    """
     found, ends = {}, time.monotonic() + _LOOK_S
     try:
         for entry in entries_of(folders, None, no_code):
@@ -97,7 +100,7 @@ class FilesOfRun:
         return files_beside_code(self._folder, ids_of_no_code(self._job))
 
     def record(self, run: RunDir, echo: Callable[[str], None]) -> None:
-        """List and record those that are new."""
+        """Print and record the files that are new."""
         after = self._now()
         if self._before is None or after is None or not (new := sorted(after.keys() - self._before.keys())):
             return
@@ -111,8 +114,10 @@ class FilesOfRun:
 
 
 def note_left_files(run: RunDir, echo: Callable[[str], None]) -> None:
-    """Say which files of this generation and of earlier ones are still in the folder of the code: to a script
-    they may be a checkpoint."""
+    """Print which files of this generation and of earlier ones are still in the folder of the code.
+
+    A script may take them for a checkpoint.
+    """
     records = (run.at(generation).left_files.read() for generation in range(1, run.generation + 1))
     paths = {Path(left.folder, name) for left in records if left is not None for name in left.names}
     if there := sorted(str(path) for path in paths if path.is_file()):
@@ -120,7 +125,7 @@ def note_left_files(run: RunDir, echo: Callable[[str], None]) -> None:
 
 
 def lost_files(before: Mapping[str, int] | None, after: Mapping[str, int] | None) -> str:
-    """The files that were written to a node's copy of the code since, or empty if there are none."""
+    """Return as text the files that were written to a node's copy of the code since, or empty without any."""
     if before is None or after is None:
         return ""
     return _text(sorted(name for name, changed in after.items() if before.get(name) != changed))

@@ -1,5 +1,7 @@
-"""The writer of a stream of JSON lines. The process of a script uses it as well, and its Python may have no
-package."""
+"""The writer of a stream of JSON lines.
+
+The process of a script uses it as well, and its Python may have no package.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ from typing import Any
 
 
 class EventLog:
-    """Appends to a stream; each line is one write, so that lines of one file never mix. A full disk loses
-    lines, and ends no training: that saves again when there is space."""
+    """The writer of a stream; each line is one write, so that lines of one file never mix.
+
+    A full disk loses lines, but does not end the training, which saves again when there is space.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -21,19 +21,21 @@ from clustertrain.units import LARGEST_INTEGER, LATEST_S
 
 
 def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
-    """All complete lines of a stream, or empty if there is no stream."""
+    """Return the records of all complete lines of a stream, or an empty list if there is no stream."""
     return list(new_records(Tail(run, key)))
 
 
 def new_records(tail: Tail) -> Iterator[dict[str, Any]]:
-    """The records of the lines that were added to a stream since the last call."""
+    """Yield the records of the lines that were added to a stream since the last call."""
     for line in tail.new_lines():
         yield from _parsed(line)
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
-    """The record of a line, or none if a full disk cut the line short, or it is another record. The lines
-    around it are still read."""
+    """Yield the record of a line, or none if a full disk cut the line short, or it is another record.
+
+    The lines around it are still read.
+    """
     try:
         if b"\\ud" in line:  # half of a surrogate pair is valid JSON, but cannot be encoded
             line = json.dumps(json_object(line), ensure_ascii=False).encode(errors="replace")

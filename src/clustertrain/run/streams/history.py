@@ -35,7 +35,11 @@ class AttemptFollower:
         self._lively: list[str] = []  # those that grew last, the newest at the end
 
     def new(self, *, of_all: bool = False) -> list[dict[str, Any]]:
-        """The new records by time. `of_all`: read every stream, as at the end of a run."""
+        """Return the new records by time.
+
+        Args:
+            of_all: read every stream, as at the end of a run.
+        """
         if of_all or not self._due:
             self._due = self._names()
         turns = len(self._due) if of_all else _STREAMS_PER_LOOK
@@ -49,7 +53,7 @@ class AttemptFollower:
         return sorted(records, key=lambda record: float(record["time"]))
 
     def _names(self) -> list[str]:
-        """The streams that there are now, each with its tail."""
+        """Return the names of the streams that exist now, and open a tail for each new one."""
         run, key = self._attempt.run, self._attempt.key
         for name in stream_names(run, key):
             if is_stream_of_records(name) and name not in self._tails:
@@ -58,7 +62,7 @@ class AttemptFollower:
 
 
 def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
-    """All events of an attempt, from every node, by time on the driver's clock."""
+    """Return all events of an attempt, from every node, by time on the driver's clock."""
     names = filter(is_events_stream, stream_names(attempt.run, attempt.key))
     streams = {name: read_events(attempt.run, f"{attempt.key}/{name}") for name in names}
     clocks = clocks_ahead_s(streams.get(attempt.events.name, ()))
@@ -70,8 +74,10 @@ def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
 
 
 def clocks_ahead_s(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """How far the clock of each host was ahead of the driver's when its ranks last started; only hosts whose
-    clock differs by a second or more."""
+    """Return by how many seconds each host's clock was ahead of the driver's when its ranks last started.
+
+    Only hosts whose clock differs by a second or more are in it.
+    """
     found: dict[str, float] = {}
     for rank in (rank for event in events for rank in ranks_of(event)):
         match rank:
@@ -81,8 +87,10 @@ def clocks_ahead_s(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def events_of_last_attempts(storage: Location, name: str) -> list[list[dict[str, Any]]]:
-    """The events of each of a run's last three attempts, the newest first; none if the storage cannot be read
-    now."""
+    """Return the events of each of a run's last three attempts, the newest first.
+
+    The list is empty if the storage cannot be read now.
+    """
     with suppress(StorageError):
         attempts = RunDir.newest(storage.with_patience(0), name).attempts()
         return [events_of_attempt(attempt) for attempt in reversed(attempts[-_LAST_ATTEMPTS:])]
@@ -90,24 +98,24 @@ def events_of_last_attempts(storage: Location, name: str) -> list[list[dict[str,
 
 
 def newest_group(attempt: Attempt) -> Mapping[str, Any] | None:
-    """The event of the newest start of the attempt's workers, or None if there was none."""
+    """Return the event of the newest start of the attempt's workers, or None if there was none."""
     groups = (event for event in reversed(events_of_attempt(attempt)) if event["kind"] == "group_started")
     return next(groups, None)
 
 
 def ranks_of(group: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
-    """The ranks in the event of a start; other programs may have written something else there."""
+    """Return the ranks in the event of a start; other programs may have written something else there."""
     ranks = group.get("ranks") if group is not None else None
     return tuple(rank for rank in ranks if isinstance(rank, dict)) if isinstance(ranks, list) else ()
 
 
 def host_of(group: Mapping[str, Any] | None, rank: int) -> str | None:
-    """The host of a rank, by the event of a start; None if it has no such rank."""
+    """Return the host of a rank, by the event of a start; None if it has no such rank."""
     return next((str(each["host"]) for each in ranks_of(group) if each.get("rank") == rank), None)
 
 
 def curve(run: RunDir) -> list[dict[str, Any]]:
-    """The metrics of a generation, as if it had never been interrupted.
+    """Return the metrics of a generation, as if it had never been interrupted.
 
     A start that resumes from step s supersedes every earlier record of a step after s: those steps are
     repeated. It may begin with what followed step s, and supersedes those records as well. An attempt that

@@ -1,4 +1,6 @@
-"""The lines of clustertrain in the log of a rank. All starts of an attempt write to the same log:
+"""The lines of clustertrain in the log of a rank.
+
+All starts of an attempt write to the same log:
 
 clustertrain: restart 0 begins
 (what Ray and torch write while the worker starts)
@@ -26,13 +28,16 @@ _OWN_LINE = re.compile(
 
 
 def start_line(restart: int) -> str:
-    """The first line of a start in the log of a rank."""
+    """Return the first line of a start in the log of a rank."""
     return f"clustertrain: restart {restart} begins"
 
 
 def where_start_begins(text: str, restart: int) -> int:
-    """The position after that line in the end of a log: its length if the rank ended before it began this
-    start, and 0 if the line is further ahead."""
+    """Return the position after the first line of a start in the end of a log.
+
+    It is the length of the text if the rank ended before it began this start, and 0 if the line comes before
+    the text.
+    """
     line = start_line(restart)
     if line in text:
         return text.rindex(line) + len(line)
@@ -41,7 +46,7 @@ def where_start_begins(text: str, restart: int) -> int:
 
 @contextmanager
 def marks_of_output() -> Iterator[None]:
-    """Within the block the user's code prints to the log of this rank."""
+    """Print a line before and after the block, in which the user's code prints to the log of this rank."""
     print(OUTPUT_BEGINS, flush=True)
     try:
         yield
@@ -51,13 +56,13 @@ def marks_of_output() -> Iterator[None]:
 
 
 def own_line(line: str) -> bool | None:
-    """Whether the user's output follows a line that clustertrain wrote; None for any other line."""
+    """Return whether the user's output follows a line that clustertrain wrote; None for any other line."""
     found = _OWN_LINE.fullmatch(line)
     return None if found is None else found["what"] == "output begins"
 
 
 def separated(lines: Iterable[str]) -> Iterator[str]:
-    """The lines; one of clustertrain does not share a line with the bar before it."""
+    """Yield the lines, with each line of clustertrain separated from the progress bar before it."""
     for line in lines:
         found = _OWN_LINE.fullmatch(line)
         before = found["before"] if found is not None else ""

@@ -27,14 +27,14 @@ class Reached:
 
 
 def counted_step(restart: Restart) -> int:
-    """The last step in the counter of a start, or 0 if there is none."""
+    """Return the last step in the counter of a start, or 0 if there is none."""
     run, key = restart.attempt.run, restart.reached_key
     data = run.spool.read_or_none(key) or run.store.read_or_none(key) or b""
     return int(struct.unpack("<q", data)[0]) if len(data) == 8 else 0
 
 
 def reached_step(restart: Restart) -> int:
-    """The last step that a start of the group finished, or 0 if it finished none.
+    """Return the last step that a start of the group finished, or 0 if it finished none.
 
     The mapped counter contains every step. If it was lost with its machine, its copy on S3 and the curve
     contain a step that is a few seconds old.
@@ -44,5 +44,8 @@ def reached_step(restart: Restart) -> int:
 
 
 def has_finished_a_step(attempt: Attempt) -> bool:
-    """Whether a start of the group in this attempt finished a step. The counter says so without the curve."""
+    """Return whether a start of the group in this attempt finished a step.
+
+    The curve is read only where the counter shows no step.
+    """
     return any(counted_step(each) or reached_step(each) for each in attempt.restarts())

@@ -118,7 +118,7 @@ class StreamUpload:
 
 
 def attempts_here(run: RunDir) -> list[Attempt]:
-    """The attempts that have streams in the spool of this node."""
+    """Return the attempts that have streams in the spool of this node."""
     folder = run.local_path(run.attempts_key)
     if not run.is_spooled or not folder.is_dir():
         return []
@@ -134,7 +134,10 @@ def send_leftovers(run: RunDir, echo: Callable[[str], None]) -> None:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """A lock: when a pod ends, its preStop hook sends while the process of postStart may still send."""
+    """Hold a lock, so that one process of this node sends at a time.
+
+    When a pod ends, its preStop hook sends while the process of postStart may still send.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".sending").open("w") as lock:
         with suppress(OSError):  # a home folder on Lustre or NFS may have no locks; a pod's disk has them
@@ -155,7 +158,7 @@ def _note_path(path: Path) -> Path:
 
 
 def _sent(path: Path) -> Sent:
-    """How much of a stream was sent."""
+    """Return how much of a stream was sent."""
     note = _note_path(path)
     return decoded(Sent, note.read_bytes(), str(note)) if note.exists() else Sent()
 

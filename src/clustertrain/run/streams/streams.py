@@ -22,7 +22,7 @@ PARTS = ".d"  # suffix of the folder of a stream's numbered objects
 
 
 def part_key(key: str, number: int) -> str:
-    """The object that contains the `number`-th piece of a stream, from 1."""
+    """Return the key of the object that contains the `number`-th piece of a stream, from 1."""
     return f"{key}{PARTS}/{number:06d}"
 
 
@@ -38,7 +38,7 @@ class Tail:
         self.unfinished = b""  # of `new_lines`: what came after the last newline
 
     def new(self) -> Iterator[bytes]:
-        """The bytes that were added since the last call, in blocks, or none if there is no such stream."""
+        """Yield the bytes that were added since the last call, in blocks; none if there is no stream."""
         try:
             with open_file(self._run.local_path(self._key)) as file:
                 file.seek(self._read_bytes)
@@ -52,14 +52,16 @@ class Tail:
             raise refused(self._run.local_path(self._key), "read", error) from error
 
     def new_lines(self) -> Iterator[bytes]:
-        """The complete lines that were added since the last call, without their newlines."""
+        """Yield the complete lines that were added since the last call, without their newlines."""
         for block in self.new():
             *lines, self.unfinished = (self.unfinished + block).split(b"\n")
             yield from lines
 
     def _new_parts(self) -> Iterator[bytes]:
-        """The new bytes of the objects, without those already read from the local file, which is deleted
-        after its upload."""
+        """Yield the new bytes of the objects, without the bytes already read from the local file.
+
+        The local file is deleted after its upload.
+        """
         names = sorted(self._run.store.list(self._key + PARTS), key=len)  # 1000000 follows 999999
         with ThreadPoolExecutor(_AT_ONCE) as threads:  # a run of a week has a hundred thousand
             for first in range(self._parts_read, len(names), _AT_ONCE):
@@ -76,7 +78,7 @@ class Tail:
 
 
 def stream_names(run: RunDir, folder: str) -> list[str]:
-    """The names of the streams directly under a key, on this node and in the storage."""
+    """Return the names of the streams directly under a key, on this node and in the storage."""
     names = set(run.spool.list(folder))
     if run.is_spooled:
         names |= {name.removesuffix(PARTS) for name in run.store.list(folder) if name.endswith(PARTS)}
