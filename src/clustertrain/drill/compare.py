@@ -32,8 +32,10 @@ class Difference:
 
 
 def differences(reference: Left, other: Left) -> tuple[Difference, ...]:
-    """The first difference in samples, curve and states, that of the earliest step first. A checkpoint that
-    only one of the two wrote, such as that of a stop, is not compared."""
+    """Return the first difference in samples, curve and states, ordered by step.
+
+    A checkpoint that only one of the two runs wrote, such as one at a stop, is not compared.
+    """
     both = [where for where in reference.states if where in other.states]
     found = [
         *_first("samples", reference.samples, other.samples),
@@ -48,7 +50,7 @@ def differences(reference: Left, other: Left) -> tuple[Difference, ...]:
 def _first(
     kind: str, expected: dict[str, dict[str, str]], found: dict[str, dict[str, str]]
 ) -> Iterator[Difference]:
-    """The first difference, if there is one."""
+    """Yield the first difference, if there is one."""
     for where in dict.fromkeys([*expected, *found]):
         before, after = expected.get(where, {}), found.get(where, {})
         for what in dict.fromkeys([*before, *after]):
@@ -59,6 +61,9 @@ def _first(
 
 
 def _step_of(difference: Difference) -> float:
-    """The step, for the order; a state of a step comes after its metrics. Files of a script come last."""
+    """Return the step as a key for sorting: a state of a step comes after its metrics.
+
+    Files of a script come last.
+    """
     match = re.search(r"step (\d+)", difference.where)
     return int(match[1]) + 0.5 * (difference.kind == "state") if match else float("inf")

@@ -1,5 +1,7 @@
-"""What a run left, where its storage is: its curve, the samples that each step used, its checkpoints. Each
-value is a text, and texts are equal if and only if the bits are."""
+"""What a run left in its storage: its curve, the samples that each step used, and its checkpoints.
+
+Each value is a text, and two texts are equal if and only if the bits are equal.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ def left_by(run: RunDir) -> Left:
 
 
 def _read_records(found: Left, records: Iterable[dict[str, Any]]) -> None:
-    """A step that is repeated replaces its earlier record, as in the curve that users see."""
+    """Read the records of a run into `found`.
+
+    The record of a repeated step replaces its earlier record, as in the curve that users see.
+    """
     struck_at, before = None, 0
     for record in records:
         kind, step = record["kind"], int(record.get("step") or 0)
@@ -95,8 +100,10 @@ def _lines_of_rank_zero(attempt: Attempt) -> Iterable[str]:
 
 
 def _read_lines(found: Left, lines: Iterable[str], loss: str) -> None:
-    """The losses that a script printed. A line is known by its epoch, step and batch, as far as it has them;
-    otherwise by its number."""
+    """Read the losses that a script printed.
+
+    A line is known by its epoch, step and batch, as far as it has them; otherwise by its number.
+    """
     for match in filter(None, map(re.compile(loss).search, lines)):
         counted = match.groupdict().get("step") or " ".join(map(" ".join, _COUNTED.findall(match.string)))
         word = re.split(r"\W", match[0], maxsplit=1)[0]

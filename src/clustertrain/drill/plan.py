@@ -22,7 +22,7 @@ _SAVES = 3  # of a run; the last one at its end
 
 
 def faults_of(text: str) -> tuple[str, ...]:
-    """The faults of --faults.
+    """Return the faults that --faults names.
 
     Raises:
         JobError: there is no such fault.
@@ -62,7 +62,7 @@ class DrillPlan:
         return (every.steps if every != "auto" else None) or 10
 
     def sets(self, trial: str, fault: str = NO_FAULT) -> tuple[str, ...]:
-        """The `--set` options of a run. Epochs are cut, so that one ends between two saves."""
+        """Return the `--set` options of a run; its epochs are cut, so that one ends between two saves."""
         given = [f"name={self.job.name[:31]}-drill-{trial}", f"drill.fault={fault}", "failures.retries=3"]
         if not self.job.is_script:
             given += [f"checkpoint.every={{steps: {self.save_every}}}", "checkpoint.keep_last=1000"]
@@ -75,7 +75,7 @@ class DrillPlan:
         return (*self.given, *given)
 
     def fault(self, kind: str, reference: Left) -> str:
-        """The value of drill.fault, drawn by the seed: a step after the first save and before the end."""
+        """Draw the value of drill.fault by the seed: a step after the first save and before the end."""
         draw = random.Random(f"{self.seed} {kind}")
         rank = 0 if self.job.is_script or kind == "save" else draw.randrange(self.job.resources.min_workers)
         last, every = reference.steps, self.save_every

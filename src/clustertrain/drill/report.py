@@ -76,7 +76,7 @@ class Report:
     kept: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
-        """The table for people."""
+        """Yield the lines of the table for people."""
         header = ("FAULT", "AFTER", "RESUMED", "LOST", "RESULT")
         yield from aligned([header, *(each.row for each in self.outcomes)])
         for each in self.outcomes:
@@ -130,7 +130,7 @@ def drill(plan: DrillPlan, note: Note, *, keep: bool) -> Report:
 
 
 def _outcome(kind: str, trial: Trial, reference: Left, seconds: float) -> Outcome:
-    """The outcome of a fault, compared with the `reference`, which took so many `seconds`."""
+    """Return the outcome of a fault, compared with the `reference` run, which took so many `seconds`."""
     left = trial.left or Left()
     found = differences(reference, left) if trial.left else ()
     caused, (step, rank) = left.strike is not None, left.strike or (None, None)

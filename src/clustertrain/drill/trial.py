@@ -70,7 +70,10 @@ def _to_its_end(start: Start, to: str, *, is_first: bool) -> tuple[str, str]:
 
 
 def _read_left(start: Start, to: str) -> Left:
-    """What the run left, by a process that imports torch, or by one in the cluster that has the storage."""
+    """Read what the run left.
+
+    A process that imports torch reads it, or one in the cluster if only the cluster has the storage.
+    """
     launcher, target = find(start.run.target, (), None if to == "local" else to, silent)
     if launcher.reach is not None:
         printed = "\n".join(launcher.reach.lines(target, [HIDDEN_COMMAND]))

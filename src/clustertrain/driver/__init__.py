@@ -1,5 +1,6 @@
-"""The driver: one process per attempt, which runs the job, with Ray Train or without Ray, and writes the
-result.
+"""The driver: one process per attempt, which runs the job and writes the result.
+
+It runs the job with Ray Train or without Ray.
 
 __main__.py      the program: job -> the starts of the worker group -> result.json
 ray_cluster.py   the driver's interface to a Ray cluster; launchers/*/ray.py have the classes

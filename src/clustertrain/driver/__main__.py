@@ -75,13 +75,17 @@ def main(where: str) -> int:
 
 
 def _possible(job: Job, most: int) -> tuple[int, ...]:
-    """The numbers of workers that the start may have, ascending; the attempt was claimed with the largest."""
+    """Return the numbers of workers that the start may have, ascending.
+
+    The attempt was claimed with the largest.
+    """
     return tuple(size for size in job.world_sizes if size <= most) or (most,)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """
+    """An attempt as its driver runs it, with its job and its cluster.
+
     Attributes:
         job_yaml: the job as the attempt has recorded it.
         world_sizes: the numbers of workers that a start of the group may have, ascending.
@@ -130,7 +134,7 @@ def _run(run: _Run) -> int:
 
 
 def _prepare(run: _Run) -> None:
-    """What comes before the first thread of this process, of which the fork server may be a fork."""
+    """Do what comes before the first thread of this process, of which the fork server may be a fork."""
     _set_environment(run.job)
     enter_code(run.job)
     collect_rarely()

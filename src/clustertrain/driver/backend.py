@@ -33,7 +33,7 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
     is_script: bool
 
     def __reduce__(self) -> tuple[type[TorchConfig], tuple[()]]:
-        """What the workers get of it."""
+        """Pickle this object for the workers as a plain TorchConfig."""
         return TorchConfig, ()
 
     @property
@@ -60,7 +60,7 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
 
 
 def set_up(plan: RestartPlan) -> None:
-    """The first step in a worker of Ray."""
+    """Set up a worker of Ray for this start: the first step in it."""
     end_with_raylet()
     # train.py prints the exception of the train function, with all its causes.
     logging.getLogger(ERROR_LOGGER).setLevel(logging.CRITICAL)

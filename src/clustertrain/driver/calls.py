@@ -25,7 +25,7 @@ class RankDied(NoAnswer):
 
 
 def answers(calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
-    """What the calls return, as soon as all have returned or one has raised an error.
+    """Return what the calls return, as soon as all have returned or one has raised an error.
 
     Raises:
         RankDied: the process of a rank has ended.
@@ -46,17 +46,17 @@ def answers(calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
 
 
 def answer(call: Any, timeout_s: float | None = None) -> Any:
-    """What one call returns. Raises as `answers`."""
+    """Return what one call returns. Raises as `answers`."""
     return answers([call], timeout_s)[0]
 
 
 def first_of_each_node(workers: Sequence[Any]) -> list[Any]:
-    """The workers of a group that are the first on their nodes."""
+    """Return the workers of a group that are the first on their nodes."""
     return [w for w in workers if w.distributed_context.local_rank == 0]
 
 
 def answers_by_rank(calls: Mapping[int, Any], within_s: float) -> dict[int, Any]:
-    """What the calls have returned within this time, or the errors that they have raised, by rank."""
+    """Return what the calls have returned within this time, or the errors that they have raised, by rank."""
     pending = list(calls.values())
     if all(isinstance(call, Future) for call in pending):
         done: Any = wait(pending, within_s).done
@@ -76,7 +76,7 @@ def answers_by_rank(calls: Mapping[int, Any], within_s: float) -> dict[int, Any]
 
 @contextmanager
 def errors_of_ray() -> Iterator[None]:
-    """Within the block Ray's errors become those of this file, and that of a function the function's own."""
+    """Raise Ray's errors within the block as errors of this file, and an error of a function as itself."""
     from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayTaskError
 
     try:

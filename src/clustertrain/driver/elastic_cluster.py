@@ -25,8 +25,10 @@ class ElasticCluster(RayCluster):
         """The resources that decide how many workers fit on a node."""
 
     def room(self, attempt: Attempt, without: str = "") -> int:
-        """The number of workers that the nodes have room for now, with those that this run uses; on all nodes
-        that are not left out, except the one with the id `without`."""
+        """Return for how many workers the nodes have room now, including the workers that this run has.
+
+        All nodes count that are not left out, except the one with the id `without`.
+        """
         return room_on(self._nodes(attempt, without), self.per_worker, _own(attempt))
 
     def _nodes(self, attempt: Attempt, without: str = "") -> list[RayNode]:
@@ -37,15 +39,17 @@ class ElasticCluster(RayCluster):
         return self.room(attempt, without=node_id) >= world_sizes[0]
 
     def workers_now(self, attempt: Attempt, world_sizes: Sequence[int]) -> Workers:
-        """The largest of these numbers for which there is room, otherwise the smallest."""
+        """Return the largest of these numbers for which there is room, otherwise the smallest."""
         count = largest(world_sizes, self.room(attempt)) or world_sizes[0]
         return Workers(count, excluded_nodes(attempt))
 
     def has_room_in_time(
         self, attempt: Attempt, world_sizes: Sequence[int], what: str, timeout_s: float
     ) -> bool:
-        """Wait until there is room for the largest number of workers or, after `resize_after_s`, for a
-        smaller one that the job allows. False if there is none after `timeout_s` seconds.
+        """Wait until there is room for the workers; return whether there was within `timeout_s` seconds.
+
+        That is room for the largest number of workers or, after `resize_after_s`, for a smaller one that the
+        job allows.
 
         Raises:
             RunStopped: a stop was requested meanwhile.
@@ -83,8 +87,10 @@ def excluded_nodes(attempt: Attempt) -> frozenset[str]:
 
 
 def alive_nodes() -> list[RayNode]:
-    """The nodes that Ray calls alive. Ray notices after up to 30 s that a node was lost, and the free
-    resources are a second old."""
+    """Return the nodes that Ray calls alive.
+
+    Ray notices after up to 30 s that a node was lost, and the free resources are a second old.
+    """
     import ray  # the submit side does not load it
 
     from clustertrain.driver.ray_internals import available_resources_per_node
@@ -108,7 +114,7 @@ def _is_silent(node: RayNode) -> bool:
 
 
 def _own(attempt: Attempt) -> Sequence[str]:
-    """The addresses of the workers of the newest start of the group, or none if it has returned."""
+    """Return the addresses of the workers of the newest start of the group, or none if it has returned."""
     restart = attempt.newest_restart()
     plan = restart.plan.read() if restart is not None and not restart.outcome.exists() else None
     return plan.addresses if plan is not None else ()

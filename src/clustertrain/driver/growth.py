@@ -31,8 +31,10 @@ class Growth:
         self._looked_s, self._room_since_s = -math.inf, math.inf
 
     def look(self) -> None:
-        """Ask the workers to save and return once there has been room for more of them for a while. A script
-        is not asked, because only it knows when it has saved."""
+        """Ask the workers to save and return once there has been room for more of them for a while.
+
+        A script is not asked, because only it knows when it has saved.
+        """
         now = time.monotonic()
         if self._count == self._world_sizes[-1] or now - self._looked_s < _LOOK_EVERY_S:
             return
@@ -53,7 +55,10 @@ class Growth:
 
 
 def next_larger(attempt: Attempt, workers: Workers) -> Workers | None:
-    """The workers that continue if these saved and returned because there is room for more, else None."""
+    """Return the workers of the next start if these saved and returned because there is room for more.
+
+    Otherwise return None.
+    """
     restart = attempt.newest_restart()
     request, outcome = (restart.resize.read(), restart.outcome.read()) if restart else (None, None)
     if request is None or outcome is None or outcome.finished or attempt.stop.exists():

@@ -64,11 +64,12 @@ class RayCluster(ABC):
 
     @abstractmethod
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
-        """Connect this process to Ray, which it starts on one machine, and wait for the nodes. Returns the
-        address.
+        """Connect this process to Ray, wait for the nodes, and return the address.
+
+        On one machine it starts Ray first.
 
         Args:
-            world_sizes: the allowed numbers of workers, ascending; one if this is no ElasticCluster.
+            world_sizes: the allowed numbers of workers, ascending; one if this is not an ElasticCluster.
 
         Raises:
             RayNotUp: Ray did not start on all nodes in time; the launcher determines what follows.
@@ -77,7 +78,7 @@ class RayCluster(ABC):
         """
 
     def result_of_late_ray(self, job: Job, attempt: Attempt, text: str) -> Result:
-        """The result of an attempt whose Ray was not up within the deadline."""
+        """Return the result of an attempt whose Ray was not up within the deadline."""
         return failed(attempt, text, EXIT_CLUSTER)
 
     def wait_for_workers(self, attempt: Attempt, world_sizes: Sequence[int]) -> None:  # noqa: B027  most have no wait
@@ -87,7 +88,7 @@ class RayCluster(ABC):
         """
 
     def workers_now(self, attempt: Attempt, world_sizes: Sequence[int]) -> Workers:
-        """The workers that the next start has: as many as there is room for."""
+        """Return the workers that the next start has: as many as there is room for."""
         return Workers(world_sizes[-1])
 
     def can_do_without(self, attempt: Attempt, node_id: str, world_sizes: Sequence[int]) -> bool:
@@ -100,7 +101,7 @@ class RayCluster(ABC):
 
 
 def worker_resources(resources: Resources, *, has_slots: bool = False) -> dict[str, float]:
-    """The resources that one worker requests from Ray."""
+    """Return the resources that one worker requests from Ray."""
     each: dict[str, float] = {
         "CPU": resources.cpus_per_worker,
         "GPU": float(resources.gpus_per_worker),
@@ -111,8 +112,10 @@ def worker_resources(resources: Resources, *, has_slots: bool = False) -> dict[s
 
 
 def node_parameters(resources: Resources, workers: int, address: str, folder: Path) -> dict[str, object]:
-    """Fields of Ray's RayParams for a node with so many workers, without what no run uses: the dashboard's
-    server, the autoscaler and the log monitor. Each of these costs 0.7 s of CPU.
+    """Return fields of Ray's RayParams for a node with so many workers.
+
+    They leave out what no run uses: the dashboard's server, the autoscaler and the log monitor. Each of these
+    costs 0.7 s of CPU.
 
     Every size is set, because Ray's defaults come from the whole machine.
 
@@ -135,7 +138,7 @@ def node_parameters(resources: Resources, workers: int, address: str, folder: Pa
 
 
 def ray_cluster_of(launcher: str, job: Job) -> RayCluster:
-    """The Ray cluster of an attempt that this launcher started.
+    """Return the Ray cluster of an attempt that this launcher started.
 
     Raises:
         JobError: that launcher is not installed here, or cannot be imported.

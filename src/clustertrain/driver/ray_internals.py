@@ -58,7 +58,8 @@ _MODULES = _NEEDED | _SECONDS
 
 
 def __getattr__(name: str) -> Any:
-    """
+    """Return a name of Ray's private API from the module that has it.
+
     Raises:
         ClusterTrainError: this Ray does not have the name.
     """
@@ -83,7 +84,7 @@ def tested() -> str:
 
 
 def _module(name: str) -> Any:
-    """A module of Ray whose attributes may be set."""
+    """Import a module of Ray whose attributes may be set."""
     return import_module(name)
 
 
@@ -98,14 +99,20 @@ def make_nodes_with(node: Any) -> None:
 
 
 def be_no_actor() -> None:
-    """Have this process pass no handle of Ray Train's controller to the workers: it is no actor here, and Ray
-    would refuse to look for one. Only ray.train.get_all_reported_checkpoints() uses it."""
+    """Have this process pass no handle of Ray Train's controller to the workers.
+
+    This process is not an actor, and Ray would refuse to look for one. Only
+    ray.train.get_all_reported_checkpoints() uses the handle.
+    """
     _module("ray.runtime_context").RuntimeContext.current_actor = None
 
 
 def draw_class_ids_from_system() -> None:
-    """Have the decorator of actor classes draw their ids from the system. It would draw them from a generator
-    in C++ whose forks all draw the same: workers that start together would give their objects one id."""
+    """Have the decorator of actor classes draw their ids from the system.
+
+    It would draw them from a generator in C++ whose forks all draw the same: workers that start together
+    would give their objects one id.
+    """
     actor = _module("ray.actor")
     kind = actor.ActorClassID
 
@@ -118,7 +125,9 @@ def draw_class_ids_from_system() -> None:
 
 
 def end_by_sigterm() -> None:
-    """Have SIGTERM end this process as SIGKILL does. `ray.init` sets a handler that raises SystemExit, which
-    would count as an error."""
+    """Have SIGTERM end this process as SIGKILL does.
+
+    `ray.init` sets a handler that raises SystemExit, which would count as an error.
+    """
     default = signal.SIG_DFL
     _module("ray._private.utils").set_sigterm_handler = lambda _: signal.signal(signal.SIGTERM, default)

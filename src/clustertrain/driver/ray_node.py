@@ -89,8 +89,10 @@ class _WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
             super().start_api_server(include_dashboard=include_dashboard, **options)
 
     def start_ray_processes(self) -> None:
-        """As in Ray, and then wait until the node has registered, so that Ray's own wait of 30 s ends at
-        once. Wait for the agents as well: the raylet ends with them."""
+        """Start the processes as Ray does, and then wait until the node has registered.
+
+        Ray's own wait of 30 s then ends at once. Wait for the agents as well: the raylet ends with them.
+        """
         # The raylet is given the other ports, and waits 15 s for the file with this one, which no run uses.
         port = self._ray_params.dashboard_agent_listen_port
         persist_port(self.get_session_dir_path(), self.node_id, DASHBOARD_AGENT_LISTEN_PORT_NAME, port)
@@ -174,8 +176,10 @@ def _gave_up(reason: str, starts: int, deadline: Deadline, *, is_late: bool) -> 
 
 
 def _choose_ports(params: RayParams) -> None:
-    """Give Ray the ports that its agents would otherwise choose themselves. The raylet would wait for the
-    files in which they write their choice, and for no longer than 15 s."""
+    """Give Ray the ports that its agents would otherwise choose themselves.
+
+    The raylet would wait for the files in which they write their choice, and for no longer than 15 s.
+    """
     if names := [name for name in _AGENT_PORTS if not getattr(params, name)]:
         of_workers = range(params.min_worker_port or 0, (params.max_worker_port or -1) + 1)
         block = free_block(len(names), seed=os.getpid() + time.monotonic_ns(), taken=of_workers)
@@ -191,7 +195,7 @@ def _reason(node: Node, error: Exception) -> str:
 
 
 def last_words(logs: str | None) -> list[str]:
-    """The lines in the logs of a session of Ray that show why a process of it ended, each marked.
+    """Return the lines in the logs of a session of Ray that show why a process of it ended, each marked.
 
     An exception of a Python process comes first: the raylet ends with its agents, and names only the agent.
     """
@@ -212,8 +216,10 @@ def _end_of(path: Path) -> str:
 
 
 def _end(node: Node) -> None:
-    """Kill the processes of a failed start, also the agents of a raylet that has ended, which have another
-    parent by now. Each writes its log in the folder of the session."""
+    """Kill the processes of a failed start, also the agents of a raylet that has ended.
+
+    These agents have another parent by now. Each process writes its log in the folder of the session.
+    """
     node.kill_all_processes(check_alive=False)
     if (session := getattr(node, "_session_dir", None)) is not None:
         end_processes_of(Path(session).resolve())

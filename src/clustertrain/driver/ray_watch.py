@@ -46,8 +46,10 @@ def _wait_and_end(node: Any) -> None:
 
 
 def end_of(node: Any) -> str:
-    """Wait until a process of Ray on this node has ended or does not answer. Returns which one and how, as a
-    sentence. The GCS, if it is on this node, is asked for that."""
+    """Wait until a process of Ray on this node has ended or does not answer; return which one and how.
+
+    The text is a sentence. The GCS, if it is on this node, is asked who does not answer.
+    """
     processes = {kind: info.process for kind, infos in node.all_processes.items() for info in infos}
     by_fd = {os.pidfd_open(process.pid): kind for kind, process in processes.items()}
     gcs = _Gcs(node) if node.head else None
@@ -69,7 +71,7 @@ class _Gcs:
         self._answered = time.monotonic()
 
     def fault(self) -> tuple[str, str] | None:
-        """The process that does not answer, by Ray's name for it, and what is known of it."""
+        """Return the process that does not answer, by Ray's name for it, and what is known of it."""
         if is_refused(self._host, self._port):
             return "gcs_server", "has closed its port"
         try:

@@ -1,5 +1,8 @@
-"""The result of an attempt as its driver writes it: from the report of rank 0 at the end, from the failure
-after which no start follows, or from an error of the driver."""
+"""The result of an attempt as its driver writes it.
+
+It comes from the report of rank 0 at the end, from the failure after which no start follows, or from an error
+of the driver.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from clustertrain.worker.code.error_report import first_lines
 
 
 def of_outcome(attempt: Attempt) -> Result:
-    """The result if the trainer returned: finished, or stopped on request.
+    """Return the result if the trainer returned: finished, or stopped on request.
 
     Raises:
         StorageError: the claim of the attempt is missing, and with it what tells how the training ended.
@@ -28,7 +31,7 @@ def of_outcome(attempt: Attempt) -> Result:
 
 
 def of_error(attempt: Attempt, error: BaseException) -> Result:
-    """The result if an error ended the attempt."""
+    """Return the result if an error ended the attempt."""
     if isinstance(error, RunStopped):
         return stopped(attempt)
     if isinstance(error, ClusterTrainError):
@@ -43,7 +46,7 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
 
 
 def of_failure(attempt: Attempt, failure: Failure) -> Result:
-    """The result if no start follows this failure."""
+    """Return the result if no start follows this failure."""
     cause, text, code = failure.cause, failure.text, failure.kit_exit_code
     if cause == "same_error_twice":
         at = "" if failure.of_script else f" at step {failure.step}"

@@ -38,11 +38,12 @@ class RetryPolicy:
         self._seen: set[tuple[Workers, str, int, str | None]] = set()
 
     def after_failure(self, workers: Workers) -> Workers | Result:
-        """The workers of the next start, as soon as there is room for them, or the result of the attempt if
-        no start would help.
+        """Return the workers of the next start, or the result of the attempt if no start would help.
+
+        The workers are returned as soon as there is room for them.
 
         Args:
-            workers: those of the start that failed.
+            workers: the workers of the start that failed.
 
         Raises:
             RunStopped: a stop was requested.
@@ -91,7 +92,7 @@ class RetryPolicy:
         return f"The next start uses {failure.host} again: the other nodes have no room for the workers."
 
     def _new_failure(self, attempt: Attempt) -> Failure | None:
-        """The failure of the newest restart, or None if no new restart was claimed."""
+        """Return the failure of the newest restart, or None if no new restart was claimed."""
         restart = attempt.newest_restart()
         if restart is None or restart.number <= self._last_handled:
             return None
@@ -99,7 +100,7 @@ class RetryPolicy:
         return restart.failure.read()
 
     def _same_again(self, attempt: Attempt, failure: Failure, workers: Workers) -> str | None:
-        """The cause with which to end the run, if the next restart would fail in the same way."""
+        """Return the cause with which to end the run, if the next restart would fail in the same way."""
         if failure.fatal:
             return failure.cause
         # The steps of a script are not known: its files show whether it got further in between.
@@ -128,7 +129,8 @@ def _says_retries(attempt: Attempt) -> bool:
 
 
 def _check_stop(attempt: Attempt) -> bool:
-    """
+    """Raise RunStopped if a stop was requested; otherwise return False.
+
     Raises:
         RunStopped: a stop was requested.
     """

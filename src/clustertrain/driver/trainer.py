@@ -87,8 +87,10 @@ class RayStart:
         return True
 
     def begin(self, group: Any) -> None:
-        """The processes run. Start the ranks up to their process group, and limit the call that follows: Ray
-        Train has each rank begin its training."""
+        """Start the ranks up to their process group, once their processes run.
+
+        Limit the call that follows as well: in it Ray Train has each rank begin its training.
+        """
         self._limit.close()
         self._group = group
         with self._keeping_error():
@@ -96,7 +98,7 @@ class RayStart:
             self._limit.enter_context(calling_after(self._start.answer_s, self._end_silent))
 
     def polled(self, errors: Mapping[int, Exception]) -> None:
-        """The group trains, or has failed with these errors by rank."""
+        """Handle a poll of the group, which trains, or has failed with these errors by rank."""
         self._limit.close()
         with self._keeping_error():
             if not errors:
@@ -161,8 +163,11 @@ class RayStart:
             ray.kill(each.actor)
 
     def _end_group(self) -> None:
-        """End a group whose training had not begun. Ray Train does not: those that wait in the rendezvous
-        would keep their CPUs and GPUs, and the next start would wait for them forever."""
+        """End a group whose training had not begun.
+
+        Ray Train does not end it: the ranks that wait in the rendezvous would keep their CPUs and GPUs, and
+        the next start would wait for them forever.
+        """
         if self._workers():
             self._kill()
             self._group.abort()
@@ -218,7 +223,9 @@ class _Trainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
 
 
 def in_node_order(workers: Sequence[Any], nodes: Sequence[str]) -> list[Any]:
-    """The workers in the order of their nodes' host names; nodes that are not named come last, as they were.
+    """Return the workers in the order of their nodes' host names.
+
+    Nodes that are not named come last, as they were.
 
     Ray Train numbers the nodes in the order in which their workers were placed. SLURM lists nodes in the
     order of its topology, so that neighbours in a ring of ranks are near each other in the network.

@@ -37,7 +37,7 @@ class Workers:
 
 
 def room_on(nodes: Iterable[RayNode], each: Mapping[str, float], own: Sequence[str] = ()) -> int:
-    """The number of workers that the nodes have room for.
+    """Return the number of workers that the nodes have room for.
 
     Args:
         each: the resources of one worker.
@@ -54,15 +54,14 @@ def _fit(resources: Mapping[str, float], each: Mapping[str, float]) -> int:
 
 
 def largest(world_sizes: Sequence[int], room: int) -> int | None:
-    """The largest of the allowed numbers of workers, ascending, for which there is room, or None if there is
-    none."""
+    """Return the largest of these numbers of workers for which there is room, or None if there is none."""
     return max((size for size in world_sizes if size <= room), default=None)
 
 
 def resize_text(
     before: ResumePoint | None, now: ResumePoint, most: int, alive: Callable[[], Iterable[RayNode]]
 ) -> str | None:
-    """The line that explains a number of workers other than `most` or the last one, or None if it is both.
+    """Return the line that explains a number of workers other than `most` or the last one, else None.
 
     Args:
         before: the plan of the start of the group before this one, None if this is the first.
@@ -81,7 +80,7 @@ def resize_text(
 
 
 def _names(plan: ResumePoint, without: set[str]) -> str:
-    """The nodes of a plan with addresses that are not in `without`: "node a is", "nodes a and b are"."""
+    """Return the nodes of a plan with other addresses than `without`: "node a is", "nodes a and b are"."""
     chosen = [pair for pair in zip(plan.hosts, plan.addresses, strict=True) if pair[1] not in without]
     is_unique = len(set(plan.hosts)) == len(set(plan.addresses))
     names = list(dict.fromkeys(host if is_unique else f"{host} ({address})" for host, address in chosen))

@@ -135,7 +135,7 @@ class Hit:
 
     @property
     def around(self) -> list[str]:
-        """It and the lines around it: those of one error."""
+        """The line and the lines around it, which are of one error."""
         lines = self.lines
         places = range(max(0, self.index - _BEFORE), min(len(lines), self.index + _AFTER + 1))
         return [self._shown(n) for n in places if lines[n].strip()]

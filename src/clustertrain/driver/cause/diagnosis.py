@@ -1,5 +1,7 @@
-"""What an error does not say itself: which limit of the node was reached, and who else is on the GPU. Pure
-functions over the message and these facts; everything else that an error means is in the catalogue.
+"""What an error does not say itself: which limit of the node was reached, and who else is on the GPU.
+
+These are pure functions over the message and these facts; the catalogue has everything else that an error
+means.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ _CUDA = re.compile(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """An entry of the catalogue, and the message with what is known of the node. Another start can help if
-    `retry_after_s` is a number, after this time; on another node, if `of_hardware`."""
+    """An entry of the catalogue, and the message with what is known of the node.
+
+    Another start can help if `retry_after_s` is a number, after this time; on another node, if `of_hardware`.
+    """
 
     entry: Entry
     text: str
@@ -54,8 +58,10 @@ class Node:
 
     @property
     def limits(self) -> Limits:
-        """The newest of both; the limits of the process from `before`, because another process may have read
-        `now`."""
+        """The newest limits of the node, with the limits of the process from `before`.
+
+        Another process may have read `now`.
+        """
         if self.now is None:
             return self.before
         own = (self.before.open_files, self.before.open_files_most, self.before.address_space_bytes)
@@ -63,7 +69,7 @@ class Node:
 
 
 def diagnose(who: str, message: str, node: Node, *, tail: str = "", killed: bool = False) -> Diagnosis | None:
-    """The limit that a worker reached, or what ended it on its GPU; None if there is no evidence for either.
+    """Return the limit that a worker reached, or what ended it on its GPU; None without evidence for either.
 
     Args:
         who: "rank 1 (pid 4711 on node7)".

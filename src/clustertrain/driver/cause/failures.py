@@ -101,7 +101,7 @@ class Group:
         self._clocks_ahead_s = {rank: clock - here for rank, clock in clocks.items()}
 
     def as_event(self) -> dict[str, Any]:
-        """The fields of the event `group_started`."""
+        """Return the fields of the event `group_started`."""
         ranks = [
             {
                 "rank": rank,
@@ -128,8 +128,10 @@ class Group:
             self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
 
     def report_lost_worker(self, error: NoAnswer) -> None:
-        """The same for a worker that died or was silent before training began, while the others may wait for
-        it."""
+        """Record the failure of a worker that died or was silent before training began.
+
+        The other workers may wait for it.
+        """
         if isinstance(error, RankDied):
             dead = [rank for rank, worker in self._workers.items() if error.is_of(worker)]
             rank = min(dead or self._dead_ranks(), default=0)  # Ray's kill for memory names no worker
@@ -142,7 +144,7 @@ class Group:
         self._record(self._failure(rank, "watchdog", text, "watchdog", transient=True))
 
     def stopped_ranks(self) -> list[int]:
-        """The ranks on this node that a signal has stopped."""
+        """Return the ranks on this node that a signal has stopped."""
         here = [rank for rank, limits in self._limits.items() if limits.host == this_host()]
         return [r for r in here if (process_state(self._workers[r].metadata.pid) or "").startswith("T")]
 
@@ -152,8 +154,11 @@ class Group:
         EventLog(self._attempt.events).write("worker_died", **asdict(failure))
 
     def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
-        """The root cause. A dead process takes precedence over exceptions, which follow from the lost
-        connection; but with NCCL the survivors die, too, and then an exception may be the cause."""
+        """Return the root cause.
+
+        A dead process takes precedence over exceptions, which follow from the lost connection. With NCCL,
+        however, the survivors die, too, and then an exception may be the cause.
+        """
         for rank, error in sorted(errors.items()):
             if _is_of_kit(error):
                 return self._of_exception(rank, error)
@@ -170,15 +175,17 @@ class Group:
     # -- answers of the ranks and their nodes ------------------------------------------------------
 
     def _dead_ranks(self) -> dict[int, RankDied]:
-        """The error for each dead rank. A poll can return a survivor's exception before the death that
-        caused it, so every rank is asked."""
+        """Return the error for each dead rank, and write a warning for each silent rank.
+
+        A poll can return a survivor's exception before the death that caused it, so every rank is asked.
+        """
         answered = self._answers()
         for rank in self._workers.keys() - answered.keys():  # it cannot write its stacks; the other ranks did
             EventLog(self._attempt.events).write("warning", text=self._silence(rank))
         return {rank: error for rank, error in answered.items() if isinstance(error, RankDied)}
 
     def _answers(self) -> dict[int, Any]:
-        """What the ranks answer, or their errors, without those that are silent. All are asked at once."""
+        """Return what the ranks answer, or their errors, without the silent ranks. All are asked at once."""
         calls = {rank: w.execute_async(os.getpid) for rank, w in self._workers.items()}
         return answers_by_rank(calls, _ALIVE_S + _ALIVE_EACH_S * len(calls))
 
@@ -191,8 +198,10 @@ class Group:
     def _call_on_node(
         self, rank: int, function: Callable[..., _T], *args: Any, is_silent: bool = False
     ) -> _T | None:
-        """The result of a function on the node of a rank: in this process if it is on that node; otherwise in
-        the rank, in another rank there, or in a new Ray task. None if none answers, or the node is unknown.
+        """Return the result of a function on the node of a rank.
+
+        The function runs in this process if this process is on that node; otherwise in the rank, in another
+        rank there, or in a new Ray task. The result is None if none answers, or if the node is unknown.
 
         Args:
             is_silent: the rank was asked already, and does not answer.
@@ -227,7 +236,7 @@ class Group:
         return f"rank {rank} (pid {where.pid} on {where.hostname})"
 
     def _tail(self, rank: int) -> str:
-        """The end of the rank's log since this start of the group."""
+        """Return the end of the rank's log since this start of the group."""
         text = _tail(self._attempt.rank_log(self._workers[rank].metadata.hostname, rank))
         return text[where_start_begins(text, self._restart.number) :]
 
@@ -256,8 +265,10 @@ class Group:
         return failure
 
     def _is_mistake(self, message: str) -> bool:
-        """Whether an exception before the first step is one of job or code: neither the network, the storage,
-        the memory, a GPU nor another rank has it raised."""
+        """Return whether an exception before the first step shows a mistake in the job or the code.
+
+        Then neither the network, the storage, the memory, a GPU nor another rank has caused it.
+        """
         entries = [hit.entry for hit in known(message)]
         is_other = any(each.retry == "always" or each.ends_as != "error" for each in entries)
         is_other = is_other or shows_lost_peer(message) or _OF_GPU.search(message) is not None
@@ -290,10 +301,11 @@ class Group:
         return f"The whole traceback: {logs}"
 
     def _of_dead_rank(self, rank: int, error: RankDied) -> Failure:
-        """The failure of a dead process. Its log shows the fatal signal if the signal can be caught: Python's
-        faulthandler writes "Fatal Python error: Segmentation fault" (or Aborted, Bus error, …). Without such
-        a line the parent knows its end, if it is a fork; otherwise it counts as killed by SIGKILL, which
-        cannot be caught.
+        """Return the failure of a dead process.
+
+        Its log shows the fatal signal if the signal can be caught: Python's faulthandler writes "Fatal Python
+        error: Segmentation fault" (or Aborted, Bus error, …). Without such a line the parent knows its end,
+        if it is a fork; otherwise it counts as killed by SIGKILL, which cannot be caught.
         """
         tail = self._tail(rank)
         message = f"{error}\n{tail}"
@@ -323,7 +335,7 @@ class Group:
         return self._diagnosed(failure, message, said=text)
 
     def _of_exit(self, rank: int, code: int, message: str) -> Failure:
-        """The failure of a process that ended itself without an exception."""
+        """Return the failure of a process that ended itself without an exception."""
         why, is_of_kit = _EXITS.get(code, _EXIT), code in _EXITS
         text = f"{self._who(rank)} ended itself with exit code {code}: {why}"
         failure = self._failure(rank, "exit", text, f"exit code {code}", exit_code=code, transient=is_of_kit)
@@ -337,11 +349,12 @@ class Group:
     def _diagnosed(
         self, failure: Failure, message: str, report: ErrorReport | None = None, *, said: str = ""
     ) -> Failure:
-        """The same failure with what the catalogue and the node say of it: its cause, and whether another
-        start can help.
+        """Return the same failure with what the catalogue and the node say of it.
+
+        That is its cause, and whether another start can help.
 
         Args:
-            message: that of the error; for a dead process Ray's, and the end of its log.
+            message: the message of the error; for a dead process Ray's message, and the end of its log.
             report: of the exception of the user's code.
             said: the part of the message that tells why it ended, if it is not all of it.
         """
@@ -366,7 +379,7 @@ class Group:
         return self._judged(failure, said or message, report)
 
     def _judged(self, failure: Failure, said: str, report: ErrorReport | None) -> Failure:
-        """The same failure; marked as fatal, with the reason, if the error is certain to occur again."""
+        """Return the same failure, as fatal, with the reason, if the error is certain to occur again."""
         hits = known(said)
         if (
             report is None and failure.of_script
@@ -388,7 +401,7 @@ class Group:
         return replace(failure, entry=entry.name, text=text, fatal=True)
 
     def _gpus_of(self, rank: int, message: str) -> Gpus:
-        """The GPUs of a rank; they are looked at only after an error that names CUDA."""
+        """Return the GPUs of a rank; they are looked at only after an error that names CUDA."""
         gpus = self._gpus[rank] if _OF_GPU.search(message) else ()
         host = self._limits[rank].host
         pids = {w.metadata.pid for r, w in self._workers.items() if self._limits[r].host == host}
@@ -401,26 +414,33 @@ def _entry_of(hits: list[Hit]) -> Entry:
 
 
 def _last_word(error: ScriptFailed) -> str:
-    """How a script without a traceback ended, and what it last printed: its other lines may be of errors that
-    it has handled."""
+    """Return how a script without a traceback ended, and what it last printed.
+
+    Its other lines may be of errors that it has handled.
+    """
     first, *lines = str(error).splitlines()
     usage = [line for line in lines if _USAGE.match(line)]
     return "\n".join([first, *usage[:1], error.last_line])
 
 
 def _died_of_lost_peer(log: str) -> bool:
-    """By the end of the log of a rank that has died. The rank that is at fault has another reason there, or,
-    if it was killed, none."""
+    """Return whether a rank died because it lost another rank, by the end of its log.
+
+    The log of the rank that is at fault shows another reason or, if the rank was killed, none.
+    """
     return has_consequence(log) and _OWN_FAULT.search(log) is None
 
 
 def _is_of_kit(error: BaseException) -> TypeGuard[ClusterTrainError | RunStopped]:
-    """An error of the job, the data or the storage, or a stop: it ends the run, and its text is complete."""
+    """Return whether this is an error of the job, the data or the storage, or a stop.
+
+    Such an error ends the run, and its text is complete.
+    """
     return isinstance(error, ClusterTrainError | RunStopped) and not isinstance(error, ScriptFailed)
 
 
 def _base(error: BaseException) -> BaseException:
-    """The user's exception inside Ray Train's wrapper."""
+    """Return the user's exception inside Ray Train's wrapper, or the error itself without a wrapper."""
     return getattr(error, "_base_exc", error)
 
 

@@ -19,8 +19,10 @@ _IN_USE = re.compile(r"(?:Process (?P<pid>\d+)|(?P<own>this process)) has (?P<us
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of a worker after its failure, empty if nothing is known of them; the processes of the run's
-    workers on their node, and its name."""
+    """The GPUs of a worker after its failure, empty if nothing is known of them.
+
+    With them are the processes of the run's workers on their node, and its name.
+    """
 
     states: Sequence[GpuState] = ()
     own_pids: Collection[int] = ()
@@ -31,7 +33,7 @@ class Gpus:
 
     @property
     def processes(self) -> str:
-        """Those of others, with their memory."""
+        """The processes of others on these GPUs, with their memory."""
         found = [each for state in self.states for each in state.processes if each.pid not in self.own_pids]
         return ", ".join(
             f"process {each.pid}"
@@ -41,7 +43,7 @@ class Gpus:
 
 
 def of_gpu(hit: Hit, gpus: Gpus) -> str:
-    """An error of a GPU, with the GPU and, if others may have it, their processes."""
+    """Return the text of an error of a GPU, with the GPU and, if others may have it, their processes."""
     named = f"GPU {gpus}" if gpus.states else "GPU of unknown number"
     if hit.entry.name == "gpu_fabric":
         return f"{hit.line} (CUDA error 802): {hit.entry.cause}"
@@ -54,8 +56,10 @@ def of_gpu(hit: Hit, gpus: Gpus) -> str:
 
 
 def others_memory(message: str, gpus: Gpus) -> str | None:
-    """How much GPU memory other processes have: torch's message has that of each process that it can see.
-    None if it is not much, or unknown."""
+    """Return how much GPU memory other processes have; None if it is not much, or unknown.
+
+    The message of torch has the memory of each process that it can see.
+    """
     if (match := _OUT_OF_MEMORY.search(message)) is None:
         return None
     total, free = _size(match["total"]), _size(match["free"])
@@ -81,5 +85,5 @@ def others_memory(message: str, gpus: Gpus) -> str | None:
 
 
 def _size(text: str) -> int:
-    """The bytes of torch's "4.25 GiB"."""
+    """Return the bytes of torch's "4.25 GiB"."""
     return size_bytes(text.replace(" ", "").replace("bytes", "").removesuffix("B"))

@@ -29,14 +29,16 @@ _VARYING = (
 
 
 def signature_of(report: ErrorReport) -> str:
-    """The signature of an exception: its class, the line of the user's code, and its message."""
+    """Return the signature of an exception: its class, the line of the user's code, and its message."""
     at = f" at {report.frames[0]}" if report.frames else ""
     return signature(f"{report.name}{at}: {report.message.strip()}")
 
 
 def signature(text: str) -> str:
-    """Equal for the same error on any rank and in any start: the first line, without the parts that vary.
-    Other numbers stay: a shape, a size or an index is part of the error."""
+    """Return the first line without the parts that vary: equal for the same error on any rank, in any start.
+
+    Other numbers stay: a shape, a size or an index is part of the error.
+    """
     line = text.partition("\n")[0]
     for pattern, replacement in _VARYING:
         line = pattern.sub(replacement, line)

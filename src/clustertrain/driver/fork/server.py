@@ -73,8 +73,10 @@ def import_torch() -> None:
 
 
 def _next_rank(listens: socket.socket) -> Callable[[], None] | None:
-    """Fork for each request until the process that has started this one ends. Returns in each fork what it
-    runs."""
+    """Fork for each request until the process that has started this one ends.
+
+    Each fork gets the function that it has to run; the server gets None at the end.
+    """
     gc.collect()
     gc.freeze()  # a search for cycles would copy every page
     note_ends()
@@ -112,8 +114,10 @@ def _import_ray_train(environment: dict[str, str]) -> None:
 
 
 def _become_rank(request: Request, files: list[int]) -> None:
-    """Become a rank without Ray, or do what Ray's setup_worker.py does in a new process; it ends with the
-    worker."""
+    """Become a rank without Ray, or do what Ray's setup_worker.py does in a new process.
+
+    The process ends with the worker.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     streams, others = files[:3], files[3:]
     for target, file in enumerate(streams):

@@ -46,7 +46,10 @@ def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
 
 
 def fork_server_of_this_process(folder: Path, cpus_per_worker: float) -> None:
-    """The same, as a fork of this process, which has one thread: each import is done once for both."""
+    """Start the fork server as a fork of this process, which has one thread.
+
+    Each import is done once for both.
+    """
     os.environ |= {**_threads(cpus_per_worker), **os.environ}
     with _listening(folder) as listens:
         from clustertrain.driver.fork.server import import_torch, serve
@@ -79,13 +82,15 @@ def _exit_after(run: Callable[[], object]) -> None:
 
 
 def _threads(cpus_per_worker: float) -> dict[str, str]:
-    """OpenMP and numpy read the number of their threads when they are loaded: it is the one that Ray would
-    set."""
+    """Return the variable for the number of threads of OpenMP and numpy: the number that Ray would set.
+
+    They read it when they are loaded.
+    """
     return {"OMP_NUM_THREADS": str(max(1, math.floor(cpus_per_worker)))}
 
 
 def _listening(folder: Path) -> socket.socket:
-    """The socket of the fork server."""
+    """Open the socket of the fork server, and set the variable that names it."""
     path = folder / FORK_SERVER
     path.unlink(missing_ok=True)  # of a driver that was killed
     os.environ[variables.FORK_SERVER] = str(path)

@@ -34,8 +34,9 @@ _ENDS_WITHIN_S = 30.0  # of a killed process, whose GPU or storage may not answe
 
 
 class ForkedRank:
-    """The process of a rank. It has one channel for calls, and one for those `aside`, each with a thread at
-    both ends.
+    """The process of a rank.
+
+    It has one channel for calls and another one for calls `aside`, each with a thread at both ends.
 
     Attributes:
         metadata, distributed_context: what is known of the process and of its place, named as in Ray Train.
@@ -62,8 +63,11 @@ class ForkedRank:
         return self._callers[aside].submit(self._call, self._channels[aside], function, args)
 
     def _call(self, channel: Connection, function: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """What the function returns. The end of the channel alone does not show that of the process: children
-        of the process may have it, too."""
+        """Call the function in the rank, and return its result.
+
+        The end of the channel alone does not show that the process has ended: its children may have the
+        channel, too.
+        """
         answer: tuple[Any, BaseException | None] | None = None
         with suppress(EOFError, OSError):  # it has ended
             channel.send((function, args))
@@ -111,7 +115,8 @@ class ForkedGroup:
         self._ranks: list[ForkedRank] = []
 
     def start(self, world_size: int, gpus_per_worker: int, starts_within_s: float) -> None:
-        """
+        """Start the ranks on this machine.
+
         Raises:
             GroupNotStarted: a rank did not start.
         """
@@ -150,8 +155,10 @@ class ForkedGroup:
 
 
 def has_trained(start: GroupStart, world_size: int) -> bool:
-    """Start the group once. Returns whether its training has returned in all ranks. Raises as GroupStart.run,
-    except GroupNotStarted."""
+    """Start the group once; return whether its training has returned in all ranks.
+
+    Raises as GroupStart.run, except GroupNotStarted.
+    """
     group = ForkedGroup()
     try:
         group.start(world_size, start.job.resources.gpus_per_worker, start.answer_s)

@@ -32,7 +32,7 @@ class Resumed:
 
 
 def newest_checkpoint(restart: Restart, workers: Sequence[Any]) -> Resumed | None:
-    """The checkpoint for these workers, or None if there is none.
+    """Return the checkpoint for these workers, or None if there is none.
 
     Raises:
         StorageError: there are checkpoints in the storage and none verifies.
@@ -63,7 +63,7 @@ def newest_checkpoint(restart: Restart, workers: Sequence[Any]) -> Resumed | Non
 
 
 def _newest_in_memory(restart: Restart, workers: Sequence[Any], stored_step: int) -> Resumed | None:
-    """The newest checkpoint after `stored_step` that is whole in the memory of each node."""
+    """Return the newest checkpoint after `stored_step` that is whole in the memory of each node."""
     attempt, firsts, ranks = restart.attempt.n, first_of_each_node(workers), dict[int, list[int]]()
     for context in (worker.distributed_context for worker in workers):
         ranks.setdefault(context.node_rank, []).append(context.world_rank)

@@ -113,8 +113,10 @@ class GroupStart:
         EventLog(self.ref.open().events).write("group_started", **self._group.as_event())
 
     def has_failed(self, errors: Mapping[int, BaseException]) -> None:
-        """Record the failure of the workers, by rank, unless a failure is recorded. All that still live are
-        asked for the cause."""
+        """Record the failure of the workers, by rank, unless a failure is recorded.
+
+        All workers that still live are asked for the cause.
+        """
         group, self._group = self._group, None
         if group is not None:
             group.report(errors)
@@ -126,8 +128,10 @@ class GroupStart:
             group.report_lost_worker(error)
 
     def _make_process_group(self, workers: Sequence[Any], plan: RestartPlan) -> dict[int, BaseException]:
-        """As Ray Train, which has no deadline for it and cannot name the ranks that are missing. Returns the
-        errors of the ranks that raised one; Ray Train would end the run.
+        """Make the process group on all workers; return the errors of the ranks that raised one.
+
+        Ray Train has no deadline for it, cannot name the ranks that are missing, and would end the run at
+        such an error.
 
         Raises:
             NoAnswer: a worker has died, or does not answer.
@@ -150,12 +154,12 @@ class GroupStart:
         return {}
 
     def _probe(self, workers: Sequence[Any], plan: RestartPlan) -> None:
-        """Every node writes a file, then each reads those of some others, then each removes its own."""
+        """Have every node write a file, then read the files of some others, then remove its own."""
         firsts = {w.distributed_context.node_rank: w for w in first_of_each_node(workers)}
         nonces = {node: secrets.token_hex(8) for node in firsts}
 
         def of(node: int) -> dict[int, str]:
-            """The text of a node, and those that it reads."""
+            """Return the text of a node, and the texts of the nodes that it reads."""
             return {each: nonces[each] for each in (node, *read_by(node, len(firsts)))}
 
         for step in (write_nonce, read_nonces, remove_nonce):
@@ -192,8 +196,9 @@ class GroupStart:
 
 
 def _rendezvous_here() -> tuple[str, int]:
-    """The address and port for the process group of a script; the port is from the job's block, if there is
-    one.
+    """Return the address and port for the process group of a script.
+
+    The port is from the job's block, if there is one.
 
     Raises:
         ClusterError: all ports of the block are taken.
@@ -204,7 +209,7 @@ def _rendezvous_here() -> tuple[str, int]:
 
 
 def _address_and_port() -> tuple[str, int]:
-    """The address of this node, and a port that is free there."""
+    """Return the address of this node, and a port that is free there."""
     address = worker_state.place.address
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind(("", 0))
@@ -212,8 +217,10 @@ def _address_and_port() -> tuple[str, int]:
 
 
 def _set_ranks() -> None:
-    """Set the variables that torchrun sets, and the device for Accelerate. A script gets them from
-    script.torchrun_environment."""
+    """Set the variables that torchrun sets, and the device for Accelerate.
+
+    A script gets them from script.torchrun_environment.
+    """
     place = worker_state.place
     os.environ |= {
         "RANK": str(place.rank),
@@ -294,8 +301,10 @@ def _function_seed(run: RunDir) -> int:
 
 
 def _claimed(attempt: Attempt) -> tuple[Restart | None, Restart]:
-    """The newest restart, if there is one, and the next one, which is claimed for this process. Raises as
-    `_claim`."""
+    """Claim the next restart for this process; return the newest one before it, if any, and the claimed one.
+
+    Raises as `_claim`.
+    """
     if (stop := attempt.stop.read()) is not None:
         raise RunStopped(f"Stopped before the workers started ({stop.cause}).", checkpointed=False)
     newest = attempt.run.newest_attempt()
@@ -313,7 +322,7 @@ def _claimed(attempt: Attempt) -> tuple[Restart | None, Restart]:
 
 
 def _script_line(plan: RestartPlan) -> str:
-    """What is known of the point from which a script continues; its steps are not."""
+    """Return what is known of the point from which a script continues; its steps are not known."""
     if not plan.resumes_script:
         return "there is no file in the script's checkpoint folder: it is unknown whether it resumes"
     added = " ".join(plan.job.resume_args)
@@ -323,8 +332,10 @@ def _script_line(plan: RestartPlan) -> str:
 
 
 def _reached_before(restart: Restart) -> int:
-    """The last step that the previous start of the group finished, in this attempt or an earlier one, or 0 if
-    the job was replaced since, because its steps are not those of this job."""
+    """Return the last step that the previous start of the group finished, in this attempt or an earlier one.
+
+    It is 0 if the job was replaced since, because those steps are not steps of this job.
+    """
     attempt = restart.attempt
     earlier = [each for each in attempt.restarts() if each.number < restart.number and each.plan.exists()]
     if earlier:

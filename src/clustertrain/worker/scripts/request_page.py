@@ -26,7 +26,7 @@ class RequestPage:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Those of the script."""
+        """The variables of the script's environment that name this page."""
         return {variables.REQUESTS: f"/proc/{os.getpid()}/fd/{self._file}"}
 
     def request_stop(self) -> None:
