@@ -11,6 +11,7 @@ import hashlib
 import json
 import lzma
 import os
+import random
 import stat
 import tempfile
 from pathlib import Path
@@ -31,6 +32,8 @@ from clustertrain.checkpoints.read import verify
 from clustertrain.errors import DataError
 from clustertrain.staging import archive as archive_module
 from clustertrain.staging.archive import extract
+from clustertrain.staging.stage import stage
+from clustertrain.storage.location import Location
 from shelves import shelf_at
 
 pytestmark = pytest.mark.slow
@@ -109,6 +112,12 @@ def test_manifests_of_the_corpus(shelf, name):
 
 
 @fuzz()
+@given(data=mutated([MANIFESTS["ok"]]))
+def test_a_manifest_that_was_changed_never_verifies(shelf, data):
+    assert is_whole(shelf, data) == (data == MANIFESTS["ok"])
+
+
+@fuzz()
 @given(data=st.binary(max_size=400) | mutated(list(MANIFESTS.values())))
 def test_any_bytes_as_a_manifest(shelf, data):
     assert is_whole(shelf, data) == (data == MANIFESTS["ok"])
@@ -174,6 +183,15 @@ def test_any_bytes_as_an_archive(data):
     is_unpacked(data)
 
 
+HEADS = [b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b\x08", b"BZh9", b"\xfd7zXZ\x00"]
+
+
+@fuzz()
+@given(head=st.sampled_from(HEADS), rest=st.binary(max_size=500))
+def test_any_bytes_that_begin_like_an_archive(head, rest):
+    is_unpacked(head + rest)
+
+
 def with_checksums(data):
     """A tar whose headers have good checksums again, so that a change in them is not the end of it."""
     data = bytearray(data)
@@ -192,3 +210,47 @@ TARS = [data for name, data in ARCHIVES.items() if name.endswith(".tar")]
 @given(data=mutated(TARS).map(with_checksums), kind=st.sampled_from(list(PACKED)))
 def test_tars_with_any_content_and_right_checksums(data, kind):
     is_unpacked(PACKED[kind](data))
+
+
+# ------------------------------------------------------------------- what staging notes for the next process
+
+CONTENT = random.Random(0).randbytes(3 << 20)
+
+
+class Enough(Exception):
+    """Ends a staging in its midst."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("source") / "content"
+    path.write_bytes(CONTENT)
+    return Location(str(path))
+
+
+def staged(source, into, **options):
+    return stage("content", source, sha256=None, extract=False, into=into, **options)
+
+
+markers = (
+    st.binary(max_size=60)
+    | st.sampled_from(list(MANIFESTS.values()))
+    | values.map(lambda value: json.dumps(value).encode())
+    | values.map(lambda value: json.dumps({"bytes": value}).encode())
+)
+
+
+@fuzz(max(20, EXAMPLES // 6))
+@given(data=markers)
+def test_a_marker_of_any_bytes(source, tmp_path_factory, data):
+    """The data set is found, fetched again, or the error names the folder that is in the way."""
+    into = tmp_path_factory.getbasetemp() / "marked"
+    marker = staged(source, into).parent.parent / "READY.json"
+    good = marker.read_bytes()
+    marker.write_bytes(data)
+    try:
+        assert staged(source, into).read_bytes() == CONTENT
+    except DataError as error:
+        assert "Remove that folder" in str(error)
+    finally:
+        marker.write_bytes(good)

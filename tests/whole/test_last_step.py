@@ -18,7 +18,7 @@ def memory_of(run):
     return Path(found.decode().partition("=")[2])
 
 
-@pytest.mark.parametrize("of", [("kill", 1), ("raise", 1), ("stop", 1)], ids=str)
+@pytest.mark.parametrize("of", [("kill", 0), ("kill", 1), ("raise", 1), ("stop", 1)], ids=str)
 def test_the_next_start_continues_from_memory(make_run, start, uninterrupted, tmp_path, of):
     fault, rank = of
     run = make_run(
@@ -43,15 +43,17 @@ def test_the_next_start_continues_from_memory(make_run, start, uninterrupted, tm
     assert not memory.exists()
 
 
-def test_with_fsdp_the_part_of_the_dead_rank_is_in_memory(make_run, tmp_path):
+@pytest.mark.parametrize(("fault", "rank"), [("kill", 1), ("stop", 0)])
+def test_with_fsdp_the_part_of_the_dead_rank_is_in_memory(make_run, tmp_path, fault, rank):
     sections = {**FAULTY, "train": {**FAULTY["train"], "strategy": "fsdp"}}
     whole = make_run("whole", **sections, checkpoint=SAVING)
     whole.start().end(0)
     run = make_run(
-        "killed",
+        f"{fault}-{rank}",
         **sections,
         checkpoint=SAVING,
-        args={"fault": "kill", "rank": 1, "at_call": 13, "marker": str(tmp_path / "struck"), **SLOW},
+        args={"fault": fault, "rank": rank, "at_call": 13, "marker": str(tmp_path / "struck"), **SLOW},
+        failures={"watchdog": {"step": "5s"}},
     )
     output = run.start().end(0)
     (resumed,) = (event for event in run.events if event["kind"] == "resumed")

@@ -257,3 +257,18 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(make_run, undisturbed, tmp
         assert same_weights(weights(run, tmp_path), expected)
         if server is not None:
             assert bucket.uploads() == []
+
+
+def test_the_sweep_sees_a_training_that_forgets_what_it_has_to_save(make_run, undisturbed):
+    """Its loss depends on how often this process has computed it, which no checkpoint contains."""
+    sections = {**SECTIONS, "task": "faulty:Forgetful"}
+    expected = undisturbed(sections)
+    run = make_run("forgetful", **sections)
+    looks = Looks(run.run_dir.checkpoints)
+    run.start()
+    assert strike(run, Strike("rank", KILL, 0.0, after_checkpoint=True), random.Random(1), looks)
+    output = run.end(0)
+    looks.end()
+    assert "resuming " in output
+    assert (run.result.state, run.result.step) == ("done", 21)
+    assert not same_weights(weights(run, run.folder), expected)
