@@ -76,7 +76,7 @@ class Run:
     _note: Echo = silent
 
     def status(self) -> StoredStatus:
-        """The state of the run now."""
+        """Return the state of the run now."""
         launcher, run = self._found()
         return launcher.status(run)
 
@@ -118,7 +118,7 @@ class Run:
         as_json: bool = False,
         follow: bool = False,
     ) -> Iterator[str]:
-        """The lines of `clustertrain logs`: the events of the run, or the output of a process.
+        """Return the lines of `clustertrain logs`: the events of the run, or the output of a process.
 
         Raises:
             JobError: there is no such run or log; the driver is wanted together with a rank or a node.
@@ -133,8 +133,9 @@ class Run:
         return map(plain, launcher.logs(run, selection, follow=follow))  # a pod may have another version
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The curve, as if the run had never been interrupted: a row for each record, with its `step`, `time`
-        and `kind` ("train" or "eval").
+        """Return the curve, as if the run had never been interrupted.
+
+        It has a row for each record, with its `step`, `time` and `kind` ("train" or "eval").
 
         Raises:
             JobError: only a cluster can read the storage of the run.
@@ -148,7 +149,7 @@ class Run:
         return curve(run.visible_run())
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints, oldest first."""
+        """Return the checkpoints, oldest first."""
         launcher, run = self._found()
         if launcher.reach is None:
             return checkpoints_of(run.visible_run())[0]
@@ -161,7 +162,7 @@ class Run:
         return next((each.best for each in self.checkpoints() if each.best is not None), None)
 
     def load(self, checkpoint: Checkpoint | BestCheckpoint | str | None = None) -> dict[str, Any]:
-        """The tensors of a checkpoint, by default the newest, for `model.load_state_dict`. It needs torch.
+        """Load the tensors of a checkpoint, by default the newest, for `model.load_state_dict`; needs torch.
 
         Raises:
             JobError: there is no such checkpoint, or it contains no model.
@@ -184,7 +185,7 @@ class Run:
 
 
 def open(target: str | Path, *, overrides: Mapping[str, Any] = _NO_OVERRIDES) -> Run:
-    """The run of a job file or a folder.
+    """Return the run of a job file or a folder.
 
     Args:
         overrides: keys of the job file with other values, if they change the run's name or storage.
@@ -204,7 +205,7 @@ def runs(
     metrics: str | Iterable[str] = (),
     everywhere: bool = False,
 ) -> list[dict[str, Cell]]:
-    """The rows of `clustertrain ls --json`, for pandas.DataFrame.
+    """Return the rows of `clustertrain ls --json`, for pandas.DataFrame.
 
     Args:
         storage: a storage or a job file; default: your runs of this folder.
@@ -224,8 +225,9 @@ def submit(
     echo: Echo = silent,
     **options: Unpack[SubmitOptions],
 ) -> Run:
-    """Check a job and submit it to a scheduler, or to the background of this machine; returns without waiting
-    for its end.
+    """Check a job and submit it to a scheduler, or to the background of this machine.
+
+    It returns without waiting for the end of the job.
 
     Args:
         job: the path of a job file, or its contents. Paths in a mapping start at the current folder.
@@ -275,7 +277,7 @@ class Start:
 
     @classmethod
     def of(cls, start: str, source: JobSource, sets: tuple[str, ...]) -> Start:
-        """`start`: the command, such as `submit --to slurm`.
+        """Load a job to start it by the command `start`, such as `submit --to slurm`.
 
         Raises:
             JobError: the job is wrong, or its own code calls this while it is imported.
@@ -298,8 +300,10 @@ class Start:
     def submit(
         self, to: str, echo: Echo, after: Sequence[str] = (), **options: Unpack[SubmitOptions]
     ) -> Target | None:
-        """Check the job and submit it; None if its run is already finished. `after`: the jobs before it in a
-        sweep."""
+        """Check the job and submit it; return None if its run is already finished.
+
+        `after`: the jobs before it in a sweep.
+        """
         launcher, given = launcher_of(to), Options(**options, command=self.command, after=tuple(after))
         return launcher.submit(launcher.merged(self.job), given, echo)
 
@@ -313,5 +317,5 @@ class Start:
 
 
 def _uri(job: Job) -> str:
-    """The folder of the job's run."""
+    """Return the folder of the job's run."""
     return f"{job.storage.uri.rstrip('/')}/{job.name}"

@@ -64,7 +64,7 @@ class DataError(StorageError):
 
 
 def error_of_code(exit_code: int, text: str) -> ClusterTrainError:
-    """The error with that exit code."""
+    """Return the error with that exit code."""
     kinds: tuple[type[ClusterTrainError], ...] = (JobError, ClusterError, StorageError)
     return next((each for each in kinds if each.exit_code == exit_code), ClusterTrainError)(text)
 

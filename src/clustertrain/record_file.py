@@ -42,7 +42,7 @@ class RecordFile(Generic[T]):
         return self.store.read_or_none(self.key) is not None
 
     def read(self) -> T | None:
-        """The record, or None if there is no file.
+        """Return the record, or None if there is no file.
 
         Raises:
             StorageError: the file is of a later version, or damaged.
@@ -61,13 +61,16 @@ class RecordFile(Generic[T]):
 
 @dataclass(frozen=True)
 class RequestFile(RecordFile[T]):
-    """A request to a run. Any process that can access the storage can make it. It is written to this node's
-    spool first, so that the ranks of this node find it even while S3 is down."""
+    """A request to a run.
+
+    Any process that can access the storage can make it. It is written to this node's spool first, so that the
+    ranks of this node find it even while S3 is down.
+    """
 
     spool: Store
 
     def read(self) -> T | None:
-        """The newest request, or None."""
+        """Return the newest request, or None."""
         data = self.spool.read_or_none(self.key)
         if data is not None:
             return decoded(self.kind, data, self.spool.uri(self.key))
@@ -85,13 +88,13 @@ class RequestFile(RecordFile[T]):
 
 
 def encoded(record: DataclassInstance) -> bytes:
-    """The bytes of a record's file."""
+    """Return the bytes of a record's file."""
     value = {"format_version": FORMAT_VERSION, **asdict(record)}
     return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def decoded(kind: type[T], data: bytes, where: str) -> T:
-    """The inverse of `encoded`; `where` names the file in errors.
+    """Return the record that `encoded` wrote; `where` names the file in errors.
 
     Raises:
         StorageError: it is of a later version, or not such a record.
@@ -116,7 +119,11 @@ def decoded(kind: type[T], data: bytes, where: str) -> T:
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """The object that JSON contains; its integers fit into 64 bits. Raises ValueError for anything else."""
+    """Return the object that JSON contains; its integers fit into 64 bits.
+
+    Raises:
+        ValueError: it is not JSON, or not an object.
+    """
     try:
         value = json.loads(data, parse_int=_whole)
     except (ValueError, RecursionError) as error:
@@ -127,7 +134,7 @@ def json_object(data: bytes) -> dict[str, Any]:
 
 
 def typed(kind: type[T], value: dict[str, Any]) -> T:
-    """The record with the fields of a JSON object, after a check of their types.
+    """Return the record with the fields of a JSON object, after a check of their types.
 
     Raises:
         ValueError: a field is missing or of another type, or a time is none; the text names the field.

@@ -1,5 +1,7 @@
-"""Opens regular files only: a named pipe would wait for a writer, and a device such as /dev/zero has no
-end."""
+"""Opens regular files only.
+
+A named pipe would wait for a writer, and a device such as /dev/zero has no end.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +41,6 @@ def open_file(path: Path | str) -> io.BufferedReader:
 
 
 def read_file(path: Path | str) -> bytes:
-    """The bytes of a regular file. Raises as `open_file`."""
+    """Return the bytes of a regular file; raises as `open_file`."""
     with open_file(path) as file:
         return file.read()

@@ -112,7 +112,7 @@ class Session:
         return self._stopped
 
     def restore(self) -> dict[str, Any] | None:
-        """The state of the newest verified checkpoint: the dict given to `save`, and its `step`.
+        """Return the state of the newest verified checkpoint: the dict given to `save`, and its `step`.
 
         Tensors are on the CPU. None if there is no checkpoint. This also restores the random states of this
         rank if the world size is the same. With GPUs, tensors above 4 kB are mapped from the checkpoint's
@@ -131,8 +131,9 @@ class Session:
         return restored
 
     def step_done(self, step: int) -> Requests:
-        """Report that `step` is finished; every rank calls it, and gets the same answer. It waits neither for
-        the GPU nor for a rank.
+        """Report that `step` is finished; every rank calls it, and gets the same answer.
+
+        It waits neither for the GPU nor for a rank.
 
         `save` is true if the job's `checkpoint.every` is due or a save was requested. `stop` is true if a
         stop was requested: save, then return. With several ranks a request counts one step later, unless the
@@ -150,8 +151,11 @@ class Session:
         return Requests(stop=stop, save=save)
 
     def stop_requested(self) -> bool:
-        """Whether a stop was requested: save, then return. For a loop that does not call `step_done`: every
-        rank calls it after the same step, waits for the others, and gets the same answer."""
+        """Return whether a stop was requested: save, then return.
+
+        For a loop that does not call `step_done`: every rank calls it after the same step, waits for the
+        others, and gets the same answer.
+        """
         if not self._stopped:
             self._run.phase("step", self._step)
             self._stopped = self._line.is_stop_requested()
@@ -195,8 +199,11 @@ class Session:
         save_on_all_ranks(self._run, self.rank_info, whole, progress)
 
     def _check_best(self, progress: SaveProgress) -> None:
-        """Refuse the first metrics without that of `keep_best`, which may be misspelt: the best checkpoint
-        would be removed. A last save is not refused, and rank 0's metrics alone are saved."""
+        """Refuse the first metrics without the metric of `keep_best`, which may be misspelt.
+
+        Otherwise the best checkpoint would be removed. A last save is not refused, and rank 0's metrics alone
+        are saved.
+        """
         given, metric = progress.metrics, self._keep_best
         if metric is None or not given or self.rank != 0:
             return
@@ -211,9 +218,11 @@ class Session:
             )
 
     def log(self, *, step: int, loss: float | None = None, kind: Kind = "train", **metrics: float) -> None:
-        """Write metrics of a step: numbers, or tensors and arrays of one element. Only rank 0 writes; the
-        calls of the other ranks do nothing. `kind`: those of training, or of an evaluation. With
-        `total_steps`, `status` and the terminal show the time that is left."""
+        """Write metrics of a step: numbers, or tensors and arrays of one element.
+
+        Only rank 0 writes; the calls of the other ranks do nothing. `kind`: the metrics are of training, or
+        of an evaluation. With `total_steps`, `status` and the terminal show the time that is left.
+        """
         record = _record(kind, step, loss, metrics)
         self._step = record["step"]
         if self.rank == 0:
@@ -226,7 +235,7 @@ class Session:
 
 
 def _record(kind: str, step: int, loss: float | None, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of the run's metrics."""
+    """Return a line of the run's metrics."""
     if kind not in ("train", "eval"):
         raise JobError(f'session.log got kind={kind!r}.\nIt is "train" or "eval".')
     record = {"kind": kind, "step": operator.index(step), "epoch": 0, "loss": loss, **metrics}
@@ -270,13 +279,16 @@ class ScriptSession:
         return Path(folder)
 
     def log(self, *, step: int, loss: float | None = None, kind: Kind = "train", **metrics: float) -> None:
-        """As that of `Session`."""
+        """Write metrics of a step, as the method of `Session` does."""
         group = _process_group()
         if self._metrics is not None and (group is None or group.get_rank() == 0):
             self._metrics.write(**_record(kind, step, loss, metrics))
 
     def stop_requested(self) -> bool:
-        """As that of `Session`. The ranks agree in the script's own process group, if there is one."""
+        """Return whether a stop was requested, as the method of `Session` does.
+
+        The ranks agree in the script's own process group, if there is one.
+        """
         page = self._page
         if page is None or page[TOLD]:
             return page is not None
@@ -309,7 +321,7 @@ _current: Session | ScriptSession | None = None
 
 
 def current() -> Session | ScriptSession:
-    """The session of this process: of the function, or else of a script, also outside a run."""
+    """Return the session of this process: of the function, or else of a script, also outside a run."""
     global _current  # noqa: PLW0603  as below
     if _current is None:
         _current = ScriptSession()
@@ -323,12 +335,12 @@ def start_session(session: Session) -> None:
 
 
 def log(*, step: int, loss: float | None = None, kind: Kind = "train", **metrics: float) -> None:
-    """As the method of the current session."""
+    """Write metrics of a step, as the method of the current session does."""
     current().log(step=step, loss=loss, kind=kind, **metrics)
 
 
 def stop_requested() -> bool:
-    """As the method of the current session."""
+    """Return whether a stop was requested, as the method of the current session does."""
     return current().stop_requested()
 
 
@@ -341,13 +353,13 @@ if not TYPE_CHECKING:
 
 
 def _process_group() -> Any:
-    """torch.distributed, if this process has its default group. A script may do without torch."""
+    """Return torch.distributed if this process has its default group; a script may do without torch."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
 def _largest_of_ranks(number: int) -> int:
-    """The largest number of all ranks, which all call this."""
+    """Return the largest number of all ranks, which all call this."""
     group = _process_group()
     if group is None or group.get_world_size() == 1:
         return number

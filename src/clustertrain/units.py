@@ -44,7 +44,7 @@ _SIZE_RULE = "must be a size, such as 16Gi (1024³ bytes) or 500MB (1000² bytes
 
 
 def integer(value: object) -> int:
-    """A whole number; an integral float such as 1e3 counts as one.
+    """Return the value as a whole number; an integral float such as 1e3 counts as one.
 
     Raises:
         ValueError: not a number, not whole, or beyond 64 bits.
@@ -58,7 +58,7 @@ def integer(value: object) -> int:
 
 
 def number(value: object) -> float:
-    """A finite number.
+    """Return the value as a finite number.
 
     Raises:
         ValueError: not a number, or not finite.
@@ -70,7 +70,7 @@ def number(value: object) -> float:
 
 
 def duration_s(value: object) -> float:
-    """A duration in seconds, from `2h`, `1d12h`, `1:30:00` (h:m:s), `20:00` (m:s) or bare seconds.
+    """Return a duration in seconds, from `2h`, `1d12h`, `1:30:00` (h:m:s), `20:00` (m:s) or bare seconds.
 
     Raises:
         ValueError: not a duration, negative, or longer than a hundred years.
@@ -84,7 +84,9 @@ def duration_s(value: object) -> float:
 
 
 def size_bytes(value: object) -> int:
-    """A size in bytes: k, M, G, T, P are powers of 1000, Ki, Mi, Gi, Ti, Pi of 1024 (as in Kubernetes).
+    """Return a size in bytes.
+
+    k, M, G, T, P are powers of 1000, Ki, Mi, Gi, Ti, Pi of 1024 (as in Kubernetes).
 
     Raises:
         ValueError: not a size, negative, or beyond 64 bits.
@@ -101,7 +103,7 @@ def size_bytes(value: object) -> int:
 
 
 def duration_text(seconds: float) -> str:
-    """The text that duration_s reads back as exactly this many seconds, such as `1h30m`."""
+    """Return the text that duration_s reads back as exactly this many seconds, such as `1h30m`."""
     if seconds != int(seconds) or seconds == 0:
         return f"{seconds!r}s"
     rest, text = int(seconds), ""
@@ -112,7 +114,7 @@ def duration_text(seconds: float) -> str:
 
 
 def size_value(size: int) -> str | int:
-    """The value that size_bytes reads back as exactly this many bytes: `16Gi`, or a plain number of bytes."""
+    """Return the value that size_bytes reads back as this many bytes: `16Gi`, or a plain number of bytes."""
     for power, unit in ((5, "Pi"), (4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
         if size and size % 1024**power == 0:
             return f"{size // 1024**power}{unit}"
@@ -120,14 +122,14 @@ def size_value(size: int) -> str | int:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """The text on one line of printable characters, cut to a length that fits an error."""
+    """Return the text on one line of printable characters, cut to a length that fits an error."""
     text = text[: most + 1]
     text = text if text.isprintable() else repr(text)[1:-1]
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _decimal(value: object, rule: str) -> Decimal:
-    """The exact number of a YAML scalar; bool is not a number here, although Python's bool is an int."""
+    """Return the exact number of a YAML scalar; a bool is refused, although Python's bool is an int."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         return Decimal(value.strip())
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -150,7 +152,7 @@ def _total_s(parts: tuple[str | None, ...]) -> Decimal:
 
 
 def aligned(rows: Sequence[Sequence[str]], widest: int = sys.maxsize) -> list[str]:
-    """A line for each row, its cells in columns. rich cuts its tables at a width; pipes have none.
+    """Return a line for each row, its cells in columns; rich cuts its tables at a width, and pipes have none.
 
     Args:
         widest: of a column, in characters; a longer cell moves the rest of its own row only.
@@ -160,19 +162,19 @@ def aligned(rows: Sequence[Sequence[str]], widest: int = sys.maxsize) -> list[st
 
 
 def size_text(size_bytes: float) -> str:
-    """Bytes as people read them: 1,536 → 1.5 KiB."""
+    """Return bytes as people read them: 1,536 → 1.5 KiB."""
     from pydantic import ByteSize
 
     return ByteSize(size_bytes).human_readable(separator=" ")
 
 
 def moment_text(seconds: float) -> str:
-    """A time in seconds since 1970 by the clock on the wall: 2026-07-31 14:05:00."""
+    """Return a time in seconds since 1970 by the clock on the wall: 2026-07-31 14:05:00."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def time_text(seconds: float) -> str:
-    """Seconds as people read them: 3,725 → 1:02:05."""
+    """Return seconds as people read them: 3,725 → 1:02:05."""
     minutes, s = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{s:02}" if hours else f"{minutes}:{s:02}"

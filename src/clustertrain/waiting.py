@@ -13,6 +13,7 @@ def wait_until(
     look: Callable[[], _T], timeout_s: float, poll_s: float, is_met: Callable[[_T], object] = bool
 ) -> _T:
     """Call `look` every `poll_s` seconds until `is_met` accepts its result, or `timeout_s` seconds are over.
+
     By default a true result is accepted.
 
     Returns the result of the last call. `look` is called at least once, and a last time at the deadline.

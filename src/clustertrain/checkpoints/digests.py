@@ -28,7 +28,10 @@ _NUMPY: list[Any] = [
 
 
 def of_checkpoints(shelf: Shelf) -> dict[str, Digests]:
-    """The content of each checkpoint of the kit, by its step; of two of a step, that of the newest writer."""
+    """Return the content of each checkpoint of clustertrain, by its step.
+
+    If a step has two checkpoints, the content is from the newest writer.
+    """
     found = {}
     for name in names(shelf):
         with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
@@ -38,8 +41,10 @@ def of_checkpoints(shelf: Shelf) -> dict[str, Digests]:
 
 
 def of_files(folder: Path) -> dict[str, Digests]:
-    """The content of each checkpoint file of a script, by its path in the folder; nothing of a file that
-    cannot be loaded. Counters are left out: a framework counts its own starts."""
+    """Return the content of each checkpoint file of a script, by its path in the folder.
+
+    It has nothing of a file that cannot be loaded. Counters are left out: a framework counts its own starts.
+    """
     found = {}
     files = (path for path in folder.rglob("*") if path.suffix in {*_TORCH, ".safetensors"})
     for file in sorted(path for path in files if path.is_file()):  # Lightning's .ckpt may be a folder
@@ -68,7 +73,10 @@ def _loaded(file: Path) -> Any:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Each tensor and number with its path of keys. Texts are left out: they contain paths and times."""
+    """Yield the path of keys of each tensor and number, and a text that stands for its content.
+
+    Texts are left out: they contain paths and times.
+    """
     if isinstance(value, dict | list | tuple):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, inner in items:

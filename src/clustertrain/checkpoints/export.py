@@ -61,14 +61,14 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
 
 
 def load_weights(shelf: Shelf, name: str) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint on the CPU, named as in the model's state_dict. Raises as `export`."""
+    """Load the weights of a checkpoint to the CPU, named as in the model's state_dict; raises as `export`."""
     with _model_of(shelf, name) as (checkpoint, weights):
         return _read(checkpoint, weights)
 
 
 @contextmanager
 def _model_of(shelf: Shelf, name: str) -> Iterator[tuple[VerifiedCheckpoint, dict[str, torch.Tensor]]]:
-    """A checkpoint whose model is verified, and its weights; the divided ones are on the meta device."""
+    """Yield a checkpoint whose model is verified, and its weights, the divided ones on the meta device."""
     with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
         files = read_manifest(shelf, name).model_files
         checkpoint = fetch_checkpoint(shelf, name, Path(temporary) / "brought", files)
@@ -108,7 +108,7 @@ def _write(
 
 
 def _parts(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """The weights in files: one, if none of them is divided."""
+    """Divide the weights among files; return a single part if no weight is divided among ranks."""
     if not any(tensor.is_meta for tensor in weights.values()):
         return [weights]
     parts: list[dict[str, torch.Tensor]] = [{}]
@@ -123,7 +123,7 @@ def _parts(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
 
 
 def _read(checkpoint: VerifiedCheckpoint, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Some of the weights, all of them whole."""
+    """Read some of the weights, each of them whole."""
     divided = {name: torch.empty_like(w, device="cpu") for name, w in weights.items() if w.is_meta}
     if divided:
         from clustertrain.checkpoints.shards import fill  # it imports much of torch.distributed
@@ -134,7 +134,7 @@ def _read(checkpoint: VerifiedCheckpoint, weights: dict[str, torch.Tensor]) -> d
 
 
 def refuse_to_overwrite(to: Path) -> Path:
-    """Returns the path of the JSON file beside `to`.
+    """Return the path of the JSON file beside `to`.
 
     Raises:
         JobError: one of the two exists.

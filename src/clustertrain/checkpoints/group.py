@@ -24,12 +24,15 @@ class SaveGroup:
     """All ranks of it call `begin`, write, and call `end`, in this order for every save."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        """Every rank of the run makes the same groups, in the same order, also those that it is not in."""
+        """Create the process group of these ranks.
+
+        Every rank of the run makes the same groups, in the same order, also the groups that it is not in.
+        """
         self._ranks, self._first = ranks, ranks[0]
         self._group = dist.new_group([*ranks], backend="gloo", timeout=_TIMEOUT)
 
     def begin(self, handle: str | None) -> str | None:
-        """The handle of the first rank's tree, on every rank, or None if it does not write."""
+        """Return the handle of the first rank's tree, on every rank, or None if it does not write."""
         handles = [handle]
         dist.broadcast_object_list(handles, src=self._first, group=self._group)
         return handles[0]

@@ -28,7 +28,7 @@ _NAME = re.compile(r"([0-9]{8,18})-([0-9]{1,18})\.([0-9]{1,18})\Z")
 
 
 def part_files(rank: int, world_size: int) -> tuple[str, str]:
-    """The files with the parts of a rank of a divided state: of the model, and of the optimizer."""
+    """Return the files with the parts of a rank of a divided state: of the model, and of the optimizer."""
     of_rank = f"{rank + 1:05d}-of-{world_size:05d}.safetensors"
     return f"{SHARDS_OF_MODEL}{of_rank}", f"optimizer.shard-{of_rank}"
 
@@ -66,8 +66,11 @@ class CheckpointName:
 
 
 class Committed(NamedTuple):
-    """A checkpoint that counts. `left`: why an older one could not be removed, or why this save of its step
-    was not written; None for neither."""
+    """A checkpoint that counts.
+
+    `left`: why an older one could not be removed, or why this save of its step was not written; None for
+    neither.
+    """
 
     name: CheckpointName
     size_bytes: int
@@ -106,7 +109,7 @@ class Manifest:
         return sum(entry.size_bytes for entry in self.files.values())
 
     def to_bytes(self) -> bytes:
-        """The canonical form of this manifest, with a checksum of itself, which detects any change."""
+        """Return the canonical form of this manifest, with a checksum of itself, which detects any change."""
         fields = asdict(self)
         signed = {**fields, _OWN_SHA256: _sha256_of(fields)}
         return json.dumps(signed, indent=1, sort_keys=True).encode() + b"\n"
@@ -127,7 +130,7 @@ class Shelf:
         return f"{self.key}/{name}/{file}"
 
     def uri(self, name: CheckpointName | str, file: str | None = None) -> str:
-        """The URI of a checkpoint or one of its files, for messages."""
+        """Return the URI of a checkpoint or one of its files, for messages."""
         return self.store.uri(self.file_key(name, file) if file else f"{self.key}/{name}")
 
     def __str__(self) -> str:
@@ -135,8 +138,11 @@ class Shelf:
 
     @contextmanager
     def damage_named(self, where: str) -> Iterator[None]:
-        """A block that reads a file. On a file system a read error counts as damage: a bad sector of the disk
-        must not prevent the fallback to an older checkpoint. An unreachable S3 server does not."""
+        """Turn a read error within the block into CheckpointUnreadable, on a file system.
+
+        There it counts as damage: a bad sector of the disk must not prevent the fallback to an older
+        checkpoint. An error of an unreachable S3 server does not count as damage.
+        """
         try:
             yield
         except StorageError as error:
@@ -175,7 +181,7 @@ def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
 
 
 def newest_manifest(shelf: Shelf) -> Manifest | None:
-    """The newest manifest that is not damaged, or None. Raises otherwise as `read_manifest`."""
+    """Return the newest manifest that is not damaged, or None; raises otherwise as `read_manifest`."""
     for name in reversed(names(shelf)):
         with suppress(CheckpointDamaged):
             return read_manifest(shelf, name)
@@ -191,8 +197,11 @@ def _check_files(files: dict[str, WrittenFile]) -> None:
 
 
 def _refused_version(where: str, value: dict[str, Any]) -> StorageError:
-    """The error for another format version. If the manifest matches its checksum, it is not damaged: falling
-    back to an older checkpoint would lose steps without notice."""
+    """Return the error for another format version.
+
+    If the manifest matches its checksum, it is not damaged: falling back to an older checkpoint would lose
+    steps without notice.
+    """
     found, own = value.get("format_version"), value.pop(_OWN_SHA256, None)
     text = f"{where} has format version {found!r}; clustertrain {__version__} reads version {FORMAT_VERSION}."
     if own != _sha256_of(value):
@@ -205,6 +214,6 @@ def _refused_version(where: str, value: dict[str, Any]) -> StorageError:
 
 
 def names(shelf: Shelf) -> list[CheckpointName]:
-    """All checkpoint names, oldest first, verified or not."""
+    """Return all checkpoint names, oldest first, verified or not."""
     found = (CheckpointName.parse(name) for name in shelf.store.trees(shelf.key, MANIFEST))
     return sorted(name for name in found if name is not None)

@@ -69,8 +69,9 @@ class PinnedMemory:
         self.refusal = ""
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same shape, strides and dtype on the CPU; its storage has exactly its bytes. If
-        CUDA refuses to pin the memory, it is not pinned, and `refusal` has CUDA's reason.
+        """Create a tensor of the same shape, strides and dtype on the CPU; its storage has exactly its bytes.
+
+        If CUDA refuses to pin the memory, it is not pinned, and `refusal` has CUDA's reason.
 
         Raises:
             OSError: the memory cannot be allocated.

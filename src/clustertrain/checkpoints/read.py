@@ -65,9 +65,10 @@ def _selected(manifest: Manifest, files: Collection[str] | None) -> dict[str, Wr
 def fetch_checkpoint(
     shelf: Shelf, name: CheckpointName | str, into: Path, files: Collection[str] | None = None
 ) -> VerifiedCheckpoint:
-    """A verified checkpoint as a folder of this node. On a file system it is verified in place; from S3 it is
-    copied into the folder `into` and verified during the copy. An existing copy is used; older ones are
-    removed.
+    """Verify a checkpoint, and return it as a folder of this node.
+
+    On a file system it is verified in place; from S3 it is copied into the folder `into` and verified during
+    the copy. An existing copy is used; older ones are removed.
 
     Args:
         files: the names of the files to verify and to copy, or None for all.
@@ -136,7 +137,7 @@ def newest_verified(
     into: Path,
     counts: Callable[[CheckpointName], bool] = lambda name: True,
 ) -> VerifiedCheckpoint | None:
-    """The newest checkpoint that verifies, falling back one at a time, or None if there are no checkpoints.
+    """Return the newest checkpoint that verifies, falling back one at a time, or None if there are none.
 
     Args:
         counts: False for a checkpoint that is as good as absent.

@@ -29,7 +29,7 @@ class Retention:
     best_mode: str = "max"
 
     def doomed(self, shelf: Shelf, just_committed: CheckpointName) -> list[CheckpointName]:
-        """The names to remove. The checkpoint that was just committed is always kept."""
+        """Return the names to remove; the checkpoint that was just committed is always kept."""
         everything = names(shelf)
         kept = set(everything[-self.keep_last :]) | {just_committed}
         # One that NFS does not show now may be the best.
@@ -43,7 +43,7 @@ class Retention:
         everything: Iterable[CheckpointName] | None = None,
         on_unreadable: Callable[[CheckpointName], None] = lambda name: None,
     ) -> tuple[float, CheckpointName] | None:
-        """The best checkpoint and its value of the metric.
+        """Return the best checkpoint and its value of the metric.
 
         None without `best_metric`, or if no checkpoint has a finite value of it.
 
@@ -71,8 +71,11 @@ class Retention:
 
 
 def best_of(scored: Iterable[tuple[float, T]], mode: str) -> tuple[float, T] | None:
-    """The pair with the best value, `mode` "max" or "min"; of equal values the one with the greater second
-    item. Values that are not finite are skipped, because NaN cannot be compared. None if no pair is left."""
+    """Return the pair with the best value, `mode` "max" or "min", or None if no pair is left.
+
+    Of equal values it is the pair with the greater second item. Values that are not finite are skipped,
+    because NaN cannot be compared.
+    """
     sign = 1 if mode == "max" else -1
     finite = (pair for pair in scored if math.isfinite(pair[0]))
     return max(finite, key=lambda pair: (sign * pair[0], pair[1]), default=None)

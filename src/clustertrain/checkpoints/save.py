@@ -62,8 +62,10 @@ class Saver:
         self._files_in_write: list[Any] = []
 
     def reserve(self, state: dict[str, Any]) -> None:
-        """Allocate the buffers for a state like this one, in the background. Writing to new memory takes
-        several times as long, and otherwise the first save would wait for it. The copied values are not used.
+        """Allocate the buffers for a state like this one, in the background.
+
+        Writing to new memory takes several times as long, and otherwise the first save would wait for it. The
+        copied values are not used.
         """
         if self._background and self._buffers is None:
             held = self._held(state)
@@ -103,8 +105,11 @@ class Saver:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait at most `timeout_s` for the save in progress. Returns None if it is over, otherwise the bytes
-        that were written so far. Raises nothing: `save` and `finish` do."""
+        """Wait at most `timeout_s` for the save in progress.
+
+        Return None if it is over, otherwise the bytes that were written so far. An error of the save is not
+        raised here: `save` and `finish` raise it.
+        """
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
@@ -151,7 +156,7 @@ class Saver:
             self._on_failed(left)
 
     def _held(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The part of the state that this rank copies and writes.
+        """Return the part of the state that this rank copies and writes.
 
         Raises:
             JobError: a tensor is divided among the ranks.
@@ -169,13 +174,13 @@ class Saver:
         return state
 
     def _files(self, held: dict[str, Any]) -> dict[str, Callable[[Any], None]]:
-        """For each file a function that writes it."""
+        """Return for each file a function that writes it."""
         rest = {key: value for key, value in held.items() if key != "model"}
         files: dict[str, Callable[[Any], None]] = {TRAINING_FILE: partial(self._dump, rest)}
         return {MODEL_FILE: partial(self._dump, held["model"]), **files} if "model" in held else files
 
     def _dump(self, state: Any, file: Any) -> None:
-        """torch.save; on a write error it raises the original error instead of torch's RuntimeError."""
+        """Call torch.save; on a write error raise the original error instead of torch's RuntimeError."""
         self._files_in_write.append(file)
         try:
             torch.save(state, file)
@@ -191,7 +196,7 @@ class Saver:
 
 
 def load(checkpoint: Path) -> dict[str, Any]:
-    """The state of a verified checkpoint in a folder of this node, tensors on the CPU.
+    """Load the state of a verified checkpoint in a folder of this node, with tensors on the CPU.
 
     The tensors are mapped from the files: all ranks of a node share the pages, and a page is read when it is
     used. Writing to such a tensor copies the page, and changes no file. A tensor that is kept must be cloned:
@@ -214,12 +219,12 @@ def copy_to_host(
     *,
     threads: int = 1,
 ) -> Any:
-    """A copy of nested dicts, lists and tuples with every tensor on the CPU.
+    """Copy nested dicts, lists and tuples, with every tensor on the CPU.
 
     Tensors of `buffers` (an earlier copy) are reused if path, shape and dtype are the same. Two views of one
     storage (tied weights) stay one tensor. CUDA tensors go to pinned memory; all copies are complete on
-    return. `refused` is called with CUDA's reason if it does not pin the memory. `threads`: that copy what is
-    in host memory.
+    return. `refused` is called with CUDA's reason if it does not pin the memory. `threads` is the number of
+    threads that copy what is in host memory.
     """
     old: dict[str, torch.Tensor] = {}
     map_state(buffers, old.__setitem__)
@@ -234,7 +239,7 @@ def copy_to_host(
 
 
 def bytes_of(state: Any, *, only_on_gpus: bool = False) -> int:
-    """The bytes of this rank's tensors in nested dicts, lists and tuples."""
+    """Return the bytes of this rank's tensors in nested dicts, lists and tuples."""
     sizes: list[int] = []
 
     def add(path: str, tensor: torch.Tensor) -> None:
@@ -278,9 +283,12 @@ class _Copy:
         return buffer
 
     def copy_in_memory(self, threads: int) -> None:
-        """Copy what is in host memory. Each thread takes the next tensor. Those of a torch operation wait for
-        each other after every tensor: on cores shared with another save or job, that took ten times as long
-        (benchmarks/saving.py). To start threads takes longer than to copy a few megabytes."""
+        """Copy the tensors that are in host memory; each thread takes the next tensor.
+
+        The threads of a torch operation wait for each other after every tensor: on cores shared with another
+        save or job, that took ten times as long (benchmarks/saving.py). To start threads takes longer than to
+        copy a few megabytes.
+        """
         if sum(buffer.nbytes for buffer, _ in self._in_memory) < _FEW_BYTES:
             for buffer, tensor in self._in_memory:
                 buffer.copy_(tensor)

@@ -53,7 +53,7 @@ class ShardSaver(Saver):
         return {**(rest if is_first else {}), "parts": parts, "offsets": offsets}
 
     def _is_writer(self, tensor: DTensor) -> bool:
-        """Whether this rank writes its part: of ranks with the same part, the first."""
+        """Return whether this rank writes its part: of ranks with the same part, the first one does."""
         coordinate = tensor.device_mesh.get_coordinate() or ()
         return all(c == 0 for c, p in zip(coordinate, tensor.placements, strict=True) if p.is_replicate())
 
@@ -83,8 +83,10 @@ class MemoryShardSaver(ShardSaver):
 
 
 def fill_own(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Read this rank's own parts of divided tensors into those given, by their path, from a checkpoint in the
-    memory of its node."""
+    """Read this rank's own parts of divided tensors into the given ones, by their path.
+
+    The checkpoint is in the memory of this rank's node.
+    """
     with torch.no_grad():
         for name in part_files(dist.get_rank(), dist.get_world_size()):
             for path, part in load_file(folder / name).items():

@@ -96,8 +96,10 @@ class Writer:
         return Committed(name, sum(file.size_bytes for file in tree.files.values()), self._prune(name))
 
     def _why_not_again(self, name: CheckpointName, progress: SaveProgress) -> str | None:
-        """Why a second save of a step counts for nothing; None if it is a stop right after a periodic save,
-        with the same state."""
+        """Return why a second save of a step is not written, or None if the first one lacks no metric of it.
+
+        It lacks none at a stop right after a periodic save, with the same state.
+        """
         with suppress(StorageError):
             saved = read_manifest(self.shelf, name).metrics
             numbers = {key: value for key, value in progress.metrics.items() if not math.isnan(value)}

@@ -30,8 +30,10 @@ _POLL_S = 0.3
 
 
 def list_checkpoints(run: RunDir) -> list[str]:
-    """A line for each checkpoint, oldest first. The line of the best one ends with its value. Of a script: a
-    line for each file, newest first."""
+    """Return a line for each checkpoint, oldest first; the line of the best one ends with its value.
+
+    Of a script, it has a line for each file, newest first.
+    """
     found, notes = checkpoints_of(run)
     if found and found[0].why == SCRIPT:
         return aligned([("NAME", "SIZE", "WRITTEN"), *((each.name, *_size_and_time(each)) for each in found)])
@@ -41,7 +43,7 @@ def list_checkpoints(run: RunDir) -> list[str]:
 
 
 def checkpoints_json(run: RunDir) -> list[str]:
-    """The same as one JSON array."""
+    """Return the checkpoints as one JSON array."""
     return [as_json(checkpoints_of(run)[0])]
 
 
@@ -147,7 +149,7 @@ def save_now(run: RunDir) -> Iterator[str]:
 
 
 def _training(run: RunDir) -> Attempt:
-    """The attempt that trains, if its entry point takes the request."""
+    """Return the attempt that trains, if its entry point takes the request."""
     attempt = run.newest_attempt()
     job = job_of(attempt) if attempt is not None else None
     if job is not None and job.is_script:

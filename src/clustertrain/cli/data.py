@@ -45,7 +45,8 @@ class DataSet:
     into: Path
 
     def entry(self) -> Entry:
-        """
+        """Return the entry of the data set in its folder.
+
         Raises:
             DataError: it is a local file that does not exist.
         """
@@ -53,7 +54,7 @@ class DataSet:
 
 
 def data_sets(job: Job, name: str | None = None) -> list[DataSet]:
-    """The data sets of a job, or the one of that name.
+    """Return the data sets of a job, or the one of that name.
 
     Raises:
         JobError: the job has no data set of that name.
@@ -93,7 +94,7 @@ class DataState:
 
 
 def list_data(sets: list[DataSet]) -> list[str]:
-    """A header, and a line for each data set: name, per, state, size, source and location."""
+    """Return a header, and a line for each data set: name, per, state, size, source and location."""
     if not sets:
         return ["The job has no data."]
     rows = [("NAME", "PER", "STATE", "SIZE", "FROM", "WHERE")]
@@ -105,7 +106,7 @@ def list_data(sets: list[DataSet]) -> list[str]:
 
 
 def data_json(sets: list[DataSet]) -> list[str]:
-    """The same as one JSON array."""
+    """Return the data sets as one JSON array."""
     return [as_json([*map(_state, sets)])]
 
 
@@ -233,6 +234,6 @@ def _remove(entry: Entry, *, force: bool) -> int:
 
 
 def _bytes_below(folder: Path) -> int:
-    """The bytes that a removal frees: a file with two names counts once."""
+    """Return the bytes that a removal frees: a file with two names counts once."""
     found = (path.lstat() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return sum({(each.st_dev, each.st_ino): each.st_size for each in found}.values())

@@ -13,13 +13,13 @@ from clustertrain.run.folder import RunDir
 
 
 def explain_lines(run: RunDir, attempt: int | None, *, as_json: bool) -> Iterator[str]:
-    """The lines of `explain`, or its object."""
+    """Yield the lines of `explain`, or its object."""
     found = explain(run, attempt)
     yield from [json_of(found)] if as_json else map(plain, found.lines())
 
 
 def stacks_lines(run: RunDir) -> Iterator[str]:
-    """The lines of `stacks`."""
+    """Yield the lines of `stacks`."""
     start = Start.newest(claimed_attempt(run, None))
     for group in stacks_now(start):
         yield from map(plain, group.lines())

@@ -16,7 +16,9 @@ _ARG = "args."
 
 
 def points_of(job_file: str, sets: tuple[str, ...], grid: Sequence[str]) -> list[tuple[str, ...]]:
-    """The `--set` options of each point, the last key fastest; without a grid those of the command.
+    """Return the `--set` options of each point, the last key fastest.
+
+    Without a grid, these are the options of the command.
 
     Args:
         grid: the options, such as `lr=0.1,0.01`: a key as for `--set`, or the name of an arg; of a script
@@ -46,7 +48,10 @@ def points_of(job_file: str, sets: tuple[str, ...], grid: Sequence[str]) -> list
 
 
 def _sets_of(job: Job, point: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The `--set` options of a point. The arguments of a script are a list: an arg is an option in it."""
+    """Yield the `--set` options of a point.
+
+    The arguments of a script are a list: an arg is an option in it.
+    """
     args, is_changed = job.args, False
     for key, value in point:
         if isinstance(args, dict) or not key.startswith(_ARG):
@@ -58,5 +63,5 @@ def _sets_of(job: Job, point: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _as_name(value: str) -> str:
-    """A value as a part of a run's name, which has no dot: 0.003 is 0-003."""
+    """Return a value as a part of a run's name, which has no dot: 0.003 is 0-003."""
     return re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")

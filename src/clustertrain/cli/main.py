@@ -59,8 +59,10 @@ _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.E
 
 
 class _Commands(click.Group):
-    """An error of clustertrain ends the command with its text and exit code, without a traceback, and output
-    that the locale cannot encode is no error."""
+    """The commands: an error of clustertrain ends one with its text and exit code, without a traceback.
+
+    Output that the locale cannot encode is not an error.
+    """
 
     def main(self, *args: Any, **options: Any) -> Any:
         try:
@@ -96,7 +98,7 @@ class _Commands(click.Group):
 
 
 def _refusal(error: OSError) -> str | None:
-    """The error for a file or an output that this user may not use; None for a mistake of clustertrain."""
+    """Return the error for a file or an output that this user may not use; None for a bug of clustertrain."""
     from clustertrain.storage.posix import refused
 
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -21,7 +21,7 @@ def note_skipped_launchers() -> None:
 
 
 def _may_name_a_job(name: str, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """An argument of a command that reads a job file, and so needs the plug-ins."""
+    """Return an argument of a command that reads a job file, and so needs the plug-ins."""
 
     def noted(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         if not ctx.resilient_parsing:  # otherwise the shell completes
@@ -63,7 +63,7 @@ def names_run(
     command: Callable[..., None],
     target: Callable[[Callable[..., None]], Callable[..., None]] = TARGET,
 ) -> Callable[..., None]:
-    """The argument and the options that name a run: the command gets them as one value, `named`."""
+    """Add the argument and the options that name a run: the command gets them as one value, `named`."""
 
     @wraps(command)
     def with_name(target: str, sets: tuple[str, ...], to: str | None, **options: Any) -> None:
@@ -73,7 +73,7 @@ def names_run(
 
 
 def start_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every start, by `run` and by `submit`."""
+    """Add the options of every start, by `run` and by `submit`."""
     for name, help_text in (
         ("--accept-changes", "Resume although the job or the number of workers has changed."),
         ("--takeover", "Start although another start of this run appears to be active."),

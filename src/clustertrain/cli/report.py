@@ -21,7 +21,7 @@ _MOST_POINTS, _LEAST_POINTS = 800, 60  # of a curve: a page of many runs has few
 
 
 def facts(target: str, to: str | None, most_points: int) -> RunFacts:
-    """The facts of a run, read here or in its cluster, with its state by its launcher.
+    """Return the facts of a run, read here or in its cluster, with its state by its launcher.
 
     Raises:
         NotStarted, JobError, ClusterError, StorageError: there is no such run, or it cannot be read.

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 class Named(NamedTuple):
-    """What a command line names: a job file, a folder or a run, its `--set` options, and the launcher of
-    --to."""
+    """What a command line names.
+
+    It is a job file, a folder or a run, its `--set` options, and the launcher of --to.
+    """
 
     target: str
     sets: tuple[str, ...]
@@ -33,8 +35,10 @@ def about_run(named: Named, command: str, lines: Callable[[RunDir], Iterable[str
 
 
 def job_here(named: Named, command: str, name: str | None, *options: str) -> Job | None:
-    """The job whose data this machine reads. None if its cluster has the data: then the output of the command
-    there is printed."""
+    """Return the job whose data this machine reads, or None if its cluster has the data.
+
+    For a job of a cluster, print the output of the command there.
+    """
     from clustertrain.job.model import Job
     from clustertrain.launchers.resolve_run import find_job
 

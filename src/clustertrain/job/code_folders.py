@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 
 def places(folders: Sequence[str]) -> tuple[str, ...]:
-    """The path of each folder in a copy, relative to the copy.
+    """Return the path of each folder in a copy, relative to the copy.
 
     A single folder is the copy itself. Of several, each has a folder of its own, `1` for the first, so that
     two of them may contain a file of the same name. A folder inside another one stays inside it.
@@ -18,7 +18,7 @@ def places(folders: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_own(place: str) -> bool:
-    """Whether a folder with this place is copied itself; otherwise it is part of another one."""
+    """Return whether a folder with this place is copied itself; otherwise it is part of another one."""
     return "/" not in place
 
 

@@ -139,7 +139,7 @@ class CommonJob(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_a_known_version(cls, data: Any) -> Any:
-        """Before all other rules: what a later version means by its keys is unknown here."""
+        """Refuse a later version before all other rules: what it means by its keys is unknown here."""
         version = data.get("version") if isinstance(data, dict) else None
         if isinstance(version, int | float) and version > JOB_VERSION:
             raise Refused(
@@ -188,8 +188,11 @@ class CommonJob(Section):
 
     @property
     def node_counts(self) -> tuple[int, ...]:
-        """The numbers of nodes that this job can run on: every n for which n × workers_per_node divides
-        global_batch_size evenly. (1,) if `resources.nodes` is not set."""
+        """Return the numbers of nodes that this job can run on.
+
+        These are all n for which n × workers_per_node divides global_batch_size evenly. It is (1,) if
+        `resources.nodes` is not set.
+        """
         shape = self.resources
         if shape.nodes is None:
             return (1,)
@@ -199,7 +202,7 @@ class CommonJob(Section):
         )
 
     def data_location(self, name: str) -> Location:
-        """The source of a data set. On S3, an entry without its own options uses those of the storage."""
+        """Return the source of a data set; an S3 entry without its own options uses those of the storage."""
         entry, storage = self.data[name], self.storage.location
         own = entry.location
         if not (own.is_s3 and storage.is_s3):
@@ -210,7 +213,7 @@ class CommonJob(Section):
 
 
 def _check_entry_point(job: CommonJob) -> None:
-    """Sections that the entry point cannot use are refused, not ignored."""
+    """Refuse sections that the entry point cannot use, which would otherwise be ignored."""
     entry_point = job.entry_point
     if job.is_script and isinstance(job.args, dict):
         rule = f"a {entry_point} takes a list of command line arguments: args: [--lr, 0.1]"
@@ -297,7 +300,10 @@ def _divides(train: Train, workers: int) -> bool:
 
 
 def _check_batch(train: Train, resources: Resources) -> None:
-    """global_batch_size = samples per worker × workers × accumulate, for some allowed number of workers."""
+    """Check the size of the global batch for some allowed number of workers.
+
+    The rule is global_batch_size = samples per worker × workers × accumulate.
+    """
     batch, least, most = train.global_batch_size, resources.min_workers, resources.max_workers
     step = 1 if resources.nodes is None else resources.workers_per_node
     if batch is None or any(_divides(train, size) for size in range(least, most + 1, step)):

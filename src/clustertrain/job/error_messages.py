@@ -28,7 +28,7 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 
 def validated(document: Document, model: type[SectionT]) -> SectionT:
-    """Validates the document with this model.
+    """Validate the document with this model.
 
     Raises:
         JobError: the first problem in the text, with its place, the rule and the remedy.
@@ -46,7 +46,7 @@ def validated(document: Document, model: type[SectionT]) -> SectionT:
 
 
 def _problem(document: Document, error: ErrorDetails) -> tuple[TextPosition, str]:
-    """The place and the message of one error of the model."""
+    """Return the place and the message of one error of the model."""
     kind, loc, cause = error["type"], error["loc"], error.get("ctx", {}).get("error")
     if isinstance(cause, Refused):
         path = document.nearest((*loc, *cause.at))
@@ -78,7 +78,7 @@ def _unknown_key(path: Keys) -> str:
 
 
 def _rule(error: ErrorDetails, path: Keys) -> str:
-    """The rule that a value breaks, in the words of its type, and how to write the value."""
+    """Return the rule that a value breaks, in the words of its type, and how to write the value."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     rule = str(context["error"]) if "error" in context else re.sub(r"^\w+ should", "must", error["msg"])
     if kind == "string_type" and isinstance(value, bool):
@@ -98,7 +98,7 @@ def _rule(error: ErrorDetails, path: Keys) -> str:
 
 
 def _keys_of(path: Keys) -> list[str]:
-    """The valid keys of the section at this path."""
+    """Return the valid keys of the section at this path."""
     for known, model in sections():
         if len(known) == len(path) and all(want in ("*", key) for want, key in zip(known, path, strict=True)):
             return [info.alias or name for name, info in model.model_fields.items()]

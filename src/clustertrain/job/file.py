@@ -42,8 +42,9 @@ JobSource = str | Path | Mapping[str, Any]
 
 
 def load_job(job: JobSource, sets: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Job:
-    """Reads a job, applies `--set` overrides and ${NAME}, and makes its paths absolute: those of a file start
-    at its folder, those of a mapping at the current one.
+    """Read a job, apply `--set` overrides and ${NAME}, and make its paths absolute.
+
+    The paths of a file start at its folder, the paths of a mapping at the current one.
 
     Args:
         sets: texts such as `train.epochs=3`; the last one of a key wins.
@@ -59,7 +60,7 @@ def load_job(job: JobSource, sets: Sequence[str] = (), environ: Mapping[str, str
 
 
 def place_of_key(path: str | Path, sets: Sequence[str], keys: Keys) -> str:
-    """`FILE:LINE:COLUMN` of the value of a key, or its `--set` option; "" if the file cannot be read now."""
+    """Return `FILE:LINE:COLUMN` of a key's value, or its `--set` option; "" if the file cannot be read."""
     try:
         document = _document(path, sets)
     except JobError:
@@ -68,7 +69,7 @@ def place_of_key(path: str | Path, sets: Sequence[str], keys: Keys) -> str:
 
 
 def _document(job: JobSource, sets: Sequence[str]) -> Document:
-    """The text of a job with the `--set` overrides."""
+    """Read the text of a job and apply the `--set` overrides."""
     if isinstance(job, Mapping):
         document = _read_job(_as_yaml(job), lambda line, column: TextPosition((line, column), "the job"))
     elif not (path := str(Path(job).absolute())).isprintable():
@@ -84,7 +85,7 @@ def _document(job: JobSource, sets: Sequence[str]) -> Document:
 
 
 def parse_job(text: str, name: str) -> Job:
-    """Reads a job that dump_job wrote; it depends neither on a folder nor on the environment.
+    """Read a job that dump_job wrote; it depends neither on a folder nor on the environment.
 
     Raises:
         JobError: as load_job, with `name` in the file's place.
@@ -95,13 +96,16 @@ def parse_job(text: str, name: str) -> Job:
 
 
 def dump_job(job: Job, *, defaults: bool = False) -> str:
-    """The job as YAML in the order of the reference, with every default or none; parse_job reads it back."""
+    """Return the job as YAML in the order of the reference, with every default or none; for parse_job."""
     return _text_of(_values(job, exclude_defaults=not defaults))
 
 
 def record_of(job: Job) -> str:
-    """The job for the folder of its run: the version, and what differs from its defaults. `train` identifies
-    the run and has all its values, so that a version with other defaults finds the same changes in it."""
+    """Return the job for the folder of its run: the version, and what differs from its defaults.
+
+    `train` identifies the run and has all its values, so that a version with other defaults finds the same
+    changes in it.
+    """
     values = {"version": job.version, **_values(job, exclude_defaults=True)}
     if "train" in values:
         values["train"] = _values(job, exclude_none=True)["train"]
@@ -127,7 +131,7 @@ def _text_of(values: dict[str, Any]) -> str:
 
 
 def job_schema() -> dict[str, Any]:
-    """The JSON schema of a job file, for editors."""
+    """Return the JSON schema of a job file, for editors."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Job.model_json_schema(by_alias=True),
@@ -139,12 +143,12 @@ def job_schema() -> dict[str, Any]:
 
 
 def positions_in(source: str) -> Callable[[int, int], TextPosition]:
-    """How errors name a line and a column of a file."""
+    """Return the function that names a line and a column of a file in errors."""
     return lambda line, column: TextPosition((line, column), f"{source}:{line}:{column}")
 
 
 def _read_job(text: str, position: Callable[[int, int], TextPosition]) -> Document:
-    """The document of a whole job file, which must be a mapping."""
+    """Return the document of a whole job file, which must be a mapping."""
     document = Reader(text, position, expected_at).document(())
     if not isinstance(document.data, dict):
         found = "empty" if document.data is None else shown(document.data)
@@ -154,7 +158,7 @@ def _read_job(text: str, position: Callable[[int, int], TextPosition]) -> Docume
 
 
 def _section(name: str) -> type[LauncherSection]:
-    """The section of the launcher `name`; one without keys if there is none."""
+    """Return the section of the launcher `name`, or one without keys if there is none."""
     return launcher_sections().get(name, LauncherSection)
 
 
@@ -163,7 +167,10 @@ def _names_with_paths() -> str:
 
 
 def expected_at(path: Keys) -> Expected:
-    """Values of env, arguments of a script and checksums are text exactly as written: 1.10 stays 1.10."""
+    """Return the kind of value that a path may have.
+
+    Values of env, arguments of a script and checksums are text exactly as written: 1.10 stays 1.10.
+    """
     match path:
         case ("env", _) | ("args" | "resume_args", int()) | ("data", _, "sha256"):
             return "text"
@@ -178,7 +185,7 @@ def expected_at(path: Keys) -> Expected:
 
 
 def _as_yaml(value: Any, **style: Any) -> str:
-    """A value of Python as the text of a job file.
+    """Return a value of Python as the text of a job file.
 
     Raises:
         JobError: it contains what no YAML text can express.
@@ -200,7 +207,7 @@ def _plain(value: Any) -> Any:
 
 
 def sets_of(overrides: Mapping[str, Any]) -> tuple[str, ...]:
-    """The `--set` options with these values: {"train.epochs": 3} is `train.epochs=3`."""
+    """Return the `--set` options with these values: {"train.epochs": 3} is `train.epochs=3`."""
     texts = {key: _as_yaml(value, default_flow_style=True) for key, value in overrides.items()}
     return tuple(key + "=" + text.removesuffix("...\n").rstrip() for key, text in texts.items())
 
@@ -209,7 +216,7 @@ def sets_of(overrides: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _override(document: Document, override: str, number: int) -> None:
-    """Applies one `--set a.b=value`; errors give its text as the place."""
+    """Apply one `--set a.b=value`; errors give its text as the place."""
     keys, separator, value = override.partition("=")
     here = TextPosition((LARGEST_FILE_BYTES, number), f"--set {shortened(without_credentials(override))}")
     path = tuple(keys.split("."))
@@ -249,8 +256,10 @@ def _may_expand(path: Keys) -> bool:
 
 
 def _is_expanded_later(path: Keys) -> bool:
-    """Whether the process that starts the driver, the shell on the node, the worker or the script itself
-    replaces ${…}."""
+    """Return whether ${…} at this path is replaced later.
+
+    The process that starts the driver, the shell on the node, the worker or the script itself replaces it.
+    """
     match path:
         case ("env", _) | ("args" | "resume_args", int()):
             return True
@@ -260,7 +269,7 @@ def _is_expanded_later(path: Keys) -> bool:
 
 
 def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, value: Any) -> Any:
-    """Replaces ${NAME}, ${NAME:-default} and $$ in the keys that allow them; refuses them in other keys.
+    """Replace ${NAME}, ${NAME:-default} and $$ in the keys that allow them; refuse them in other keys.
 
     Without `environ` the text is from dump_job and contains no variables.
     """
@@ -302,7 +311,7 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
 
 
 def _escaped(path: Keys, value: Any) -> Any:
-    """The inverse of expanded, for writing."""
+    """Return the value with each `$` written as `$$` where `expanded` replaces variables."""
     if isinstance(value, dict):
         return {key: _escaped((*path, key), inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -311,7 +320,7 @@ def _escaped(path: Keys, value: Any) -> Any:
 
 
 def _absolute(job: Job, folder: Path) -> Job:
-    """The job with absolute paths in place of those relative to its file."""
+    """Return the job with absolute paths in place of the paths relative to its file."""
 
     def absolute(uri: str) -> str:
         return uri if "://" in uri else os.path.normpath(folder / uri)

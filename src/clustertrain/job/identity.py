@@ -35,9 +35,10 @@ class Change:
 
 
 def identity(job: Job) -> dict[str, Any]:
-    """The values that identify a run, as flat dotted keys: entry point, args, data, arithmetic of train.
+    """Return the values that identify a run, as flat dotted keys.
 
-    A data set with a checksum is identified by the checksum, not by its URI.
+    They are the entry point, args, data and the arithmetic of `train`. A data set with a checksum is
+    identified by the checksum, not by its URI.
     """
     dumped = job.model_dump(mode="json", by_alias=True)
     parts = {
@@ -54,9 +55,11 @@ def identity(job: Job) -> dict[str, Any]:
 
 
 def hyperparameters(*jobs: Job) -> dict[str, str | int | float]:
-    """The args and the keys of `train`, by the names that `--set` takes, such as `args.lr`: of a script, its
-    option `--lr`. Lists and booleans are JSON; keys without a value are left out, and a secret is shown as
-    `***`. Of several jobs a key has each of its values, such as `0.01, 1.0`."""
+    """Return the args and the keys of `train`, by the names that `--set` takes, such as `args.lr`.
+
+    Of a script, `args.lr` is its option `--lr`. Lists and booleans are JSON; keys without a value are left
+    out, and a secret is shown as `***`. Of several jobs a key has each of its values, such as `0.01, 1.0`.
+    """
     found: dict[str, dict[str | int | float, None]] = {}
     for key, value in (item for job in jobs for item in _hyperparameters(job).items()):
         found.setdefault(key, {})[value] = None
@@ -73,7 +76,7 @@ def _hyperparameters(job: Job) -> dict[str, str | int | float]:
 
 
 def script_options(args: Sequence[str]) -> dict[str, str | int | float]:
-    """The options of a command line: `--lr 0.1`, `--lr=0.1` and `--amp`, which is "true"."""
+    """Return the options of a command line: `--lr 0.1`, `--lr=0.1` and `--amp`, which is "true"."""
     found = {}
     for at, size in _options(args):
         name, _, joined = args[at][2:].partition("=")
@@ -83,7 +86,7 @@ def script_options(args: Sequence[str]) -> dict[str, str | int | float]:
 
 
 def with_option(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
-    """The command line with `--NAME VALUE`: in the place of the option, or at the end."""
+    """Return the command line with `--NAME VALUE`: in the place of the option, or at the end."""
     changed = [*args]
     places = [each for each in _options(args) if args[each[0]].partition("=")[0] == f"--{name}"]
     for at, size in reversed(places or [(len(args), 0)]):
@@ -92,7 +95,7 @@ def with_option(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
 
 
 def _options(args: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where each option is, and whether its value is the argument after it: then it has two."""
+    """Yield the position of each option and its length: 2 if its value is the next argument, otherwise 1."""
     for at, arg in enumerate(args):
         if arg.startswith("--"):
             has_next = "=" not in arg and len(args) > at + 1 and not _OPTION.match(args[at + 1])
@@ -100,7 +103,7 @@ def _options(args: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def settings(job: Job) -> dict[str, str | int | float]:
-    """All keys of a job, in the same form."""
+    """Return all keys of a job, in the form of `hyperparameters`."""
     flat = _flat(_masked(job.model_dump(mode="json", by_alias=True)))
     return {
         key: value if isinstance(value, str | int | float) and not isinstance(value, bool) else as_json(value)
@@ -110,7 +113,7 @@ def settings(job: Job) -> dict[str, str | int | float]:
 
 
 def identity_difference(old: Job, new: Job) -> list[Change]:
-    """The keys of the identity that differ, such as `train.seed: 0 → 1`; those of `old` first."""
+    """Return the keys of the identity that differ, such as `train.seed: 0 → 1`; keys of `old` come first."""
     before, after = ({key: as_json(value) for key, value in identity(job).items()} for job in (old, new))
     return [
         Change(key, before.get(key, "absent"), after.get(key, "absent"))
@@ -120,13 +123,18 @@ def identity_difference(old: Job, new: Job) -> list[Change]:
 
 
 def needs_consent(change: Change, job: Job) -> bool:
-    """Whether a run with a checkpoint continues with this change only if the user accepts it. The arguments
-    of a script may change: the script itself decides what they mean for its checkpoints."""
+    """Return whether a run with a checkpoint continues with this change only if the user accepts it.
+
+    The arguments of a script may change: the script itself decides what they mean for its checkpoints.
+    """
     return not job.is_script or change.key != "args"
 
 
 def job_hash(job: Job) -> str:
-    """sha256, in hex, of the identity as canonical JSON: equal exactly when identity_difference is empty."""
+    """Return the sha256, in hex, of the identity as canonical JSON.
+
+    Two jobs have the same one exactly when identity_difference is empty.
+    """
     return hashlib.sha256(as_json(identity(job)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -135,7 +143,7 @@ def as_json(value: Any) -> str:
 
 
 def _masked(value: Any, name: str = "") -> Any:
-    """The value with `***` for each text that is a secret by its name, or contains one."""
+    """Return the value with `***` for each text that is a secret by its name, or contains one."""
     if isinstance(value, dict):
         return {key: _masked(inner, key) for key, inner in value.items()}
     if isinstance(value, list):

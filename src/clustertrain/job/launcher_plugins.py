@@ -72,7 +72,7 @@ class WithLaunchers(Section):
         return {name: getattr(self, name) for name in launcher_sections()}
 
     def section(self, kind: type[LauncherSectionT]) -> LauncherSectionT:
-        """The section of a launcher, by its model."""
+        """Return the section of a launcher, by its model."""
         return next(each for each in self.launcher_sections.values() if isinstance(each, kind))
 
 
@@ -99,17 +99,17 @@ class PluginProblem(JobError):
 
 
 def plugins() -> Mapping[str, Plugin]:
-    """The plug-ins that can be used, by name."""
+    """Return the plug-ins that can be used, by name."""
     return _loaded()[0]
 
 
 def problems() -> Mapping[str, str]:
-    """The reason for each plug-in that cannot be used, by name."""
+    """Return the reason for each plug-in that cannot be used, by name."""
     return _loaded()[1]
 
 
 def plugin_of(name: str) -> Plugin:
-    """The plug-in of that name.
+    """Return the plug-in of that name.
 
     Raises:
         JobError: no such launcher is installed, or it cannot be used; the text has the reason.
@@ -135,12 +135,12 @@ def part_of(name: str, path: str) -> Any:
 
 
 def launcher_sections() -> dict[str, type[LauncherSection]]:
-    """The sections of the job file that belong to launchers, by name."""
+    """Return the sections of the job file that belong to launchers, by name."""
     return {name: plugin.section for name, plugin in plugins().items() if plugin.section is not None}
 
 
 def with_launcher_sections(model: type[FileT]) -> type[FileT]:
-    """Decorates the model of a file: adds a field for each of those sections."""
+    """Decorate the model of a file: add a field for the section of each launcher."""
     fields: dict[str, Any] = {
         name: (kind, Field(kind(), description=kind.__doc__)) for name, kind in launcher_sections().items()
     }
@@ -174,7 +174,7 @@ def _load(name: str, registered: list[EntryPoint]) -> Plugin:
 
 
 def plugin_problem(name: str, what: str) -> PluginProblem:
-    """The error for a plug-in that cannot be used, for the reason `what`."""
+    """Return the error for a plug-in that cannot be used, for the reason `what`."""
     owners = " and ".join(sorted({_distribution(each) for each in registered_launchers().select(name=name)}))
     return PluginProblem(
         f"The launcher {name!r} of {owners} is skipped: {what}.\n"

@@ -14,17 +14,20 @@ DEFAULT_LOGGERS = ("tensorboard",)
 
 
 def loggers_of(job: Job) -> tuple[str, ...]:
-    """The loggers by name. A function has no section `train`; a script writes no metrics."""
+    """Return the loggers by name: the value of `train.log`, or the default ones without a section `train`.
+
+    A function has no section `train`; a script writes no metrics.
+    """
     return job.train.log if job.train is not None else DEFAULT_LOGGERS
 
 
 def is_offline(mode: str | None) -> bool:
-    """Whether W&B writes files only, by the value of WANDB_MODE."""
+    """Return whether W&B writes files only, by the value of WANDB_MODE."""
     return mode in ("offline", "dryrun")
 
 
 def server_urls(job: Job) -> list[str]:
-    """The servers on HTTP that the loggers of a job use, as far as the job shows them."""
+    """Return the servers on HTTP that the loggers of a job use, as far as the job shows them."""
     urls, loggers = [], loggers_of(job)
     if "mlflow" in loggers:
         urls.append(job.env.get(MLFLOW_URI, ""))

@@ -37,8 +37,10 @@ class Job(CommonJob, WithLaunchers):
 def sections(
     model: type[Section] = Job, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
-    """Yields every section of the file with its path of keys, outermost first; `*` is any name, as in
-    data.*."""
+    """Yield every section of the file with its path of keys, outermost first.
+
+    `*` in a path is any name, as in data.*.
+    """
     yield path, model
     for attribute, field in model.model_fields.items():
         key: tuple[str, ...] = (field.alias or attribute,)

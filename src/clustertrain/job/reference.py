@@ -24,7 +24,7 @@ MARK = "## Reference\n"
 
 
 def reference_markdown() -> str:
-    """The sections of the job file, with a heading for each key."""
+    """Return the sections of the job file, with a heading for each key."""
     schema = job_schema()
     definitions = schema["$defs"]
     texts = (_section(path, model, definitions.get(model.__name__, schema)) for path, model in sections())
@@ -54,7 +54,7 @@ def _section(path: tuple[str, ...], model: type[Section], schema: dict[str, Any]
 
 
 def _kind(value: dict[str, Any], path: tuple[str, ...]) -> str:
-    """The type of a value as a user would describe it."""
+    """Return the type of a value as a user would describe it."""
     if "x-kind" in value:
         return str(value["x-kind"])
     if "$ref" in value:
@@ -112,7 +112,7 @@ def _dotted(path: tuple[str, ...]) -> str:
 
 
 def _anchor(path: tuple[str, ...]) -> str:
-    """The anchor that GitHub makes of the section's heading."""
+    """Return the anchor that GitHub makes of the section's heading."""
     return "".join(character for character in _dotted(path) if character.isalnum() or character in "-_")
 
 

@@ -23,12 +23,13 @@ _OF_ENV = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^${}]*))?\})?")
 
 
 def data_variable(name: str) -> str:
-    """The variable with the path of a data set."""
+    """Return the name of the variable with the path of a data set."""
     return f"{variables.DATA_PREFIX}{name.upper()}"
 
 
 def check_references(text: str, data: Iterable[str], entry_point: str, *, is_script: bool) -> None:
-    """
+    """Check that a text refers only to variables that the workers of this job have.
+
     Args:
         data: the names of the job's data sets.
 
@@ -48,9 +49,10 @@ def check_references(text: str, data: Iterable[str], entry_point: str, *, is_scr
 
 
 def check_dollars(text: str) -> None:
-    """
+    """Check each '$' in a value of `env`.
+
     Raises:
-        Refused: a value of `env` has a '$' that starts no reference, or a brace in a default.
+        Refused: the value has a '$' that starts no reference, or a brace in a default.
     """
     if nested := _NESTED.search(text):
         raise Refused(
@@ -62,7 +64,7 @@ def check_dollars(text: str) -> None:
 
 
 def names_of(texts: Mapping[str, str]) -> dict[str, str]:
-    """The variables without which these texts have no value, each with a key that refers to it."""
+    """Return the variables without which these texts have no value, each with a key that refers to it."""
     return {
         match[1]: key
         for key, text in texts.items()
@@ -72,13 +74,15 @@ def names_of(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def referred_names(texts: Mapping[str, str]) -> list[str]:
-    """The variables that these texts refer to, also those that have a default."""
+    """Return the variables that these texts refer to, also those that have a default."""
     found = [match[1] for text in texts.values() for match in _OF_ENV.finditer(text) if match[1]]
     return [name for name in dict.fromkeys(found) if not name.startswith(variables.PREFIX)]
 
 
 def with_values(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """`env` with the values of its ${NAME}, and with $ for $$. References to a worker's variables stay.
+    """Return `env` with the values of its ${NAME}, and with $ for $$.
+
+    References to a worker's variables stay.
 
     Raises:
         JobError: a variable is not set, and the reference has no default.
@@ -97,7 +101,8 @@ def with_values(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
 
 
 def check_set(texts: Mapping[str, str], environ: Mapping[str, str]) -> None:
-    """
+    """Check that each variable that these texts refer to is set or has a default.
+
     Args:
         texts: by their keys in the job file, such as `env.KEY`.
 
@@ -114,15 +119,15 @@ def check_set(texts: Mapping[str, str], environ: Mapping[str, str]) -> None:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """The text with the values in place of the references. `values`: of each variable that it refers to."""
+    """Return the text with the values in place of the references to their variables."""
     return _REFERENCE.sub(lambda reference: values.get(_as_variable(reference[1]), reference[0]), text)
 
 
 def without_references(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that have their value before the data is staged."""
+    """Return the variables that have their value before the data is staged."""
     return {name: value for name, value in env.items() if not _REFERENCE.search(value)}
 
 
 def _as_variable(name: str) -> str:
-    """A data set may be written as under `data`: in lowercase."""
+    """Return the variable's name in capitals if it is of a data set, which may be written in lowercase."""
     return name.upper() if name.startswith(variables.DATA_PREFIX) else name

@@ -66,7 +66,7 @@ class Section(BaseModel):
         return [key for key in keys if getattr(self, key) is not None]
 
     def _exactly_one_of(self, *keys: str, example: str) -> None:
-        """One of these keys must have a value, and only one."""
+        """Check that exactly one of these keys has a value."""
         given, names = self._given(*keys), ", ".join(keys[:-1]) + " and " + keys[-1]
         if len(given) > 1:
             both = "both " if len(given) == 2 else ""
@@ -212,7 +212,7 @@ class Resources(Section):
             )
 
     def _check_even_spread(self) -> None:
-        """workers = nodes × workers per node, at both ends of the ranges."""
+        """Check that workers = nodes × workers per node, at both ends of the ranges."""
         ends = [(self.min_workers, self.min_nodes), (self.max_workers, self.max_nodes)]
         if len({workers / nodes for workers, nodes in ends}) == 1 and self.max_workers % self.max_nodes == 0:
             return
@@ -338,8 +338,10 @@ def _expression(value: str) -> str:
 
 
 class Fault(Section):
-    """The fault that a run of `clustertrain drill` causes itself, in its first start. Only that command sets
-    it. Such a run also records which samples each step has used."""
+    """The fault that a run of `clustertrain drill` causes itself, in its first start.
+
+    Only that command sets it. Such a run also records which samples each step has used.
+    """
 
     kind: Literal["none", "rank", "driver", "stop", "save"]
     """What is struck; `none` only records."""

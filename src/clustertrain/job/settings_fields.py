@@ -28,8 +28,10 @@ _CHECKED: dict[Any, Any] = {
 
 
 def add_fields(section: type, of: type[Any]) -> None:
-    """Declare the fields of the dataclass `of` in a section, before pydantic reads them. A type that the
-    section itself gives is kept."""
+    """Declare the fields of the dataclass `of` in a section, before pydantic reads them.
+
+    A type that the section itself gives is kept.
+    """
     types_of = get_type_hints(of, include_extras=True)
     section.__doc__ = section.__doc__ or of.__doc__
     for field in fields(of):

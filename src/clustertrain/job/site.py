@@ -39,7 +39,7 @@ class Site(WithLaunchers):
 
 
 def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The site file, or None if there is none.
+    """Return the path of the site file, or None if there is none.
 
     Raises:
         JobError: $CLUSTERTRAIN_SITE names a file that does not exist.
@@ -57,7 +57,7 @@ def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> SiteJob:
-    """The job with the defaults of the site file for keys that are not in its own file.
+    """Return the job with the defaults of the site file for keys that are not in its own file.
 
     Raises:
         JobError: the site file is wrong, or its defaults and the job are inconsistent.
@@ -80,7 +80,7 @@ def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> SiteJob:
 
 
 def read_site(path: Path, environ: Mapping[str, str]) -> Site:
-    """A site file, with ${NAME} replaced as in a job file.
+    """Read a site file, with ${NAME} replaced as in a job file.
 
     Raises:
         JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.

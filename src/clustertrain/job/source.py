@@ -57,7 +57,7 @@ def check_source(job: Job, folders: Sequence[Path] | None = None) -> None:
 
 
 def script_file(folders: Sequence[Path], script: str) -> Path:
-    """The file of a script, which is below the first folder of the code.
+    """Return the file of a script, which is below the first folder of the code.
 
     Raises:
         JobError: it does not exist.
@@ -71,7 +71,7 @@ def script_file(folders: Sequence[Path], script: str) -> Path:
 
 
 def _module_file(folders: Sequence[Path], job: Job, what: str, module: str) -> Path | None:
-    """The file of a module below the code; None if it is installed, here or where the job runs.
+    """Return the file of a module below the code, or None if it is installed, here or where the job runs.
 
     Raises:
         JobError: there is none.
@@ -92,7 +92,9 @@ def _module_file(folders: Sequence[Path], job: Job, what: str, module: str) -> P
 
 
 def _parsed(path: Path, what: str, interpreter: str | None) -> ast.Module:
-    """The tree of a file. It is empty if another interpreter may know a syntax that this Python does not.
+    """Return the tree of a file.
+
+    It is empty if another interpreter may know a syntax that this Python does not.
 
     Raises:
         JobError: the file is not Python; names line and column.
@@ -112,8 +114,9 @@ def _parsed(path: Path, what: str, interpreter: str | None) -> ast.Module:
 
 
 def _refuse_ray_train(job: Job, tree: ast.Module, path: Path) -> None:
-    """Refuse code that leaves its checkpoints, or the start of its ranks, to Ray Train, as far as the text of
-    the entry file shows it.
+    """Refuse code that leaves its checkpoints, or the start of its ranks, to Ray Train.
+
+    Code is refused only as far as the text of the entry file shows this.
 
     Raises:
         JobError: it does; names the line, and what to write instead.
@@ -139,7 +142,7 @@ def _refuse_ray_train(job: Job, tree: ast.Module, path: Path) -> None:
 
 
 def _imported_names(tree: ast.Module) -> dict[str, str]:
-    """The names that a file imports under another name than their full one, with that."""
+    """Return the full names of what a file imports under another name, by that other name."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -150,7 +153,10 @@ def _imported_names(tree: ast.Module) -> dict[str, str]:
 
 
 def _reached(tree: ast.Module, function: str) -> Iterator[ast.AST]:
-    """The nodes of a function, or of what runs with the file if it is "", and of what they name in it."""
+    """Yield the nodes of a function, and of the definitions in its file that it names, directly or not.
+
+    If `function` is "", start with the statements that run with the file.
+    """
     defined = {each.name: each for each in tree.body if isinstance(each, _DEFINITIONS)}
     left: list[ast.AST] = [each for each in tree.body if not function and not isinstance(each, _DEFINITIONS)]
     left += [defined.pop(function)] if function in defined else []

@@ -27,8 +27,10 @@ _VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # of NVIDIA and
 
 
 def hash_seed(job: Job) -> dict[str, str]:
-    """PYTHONHASHSEED: the seed of the training modulo 2^32, or what `env` sets. The value of a reference is
-    set later."""
+    """Return PYTHONHASHSEED: the seed of the training modulo 2^32, or what `env` sets.
+
+    If `env` sets it to a reference, the value is set later; until then it is the seed.
+    """
     value = job.env.get(_HASH_SEED, "$")
     seed = job.train.seed if job.train is not None else 0
     return {_HASH_SEED: str(seed % 2**32) if "$" in value else value}
@@ -42,8 +44,10 @@ def start_again_with_hash_seed(job: Job) -> None:
 
 
 def start_environment(job: Job) -> dict[str, str]:
-    """The variables with which a worker's process starts. Of `env` none for a script: it is a child process
-    of the worker, and its libraries may not be those of Ray's Python.
+    """Return the variables with which a worker's process starts.
+
+    For a script, none of `env` is among them: the script is a child process of the worker, and its libraries
+    may not be those of Ray's Python.
 
     Of the values with a $, only those with a plain ${NAME} are among them, which Ray replaces.
     """
@@ -57,7 +61,7 @@ def start_environment(job: Job) -> dict[str, str]:
 
 
 def driver_environment(job: Job) -> dict[str, str]:
-    """The variables of `env` that are set in the driver, and that a Ray on its machine inherits."""
+    """Return the variables of `env` that are set in the driver, and that a Ray on its machine inherits."""
     return {
         name: value
         for name, value in without_references(job.env).items()
@@ -66,15 +70,19 @@ def driver_environment(job: Job) -> dict[str, str]:
 
 
 def python_environment(job: Job) -> dict[str, str]:
-    """The variables that Python reads when it starts, such as PYTHONPATH: the driver starts with them, and so
-    do the check, and the ranks, which are forks of the driver."""
+    """Return the variables that Python reads when it starts, such as PYTHONPATH.
+
+    The driver starts with them, and so do the check, and the ranks, which are forks of the driver.
+    """
     variables = {} if job.is_script else without_references(job.env)
     return hash_seed(job) | {name: value for name, value in variables.items() if name.startswith("PYTHON")}
 
 
 def without_gpus(job: Job) -> dict[str, str]:
-    """Variables that hide all GPUs from the processes of a job without GPUs, which Ray hides only from
-    workers that have some of them. `env` may set them."""
+    """Return variables that hide all GPUs from the processes of a job without GPUs.
+
+    Ray itself hides GPUs only from workers that have some of them. `env` may set these variables.
+    """
     if job.resources.gpus_per_worker:
         return {}
     return {name: "" for name in _VISIBLE_GPUS if name not in job.env}

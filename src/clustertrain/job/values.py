@@ -65,7 +65,7 @@ def _name(name: str) -> str:
 
 
 def as_name(text: str) -> str:
-    """The text with only what the name of a run may have; empty if it has no letter."""
+    """Return the text with only the characters that a run's name may have; empty if it has no letter."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).lstrip("-0123456789")[:47].strip("-")
 
 
@@ -106,7 +106,10 @@ def _scratch(place: str) -> str:
 
 
 def _refuse_credential(uri: str) -> None:
-    """Runs before all other rules of a URI. The message never contains the value: errors end up in logs."""
+    """Refuse a URI with a credential, before all other rules of a URI.
+
+    The message never contains the value: errors end up in logs.
+    """
     key = _secret_in_query(uri)
     secret = None if key is None else f"the query key {key}"
     if re.search(r"://[^/?#]*@|^[^/?#]+:[^/?#]*@", uri):
@@ -120,25 +123,27 @@ def _refuse_credential(uri: str) -> None:
 
 
 def _secret_in_query(uri: str) -> str | None:
-    """The first key in the query of a URI that names a secret."""
+    """Return the first key in the query of a URI that names a secret."""
     keys = [key for key, _ in parse_qsl(uri.partition("?")[2], keep_blank_values=True)]
     return next((key for key in keys if _SECRET_IN_QUERY.fullmatch(key)), None)
 
 
 def is_secret_text(name: str, text: str) -> bool:
-    """Whether a text of this name is a secret by its name, or a URI that contains one."""
+    """Return whether a text of this name is a secret by its name, or a URI that contains one."""
     named = _SECRET_NAME.fullmatch(name) is not None and _SPECIAL_TOKEN.fullmatch(name) is None
     return named or re.search(r"://[^/?#\s]*@", text) is not None or _secret_in_query(text) is not None
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a key or a variable of this name would contain a credential of S3."""
+    """Return whether a key or a variable of this name would contain a credential of S3."""
     return _SECRET_KEY.fullmatch(re.sub(r"[-_ ]", "", key).lower()) is not None
 
 
 def without_credentials(override: str) -> str:
-    """A `--set` option for messages and records: without the value of a secret key, and without user,
-    password and query of a URI."""
+    """Return a `--set` option as messages and records show it.
+
+    It is without the value of a secret key, and without user, password and query of a URI.
+    """
     keys, _, _ = override.partition("=")
     if is_secret_key(keys.rpartition(".")[2]):
         return f"{keys}=…"
@@ -146,7 +151,7 @@ def without_credentials(override: str) -> str:
 
 
 def refuse_secret_keys(section: object) -> None:
-    """Refuses keys of credentials in a section with S3 options. The message never contains the value."""
+    """Refuse keys of credentials in a section with S3 options; the message never contains the value."""
     for key in section if isinstance(section, dict) else ():
         if is_secret_key(str(key)):
             raise Refused(f"contains a credential\n{_NO_SECRETS}", key)
@@ -181,7 +186,7 @@ _NO_SECRETS = (
 
 
 def _uri(uri: str, schemes: tuple[str, ...]) -> str:
-    """A path, or a URI of one of these schemes, without a credential."""
+    """Check that a value is a path, or a URI of one of these schemes, without a credential."""
     _refuse_credential(uri)
     _path(uri)
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", uri):
@@ -207,12 +212,12 @@ def _image(image: str) -> str:
 
 
 def _argument(value: object) -> object:
-    """Arguments and environment values are text; a number without quotes becomes its text."""
+    """Return an argument or environment value; a number without quotes becomes its text."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _count_or_range(what: str) -> BeforeValidator:
-    """A number of these, or [min, max]."""
+    """Return the validator of a number of these, or [min, max]."""
     rule = f"must be a number of {what}, or [min, max]"
 
     def bounded(value: object) -> object:
@@ -246,7 +251,7 @@ def several_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def one_or_several(item: Any) -> BeforeValidator:
-    """A text of this type, or a list of them."""
+    """Return the validator of a text of this type, or a list of them."""
     return BeforeValidator(
         lambda value: (value,) if isinstance(value, str) else value, json_schema_input_type=item | list[item]
     )
@@ -256,7 +261,7 @@ ONE_AS_TEXT = PlainSerializer(lambda items: items[0] if len(items) == 1 else lis
 
 
 def written_as(kind: str, *examples: str) -> Any:
-    """The notation of the value, for the JSON schema that editors and the reference use."""
+    """Return the notation of the value, for the JSON schema that editors and the reference use."""
     return Field(json_schema_extra={"x-kind": kind} | ({"examples": [*examples]} if examples else {}))
 
 

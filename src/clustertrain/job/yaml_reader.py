@@ -45,7 +45,7 @@ class Document:
     positions: dict[Keys, tuple[TextPosition, TextPosition]] = field(default_factory=dict)
 
     def nearest(self, keys: Sequence[str | int]) -> Keys:
-        """The path in the document along these keys, without those that are only in the model."""
+        """Return the path in the document along these keys, without those that are only in the model."""
         path: Keys = ()
         for key in keys:
             if (*path, key) in self.positions:
@@ -59,7 +59,7 @@ class JobLoader(yaml.SafeLoader):
     nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Refuses tags, and stops before a text with very many values has taken a minute."""
+        """Refuse tags, and stop before a text with very many values has taken a minute."""
         event, problem = self.peek_event(), ""  # type: ignore[no-untyped-call]
         self.nodes += 1
         if self.nodes > MOST_VALUES:
@@ -79,7 +79,7 @@ class JobDumper(yaml.SafeDumper):
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Uses double quotes for text with line breaks: other styles fold U+0085 and similar into a space."""
+    """Use double quotes for text with line breaks: other styles fold U+0085 and similar into a space."""
     style = None if text.isprintable() else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -99,7 +99,7 @@ def refuse(position: TextPosition, what: str, *lines: str) -> NoReturn:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file of at most 1 MiB.
+    """Return the text of a file of at most 1 MiB.
 
     Raises:
         JobError: it does not exist, is not readable, too large, or not UTF-8.
@@ -126,8 +126,12 @@ class Reader:
     def __init__(
         self, text: str, position: Callable[[int, int], TextPosition], expected_at: Callable[[Keys], Expected]
     ) -> None:
-        """`position` returns the TextPosition of a line and a column, counted from 1; `expected_at` returns
-        the kind of value that a path may have."""
+        """Prepare to read `text`.
+
+        Args:
+            position: returns the TextPosition of a line and a column, counted from 1.
+            expected_at: returns the kind of value that a path may have.
+        """
         self.text = text
         self.position = position
         self.expected_at = expected_at
@@ -135,7 +139,7 @@ class Reader:
         self.positions: dict[Keys, tuple[TextPosition, TextPosition]] = {}
 
     def document(self, base: Keys) -> Document:
-        """The data, with the positions of what is below the path `base`."""
+        """Return the data, with the positions of everything below the path `base`."""
         here = self.position(1, 1)
         try:
             self.loader = JobLoader(self.text)

@@ -40,8 +40,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that has memory of a GPU. `used_bytes` is None where the driver hides it, as it does for
-    processes of other containers."""
+    """A process that has memory of a GPU.
+
+    `used_bytes` is None where the driver hides it, as it does for processes of other containers.
+    """
 
     pid: int
     used_bytes: int | None
@@ -56,14 +58,15 @@ class GpuState:
 
 
 def gpu_states(gpus: Sequence[Gpu]) -> tuple[GpuState, ...]:
-    """The states of GPUs of this node."""
+    """Return the states of GPUs of this node."""
     return tuple(GpuState(gpu, processes_on(gpu.uuid)) for gpu in gpus)
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves to this process, in its order; all of the node without it.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves to this process, in its order.
 
-    A number counts in the order of the PCI addresses, as CUDA counts GPUs of one kind.
+    Without the variable, these are all GPUs of the node. A number in it counts in the order of the PCI
+    addresses, as CUDA counts GPUs of one kind.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None and not named.strip():
@@ -72,7 +75,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def gpu_count() -> int | None:
-    """The number of GPUs in CUDA_VISIBLE_DEVICES or, without it, of NVIDIA's device files.
+    """Return the number of GPUs in CUDA_VISIBLE_DEVICES or, without it, of NVIDIA's device files.
 
     None if it is unknown: on other vendors' machines and on WSL there are no such files. torch decides in
     the end whether it can use them (worker/machine/gpus.py).
@@ -88,7 +91,7 @@ def gpu_count() -> int | None:
 
 
 def processes_on(uuid: str) -> tuple[GpuProcess, ...]:
-    """The processes that have memory of the GPU, the largest first."""
+    """Return the processes that have memory of the GPU, the largest first."""
 
     def processes(nvml: Any) -> tuple[GpuProcess, ...]:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByUUID(uuid))
@@ -99,7 +102,7 @@ def processes_on(uuid: str) -> tuple[GpuProcess, ...]:
 
 
 def _answer(question: Callable[[Any], tuple[_T, ...]]) -> tuple[_T, ...]:
-    """The answer to a question that calls the library, or nothing if the library does not answer."""
+    """Return the answer to a question that calls the library, or () if the library does not answer."""
     try:
         import pynvml
     except ModuleNotFoundError:
@@ -115,7 +118,7 @@ def _answer(question: Callable[[Any], tuple[_T, ...]]) -> tuple[_T, ...]:
 
 
 def _handles(nvml: Any, named: str | None) -> list[Any]:
-    """CUDA stops at the first entry that names no GPU; so does this."""
+    """Return the handles of the named GPUs, up to the first entry that names none, as CUDA does."""
     if named is None:
         return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     found = []

@@ -18,29 +18,29 @@ LAUNCHER_GROUP = "clustertrain.launchers"
 
 @cache
 def registered_launchers() -> EntryPoints:
-    """The entry points of the launchers. Looking for them reads a file of each installed distribution."""
+    """Return the entry points of the launchers, for which it reads a file of each installed distribution."""
     return entry_points(group=LAUNCHER_GROUP)
 
 
 def launcher_names() -> list[str]:
-    """The names of the registered launchers. It imports none of them."""
+    """Return the names of the registered launchers; it imports none of them."""
     return sorted(set(registered_launchers().names))
 
 
 def installed_packages() -> tuple[str, ...]:
-    """The packages of this Python with their versions: `torch==2.12.0`."""
+    """Return the packages of this Python with their versions: `torch==2.12.0`."""
     described = (each.metadata for each in distributions())  # read once: it parses a file of each
     found = {f"{each['Name']}=={each['Version']}" for each in described if each["Name"]}
     return tuple(sorted(found, key=str.lower))
 
 
 def missing_for_training() -> list[str]:
-    """The names of those of torch and ray that are not installed; imports neither."""
+    """Return the names of those of torch and ray that are not installed; imports neither."""
     return [name for name in ("torch", "ray") if find_spec(name) is None]
 
 
 def missing_of(loggers: Iterable[str]) -> list[str]:
-    """The loggers whose package, which has the same name, is not installed; imports none."""
+    """Return the loggers whose package, which has the same name, is not installed; imports none."""
     return [name for name in loggers if find_spec(name) is None]
 
 
@@ -49,13 +49,19 @@ def how_to_install_loggers(loggers: Iterable[str]) -> str:
 
 
 def how_to_install(*extras: str) -> str:
-    """The remedy for missing packages. clustertrain is on no package index, so it names no command."""
+    """Return the remedy for missing packages.
+
+    clustertrain is on no package index, so the remedy names no command.
+    """
     names = " and ".join(sorted(extras))
     return f"Install clustertrain with its extra {names} into {sys.executable}, from where this copy came."
 
 
 def how_to_import_in(python: str) -> str:
-    """The command after which a script of another Python can import clustertrain.session, which needs no
-    package. A link needs neither pip nor a network, and no copy grows old."""
+    """Return the command after which a script of another Python can import clustertrain.session.
+
+    That module needs no package. The command makes a link, which needs neither pip nor a network, and does
+    not become outdated as a copy does.
+    """
     folder = f"{quote(python)} -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'"
     return f'ln -s {quote(str(Path(__file__).parents[1]))} "$({folder})"'

@@ -10,7 +10,7 @@ from clustertrain.errors import JobError
 
 
 def interpreter_file(interpreter: str) -> Path:
-    """The program of an interpreter on this machine: the path itself, or bin/python of a virtual environment.
+    """Return the program of an interpreter here: the path itself, or bin/python of a virtual environment.
 
     A link is not followed: its own path shows Python which environment it belongs to.
 

@@ -43,8 +43,10 @@ class Cgroup:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a node as one of its processes reads them. Sizes in bytes; `cgroups` from its own to the
-    root."""
+    """The limits of a node as one of its processes reads them.
+
+    Sizes are in bytes; `cgroups` are from the process's own to the root.
+    """
 
     host: str  # processes.this_host(): only a process of this host can read them again
     cgroups: tuple[Cgroup, ...]
@@ -59,8 +61,10 @@ class Limits:
 
 
 def read_limits(cgroup_folders: Sequence[str] | None = None) -> Limits:
-    """The limits of this process; with `cgroup_folders`, of those cgroups: another process of the node can
-    then read the counters of one that has died."""
+    """Read the limits of this process or, with `cgroup_folders`, of those cgroups.
+
+    With the folders, another process of the node can read the counters of one that has died.
+    """
     folders = own_cgroups() if cgroup_folders is None else cgroup_folders
     memory = _numbers("/proc/meminfo")
     shm_bytes, shm_used_bytes = _shm()
@@ -81,14 +85,16 @@ def read_limits(cgroup_folders: Sequence[str] | None = None) -> Limits:
 
 
 def overload() -> str:
-    """The load of this machine in the last minute as a sentence without its full stop, or empty if each
-    process that could run had a core."""
+    """Return the load of this machine in the last minute as a sentence without its full stop.
+
+    It is empty if each process that could run had a core.
+    """
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return f"The load of {this_host()} is {load:.0f}, and it has {cores} cores" if load > cores else ""
 
 
 def process_state(pid: int) -> str | None:
-    """The state in /proc of a process of this node, such as "T (stopped)", or None if it does not exist."""
+    """Return the state in /proc of a process of this node, such as "T (stopped)", or None if it has ended."""
     for line in (_text(f"/proc/{pid}/status") or "").splitlines():
         if line.startswith("State:"):
             return line.removeprefix("State:").strip()
@@ -96,20 +102,22 @@ def process_state(pid: int) -> str | None:
 
 
 def process_place(pid: int) -> str:
-    """The state of a process of this node, and where it waits in the kernel if that may be read."""
+    """Return the state of a process of this node, and where it waits in the kernel if that may be read."""
     state, waits_in = process_state(pid), _text(f"/proc/{pid}/wchan")
     waits = f", waits in {waits_in}" if waits_in not in (None, "", "0") else ""
     return "has ended" if state is None else f"in state {state}{waits}"
 
 
 def own_cgroups() -> list[str]:
-    """The folders of this process's memory cgroups, its own first, then its parents as far as they are
-    visible."""
+    """Return the folders of this process's memory cgroups.
+
+    Its own is the first; its parents follow as far as they are visible.
+    """
     return cgroup_folders(_text("/proc/self/cgroup") or "", _text("/proc/self/mountinfo") or "")
 
 
 def cgroup_folders(memberships: str, mounts: str) -> list[str]:
-    """The same, from the text of /proc/self/cgroup and of /proc/self/mountinfo.
+    """Return the folders of own_cgroups from the text of /proc/self/cgroup and of /proc/self/mountinfo.
 
     Source: cgroups(7). In a container, the mount point may be the container's own cgroup while its name is
     longer: the root of the mount, the fourth field, is the part of the name to leave out.
@@ -165,7 +173,7 @@ def _shm() -> tuple[int | None, int | None]:
 
 
 def _numbers(path: str | Path) -> dict[str, int]:
-    """Lines of a name and a number, or empty if the file cannot be read."""
+    """Read the lines of a name and a number; return none if the file cannot be read."""
     words: Iterable[list[str]] = (line.split() for line in (_text(path) or "").splitlines())
     return {line[0]: int(line[1]) for line in words if len(line) > 1 and line[1].isdigit()}
 
@@ -179,8 +187,10 @@ def _kib(value: int | None) -> int | None:
 
 
 def _text(path: str | Path) -> str | None:
-    """The text of a small file, or None if it cannot be read: it is missing, access is denied, or no
-    descriptor is free."""
+    """Return the text of a small file, or None if it cannot be read.
+
+    It may be missing, access may be denied, or no descriptor may be free.
+    """
     try:
         return Path(path).read_text(errors="replace")  # the name of a process may be cut within a character
     except OSError:

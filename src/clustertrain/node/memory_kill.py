@@ -12,8 +12,9 @@ _CLOSE = 0.95  # of a limit
 
 
 def kill_for_memory(who: str, before: Limits, now: Limits | None) -> str | None:
-    """What happened to a process that died of SIGKILL, if the kernel's counters of out-of-memory kills grew
-    meanwhile, or None if there is no evidence for that.
+    """Return what happened to a process that died of SIGKILL, or None without evidence of a kill for memory.
+
+    The evidence is that the kernel's counters of out-of-memory kills grew meanwhile.
 
     Args:
         who: "rank 1 (pid 4711 on node7)".
@@ -42,7 +43,7 @@ def kill_for_memory(who: str, before: Limits, now: Limits | None) -> str | None:
 
 
 def _reached(pairs: list[tuple[Cgroup, Cgroup]]) -> Cgroup | None:
-    """The innermost cgroup that reached its limit meanwhile; otherwise one that came close to it.
+    """Return the innermost cgroup that reached its limit meanwhile; otherwise one that came close to it.
 
     A pod has the limit of its only container and uses a little more itself: then the pod's cgroup reaches its
     limit, and it is not visible from the container.
@@ -59,7 +60,7 @@ def _of_machine(who: str, count: str, now: Limits) -> str:
 
 
 def _set_by(path: str) -> str:
-    """What sets a cgroup's limit, by the names in its path."""
+    """Return the program that sets a cgroup's limit, and its setting, by the names in the cgroup's path."""
     setters = {
         "slurm": "SLURM's --mem",
         "kubepods": "the pod's limits.memory",

@@ -20,7 +20,7 @@ _ANY_PORT = 9  # connecting a datagram socket sends nothing: it looks up the rou
 
 
 def address_towards(other: str) -> str:
-    """The IPv4 address from which this node reaches another one.
+    """Return the IPv4 address from which this node reaches another one.
 
     Raises:
         ClusterError: there is no route, or the name is unknown here.
@@ -37,7 +37,7 @@ def address_towards(other: str) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The interface whose first IPv4 address is this one, or None."""
+    """Return the interface whose first IPv4 address is this one, or None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -49,8 +49,9 @@ def interface_of(address: str) -> str | None:
 
 
 def interface_variables(address: str) -> dict[str, str]:
-    """The variables with which Gloo and NCCL connect through the interface that has this address, or none if
-    no interface has it.
+    """Return the variables with which Gloo and NCCL connect through the interface that has this address.
+
+    There are none if no interface has it.
 
     With "=" NCCL takes the interface of exactly this name: without, eth1 is also eth10. If there is
     InfiniBand, it only exchanges addresses through the interface. Gloo knows only whole names.
@@ -60,18 +61,20 @@ def interface_variables(address: str) -> dict[str, str]:
 
 
 def is_listening(address: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Whether a process listens on this port."""
+    """Return whether a process listens on this port."""
     return _connecting(address, port, timeout_s) is None
 
 
 def is_refused(address: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Whether the machine refuses the connection because no process listens on this port. A lost packet is no
-    refusal."""
+    """Return whether the machine refuses the connection because no process listens on this port.
+
+    A lost packet is not a refusal.
+    """
     return isinstance(_connecting(address, port, timeout_s), ConnectionRefusedError)
 
 
 def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
-    """The error of an attempt to connect, or None if it succeeded."""
+    """Connect, and return the error, or None if it succeeded."""
     try:
         with socket.create_connection((address, port), timeout_s):
             return None

@@ -19,8 +19,10 @@ class NumaNode:
 def numa_node_of(
     addresses: Collection[str], allowed_cpus: Collection[int], root: Path = Path("/")
 ) -> NumaNode | None:
-    """The NUMA node of the devices at these PCI addresses ("00000000:1B:00.0"), or None if there are several,
-    the machine has only one, or it is unknown."""
+    """Return the NUMA node of the devices at these PCI addresses, such as "00000000:1B:00.0".
+
+    None if the devices are on several nodes, the machine has only one, or the node is unknown.
+    """
     nodes = {
         _node_number(root / "sys/bus/pci/devices" / address.lower()[-12:] / "numa_node")
         for address in addresses
@@ -49,7 +51,7 @@ def bind_process(cpus: Collection[int]) -> None:
 
 
 def _node_number(file: Path) -> int | None:
-    """None if the kernel does not know it, which it writes as -1."""
+    """Return the number of the node, or None if the kernel does not know it, which it writes as -1."""
     try:
         number = int(file.read_text())
     except (OSError, ValueError):
@@ -58,7 +60,7 @@ def _node_number(file: Path) -> int | None:
 
 
 def _cpu_numbers(text: str) -> list[int]:
-    """From a list of the kernel such as "0-3,8-11"."""
+    """Return the CPUs in a list of the kernel such as "0-3,8-11"."""
     numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

@@ -40,7 +40,7 @@ class Ports:
 
 
 def free_block(count: int, *, seed: int, taken: range = range(0)) -> Ports:
-    """`count` consecutive ports on which no process of this node listens, at any address.
+    """Return `count` consecutive ports on which no process of this node listens, at any address.
 
     Args:
         seed: determines where the search begins, so that two jobs that search at the same time find different
@@ -64,7 +64,7 @@ def free_block(count: int, *, seed: int, taken: range = range(0)) -> Ports:
 
 
 def free_port(block: Ports) -> int:
-    """A port of the block on which no process listens.
+    """Return a port of the block on which no process listens.
 
     Raises:
         ClusterError: all are taken.
@@ -76,7 +76,7 @@ def free_port(block: Ports) -> int:
 
 
 def _first_ephemeral() -> int:
-    """The first ephemeral port; Linux's default if the configured one leaves no room for a block."""
+    """Return the first ephemeral port; Linux's default if the configured one leaves no room for a block."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         first = int(_EPHEMERAL.read_text().split()[0])
         if first > _FIRST + 2_000:

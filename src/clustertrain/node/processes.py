@@ -42,18 +42,18 @@ class Process:
 
 
 def this_process() -> Process:
-    """The identity of this process."""
+    """Return the identity of this process."""
     return process_of(os.getpid()) or Process(this_host(), os.getpid(), 0)
 
 
 def process_of(pid: int) -> Process | None:
-    """The identity of a running process of this host, or None."""
+    """Return the identity of a running process of this host, or None."""
     found = _state_and_ticks(pid)
     return None if found is None or found[0] in _ENDED else Process(this_host(), pid, found[1])
 
 
 def own_processes() -> list[int]:
-    """The other processes of this user."""
+    """Return the other processes of this user."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(FileNotFoundError):  # it ended meanwhile
@@ -63,7 +63,7 @@ def own_processes() -> list[int]:
 
 
 def this_host() -> str:
-    """The scope in which pids are comparable: one boot of one machine, and one pid namespace.
+    """Return the scope in which pids are comparable: one boot of one machine, and one pid namespace.
 
     A host name is not enough: among machines that are all called localhost, a running process would seem to
     have ended.
@@ -73,7 +73,7 @@ def this_host() -> str:
 
 
 def _state_and_ticks(pid: int) -> tuple[str, int] | None:
-    """The state and the start time of a process. A pid that is used again has another start time."""
+    """Return the state and the start time of a process; a pid that is used again has another start time."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

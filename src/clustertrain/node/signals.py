@@ -13,8 +13,9 @@ REQUESTS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1,
 
 @contextmanager
 def handled_signals(numbers: Iterable[int]) -> Iterator[list[int]]:
-    """Within the block the only effect of these signals is that their numbers are added to the list, in the
-    order of their arrival.
+    """Record the signals that arrive within the block, and suppress their other effects.
+
+    Their numbers are added to the list in the order of their arrival.
 
     Python allows handlers only in the main thread: in another one they keep the effect that they had. So does
     SIGHUP after nohup.
@@ -38,14 +39,14 @@ def handled_signals(numbers: Iterable[int]) -> Iterator[list[int]]:
 
 
 def ending_text(returncode: int) -> str:
-    """How a process of subprocess.Popen ended, as the predicate of a sentence."""
+    """Return how a process of subprocess.Popen ended, as the predicate of a sentence."""
     if returncode >= 0:
         return f"ended with code {returncode}"
     return f"was killed by signal {signal_text(-returncode)}"
 
 
 def signal_text(number: int) -> str:
-    """The number and the name of a signal: "9 (SIGKILL)". Most real-time signals have no name."""
+    """Return the number and the name of a signal: "9 (SIGKILL)"; most real-time signals have no name."""
     try:
         return f"{number} ({signal.Signals(number).name})"
     except ValueError:

@@ -12,7 +12,7 @@ from clustertrain.errors import StorageError
 
 
 def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """HOME, or the folder in the entry of the user; "/" for a uid without one, as in containers."""
+    """Return HOME or the folder in the user's entry; "/" for a uid without an entry, as in containers."""
     try:
         return Path(environ.get("HOME") or Path.home())
     except RuntimeError:
@@ -20,20 +20,24 @@ def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_folder() -> Path:
-    """Holds the spool of streams and the data sets that are staged once per node. It may be deleted between
-    runs."""
+    """Return the folder of the spool of streams and of the data sets that are staged once per node.
+
+    It may be deleted between runs.
+    """
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache).expanduser() if cache else home_folder() / ".cache") / "clustertrain"
 
 
 def spool_base() -> Path:
-    """Holds the streams that are to be sent to S3. It is that of the process that sends them: the `env` of a
-    job may give its workers another cache."""
+    """Return the folder of the streams that are to be sent to S3.
+
+    It is the folder of the process that sends them: the `env` of a job may give its workers another cache.
+    """
     return Path(os.environ.get(variables.SPOOL) or cache_folder() / "spool")
 
 
 def node_data_folder(scratch: str | None) -> Path:
-    """Where this node keeps its copies of data.
+    """Return the folder where this node keeps its copies of data.
 
     Args:
         scratch: a folder on a disk of the node, or the name of the variable that contains it; with None the
@@ -74,6 +78,6 @@ def node_data_folder(scratch: str | None) -> Path:
 
 
 def known_runs_folder() -> Path:
-    """Holds the files of launchers/known_runs.py."""
+    """Return the folder of the files of launchers/known_runs.py."""
     state = os.environ.get("XDG_STATE_HOME") or home_folder() / ".local" / "state"
     return Path(state, "clustertrain", "runs")

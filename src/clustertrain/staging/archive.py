@@ -115,8 +115,11 @@ class _Unpacking:
                     raise tarfile.ReadError("its last member is followed by data that is not a member")
 
     def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """Write a regular file or a folder, which others may read. Its time is that of now: by an older one a
-        scratch disk would be cleaned. Debian's Python 3.11.2 has no filters to extract with."""
+        """Write a regular file or a folder, which others may read.
+
+        Its time is the current one: with an older one, the cleaner of a scratch disk would remove it. Python
+        3.11.2 of Debian has no filters to extract with.
+        """
         path, content = self._into / member.name, archive.extractfile(member)
         path.parent.mkdir(parents=True, exist_ok=True)
         if content is None:
@@ -174,7 +177,7 @@ class _Unpacking:
 
 @contextmanager
 def _explained(archive: Path, into: Path) -> Iterator[None]:
-    """Turns errors about damaged bytes into a DataError: the libraries raise nearly any for them."""
+    """Turn errors about damaged bytes into a DataError: the libraries raise nearly any for them."""
     try:
         yield
     except (ClusterTrainError, RunStopped):
@@ -189,7 +192,7 @@ def _explained(archive: Path, into: Path) -> Iterator[None]:
 
 
 def wrong_name(name: str) -> str | None:
-    """The rule that a member's name breaks, if any. '.' and double slashes are harmless and common."""
+    """Return the rule that a member's name breaks, if any; '.' and double slashes are harmless and common."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/"):
         return "its path is absolute"

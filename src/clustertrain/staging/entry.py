@@ -32,7 +32,7 @@ _MOST_NAME_BYTES = 255  # of Linux
 
 
 def data_folder(shared: Path | None, per: str, scratch: str | None = None) -> Path:
-    """The folder for data with one copy per "cluster" or per "node".
+    """Return the folder for data with one copy per "cluster" or per "node".
 
     `shared` is the data folder of the storage (`RunDir.data_path`), or None if the nodes share no folder:
     then each node keeps the data of the cluster as well. `scratch` is the job's: see node_data_folder.
@@ -64,7 +64,8 @@ class Entry:
 
     @classmethod
     def of(cls, location: Location, sha256: str | None, extract: bool, into: Path) -> Entry:
-        """
+        """Create the entry of a data set.
+
         Raises:
             DataError: it is a local file that does not exist.
             JobError: a scheme that is not supported.
@@ -88,11 +89,11 @@ class Entry:
         return self.into / self.key
 
     def part(self, token: str) -> Path:
-        """The partial download of the holder with this token."""
+        """Return the partial download of the holder with this token."""
         return self.into / f".{self.key}.{token}.part"
 
     def parts(self) -> list[Path]:
-        """The partial downloads of all holders, current and earlier ones."""
+        """Return the partial downloads of all holders, current and earlier ones."""
         return sorted(self.into.glob(f".{self.key}.*.part"))
 
     @property
@@ -103,7 +104,9 @@ class Entry:
         return folder / "content" if self.extract else folder / "content" / self.file_name
 
     def ready(self) -> Ready | None:
-        """The data set, if it is staged completely. Two file system operations, no lease, no network.
+        """Return the data set if it is staged completely, otherwise None.
+
+        This takes two file system operations, no lease and no network.
 
         Raises:
             DataError: its marker is damaged, or cannot be read.
@@ -122,8 +125,10 @@ class Entry:
 
 
 def _file_name(location: Location) -> str:
-    """The last part of the path, as it is; in a URL, percent-encoded characters are decoded. Only what no
-    file name can be is replaced."""
+    """Return the last part of the path, as it is; in a URL, percent-encoded characters are decoded.
+
+    Only what cannot be in a file name is replaced, and a name that is too long loses its beginning.
+    """
     uri = location.uri
     if location.is_s3:
         name = location.bucket_and_key[1].rpartition("/")[2]
@@ -147,7 +152,7 @@ def _local_identity(uri: str) -> tuple[str, int, int, int]:
 
 
 def local_folder(location: Location) -> Path | None:
-    """The folder of a data set that is a local folder, which is used in place; None for other data sets."""
+    """Return the folder of a data set that is a local folder, which is used in place; otherwise None."""
     if location.is_http or location.is_s3:
         return None
     path = local_path(location.uri, what="data")

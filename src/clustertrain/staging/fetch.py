@@ -128,7 +128,7 @@ def _copy(path: Path, part: Part) -> None:
 
 
 def _watched(work: Callable[[], _T], watch: Callable[[], None]) -> _T:
-    """The result of a function that runs in a thread, which is left if `watch` raises.
+    """Run a function in a thread and return its result; leave the thread if `watch` raises.
 
     A ThreadPoolExecutor would wait for it at the exit of Python.
     """

@@ -51,7 +51,7 @@ def receive(url: str, part: Part) -> None:
 
 
 def get(url: str, validator: str | None, offset: int) -> Any:
-    """The answer after any redirects: with the whole file, or from `offset` of the version `validator`."""
+    """Return the answer after any redirects: whole, or from `offset` on if the file is still `validator`."""
     if "@" in urlsplit(url).netloc:
         raise JobError(
             f"{masked(url)} contains credentials.\nRemove them: a URI ends up in logs and records."
@@ -85,13 +85,13 @@ def get(url: str, validator: str | None, offset: int) -> Any:
 
 
 def is_rest(answer: Any, validator: str | None, offset: int) -> bool:
-    """Whether an answer has the bytes from `offset` of that version."""
+    """Return whether an answer has the bytes from `offset` of that version."""
     is_range = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
     return is_range and answer.length_remaining is not None and _validator(answer) in (None, validator)
 
 
 def version_of(url: str, answer: Any) -> tuple[str | None, int | None]:
-    """The version and the length of a whole file; an encoding has neither, but it has an end.
+    """Return the version and the length of a whole file; an encoding has neither, but it has an end.
 
     Raises:
         DataError: it has an encoding that is not known, or no end.
@@ -107,7 +107,7 @@ def version_of(url: str, answer: Any) -> tuple[str | None, int | None]:
 
 
 def blocks_of(url: str, answer: Any) -> Iterator[bytes]:
-    """The bytes of an answer, each block as soon as it has arrived."""
+    """Yield the bytes of an answer, each block as soon as it has arrived."""
     # urllib3's own decoder does not notice the end of a stream that was cut.
     body = gzip.GzipFile(fileobj=answer) if _encoding(url, answer) else answer
     with _explained(url):
@@ -128,7 +128,7 @@ def _encoding(url: str, answer: Any) -> str:
 
 
 def _failure(url: str, answer: Any) -> Exception:
-    """The error for an answer with neither the file nor the requested range."""
+    """Return the error for an answer with neither the file nor the requested range."""
     message = f"HTTP {answer.status} {shortened(answer.reason or '')}".rstrip()
     return CutShort(message) if answer.status in _PASSING_STATUSES else _refusal(url, message)
 
@@ -142,7 +142,7 @@ def _refusal(url: str, what: str) -> DataError:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turns the errors of a request into CutShort and DataError."""
+    """Turn the errors of a request into CutShort and DataError."""
     try:
         yield
     except ProxySchemeUnknown as error:
@@ -158,10 +158,10 @@ def _explained(url: str) -> Iterator[None]:
 
 
 def _connections_to(url: str) -> PoolManager:
-    """A manager of connections to the server of a URL, or to the proxy that the environment gives for it.
+    """Return a manager of connections to a URL's server, or to the proxy that the environment gives for it.
 
     Raises:
-        ProxySchemeUnknown: what the environment gives is not the address of an http(s) proxy.
+        ProxySchemeUnknown: the environment's proxy is not the address of an http(s) proxy.
     """
     target = parse_url(url)
     proxy = urllib.request.getproxies().get(target.scheme or "")

@@ -52,12 +52,12 @@ class _Record(Process):
     released: bool
 
     def to_bytes(self) -> bytes:
-        """Always the same length, so that it completely overwrites an older record."""
+        """Return the bytes, always of the same length, so that they completely overwrite an older record."""
         return json.dumps(asdict(self)).encode().ljust(_RECORD_BYTES - 1) + b"\n"
 
     @classmethod
     def parse(cls, data: bytes) -> _Record | None:
-        """None for bytes that were read during a renewal, or that are no record."""
+        """Return the record, or None for bytes that were read during a renewal, or that are no record."""
         try:
             record = typed(cls, json_object(data))
         except (ValueError, RecursionError):
@@ -156,7 +156,7 @@ class Contender:
         self._ended_token: str | None = None
 
     def try_acquire(self) -> Lease | None:
-        """The lease if nobody holds it or its holder is dead; None if another process holds it.
+        """Return the lease if nobody holds it or its holder is dead; None if another process holds it.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -179,7 +179,7 @@ class Contender:
             return None
 
     def _is_over(self, number: int) -> bool:
-        """Whether the holder released the lease, died on this machine, or did not renew it for `lease_s`."""
+        """Return whether the lease is over: released, not renewed for `lease_s`, or its holder died here."""
         try:
             data = again_when_stale(lambda: read_file(self._path(number)))
         except FileNotFoundError:

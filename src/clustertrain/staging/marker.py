@@ -39,7 +39,8 @@ class Marker:
 
 
 def read_marker(path: Path) -> Marker:
-    """
+    """Read the marker of a data set.
+
     Raises:
         OSError: it cannot be read; FileNotFoundError if it does not exist.
         DataError: it is not such a file.

@@ -24,7 +24,7 @@ work."""
 
 
 def can_go_on(folder: Path) -> bool:
-    """Whether the next process has a use for the download in a folder."""
+    """Return whether the next process has a use for the download in a folder."""
     return any((folder / name).exists() for name in ("download", "validator"))
 
 

@@ -49,7 +49,7 @@ def receive(location: Location, part: Part) -> None:
 
 @contextmanager
 def explained_errors(location: Location) -> Iterator[None]:
-    """Turns the errors of boto3 into CutShort and DataError."""
+    """Turn the errors of boto3 into CutShort and DataError."""
     try:
         yield
     except Exception as error:

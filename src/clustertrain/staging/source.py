@@ -33,7 +33,7 @@ class Retries:
         self._most_bytes, self._since = -1, 0.0
 
     def pause_s(self, cut: CutShort, done_bytes: int) -> float:
-        """The time to wait before the next try.
+        """Return the time to wait before the next try.
 
         Raises:
             DataError: the retries are used up.
@@ -54,8 +54,10 @@ class Retries:
 
 
 def masked(uri: str) -> str:
-    """A URI for messages and records: without user, password and query, each of which may be a secret, and on
-    one line of printable characters."""
+    """Return a URI for messages and records, on one line of printable characters.
+
+    It is without user, password and query, each of which may be a secret.
+    """
     if "://" not in uri:
         return uri
     try:
@@ -68,7 +70,7 @@ def masked(uri: str) -> str:
 
 
 def missing(path: Path, error: OSError) -> DataError:
-    """The DataError for local data that cannot be opened."""
+    """Return the DataError for local data that cannot be opened."""
     if isinstance(error, FileNotFoundError):
         return DataError(
             f"{path} does not exist on {os.uname().nodename} (working directory: {Path.cwd()}).\n"

@@ -44,7 +44,7 @@ def stage(
     should_stop: Callable[[], bool] | None = None,
     lease_s: float = 30.0,
 ) -> Path:
-    """The local path of a data set; stages it into the folder `into` if it is not there yet.
+    """Return the local path of a data set; stage it into the folder `into` if it is not there yet.
 
     Any number of processes on any number of hosts that share `into` may call this at the same time: one
     fetches the data, the others wait. If that process dies, another one continues its download.
@@ -176,7 +176,10 @@ def _removed(work: Path) -> LeaseLost:
 
 
 def _publish(entry: Entry, whole: Path) -> None:
-    """One rename, which fails if the data set exists: files that others may be reading are never replaced."""
+    """Rename the folder, which fails if the data set exists.
+
+    Files that others may be reading are never replaced.
+    """
     fsync_folder(whole)
     try:
         whole.rename(entry.folder)
@@ -213,7 +216,7 @@ class _Report:
         self._phase = ""
 
     def ticker(self, phase: str, lease: Lease) -> Tick:
-        """A function that the current phase calls often; it raises RunStopped or LeaseLost."""
+        """Return a function that the current phase calls often; it raises RunStopped or LeaseLost."""
 
         def tick(done_bytes: int, total_bytes: int | None) -> None:
             if self._phase != phase or self._is_due():
@@ -223,7 +226,7 @@ class _Report:
         return tick
 
     def _is_due(self) -> bool:
-        """Whether it is time for a report, and so for the check."""
+        """Return whether it is time for a report, and so for the check; raise RunStopped at a stop."""
         if time.monotonic() - self._reported_at < _REPORT_EVERY_S:
             return False
         self._reported_at = time.monotonic()

@@ -49,7 +49,7 @@ class Location:
         return self.uri.lower().startswith("s3://")
 
     def with_patience(self, retry_s: float) -> Location:
-        """The same location; transient errors are retried for at most `retry_s` seconds."""
+        """Return the same location; transient errors are retried for at most `retry_s` seconds."""
         return replace(self, retry_s=min(retry_s, self.retry_s))
 
     @property
@@ -60,7 +60,7 @@ class Location:
 
 
 def local_path(uri: str, *, what: str) -> Path:
-    """The path of a plain path or a `file://` URI; `what` names its purpose in the error message.
+    """Return the path of a plain path or a `file://` URI; `what` names its purpose in the error message.
 
     Raises:
         JobError: another scheme.

@@ -41,11 +41,11 @@ class PosixStore:
         return Location(str(self.root))
 
     def uri(self, key: str) -> str:
-        """The key for messages: a plain path on a file system, or s3://bucket/…"""
+        """Return the key for messages: a plain path on a file system, or s3://bucket/… on S3."""
         return str(self._path(key))
 
     def read_or_none(self, key: str) -> bytes | None:
-        """The bytes of a key, or None if there is no such key."""
+        """Return the bytes of a key, or None if there is no such key."""
         path = self._path(key)
         return _unless_absent(path, "read", lambda: read_file(path))
 
@@ -65,7 +65,7 @@ class PosixStore:
         return create_exclusive(self._path(key), data)
 
     def list(self, prefix: str) -> list[str]:
-        """The names directly under a prefix, sorted, or empty if there are none."""
+        """Return the names directly under a prefix, sorted, or an empty list if there are none."""
         path = self._path(prefix)
         names = _unless_absent(path, "listed", lambda: [found.name for found in path.iterdir()]) or []
         return sorted(name for name in names if not name.startswith("."))
@@ -76,17 +76,17 @@ class PosixStore:
         _unless_absent(path, "removed", path.unlink)
 
     def local_folder(self, key: str) -> Path:
-        """The path of a folder in this machine's file system, or None on S3."""
+        """Return the path of a folder in this machine's file system, or None on S3."""
         return self._path(key)
 
     def size_or_none(self, key: str) -> int | None:
-        """The size of a key in bytes, or None if there is no such key."""
+        """Return the size of a key in bytes, or None if there is no such key."""
         path = self._path(key)
         found = _unless_absent(path, "read", path.stat)
         return None if found is None else found.st_size
 
     def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
-        """The bytes of a key in order, at most `block_bytes` of them in memory.
+        """Yield the bytes of a key in order, at most `block_bytes` of them in memory.
 
         Raises:
             FileNotFoundError: there is no such key; at the first block.
@@ -102,16 +102,23 @@ class PosixStore:
             raise refused(path, "read", error) from error
 
     def new_tree(self, key: str) -> PosixTree:
-        """A tree that will be visible under `key`. Raises OSError if a file system refuses."""
+        """Create a tree that will be visible under `key`.
+
+        Raises:
+            OSError: a file system refuses.
+        """
         return PosixTree(self._path(key))
 
     def join_tree(self, key: str, handle: str) -> PosixTree:
-        """The tree that another process has begun, to add files: pass `files` to that process, which commits.
-        It must be given their names before `commit`. Files of one name must not be created twice."""
+        """Return the tree that another process has begun, to add files.
+
+        Pass `files` to that process, which commits: it must be given their names before `commit`. Files of
+        one name must not be created twice.
+        """
         return PosixTree(self._path(key), handle)
 
     def trees(self, prefix: str, marker: str) -> builtins.list[str]:
-        """The names of the trees under a prefix, sorted.
+        """Return the names of the trees under a prefix, sorted.
 
         On a file system every folder counts, so that a reader can report one whose marker was lost. On S3 a
         folder without its marker is still being written.
@@ -187,7 +194,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _write_temporary(path: Path, data: bytes) -> Path:
-    """Writes a hidden file beside `path` with these bytes, fsynced, and returns its path."""
+    """Write a hidden file beside `path` with these bytes, fsync it, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
@@ -202,7 +209,7 @@ def _write_temporary(path: Path, data: bytes) -> Path:
 
 
 def again_when_stale(operation: Callable[[], _T]) -> _T:
-    """Retries an operation after ESTALE, which NFS returns if another host replaced the file."""
+    """Retry an operation after ESTALE, which NFS returns if another host replaced the file."""
     for _ in range(_STALE_TRIES - 1):
         try:
             return operation()
@@ -213,7 +220,7 @@ def again_when_stale(operation: Callable[[], _T]) -> _T:
 
 
 def _unless_absent(path: Path, verb: str, operation: Callable[[], _T]) -> _T | None:
-    """The result of an operation on a path, or None if there is no such file."""
+    """Return the result of an operation on a path, or None if there is no such file."""
     try:
         return again_when_stale(operation)
     except (FileNotFoundError, NotADirectoryError):
@@ -223,7 +230,7 @@ def _unless_absent(path: Path, verb: str, operation: Callable[[], _T]) -> _T | N
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder; a link to nothing or to itself is none."""
+    """Return whether the path is a folder; a link to nothing or to itself is not one."""
     try:
         return stat.S_ISDIR(again_when_stale(path.stat).st_mode)
     except OSError as error:
@@ -233,12 +240,12 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether the name exists, also as a link to nothing."""
+    """Return whether the name exists, also as a link to nothing."""
     return _unless_absent(path, "read", path.lstat) is not None
 
 
 def refused(path: Path, verb: str, error: OSError) -> StorageError:
-    """The error for a path that the operating system refused."""
+    """Return the error for a path that the operating system refused."""
     return StorageError(
         f"{path} cannot be {verb} by uid {os.geteuid()}: {error.strerror or error}.\n"
         "Free space there, give that user access, or use another path that every node can write."

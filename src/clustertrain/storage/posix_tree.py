@@ -76,7 +76,7 @@ class PosixTree:
     """
 
     def __init__(self, target: Path, handle: str = "") -> None:
-        """`handle` is the name of the hidden folder, if that exists already."""
+        """Create the hidden folder, or use the existing one with the name `handle`."""
         self.files: dict[str, WrittenFile] = {}
         self.handle = handle or f"{HIDDEN}{target.name}.{uuid.uuid4().hex[:8]}.tmp"
         self.target, self._work = target, target.parent / self.handle
@@ -85,7 +85,7 @@ class PosixTree:
 
     @contextmanager
     def create(self, name: str) -> Iterator[_HashingFile]:
-        """A new file of the tree; it is durable (on disk, or uploaded) when the block ends."""
+        """Create a file of the tree; it is durable (on disk, or uploaded) when the block ends."""
         with (self._work / name).open("xb") as file:
             hashing = _HashingFile(file)
             yield hashing
@@ -112,8 +112,10 @@ class PosixTree:
         fsync_folder(self.target.parent)
 
     def abort(self) -> None:
-        """Remove the written files, which were never visible, as far as possible; `collect_leftovers` removes
-        the rest later."""
+        """Remove the written files, which were never visible, as far as possible.
+
+        `collect_leftovers` removes the rest later.
+        """
         shutil.rmtree(self._work, ignore_errors=True)
 
 
@@ -130,8 +132,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Rename a folder to a hidden name, then remove it: a kill in between leaves no partial folder under the
-    original name."""
+    """Rename a folder to a hidden name, then remove it.
+
+    A kill in between leaves no partial folder under the original name.
+    """
     doomed = folder.parent / f"{HIDDEN}{folder.name}.{uuid.uuid4().hex[:8]}.gone"
     folder.rename(doomed)
     if doomed.is_symlink():  # to a checkpoint that a person has moved to another disk

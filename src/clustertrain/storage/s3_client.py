@@ -57,8 +57,9 @@ _EXPIRED |= {"InvalidAccessKeyId", "InvalidToken"}
 
 
 def connect(location: Location, tries: int = 1) -> Any:
-    """The boto3 client for a location; one per server and process, shared by its threads. It sends a request
-    up to `tries` times.
+    """Return the boto3 client for a location: one per server and process, shared by its threads.
+
+    It sends a request up to `tries` times.
 
     Raises:
         StorageError: the profile does not exist.
@@ -95,9 +96,10 @@ def _client(server: tuple[str | None, ...], tries: int, pid: int) -> Any:
 
 
 def with_new_credentials(request: Callable[[], _T]) -> _T:
-    """The answer of a request; if its credentials have expired, that of a second one with those of now.
+    """Send a request and, if its credentials have expired, send it again with the current ones.
 
-    boto3 renews those of roles. It reads ~/.aws/credentials once, and a run may last longer than what it has.
+    boto3 renews the credentials of roles. It reads ~/.aws/credentials once, and a run may last longer than
+    the credentials in that file are valid.
     """
     try:
         return request()
@@ -117,7 +119,7 @@ def persistently(
     answers: Collection[int] = (),
     pause: Callable[[float], None] | None = None,
 ) -> _T:
-    """The answer of a request; transient errors are retried for `retry_s`.
+    """Send a request and return its answer; transient errors are retried for `retry_s`.
 
     Args:
         action: the action for messages: "PUT", "GET", "LIST".
@@ -145,24 +147,24 @@ def persistently(
 
 
 def http_status_of(error: BaseException) -> int:
-    """The HTTP status of botocore's ClientError, or 0 for anything else."""
+    """Return the HTTP status of botocore's ClientError, or 0 for anything else."""
     return int(error.response["ResponseMetadata"]["HTTPStatusCode"]) if isinstance(error, ClientError) else 0
 
 
 def code_of(error: BaseException) -> str:
-    """S3's name of an error, such as "NoSuchKey", or empty if there is none."""
+    """Return S3's name of an error, such as "NoSuchKey", or "" if it has none."""
     return shortened(error.response["Error"].get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def value_text(error: BaseException) -> str:
-    """An error for a message, on one line: `HTTP 503 SlowDown`, `TimeoutError: timed out`."""
+    """Return an error for a message, on one line: `HTTP 503 SlowDown`, `TimeoutError: timed out`."""
     if isinstance(error, ClientError):
         return f"HTTP {http_status_of(error)} {code_of(error)}".rstrip()
     return f"{type(error).__name__}: {shortened(str(error).partition(chr(10))[0], 200)}".rstrip(": ")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
 
@@ -178,7 +180,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def explained(location: Location, action: str, key: str, error: BaseException) -> StorageError:
-    """The StorageError for a request that failed permanently, or for which the time of retries is over."""
+    """Return the StorageError for a request that failed permanently, or whose time of retries is over."""
     at = f" at {location.endpoint}" if location.endpoint else ""
     what = f"{action} s3://{location.bucket_and_key[0]}/{key}{at}"
     if is_transient(error):

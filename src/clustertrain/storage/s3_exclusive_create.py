@@ -42,7 +42,7 @@ def create_exclusive(objects: S3Objects, key: str, data: bytes) -> bool:
 
 @cache
 def _supports_conditions(objects: S3Objects) -> bool:
-    """Whether the server supports `If-None-Match: *`: of two PUTs of one key it refuses the second."""
+    """Return whether the server supports `If-None-Match: *`: of two PUTs of one key it refuses the second."""
     writer = uuid.uuid4().hex
     scratch = f"{HIDDEN}condition-{writer}"
     try:
@@ -59,7 +59,7 @@ def _supports_conditions(objects: S3Objects) -> bool:
 
 
 def _is_about_the_header(error: BaseException) -> bool:
-    """Whether a server refuses `If-None-Match` with 400, the status of other faults, in place of 501."""
+    """Return whether a server refuses `If-None-Match` with 400, a status of other faults, instead of 501."""
     is_named = code_of(error) == "NotImplemented" or "if-none-match" in str(error).lower()
     return http_status_of(error) == 400 and is_named
 
@@ -86,7 +86,7 @@ def _create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -
 
 
 def _is_alone(objects: S3Objects, contest: str, own: str) -> bool:
-    """Whether `own` is the only candidate of a live owner."""
+    """Return whether `own` is the only candidate of a live owner, and remove those of dead ones."""
     candidates = dict(objects.below(contest))
     put_at = candidates.pop(own, None)
     if put_at is None:  # the listing is delayed, so it may also lack the others

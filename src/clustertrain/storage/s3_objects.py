@@ -39,7 +39,7 @@ class S3Objects:
         return "s3://{Bucket}/{Key}".format(**self._address(key))
 
     def within(self, retry_s: float) -> S3Objects:
-        """The same objects; transient errors are retried for at most `retry_s` seconds."""
+        """Return the same objects; transient errors are retried for at most `retry_s` seconds."""
         return S3Objects(self.location.with_patience(retry_s))
 
     # ------------------------------------------------------------------------------------- one object
@@ -48,7 +48,7 @@ class S3Objects:
         return self.read_with_writer(key)[0]
 
     def read_with_writer(self, key: str) -> tuple[bytes | None, str]:
-        """The bytes of a small object, checked against the sha256 in its metadata, and its writer."""
+        """Return the bytes of a small object, checked against the sha256 in its metadata, and its writer."""
 
         def whole() -> tuple[bytes, str]:
             answer = self._request("get_object", key)
@@ -64,8 +64,11 @@ class S3Objects:
         self.call("PUT", "put_object", key, **_body(data))
 
     def put_if_absent(self, key: str, data: bytes, writer: str) -> bool:
-        """Write an object if it does not exist. Returns False if it exists (412), or if the server does not
-        support the condition (501). A server that ignores the condition always writes the object."""
+        """Write an object if it does not exist, and return whether it was written.
+
+        It is not written if it exists (412), or if the server does not support the condition (501). A server
+        that ignores the condition always writes the object.
+        """
         body = _body(data, **{_WRITER: writer})
         return self.call("PUT", "put_object", key, none_if=(412, 501), IfNoneMatch="*", **body) is not None
 
@@ -80,13 +83,13 @@ class S3Objects:
         return self.size_or_none(key) is not None
 
     def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
-        """The bytes of an object; after a cut it continues, as long as the object is the same."""
+        """Yield the bytes of an object; after a cut it continues, as long as the object is the same."""
         at = 0
         whole: dict[str, Any] = {}
         rest: Any = None
 
         def next_block() -> bytes:
-            """The block at byte `at`, empty at the end."""
+            """Read the block at byte `at`, empty at the end."""
             nonlocal whole, rest
             # After an error `rest` stays None: the next call opens another connection.
             body, rest = rest, None
@@ -116,7 +119,7 @@ class S3Objects:
     # ------------------------------------------------------------------------------------ many objects
 
     def below(self, folder: str) -> Iterator[tuple[str, datetime]]:
-        """Every key in a folder and in its folders, and the time of its write by the server's clock."""
+        """Yield every key in a folder and in its folders, and the time of its write by the server's clock."""
         start = len(self._prefix(""))
         for page in self._pages("list_objects_v2", folder):
             yield from ((entry["Key"][start:], entry["LastModified"]) for entry in page.get("Contents", []))
@@ -127,7 +130,7 @@ class S3Objects:
             self.remove(key)
 
     def uploads_below(self, folder: str) -> Iterator[tuple[str, str]]:
-        """(key, id) of every multipart upload that was neither completed nor aborted.
+        """Yield (key, id) of every multipart upload that was neither completed nor aborted.
 
         Empty if the server does not list them: then a lifecycle rule of the bucket has to remove them.
         """
@@ -136,21 +139,24 @@ class S3Objects:
             yield from ((upload["Key"][start:], upload["UploadId"]) for upload in page.get("Uploads", []))
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Remove the parts of an upload that will not be completed; a missing upload is not an error. Nor is
-        a policy that forbids it: no reader sees the parts, and a lifecycle rule can remove them."""
+        """Remove the parts of an upload that will not be completed.
+
+        A missing upload is not an error. Nor is a policy that forbids the removal: no reader sees the parts,
+        and a lifecycle rule can remove them.
+        """
         self.call("DELETE", "abort_multipart_upload", key, none_if=(403, 404), UploadId=upload_id)
 
     # ------------------------------------------------------------------------------------------ requests
 
     def call(self, action: str, method: str, key: str, *, none_if: Collection[int] = (), **more: Any) -> Any:
-        """The answer to a method of boto3's client, or None for the HTTP statuses in `none_if`."""
+        """Call a method of boto3's client; return its answer, or None for the HTTP statuses in `none_if`."""
         return self._ask(action, key, lambda: self._request(method, key, **more), none_if)
 
     def _request(self, method: str, key: str, **more: Any) -> Any:
         return getattr(connect(self.location), method)(**self._address(key), **more)
 
     def _pages(self, method: str, folder: str, *, none_if: Collection[int] = (), **more: str) -> list[Any]:
-        """The pages of a listing; after a transient error it begins again."""
+        """Return the pages of a listing; after a transient error the listing begins again."""
         where = {"Bucket": self._address("")["Bucket"], "Prefix": self._prefix(folder), **more}
 
         def pages() -> list[Any]:
@@ -179,12 +185,12 @@ def _check_length(received_bytes: int, expected_bytes: int) -> None:
 
 
 def md5_of(data: bytes | bytearray) -> str:
-    """The MD5 as S3 expects it: a checksum against transfer errors, not for security."""
+    """Return the MD5 as S3 expects it: a checksum against transfer errors, not for security."""
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 def _body(data: bytes, **metadata: str) -> dict[str, Any]:
-    """A small object. The server checks it against the MD5, a reader against the sha256."""
+    """Return the arguments for a small object, which the server checks by MD5 and a reader by sha256."""
     metadata = {_SHA256: _sha256(data), **metadata}
     return {"Body": data, "ContentMD5": md5_of(data), "Metadata": metadata}
 

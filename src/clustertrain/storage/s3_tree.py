@@ -29,7 +29,7 @@ _ABORT_S = 10.0  # the next writer collects what cannot be removed in this time
 
 
 def part_bytes(number: int) -> int:
-    """The size of the part with this number, from 1 on. S3 allows 10,000 parts and 5 TiB in all."""
+    """Return the size of the part with this number, from 1 on; S3 allows 10,000 parts and 5 TiB in all."""
     return PART_BYTES if number <= _PARTS_BEFORE_GROWTH else PART_BYTES * _GROWN
 
 
@@ -45,7 +45,7 @@ class S3Tree:
 
     @contextmanager
     def create(self, name: str) -> Iterator[Upload]:
-        """A new file of the tree; it is uploaded when the block ends."""
+        """Create a file of the tree; it is uploaded when the block ends."""
         key = f"{self._key}/{name}"
         self._begun.append(key)
         upload = Upload(self._objects, key)
@@ -103,7 +103,7 @@ class Upload:
         return whole.nbytes
 
     def flush(self) -> None:
-        """Does nothing; for callers that treat it as a file."""
+        """Do nothing; for callers that treat it as a file."""
 
     def finish(self) -> WrittenFile:
         """Complete the upload."""

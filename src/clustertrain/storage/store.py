@@ -23,7 +23,9 @@ Tree: TypeAlias = "PosixTree | S3Tree"
 
 
 def open_store(location: Location | str) -> Store:
-    """The store at a location; a str is a location without options: a path, `file://…` or `s3://bucket/prefix`.
+    """Return the store at a location.
+
+    A str is a location without options: a path, `file://…` or `s3://bucket/prefix`.
 
     Raises:
         JobError: a scheme that is not supported, or no bucket.

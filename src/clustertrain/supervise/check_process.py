@@ -28,8 +28,11 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What to check. `elsewhere`: the job will run on other machines, which may have other packages, files,
-    GPUs and more memory."""
+    """What to check.
+
+    `elsewhere`: the job will run on other machines, which may have other packages, files, GPUs and more
+    memory.
+    """
 
     job_yaml: str
     world_size: int
@@ -70,8 +73,10 @@ class CheckFolder:
 
 
 def run_check(request: CheckRequest, environment: Mapping[str, str], deadline_s: float) -> CheckReport:
-    """Run the check. The report of a check that reached the deadline has `ended` False and no error; that of
-    a check that died has its signal and its last lines as the error.
+    """Run the check, and return its report.
+
+    The report of a check that reached the deadline has `ended` False and no error; the report of a check that
+    died has its signal and its last lines as the error.
 
     Raises:
         RunStopped: this process received SIGINT, SIGTERM or SIGHUP.

@@ -34,8 +34,10 @@ MARK = "clustertrain: "
 def start_driver(
     attempt: Attempt, folder: Path, environment: Mapping[str, str], *, shielded: bool = False
 ) -> Guarded:
-    """Start the driver of an attempt, with what its job sets for a start; `folder` is removed when it has
-    ended."""
+    """Start the driver of an attempt, with what its job sets for a start.
+
+    `folder` is removed when the driver has ended.
+    """
     job = job_of(attempt)
     if job is not None:
         job = job.model_copy(update={"env": with_values(job.env, environment)})
@@ -66,7 +68,7 @@ class DriverStarts:
         return self._start_one()
 
     def result_after(self, driver: Guarded) -> Result | None:
-        """The result of an attempt whose driver has ended, or None if the driver has to be started again."""
+        """Return the result of an attempt whose driver has ended, or None to start the driver again."""
         attempt, why = self._attempt, _why_it_ended(driver)
         if (result := attempt.result.read()) is not None:
             return result
@@ -95,7 +97,10 @@ class DriverStarts:
         return None
 
     def _killed_for_memory(self, why: str) -> str | None:
-        """The limit for which the kernel killed the driver, its guardian or its Ray, if it did."""
+        """Return a text with the limit for which the kernel killed the driver, its guardian or its Ray.
+
+        None if it did not kill them.
+        """
         who, kill, _ = why.partition(" was killed by signal 9")
         if not kill:
             return None
@@ -105,8 +110,10 @@ class DriverStarts:
         return None if what is None else unchanged(what, by_name()["memory_limit"], Where.of(self._attempt))
 
     def _count(self) -> int:
-        """Count the end of the driver as a failed start of the group: of the one that was under way. If there
-        was none, of the next one, which is claimed for that. Returns the last finished step."""
+        """Count the end of the driver as a failed start of the group, and return the last finished step.
+
+        It is the start that was under way. If there was none, it is the next one, which is claimed for that.
+        """
         newest = self._attempt.newest_restart()
         number = newest.number if newest is not None else -1
         if newest is not None and number > self._newest_before and not newest.failure.exists():
@@ -117,7 +124,7 @@ class DriverStarts:
 
 
 def _may_succeed_again(driver: Guarded) -> bool:
-    """Whether a signal or the end of Ray ended the driver. An error would occur again."""
+    """Return whether a signal or the end of Ray ended the driver; an error would occur again."""
     code = driver.end()
     return code < 0 or code > 128 or code in (_RAY_EXIT, EXIT_RAY_ENDED)
 

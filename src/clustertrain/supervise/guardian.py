@@ -45,7 +45,7 @@ def become_subreaper() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """All living descendants of a process, from /proc."""
+    """Return all living descendants of a process, from /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -61,9 +61,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_descendants() -> None:
-    """Kill and reap until this process has no child left. The child of a process that forks meanwhile is
-    killed in the next round, because it has become a child of this process. What this user may not kill, as
-    after sudo, is left, and what the kernel does not end, as while it waits for a GPU or a file server."""
+    """Kill and reap until this process has no child left.
+
+    The child of a process that forks meanwhile is killed in the next round, because it has become a child of
+    this process. Left are the processes that this user may not kill, as after sudo, and those that the kernel
+    does not end, as while they wait for a GPU or a file server.
+    """
     pause_s, ends_s = 0.002, time.monotonic() + _KILLED_WITHIN_S
     while True:
         found = descendants(os.getpid())
@@ -81,7 +84,7 @@ def kill_descendants() -> None:
 
 
 def _is_killed(pid: int) -> bool:
-    """Kill a process. False if this user may not."""
+    """Kill a process; return False if this user may not."""
     try:
         os.kill(pid, signal.SIGKILL)
     except PermissionError:
@@ -92,8 +95,9 @@ def _is_killed(pid: int) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `arguments[2:]` with its output in the file `arguments[1]`; then remove the folder
-    `arguments[0]`.
+    """Run the command `arguments[2:]`; then remove the folder `arguments[0]`.
+
+    The output of the command goes to the file `arguments[1]`.
 
     Returns the exit code of the command; 128 + number when a signal ended it.
     """
@@ -127,8 +131,10 @@ def _end_with_guardian() -> None:
 
 
 def _guard(pid: int, temp_dir: Path, parents: Sequence[int]) -> int:
-    """Wait until the child has ended, or one of these descriptors of the processes above is readable. Then
-    end everything below this process. Returns the exit code."""
+    """Wait until the child has ended, or one of these descriptors of the processes above is readable.
+
+    Then end everything below this process. Returns the exit code.
+    """
     select.select([os.pidfd_open(pid), *parents], [], [])
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
     kill_descendants()

@@ -32,8 +32,10 @@ def end_processes_of(folder: Path) -> None:
 
 
 def _belongs_to(pid: int, folder: Path) -> bool:
-    """Whether the folder is in the environment of the process, or it writes a file there. Ray's processes
-    overwrite their environment when they change their title, and each writes a log there."""
+    """Return whether the folder is in the environment of the process, or the process writes a file there.
+
+    Ray's processes overwrite their environment when they change their title, and each writes a log there.
+    """
     process = Path(f"/proc/{pid}")
     with suppress(OSError):  # it ended meanwhile, or is protected
         if f"{variables.RAY_DIR}={folder}".encode() in (process / "environ").read_bytes().split(b"\0"):

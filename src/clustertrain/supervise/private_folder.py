@@ -29,7 +29,7 @@ _LONGEST_BASE = 24  # the path of a socket has at most 107 bytes, and Ray adds 7
 
 
 def private_folder() -> Path:
-    """A new folder of mode 0700 for Ray, in TMPDIR or else in another folder for temporary files.
+    """Create a folder of mode 0700 for Ray, in TMPDIR or else in another folder for temporary files.
 
     Removes the folders that killed processes of this user left, and ends their processes that still run.
 
@@ -89,22 +89,28 @@ def _remove_if_left_behind(folder: Path) -> None:
 
 
 def memory_folder(folder: Path) -> Path:
-    """Its counterpart in shared memory, which is removed with it. Another user may have taken the name: who
-    uses it checks the owner."""
+    """Return the path of its counterpart in shared memory, which is removed with it.
+
+    Another user may have taken the name: who uses it checks the owner.
+    """
     return _SHARED_MEMORY / f"{folder.name}-memory"
 
 
 def temporary_folder(folder: Path) -> Path:
-    """A folder in it for the TMPDIR of a run: what killed processes leave there, such as the sockets of data
-    loaders, is removed with it."""
+    """Create a folder in it for the TMPDIR of a run.
+
+    The files that killed processes leave there, such as the sockets of data loaders, are removed with it.
+    """
     temporary = folder / "tmp"
     temporary.mkdir(mode=0o700)
     return temporary
 
 
 def write_token(folder: Path, token: str | None = None) -> Path:
-    """Write the token of this run to a file that only its user can read; random unless given. Returns the
-    path."""
+    """Write the token of this run to a file that only its user can read, and return the path.
+
+    The token is random unless given.
+    """
     path = folder / "token"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as file:

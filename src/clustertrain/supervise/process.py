@@ -48,13 +48,17 @@ class Guarded:
         self.fd = os.pidfd_open(self._process.pid)
 
     def code(self) -> int | None:
-        """The command's exit code, 128 + number after a signal, negative if its guardian was killed; None
-        while it runs."""
+        """Return the command's exit code, or None while it runs.
+
+        It is 128 + number after a signal, and negative if its guardian was killed.
+        """
         return self._process.poll()
 
     def end(self) -> int:
-        """Kill what still runs and wait for its end; returns the code. If the guardian was killed, the second
-        one does it."""
+        """Kill what still runs, wait for its end, and return the code.
+
+        If the guardian was killed, the second one kills the rest.
+        """
         if self.fd >= 0:
             os.close(self._holds)
         code = self._process.wait()
@@ -72,11 +76,11 @@ class Guarded:
         return f"was killed by signal {code - 128}" if code > 128 else f"ended with code {code}"
 
     def last_lines(self) -> str:
-        """The end of its log, each line marked."""
+        """Return the end of its log, each line marked."""
         return "\n".join(f"  | {line}" for line in self.output()[-_LOG_LINES:])
 
     def output(self) -> list[str]:
-        """The lines of its log."""
+        """Return the lines of its log."""
         try:
             return self.log.read_text(errors="replace").splitlines()
         except FileNotFoundError:

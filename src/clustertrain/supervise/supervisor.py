@@ -1,5 +1,7 @@
-"""The loop that runs beside a driver, in the process that started it: it shows the run's events and the
-output of rank 0, and ends the run if its policy decides so."""
+"""The loop that runs beside a driver, in the process that started it.
+
+It shows the run's events and the output of rank 0, and ends the run if its policy decides so.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,23 @@ _POLL_S = 0.1
 
 
 class EndPolicy(Protocol):
-    """Decides when a run ends although its driver still runs. Each launcher has its own reasons: signals, the
-    scheduler, lost nodes. `is_training`: the group of workers has started."""
+    """Decides when a run ends although its driver still runs.
+
+    Each launcher has its own reasons: signals, the scheduler, lost nodes. `is_training`: the group of workers
+    has started.
+    """
 
     def end_now(self, is_training: bool) -> Result | None:
-        """Called in each round of the loop.
+        """Return the result to end the run with at once, or None to continue.
 
-        Returns the result to end the run with at once; None to continue. May request a stop.
+        The loop calls it in each round. It may request a stop.
         """
 
     def after_driver(self, is_training: bool) -> Result | None:
-        """Called when the driver has ended by itself. Returns the result if the driver wrote none and the
-        launcher knows the cause; None otherwise."""
+        """Return the result if the driver wrote none and the launcher knows the cause; None otherwise.
+
+        The loop calls it when the driver has ended by itself.
+        """
 
 
 def supervise(
@@ -48,6 +55,7 @@ def supervise(
     owns_process: bool = True,
 ) -> Result:
     """Run until the driver has ended or `policy` ends the run, end all its processes, and write the result.
+
     A driver that was killed, or whose Ray has ended, is started again. An error in the loop itself, such as a
     storage error, ends the run as failed.
 
@@ -88,8 +96,10 @@ def supervise(
 def _supervise_once(
     starts: DriverStarts, policy: EndPolicy, display: Display, *, is_alone: bool
 ) -> Result | None:
-    """One start of the driver. Returns None if there has to be another one. `is_alone`: this process has
-    started nothing else."""
+    """Start the driver once, and return the result, or None if there has to be another start.
+
+    `is_alone`: this process has started nothing else.
+    """
     driver = starts.start()
     try:
         decided = _until_the_end(driver, policy, display)
@@ -110,8 +120,10 @@ def _until_the_end(driver: Guarded, policy: EndPolicy, display: Display) -> Resu
 
 
 def request_stop(attempt: Attempt, state: str, cause: str, screen: Screen, *, text: str = "") -> None:
-    """Request that the workers save and stop. An unreachable storage is only a warning: on S3 the ranks of
-    this node read the request from its spool."""
+    """Request that the workers save and stop.
+
+    An unreachable storage is only a warning: on S3 the ranks of this node read the request from its spool.
+    """
     try:
         attempt.stop.write(StopRequest(cause, state, text))
     except StorageError as error:
