@@ -20,12 +20,12 @@ Record = Mapping[str, Any]
 
 
 def of_kind(records: Sequence[Record], *kinds: str) -> list[Record]:
-    """The records of these kinds."""
+    """Return the records of these kinds."""
     return [each for each in records if each["kind"] in kinds]
 
 
 def number(record: Record, name: str) -> float:
-    """A field that other programs may have written: 0 if it is no number."""
+    """Return a field that other programs may have written: 0 if it is not a number below 1e12."""
     value = record.get(name)
     return float(value) if isinstance(value, int | float) and abs(value) < 1e12 else 0.0
 
@@ -76,7 +76,12 @@ class Group:
 
 @dataclass(frozen=True)
 class AttemptFiles:
-    """`last_sign`: the newest time that one of its processes wrote. `of_script`: its steps are not known."""
+    """The contents of the files of an attempt.
+
+    Attributes:
+        last_sign: the newest time that one of its processes wrote.
+        of_script: its steps are not known.
+    """
 
     attempt: Attempt
     claim: Claim
@@ -95,7 +100,7 @@ class AttemptFiles:
 
 
 def gpus_per_rank(groups: Sequence[Group]) -> int:
-    """The GPUs of the first rank of the newest start that has any."""
+    """Return the number of GPUs of the first rank of the newest start that has any, or 0."""
     for group in reversed(groups):
         match group.started:
             case {"ranks": [{"gpus": [_, *_] as gpus}, *_]}:
@@ -104,8 +109,10 @@ def gpus_per_rank(groups: Sequence[Group]) -> int:
 
 
 def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | None:
-    """The files of an attempt, or None if it was not claimed. A file that cannot be read counts as missing,
-    and `notes` then says so."""
+    """Read the files of an attempt; None if it was not claimed.
+
+    A file that cannot be read counts as missing, and `notes` then gets its error.
+    """
 
     def read(file: RecordFile[T]) -> T | None:
         try:

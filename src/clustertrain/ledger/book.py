@@ -47,7 +47,7 @@ class Booking:
 
 
 def summed(bookings: Iterable[Booking]) -> tuple[Booking, ...]:
-    """One booking for each category and cause."""
+    """Return one booking for each category and cause."""
     sums: dict[tuple[str, str], float] = defaultdict(float)
     for each in bookings:
         sums[each.category, each.cause] += each.seconds
@@ -114,14 +114,14 @@ class Ledger:
         return f"{time_text(self.wall_s)}, {self.device_hours:.3g} {self.device}-hours{ettr}"
 
     def by_category(self) -> dict[str, float]:
-        """The wall seconds of each category that occurs, in the order of CATEGORIES."""
+        """Return the wall seconds of each category that occurs, in the order of CATEGORIES."""
         sums: dict[str, float] = defaultdict(float)
         for booking in self._summed():
             sums[booking.category] += booking.seconds
         return {name: sums[name] for name in CATEGORIES if name in sums}
 
     def losses(self) -> tuple[Booking, ...]:
-        """What was not productive, summed by category and cause, the largest first."""
+        """Return the bookings that were not productive, summed by category and cause, the largest first."""
         losses = (each for each in self._summed() if not CATEGORIES[each.category].productive)
         return tuple(sorted(losses, key=lambda booking: -booking.seconds))
 

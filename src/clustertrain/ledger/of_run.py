@@ -19,7 +19,7 @@ _NO_QUEUE = "the time in the queue is unknown: the storage has no record of the 
 
 
 def ledger_of(run: RunDir, *, alive: bool = False, now: float | None = None) -> Ledger:
-    """The ledger of a generation of a run.
+    """Return the ledger of a generation of a run.
 
     Args:
         alive: a process runs it, or it is in a queue: the books then end now. Otherwise they end with the
@@ -66,12 +66,12 @@ class _Books:
             self.phases.append(phase)
 
     def _wait(self, until: float, category: str, cause: str, since: float | None = None) -> None:
-        """Time without ranks, from the end of the books, and not before `since`."""
+        """Book time without ranks, from the end of the books, and not before `since`."""
         start = self._end(until) if since is None else max(since, self._end(since))
         self._add(Phase(start, until, 0, tuple(Stretch(until - start).rest(category, cause))))
 
     def add_wait(self, before: AttemptFiles | None, files: AttemptFiles) -> None:
-        """The time before an attempt: nobody had started it, then its job was in the queue."""
+        """Book the time before an attempt: nobody had started it, then its job was in the queue."""
         allocation, claimed = files.claim.allocation, files.claim.time
         earlier = before.claim.allocation if before is not None else None
         if allocation is None:
@@ -87,7 +87,7 @@ class _Books:
             self._queue(before, min([*times, claimed]), claimed, job)
 
     def add_queue(self, last: AttemptFiles | None, now: float) -> None:
-        """A job that waits for its first or next start."""
+        """Book the time of a job that waits for its first or next start."""
         waiting = [each for each in self._submissions if each.time > self._end(0.0)]
         if waiting:
             self._queue(last, waiting[0].time, now, f"{waiting[0].scheduler} job {waiting[0].job_id}")
@@ -100,7 +100,7 @@ class _Books:
         self._wait(until, "queue", job, submitted)
 
     def add_attempt(self, files: AttemptFiles, ends: float, *, is_alive: bool) -> None:
-        """An attempt from its claim, or from the end of the phase before, to its end."""
+        """Book an attempt from its claim, or from the end of the phase before, to its end."""
         claimed, groups = files.claim.time, files.groups
         if files.changes is not None and files.changes.starts_over and not changed_nothing(files.attempt):
             self._lose(float("inf"), "the run started over with a changed job")
@@ -167,7 +167,7 @@ class _Books:
 
 
 def _ascending(times: Sequence[float], end: float) -> list[float]:
-    """The times and `end`; each no earlier than the one before and no later than the end."""
+    """Return the times and `end`; each no earlier than the one before and no later than the end."""
     found: list[float] = []
     for each in times:
         found.append(min(end, max(each, found[-1] if found else each)))
@@ -175,6 +175,6 @@ def _ascending(times: Sequence[float], end: float) -> list[float]:
 
 
 def _lost_a_node(group: Group, later: Group) -> bool:
-    """Whether the node of the rank that failed has no rank in the next start."""
+    """Return whether the node of the rank that failed has no rank in the next start."""
     host = group.failure.get("host") if group.failure is not None else None
     return bool(host) and later.plan is not None and bool(later.plan.hosts) and host not in later.plan.hosts

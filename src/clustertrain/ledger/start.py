@@ -1,4 +1,6 @@
-"""What the seconds of one start of the worker group are booked on. Without I/O but that of the records.
+"""The bookings of the seconds of one start of the worker group.
+
+There is no I/O, except to read the records.
 
 claimed ─▶ [staging] ─▶ trains ─▶ [prepare, steps, evaluations, saves] ─▶ stops ─▶ until
 """
@@ -56,8 +58,11 @@ class Start:
     why: str
 
     def training(self) -> list[Booking]:
-        """The bookings from `trains` to `stops`: the steps are as long as a usual one each, and after the
-        last sign of life is what a failure broke off, or the last save."""
+        """Return the bookings from `trains` to `stops`.
+
+        Each step takes as long as a usual one. The time after the last sign of life is the work that a
+        failure broke off, or the last save.
+        """
         group, resumes, reached = self.group, self.group.resumes, self.group.reached
         trained, usual_s = Stretch(self.stops - self.trains), self.usual_s or 0.0
         hung = group.failure is not None and group.failure.get("error") == "watchdog"
@@ -90,7 +95,10 @@ class Start:
 
 
 def step_s(lines: Sequence[Record]) -> float | None:
-    """How long a usual step takes: the median over the lines, without the first one if there are more."""
+    """Return how many seconds a usual step takes, or None if that is unknown.
+
+    It is the median over the lines, without the first one if there are more.
+    """
     names = ("data_wait_s", "compute_s", "communication_s")
     measured = [sum(number(line, name) for name in names) for line in lines if "compute_s" in line]
     if any(measured):
@@ -100,7 +108,7 @@ def step_s(lines: Sequence[Record]) -> float | None:
 
 
 def data_wait_s(lines: Sequence[Record], step: int) -> float:
-    """How long the steps after this one have waited for their batches."""
+    """Return how long the steps after this one have waited for their batches, in seconds."""
     waited_s = 0.0
     for line in lines:
         waited_s += max(0, line["step"] - step) * number(line, "data_wait_s")

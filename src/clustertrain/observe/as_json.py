@@ -15,8 +15,11 @@ JSON_VERSION = 1
 
 
 def as_json(value: Any) -> str:
-    """A record, or a frozen class with its fields, or a list of such. Each of these objects gets the
-    `format_version`. A number that is not finite is null, as JSON has none."""
+    """Return an object, or a list of objects, as one line of JSON.
+
+    An object is a record, or a frozen class with its fields; each gets the `format_version`. A number that is
+    not finite is null, because JSON has no such number.
+    """
     plain = json.loads(to_json(value, inf_nan_mode="null"))
     for each in plain if isinstance(plain, list) else [plain]:
         each["format_version"] = JSON_VERSION
@@ -24,8 +27,10 @@ def as_json(value: Any) -> str:
 
 
 def last_printed(kind: type[T], printed: str) -> T | None:
-    """The record in the last line that is one, known by its first field, or None: a library that the command
-    uses may print other lines."""
+    """Return the record in the last line that is one, or None.
+
+    Such a line begins with the first field of `kind`; a library that the command uses may print other lines.
+    """
     begins = f'{{"{fields(kind)[0].name}":'
     found = (line for line in reversed(printed.splitlines()) if line.startswith(begins))
     line = next(found, None)
@@ -33,5 +38,5 @@ def last_printed(kind: type[T], printed: str) -> T | None:
 
 
 def json_line(text: str) -> str:
-    """The object of a line of `logs --json` that is no record."""
+    """Return the object of a line of `logs --json` that is not a record."""
     return as_json({"line": text})

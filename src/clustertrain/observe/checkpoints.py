@@ -31,8 +31,9 @@ SCRIPT = "script"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint by its manifest, or a file of a script in its checkpoint folder, of which only name, size
-    and time are known.
+    """A checkpoint by its manifest, or a file of a script in its checkpoint folder.
+
+    Only name, size and time of a file are known.
 
     Attributes:
         name: its folder, or the path of the file.
@@ -60,8 +61,10 @@ class Checkpoint:
 
 
 def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
-    """The checkpoints, oldest first, and notes. Reads only the manifests. Of a script: its files, newest
-    first."""
+    """Return the checkpoints, oldest first, and notes; for a script, its files, newest first.
+
+    Reads only the manifests.
+    """
     job, best, notes = None, None, []
     try:
         job = job_at(run, run.job_key)
@@ -81,7 +84,7 @@ def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
 
 
 def _files(run: RunDir) -> Iterator[tuple[str, int, float]]:
-    """The files in the checkpoint folder of a script: path, bytes, seconds since 1970."""
+    """Yield the files in the checkpoint folder of a script: path, bytes, seconds since 1970."""
     key = run.checkpoints.key
     if (folder := run.store.local_folder(key)) is None:
         store = cast("S3Store", run.store)
@@ -114,7 +117,7 @@ def _checkpoint(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None)
 
 
 def choose(run: RunDir, name: str | None, *, best: bool = False) -> str:
-    """The checkpoint of that name, or the best one, or the newest one.
+    """Return the name of the checkpoint that is called `name`, or of the best one, or of the newest one.
 
     Raises:
         JobError: there is no checkpoint of that name, or none at all; the job has no `checkpoint.keep_best`,
@@ -134,7 +137,11 @@ def choose(run: RunDir, name: str | None, *, best: bool = False) -> str:
 
 
 def some(shelf: Shelf) -> list[CheckpointName]:
-    """The checkpoints; JobError if there is none."""
+    """Return the names of the checkpoints.
+
+    Raises:
+        JobError: there is none.
+    """
     if found := names(shelf):
         return found
     raise JobError(

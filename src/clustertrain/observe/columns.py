@@ -18,15 +18,17 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, and whether its largest ("max") or smallest ("min") value is the best; None: the
-    `checkpoint.keep_best` of each job determines it."""
+    """A metric, and whether its largest ("max") or smallest ("min") value is the best.
+
+    If `mode` is None, the `checkpoint.keep_best` of each job determines it.
+    """
 
     name: str
     mode: str | None = None
 
     @classmethod
     def parsed(cls, text: str) -> Metric:
-        """`accuracy`, `accuracy:max` or `loss:min`."""
+        """Parse `accuracy`, `accuracy:max` or `loss:min`."""
         name, _, mode = text.rpartition(":")
         return cls(name, mode) if mode in ("max", "min") else cls(text)
 
@@ -48,7 +50,7 @@ class Columns:
 
     @classmethod
     def parsed(cls, args: Iterable[str], metrics: Iterable[str]) -> Columns:
-        """From the options; each may contain several names, separated by commas."""
+        """Parse the options; each may contain several names, separated by commas."""
         return cls(tuple(_split(args)), tuple(Metric.parsed(text) for text in _split(metrics)))
 
     @property
@@ -60,8 +62,13 @@ class Columns:
         return headers
 
     def of_sweep(self, points: Sequence[Sequence[Job]]) -> Columns:
-        """These columns, those args and keys of `train` that differ between the points, and by default the
-        metric of `checkpoint.keep_best`, else the loss. `points`: the jobs of each, as for `values`."""
+        """Return these columns, with the args and keys of `train` that differ between the points.
+
+        If no metric is selected, they get the metric of `checkpoint.keep_best`, or else the loss.
+
+        Args:
+            points: the jobs of each point, as for `values`.
+        """
         known = [hyperparameters(*jobs) for jobs in points]
         keys = dict.fromkeys(key for each in known for key in each)
         differing = (key for key in keys if len({each.get(key) for each in known}) > 1)
@@ -73,7 +80,7 @@ class Columns:
         return Columns(tuple(dict.fromkeys(args)), metrics or (Metric("loss", "min"),))
 
     def values(self, jobs: Sequence[Job], run: RunDir | None) -> dict[str, Cell]:
-        """The values of a run by their keys.
+        """Return the values of a run by their keys.
 
         Args:
             jobs: those with which the steps of the run were trained, or none if they are not known.
@@ -94,7 +101,7 @@ class Columns:
         return values
 
     def notes(self, rows: Sequence[Mapping[str, Cell]]) -> list[str]:
-        """A note for each column that has no value in any of the rows."""
+        """Return a note for each column that has no value in any of the rows."""
         if not rows:
             return []
         known = {key for row in rows for key, value in row.items() if value is not None}
@@ -118,13 +125,12 @@ def _split(options: Iterable[str]) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """`lr` and `args.lr` are an arg, `train.batch_size` is a key of `train`."""
+    """Return the key of a name: `lr` and `args.lr` are an arg, `train.batch_size` is a key of `train`."""
     return name if name.startswith(("args.", "train.")) else f"args.{name}"
 
 
 def _points(records: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, int]]:
-    """The values of a metric and their steps: those of the evaluations; if there is none, those of training
-    steps."""
+    """Return the values of a metric and their steps, from the evaluations or else from training steps."""
     for kind in ("eval", "train"):
         found = [
             (float(value), int(record["step"]))

@@ -24,8 +24,10 @@ class Display:
         self.is_training = False
 
     def update(self, *, is_last: bool = False) -> None:
-        """Show what is new, or the rest, when no process of the run is left. The output comes first: it was
-        written before the event of its end."""
+        """Show what is new, or the rest, when no process of the run is left.
+
+        The output comes first: it was written before the event of its end.
+        """
         records = self._follower.new(of_all=is_last)
         sizes = [record["world_size"] for record in records if record["kind"] == "group_started"]
         self._has_peers |= any(size > 1 for size in sizes)

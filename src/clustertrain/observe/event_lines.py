@@ -14,8 +14,11 @@ Record = dict[str, Any]
 
 
 def line_of(record: Record) -> str | None:
-    """The line of text for an event, which may contain what the user's code raised, or None for events that
-    are only for programs, and for those that lack a field of their kind (see run/streams/events.py)."""
+    """Return the line of text for an event, or None.
+
+    The line may contain what the user's code raised. None is for events that are only for programs, and for
+    events that lack a field of their kind (see run/streams/events.py).
+    """
     make = _LINES.get(record["kind"])
     try:
         line = make(record) if make else None
@@ -64,7 +67,10 @@ def _checkpoint_line(e: Record) -> str:
 
 
 def _restarting_line(e: Record) -> str:
-    """With the failure before it. A failure that ends the run has no line: the result has the same text."""
+    """Return the line for a restart, with the failure before it.
+
+    A failure that ends the run has no line: the result has the same text.
+    """
     after = f"after step {e['step']}: " if e.get("step") else ""
     why = f"{after}{e['text']}\n" if e.get("text") else ""
     counted = "" if e.get("of_script") else " in a row without a new checkpoint"
@@ -100,6 +106,6 @@ NOT_FIGURES = ("step", "epoch", "time", "total_steps", "samples_per_s", "lr", "s
 
 
 def figures_text(record: Mapping[str, Any]) -> str:
-    """The figures of a record of metrics: `loss 0.1234, accuracy 0.98`."""
+    """Return the figures of a record of metrics: `loss 0.1234, accuracy 0.98`."""
     numbers = {k: v for k, v in record.items() if isinstance(v, int | float) and k not in NOT_FIGURES}
     return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())

@@ -35,8 +35,10 @@ Lives = Callable[[Attempt], bool] | None
 
 @dataclass(frozen=True)
 class LogSelection:
-    """Selects the lines: by default the events; `rank` and `node` together select that rank's log on that
-    node."""
+    """The selected lines: by default the events.
+
+    `rank` and `node` together select that rank's log on that node.
+    """
 
     rank: int | None = None
     node: str | None = None
@@ -46,8 +48,10 @@ class LogSelection:
 
 
 def log_lines(run: RunDir, selection: LogSelection, status_of: StatusOf, *, follow: bool) -> Iterator[str]:
-    """As `_log_lines`; `as_json` makes an object of each line: the record of an event or of metrics, and
-    {"line": …} of everything else."""
+    """Yield the lines as `_log_lines`; `as_json` makes an object of each line.
+
+    The object is the record of an event or of metrics, or {"line": …} for everything else.
+    """
     for line in _log_lines(run, selection, status_of, follow=follow):
         if isinstance(line, str):
             yield json_line(line) if selection.as_json else line
@@ -58,8 +62,10 @@ def log_lines(run: RunDir, selection: LogSelection, status_of: StatusOf, *, foll
 def _log_lines(
     run: RunDir, selection: LogSelection, status_of: StatusOf, *, follow: bool
 ) -> Iterator[str | Record]:
-    """The lines, oldest first; for a failed run the cause comes first. With `follow` it ends when no process
-    runs the attempt and, unless an attempt was selected, no scheduler will start another one.
+    """Yield the lines, oldest first; for a failed run the cause comes first.
+
+    With `follow` it ends when no process runs the attempt and, unless an attempt was selected, no scheduler
+    will start another one.
 
     Raises:
         JobError: there is no such attempt or log.
@@ -115,7 +121,7 @@ def _lines(
 
 
 def _why_it_failed(attempt: Attempt, status: Status | None) -> str | None:
-    """The cause of a failed attempt; for one without a result the state in the scheduler."""
+    """Return the cause of a failed attempt; for an attempt without a result, the state in the scheduler."""
     result = attempt.result.read()
     if result is not None:
         return f"failed ({result.cause}): {result.text}" if result.state == "failed" else None
@@ -128,7 +134,10 @@ def _why_it_failed(attempt: Attempt, status: Status | None) -> str | None:
 
 
 def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> str:
-    """The key of a rank's log; if the rank moved between hosts, the host is that of the newest restart."""
+    """Wait for a rank's log as long as the attempt may write one, and return its key.
+
+    If the rank moved between hosts, it is the log on the host of the newest restart.
+    """
     logs: list[tuple[str, int]] = []
     for _ in _looks(attempt, lives):
         logs = [
@@ -149,7 +158,7 @@ def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> st
 
 
 def _hosts(attempt: Attempt) -> list[str]:
-    """The nodes with logs; beside their folders are the logs of the whole run."""
+    """Return the nodes with logs; beside their folders are the logs of the whole run."""
     folder = attempt.logs_key
     names = set(attempt.run.store.list(folder)) | set(stream_names(attempt.run, folder))
     return sorted(name for name in names if not re.search(r"\.log(\.d)?$", name))
@@ -171,7 +180,10 @@ def _event_line(record: Record) -> str | None:
 
 
 def _lives(status_of: StatusOf, attempt: Attempt) -> bool:
-    """By its heartbeat; before the first heartbeat, or if one is late, by its scheduler."""
+    """Return whether an attempt may write more lines.
+
+    The answer comes from its heartbeat; before the first heartbeat, or if one is late, from its scheduler.
+    """
     if who_runs(attempt) is not None:
         return True
     if attempt.result.exists() or not is_scheduled(attempt.run):
@@ -181,8 +193,10 @@ def _lives(status_of: StatusOf, attempt: Attempt) -> bool:
 
 
 def _looks(attempt: Attempt, lives: Lives) -> Iterator[bool]:
-    """Yield for each look at the streams of an attempt, with a pause in between: whether it is the last one,
-    which begins after the end of the attempt and so misses nothing."""
+    """Yield for each look at the streams of an attempt whether it is the last one, and pause in between.
+
+    The last look begins after the end of the attempt and so misses nothing.
+    """
     while lives is not None and lives(attempt):
         yield False
         _pause(attempt.run)
@@ -198,8 +212,10 @@ def _poll_s(run: RunDir) -> float:
 
 
 def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
-    """What a rank or the driver printed: a progress bar is one line, in its last state. While the process
-    runs, the state of a bar is a line from time to time."""
+    """Yield what a rank or the driver printed: a progress bar is one line, in its last state.
+
+    While the process runs, the state of a bar is a line from time to time.
+    """
     tail, printed, found, shown_at = Tail(attempt.run, key), Printed(_WHOLE_LINES), False, time.monotonic()
     shown: list[str] = []
     for is_last in _looks(attempt, lives):
@@ -218,8 +234,10 @@ def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
 
 
 def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
-    """The lines of every log of a node, each with the name of its log; stream after stream, because they have
-    no time to sort by."""
+    """Yield the lines of every log of a node, each with the name of its log.
+
+    They come stream after stream, because they have no time to sort by.
+    """
     tails: dict[str, Tail] = {}
     for _ in _looks(attempt, lives):
         for name in stream_names(attempt.run, attempt.node_logs_key(node)):

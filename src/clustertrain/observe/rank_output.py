@@ -40,14 +40,14 @@ class RankOutput:
                 self._key, self._printed, self._is_output = key, Printed(), False
 
     def new(self) -> tuple[list[str], list[str]]:
-        """The lines that were finished since the last call, and the one that may still change."""
+        """Return the lines that were finished since the last call, and the line that may still change."""
         lines = list(self._of_output(self._printed.feed(self._new_bytes())))
         if not self._is_output:
             return lines, []
         return lines, [line for line in self._printed.open if own_line(line) is None]
 
     def rest(self) -> list[str]:
-        """The lines at the end, when nothing more is written."""
+        """Return the lines at the end, when nothing more is written."""
         lines: list[str] = []
         while data := self._new_bytes(at_once=True):
             lines += self._of_output(self._printed.feed(data))

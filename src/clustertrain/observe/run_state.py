@@ -36,8 +36,10 @@ class RunState:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is that of a result after which no scheduler starts the run again. One at a time limit
-        may be that of a job which goes back into the queue."""
+        """Whether the run ended with a result after which no scheduler starts it again.
+
+        A run that ended at a time limit is not settled: its job may go back into the queue.
+        """
         may_go_on = STATES[self.state].restarts or self.cause == "time_limit"
         return self.over and self.of_result and not may_go_on
 
@@ -55,11 +57,11 @@ Ended = Result | RunState
 
 
 def alive(live: str, runner: str | None, text: str = "") -> RunState:
-    """The standing of an attempt that has not ended; `live` is its state by its events."""
+    """Return the standing of an attempt that has not ended; `live` is its state by its events."""
     cause = {"waiting": "workers", "staging": "data", "running": "training"}[live]
     return RunState(live, cause, text, runner=runner)
 
 
 def of_result(result: Ended, *, over: bool, text: str = "") -> RunState:
-    """The standing by the result of an attempt."""
+    """Return the standing by the result of an attempt."""
     return RunState(result.state, result.cause, text, over, of_result=True)

@@ -32,17 +32,20 @@ class Table:
     notes: Sequence[str] = ()
 
     def lines(self) -> list[str]:
-        """The columns aligned, of each text its first line; then each note once."""
+        """Return the columns aligned, with the first line of each text; then each note once."""
         cells = [[_text(row.get(key)) for key in self.headers] for row in self.rows]
         notes = [f"note: {note}" for note in dict.fromkeys(self.notes)]
         return [*aligned([list(self.headers.values()), *cells], _WIDEST), *notes]
 
     def json(self) -> str:
-        """An array with an object for each row. A number that is not finite is null, as JSON has none."""
+        """Return an array with an object for each row.
+
+        A number that is not finite is null, because JSON has no such number.
+        """
         return json.dumps(json.loads(as_json(self.values())), indent=1)
 
     def values(self) -> list[dict[str, Cell]]:
-        """Each row with a value, or None, for each key."""
+        """Return each row with a value, or None, for each key."""
         return [{key: row.get(key) for key in self.headers} for row in self.rows]
 
 
@@ -88,8 +91,10 @@ _UNREADABLE = (JobError, StorageError)  # such as the job of a later version
 def rows_of(
     runs: Iterable[RunDir], statuses: Callable[[Sequence[RunFiles]], list[Status]]
 ) -> tuple[list[RunRow], list[str]]:
-    """A row for each run whose storage this machine can access, sorted by name, and notes on missing answers
-    of their schedulers. A run that cannot be read gets a row with the error.
+    """Return a row for each run whose storage this machine can access, sorted by name, and notes.
+
+    There is a note for each run whose scheduler did not answer. A run that cannot be read gets a row with
+    the error.
 
     Args:
         statuses: the statuses of some runs, with one query to each scheduler.
@@ -119,7 +124,7 @@ def rows_of(
 
 
 def left_out(error: StorageError) -> str:
-    """The note on a folder of a storage that cannot be listed."""
+    """Return the note on a folder of a storage that cannot be listed."""
     return f"{str(error).splitlines()[0].rstrip('.')}; it is left out"
 
 
@@ -158,8 +163,10 @@ PRINTED = (*_BEFORE, *_AFTER)
 
 
 def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> Table:
-    """The table of these runs. If `columns` selects any, reads the recorded job and the metrics of each
-    run."""
+    """Return the table of these runs.
+
+    If `columns` selects any, it reads the recorded job and the metrics of each run.
+    """
     cells: list[dict[str, Cell]] = []
     unread = []
     for row in rows:
@@ -172,7 +179,7 @@ def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> 
 
 
 def points_of_sweep(rows: Sequence[RunRow], name: str, columns: Columns) -> tuple[list[RunRow], Columns]:
-    """The rows of the points of a sweep, and the columns with what differs between their jobs.
+    """Return the rows of the points of a sweep, and the columns with what differs between their jobs.
 
     Raises:
         JobError: there is none.

@@ -27,14 +27,17 @@ UNFINISHED_PERIOD_S = 30.0  # the same for the state of a progress bar of the us
 
 
 def open_screen() -> Screen:
-    """Moving lines if stdout is a terminal, otherwise plain ones."""
+    """Open a screen: with moving lines if stdout is a terminal, otherwise with plain ones."""
     return Bar() if sys.stdout.isatty() else Lines(sys.stdout)
 
 
 @contextmanager
 def _lasting(stream: TextIO) -> Iterator[None]:
-    """From the first write in such a block that fails, the output goes nowhere, and the training continues:
-    the terminal was closed, the reader (`clustertrain run | head`) has ended, or the disk is full."""
+    """Send the output nowhere from the first write in such a block that fails; the training continues.
+
+    A write fails when the terminal was closed, the reader (`clustertrain run | head`) has ended, or the disk
+    is full.
+    """
     try:
         yield
     except BlockingIOError:  # another program has made it non-blocking: the next write sends the rest
@@ -45,7 +48,7 @@ def _lasting(stream: TextIO) -> Iterator[None]:
 
 
 class Screen:
-    """Shows records as they arrive: complete lines, each for a function."""
+    """Shows records as they arrive, as complete lines, which it passes to a function."""
 
     def __init__(self, echo: Callable[[str], None]) -> None:
         self.echo = echo
@@ -81,7 +84,7 @@ class Screen:
             self.echo(f"{step}  {figures}".rstrip())
 
     def _paced(self, record: Record) -> tuple[str, str]:
-        """("step 10/100", "loss 0.5  1,234 samples/s  0:40 left"), as far as they are known."""
+        """Return ("step 10/100", "loss 0.5  1,234 samples/s  0:40 left"), as far as they are known."""
         first_s, first_step = self._first = self._first or (record["time"], record["step"])
         step, total = record["step"], record.get("total_steps")
         parts = []
@@ -95,11 +98,11 @@ class Screen:
         return f"step {step}" + (f"/{total}" if total else ""), "  ".join(parts)
 
     def close(self) -> None:
-        """Does nothing: there is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class Lines(Screen):
-    """The same for a file, a pipe, a scheduler's log."""
+    """A screen for a file, a pipe or a scheduler's log."""
 
     def __init__(self, stream: TextIO) -> None:
         escape_unencodable(stream)
@@ -112,8 +115,10 @@ class Lines(Screen):
 
 
 class Bar(Screen):
-    """The same on a terminal. Below the lines move the unfinished one of the user's code, and one with the
-    progress of the run."""
+    """A screen on a terminal, with moving lines at the bottom.
+
+    They are the unfinished line of the user's code, and a line with the progress of the run.
+    """
 
     def __init__(self) -> None:
         from rich.console import Console

@@ -76,9 +76,11 @@ class Status:
 
     @property
     def step(self) -> int | None:
-        """The last step, or None before the first, and for a script, which counts its own. If the newest
-        start ended before its first step, it is the step of the newest checkpoint, from which the next start
-        continues."""
+        """The last step, or None before the first, and for a script, which counts its own.
+
+        If the newest start ended before its first step, it is the step of the newest checkpoint, from which
+        the next start continues.
+        """
         step: int | None = 0
         if self.result is not None:
             step = self.result.step
@@ -151,17 +153,21 @@ StatusOf = Callable[[RunDir], Status]
 
 
 def is_job_file(target: str) -> bool:
-    """Whether the argument of a command is the path of a job file, which may be missing."""
+    """Return whether the argument of a command is the path of a job file, which may be missing."""
     return os.path.isfile(target) or (target.endswith((".yaml", ".yml")) and not Location(target).is_s3)
 
 
 def places_named(target: str, job: Job | None) -> list[RunAddress]:
-    """The places that the argument of a command may mean; `job` is that of the job file, if it is one."""
+    """Return the places that the argument of a command may mean.
+
+    Args:
+        job: the job of the job file, if the argument is one.
+    """
     return addresses_of(target) if job is None else [RunAddress(job.storage.location, job.name)]
 
 
 def run_at(places: Sequence[RunAddress]) -> tuple[RunDir, RunAddress] | None:
-    """The first of the places that has a started or submitted run, or None."""
+    """Return the first of the places that has a started or submitted run, with this run, or None."""
     for place in places:
         if is_known(run := place.run()):
             return run, place
@@ -169,7 +175,7 @@ def run_at(places: Sequence[RunAddress]) -> tuple[RunDir, RunAddress] | None:
 
 
 def no_run(target: str, job: Job | None, sets: Sequence[str] = ()) -> NotStarted:
-    """The error for an argument that names no run; it lists the runs of the storage."""
+    """Return the error for an argument that names no run; it lists the runs of the storage."""
     run = places_named(target, job)[0].run()
     known = run_names(open_store(target) if job is None else run.store, skip=lambda error: None)
     start = UNKNOWN if job is None else typed("run", target, sets)
@@ -193,7 +199,7 @@ class RunFiles:
 
     @property
     def launcher(self) -> str:
-        """The name of the launcher that has the run: that of its newest submission or attempt."""
+        """The name of the launcher that has the run, from the newest submission or attempt."""
         if self.submissions and self.submissions[-1].time > self._began_at:
             return self.submissions[-1].scheduler
         return self.claim.launcher if self.claim is not None else "local"
@@ -228,7 +234,7 @@ def never_started(run: RunDir) -> NotStarted:
 
 
 def status_by_files(files: RunFiles) -> Status:
-    """The status of a run without a scheduler.
+    """Return the status of a run without a scheduler.
 
     Raises:
         NotStarted: it has no attempt.
@@ -248,7 +254,7 @@ _VANISHED = RunState("lost", "vanished", over=True)
 
 
 def with_late_result(files: RunFiles) -> RunFiles:
-    """The files with a result that was written since; the same object if there is none."""
+    """Return the files with a result that was written since; the same object if there is none."""
     if files.result is not None or files.attempt is None:
         return files
     late = files.attempt.result.read()
@@ -256,7 +262,7 @@ def with_late_result(files: RunFiles) -> RunFiles:
 
 
 def runs_of(storage: Location | str, skip: Callable[[StorageError], None] | None = None) -> list[RunDir]:
-    """The runs of a storage that were started or submitted, by name.
+    """Return the runs of a storage that were started or submitted, by name.
 
     Args:
         skip: called with the error of each folder that cannot be listed. A run whose own folders cannot be
@@ -276,13 +282,13 @@ def runs_of(storage: Location | str, skip: Callable[[StorageError], None] | None
 
 
 def is_scheduled(run: RunDir) -> bool:
-    """Whether a scheduler has, or had, the run."""
+    """Return whether a scheduler has, or had, the run."""
     attempt = run.newest_attempt()
     return bool(run.submissions()) or (attempt is not None and allocation_of(attempt) is not None)
 
 
 def live_state(attempt: Attempt) -> str:
-    """The state of a running attempt by its events: waiting, staging or running."""
+    """Return the state of a running attempt by its events: waiting, staging or running."""
     state = "waiting"
     for event in events_of_attempt(attempt):
         if event["kind"] == "stage":

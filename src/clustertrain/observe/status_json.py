@@ -1,5 +1,7 @@
-"""The status of a run as `status` and `status --json` print it, and the parser of the latter: for machines
-that cannot access the run's storage."""
+"""The status of a run as `status` and `status --json` print it, and the parser of the latter.
+
+The parser is for machines that cannot access the run's storage.
+"""
 
 from __future__ import annotations
 
@@ -55,18 +57,20 @@ class StoredStatus:
         return RunState(self.state, self.cause, self.text, self.over, of_result=self.of_result)
 
     def told(self) -> tuple[str, RunState]:
-        """The line for each change of state, and the standing."""
+        """Return the line for each change of state, and the standing."""
         return self.standing.line, self.standing
 
     @classmethod
     def parsed(cls, printed: str) -> StoredStatus | None:
-        """The last line that is a StoredStatus, or None."""
+        """Return the last line that is a StoredStatus, or None."""
         return last_printed(cls, printed)
 
     @classmethod
     def of(cls, status: Status) -> StoredStatus:
-        """The status of a run with what the table of `status` shows; that of a run that waits for its first
-        start has only its state."""
+        """Return the status of a run with what the table of `status` shows.
+
+        A run that waits for its first start has only its state.
+        """
         attempt, standing = status.attempt, status.standing
         claim = status.files.claim
         return cls(
@@ -87,5 +91,5 @@ class StoredStatus:
         )
 
     def json(self) -> str:
-        """One line, which `parsed` finds."""
+        """Return one line, which `parsed` finds."""
         return as_json(self)

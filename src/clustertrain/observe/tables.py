@@ -24,7 +24,7 @@ LEAST_WALL_S = 60.0
 
 
 def summary_rows(run: RunDir, result: Result) -> list[Row]:
-    """The rows of the summary of an attempt."""
+    """Return the rows of the summary of an attempt."""
     epoch = "" if result.epoch is None else f", epoch {result.epoch}"
     repeated = "" if result.redone_steps is None else f", {result.redone_steps} steps repeated"
     skipped, in_last = result.skipped_steps, " in the last start" * (result.restarts > 0)
@@ -44,7 +44,7 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
 
 
 def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
-    """The hint for the next command after this result; `command` is the one that started the run."""
+    """Return the hint for the next command after this result; `command` is the one that started the run."""
     if result.state == "done":
         curve = f"curve:  {_tensorboard(run)}\n" if result.metrics else ""
         return f"{curve}output: {command.of('logs', '--rank', '0')}\nfresh:  {command} --fresh"
@@ -63,7 +63,10 @@ def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
 
 
 def _tensorboard(run: RunDir) -> str:
-    """TensorBoard finds the server of the storage only by boto3's variables."""
+    """Return the command that shows the run in TensorBoard.
+
+    TensorBoard finds the server of the storage only by boto3's variables.
+    """
     at = run.store.location
     of_boto3 = {
         "AWS_ENDPOINT_URL": at.endpoint,
@@ -88,7 +91,10 @@ def _after_failure(run: RunDir, result: Result, command: CommandLine) -> str:
 
 
 def _would_fail_again(attempt: Attempt | None, result: Result) -> bool:
-    """Whether an unchanged run is certain to fail in the same way. A machine or a storage may be mended."""
+    """Return whether an unchanged run is certain to fail in the same way.
+
+    A machine or a storage may be mended.
+    """
     if result.exit_code != EXIT_FAILED:
         return result.exit_code == EXIT_JOB
     newest = attempt.newest_restart() if attempt is not None else None
@@ -103,12 +109,12 @@ def _standing_text(run: RunDir) -> str:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Two columns. No text in them can change the terminal."""
+    """Print two columns; no text in them can change the terminal."""
     print(*aligned([(name, plain(text)) for name, text in rows]), sep="\n")
 
 
 def status_rows(status: Status) -> list[Row]:
-    """The rows of `status` for one run. For a failed or lost run the cause comes first."""
+    """Return the rows of `status` for one run; for a failed or lost run the cause comes first."""
     standing, result = status.standing, status.result
     rows = [("run", f"{status.run.name}, generation {status.run.generation}"), ("state", standing.line)]
     if result is not None:
@@ -147,7 +153,7 @@ def _attempt_text(status: Status) -> str:
 
 
 def _last_figures(status: Status) -> list[Row]:
-    """The newest figures of a run that has not ended, and their age."""
+    """Return the newest figures of a run that has not ended, and their age."""
     if (last := status.last) is None:
         return []
     figures = {name: last.get(name) for name in ("step", "epoch", "loss", "samples_per_s")}
@@ -158,8 +164,10 @@ def _last_figures(status: Status) -> list[Row]:
 
 
 def _used_rows(status: Status) -> list[Row]:
-    """The share of the time that was productive, the device hours, and the largest loss with its cause; the
-    report has all of them."""
+    """Return the productive share of the time, the device hours, and the largest loss with its cause.
+
+    The report has all losses.
+    """
     ledger = status.ledger
     if status.attempt is None or ledger.ettr is None or ledger.wall_s < LEAST_WALL_S:
         return []
@@ -170,8 +178,11 @@ def _used_rows(status: Status) -> list[Row]:
 
 
 def _worker_rows(status: Status) -> list[Row]:
-    """The restarts of an attempt that has no result yet, and the number of workers of the newest start, if it
-    is not the number that the attempt could have."""
+    """Return the restarts and the number of workers of an attempt.
+
+    The restarts are there while the attempt has no result. The number of workers is there if the newest start
+    has another number than the attempt could have.
+    """
     if status.attempt is None or (claim := status.files.claim) is None:
         return []
     newest = status.attempt.newest_restart()
@@ -185,13 +196,16 @@ def _worker_rows(status: Status) -> list[Row]:
 
 
 def _change_rows(status: Status) -> list[Row]:
-    """Where the job and its code were changed, and how; a row for each key, and each change of the code."""
+    """Return where the job and its code were changed, and how.
+
+    There is a row for each key, and for each change of the code.
+    """
     of_job = [("" if n else "changes", line) for n, line in enumerate(change_lines(status.run))]
     return of_job + [("" if n else "code", each.text) for n, each in enumerate(code_changes(status.run))]
 
 
 def _notes(status: Status) -> list[Row]:
-    """Notes about missing information, such as a scheduler that did not answer."""
+    """Return notes about missing information, such as a scheduler that did not answer."""
     unknown = status.standing.text if status.result is not None else None
     return [("note", text) for text in (status.note, unknown) if text]
 
@@ -205,8 +219,10 @@ def _why_no_runner(status: Status) -> str:
 
 
 def finish(run: RunDir, result: Result, command: CommandLine) -> int:
-    """Print the result of a run, the hint for the next command, and the first lines of `explain`, if they add
-    to the message of a failure; returns the exit code of the run."""
+    """Print the result of a run and the hint for the next command; return the exit code of the run.
+
+    It also prints the first lines of `explain`, if they add to the message of a failure.
+    """
     print_ending(run, result)
     print(next_step(run, result, command))
     newest = run.newest_attempt()
@@ -217,7 +233,7 @@ def finish(run: RunDir, result: Result, command: CommandLine) -> int:
 
 
 def _explained(attempt: Attempt | None) -> list[str]:
-    """The first lines of `explain`, or none: a log that cannot be read must not hide the result."""
+    """Return the first lines of `explain`, or none: a log that cannot be read must not hide the result."""
     try:
         return [plain(line) for line in summary(attempt)] if attempt is not None else []
     except ClusterTrainError:

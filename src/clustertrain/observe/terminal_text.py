@@ -1,5 +1,7 @@
-"""The lines of a program's output. Of a line that a progress bar draws again after each "\\r", the last state
-counts; a bar below another one, for which it moves the cursor down and up, is left out.
+"""The lines of a program's output, with progress bars in their last state.
+
+Of a line that a progress bar draws again after each "\\r", the last state counts; a bar below another one,
+for which it moves the cursor down and up, is left out.
 
 Nothing in an output can change a terminal: colors and all other control sequences are left out, and other
 unprintable characters are shown as "\\x00".
@@ -41,7 +43,7 @@ class Printed:
         self._begun = ""  # the line that has no end yet: its last two states, with their sequences
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that these bytes finish."""
+        """Return the lines that these bytes finish."""
         text = self._begun + self._decoder.decode(data)
         *finished, begun = _BELOW.sub("", text).split("\n")
         self._begun = "\r".join(begun.split("\r")[-2:])[: 2 * self._most_characters]
@@ -49,8 +51,10 @@ class Printed:
 
     @property
     def open(self) -> list[str]:
-        """The line that has no end yet and may still change, unless it is empty. At the end of the output it
-        is the last one."""
+        """The line that has no end yet and may still change, unless it is empty.
+
+        At the end of the output it is the last one.
+        """
         return [line] if (line := self._shown(self._begun)) else []
 
     def _shown(self, line: str) -> str:
@@ -61,7 +65,10 @@ class Printed:
 
 
 def plain(text: str) -> str:
-    """A text of a log or an event, perhaps of several lines, without anything that can change a terminal."""
+    """Return a text of a log or an event without anything that can change a terminal.
+
+    The text may have several lines.
+    """
     if text.isprintable():
         return text
     printed = Printed(len(text))

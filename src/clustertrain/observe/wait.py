@@ -97,7 +97,7 @@ def continues(name: str, command: CommandLine, echo: Callable[[str], None]) -> I
 
 
 def _told(status: Status) -> tuple[str, RunState]:
-    """`running: attempt 2, SLURM job 12 on node[1-2]`, and the standing."""
+    """Return a line such as `running: attempt 2, SLURM job 12 on node[1-2]`, and the standing."""
     attempt = f"attempt {status.attempt.n}" if status.attempt and status.state != "queued" else ""
     why = status.standing.text or status.runner or ""
     details = ", ".join(part for part in (attempt, why, status.note or "") if part)

@@ -28,7 +28,7 @@ class Curve:
 
 
 def curves_of(records: Iterable[Mapping[str, Any]], most: int) -> tuple[tuple[Curve, ...], int]:
-    """The curves of these records. Values that no chart can show are only counted."""
+    """Return the curves of these records, and the number of values that no chart can show."""
     found: dict[tuple[str, str], list[Point]] = {}
     left_out = 0
     for record in records:
@@ -43,7 +43,10 @@ def curves_of(records: Iterable[Mapping[str, Any]], most: int) -> tuple[tuple[Cu
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """At most `most` of the points: of each stretch the lowest and the highest, and the last of all."""
+    """Return at most `most` of the points.
+
+    These are the lowest and the highest of each stretch, and the last of all.
+    """
     if len(points) <= most:
         return list(points)
     kept: list[Point] = []
@@ -55,7 +58,10 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def chart(name: str, lines: Sequence[tuple[str, int, Curve]]) -> str:
-    """The curves of a value over each other; each has a label, and the number of its run."""
+    """Return the curves of a value over each other, as HTML.
+
+    Each has a label, and the number of its run.
+    """
     points = [point for _, _, curve in lines for point in curve.points]
     first, last = min(points)[0], max(points)[0]
     low, high = min(y for _, y in points), max(y for _, y in points)

@@ -18,7 +18,7 @@ _MOST_FAILURES, _MOST_CAUSES = 20, 5
 
 
 def page_of(runs: Sequence[RunFacts]) -> str:
-    """The report of these runs; of several what differs, and their curves over each other."""
+    """Return the report of these runs; for several, also what differs, and their curves over each other."""
     title = escape(runs[0].name if len(runs) == 1 else f"{len(runs)} runs")
     bodies = {
         "Summary": _side_by_side(runs, [dict(run.status.rows) for run in runs]) + _missing(runs),
@@ -37,7 +37,10 @@ def page_of(runs: Sequence[RunFacts]) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls by itself if it is wide, also with the keyboard. Every cell is escaped."""
+    """Return a table that scrolls by itself if it is wide, also with the keyboard.
+
+    Every cell is escaped.
+    """
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -45,7 +48,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _side_by_side(runs: Sequence[RunFacts], values: Sequence[Mapping[str, str]]) -> str:
-    """A row for each key, and a column for each run."""
+    """Return a table with a row for each key, and a column for each run."""
     keys = dict.fromkeys(key for each in values for key in each)
     rows = [(key, *(each.get(key, "-") for each in values)) for key in keys]
     return _table(("", *(run.name for run in runs)), rows)
@@ -57,7 +60,7 @@ def _missing(runs: Sequence[RunFacts]) -> str:
 
 
 def _differences(runs: Sequence[RunFacts]) -> str:
-    """The keys whose values differ, the args first."""
+    """Return a table of the keys whose values differ, the args first."""
     if len(runs) == 1:
         return ""
     keys = dict.fromkeys(key for run in runs for key in run.compared)
@@ -69,7 +72,7 @@ def _differences(runs: Sequence[RunFacts]) -> str:
 
 
 def _curves(runs: Sequence[RunFacts]) -> str:
-    """A chart for each value, with the curves of all runs and kinds."""
+    """Return a chart for each value, with the curves of all runs and kinds."""
     found: dict[str, list[tuple[str, int, Curve]]] = {}
     for n, run in enumerate(runs):
         for each in run.curves:
@@ -80,7 +83,7 @@ def _curves(runs: Sequence[RunFacts]) -> str:
 
 
 def _ledger(name: str, book: Ledger | None) -> str:
-    """The bar of all seconds, what each category is, and the largest causes of what was lost."""
+    """Return the bar of all seconds, the meaning of each category, and the largest causes of each loss."""
     if book is None or not book.phases:
         return f"<p>There is no ledger of {escape(name)}.</p>"
     numbers = {category: n for n, category in enumerate(CATEGORIES)}
@@ -102,7 +105,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _attempts(runs: Sequence[RunFacts]) -> str:
-    """Each attempt, and why its workers failed: the newest causes, if there are many."""
+    """Return a table of the attempts, and why their workers failed: the newest causes, if there are many."""
     rows = [
         (
             f"{run.name} {each.n}",

@@ -63,7 +63,7 @@ def claim_next_attempt(
     before_claim: Callable[[int], object] | None = None,
     read_source: Callable[[Job], Source] | None = None,
 ) -> tuple[RunDir, Attempt | Result]:
-    """Claim the next attempt of the job's run. If the run is already finished, returns its result instead.
+    """Claim the next attempt of the job's run; if the run is already finished, return its result instead.
 
     Args:
         world_sizes: returns the numbers of workers that the resources suffice for, ascending; the last one is

@@ -42,7 +42,7 @@ class SchedulerStart:
     pod: str = ""
 
     def is_same_job(self, other: SchedulerStart) -> bool:
-        """Whether both are starts of one job of one scheduler."""
+        """Return whether both are starts of one job of one scheduler."""
         return (self.scheduler, self.cluster, self.job_id) == (other.scheduler, other.cluster, other.job_id)
 
 
@@ -145,7 +145,7 @@ class Source:
 
 @dataclass(frozen=True)
 class CodeChange:
-    """Files of the code that differ from those of the newest attempt before that trained.
+    """Files of the code that have changed since the newest attempt before that trained.
 
     Attributes:
         since: "step 160", from which this attempt resumes, or "attempt 1" for a script.

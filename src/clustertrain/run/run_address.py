@@ -1,7 +1,7 @@
 """The run that a folder belongs to, and the runs in a storage.
 
-The folder may be that of a run, of a generation or of an attempt, as folder.py names them. Every folder that
-clustertrain prints names its run in a command.
+The folder is the folder of a run, of a generation or of an attempt, as folder.py names them. Every folder
+that clustertrain prints names its run in a command.
 """
 
 from __future__ import annotations
