@@ -31,7 +31,8 @@ class EarlyStopping:
     """
 
     def __init__(self, rule: EarlyStop | None, rank_info: RankInfo, state: Mapping[str, Any] | None) -> None:
-        """
+        """Start the count, or continue it from a checkpoint with the same metric and mode.
+
         Args:
             rule: None for a run that does not end early.
             state: of the checkpoint to resume from, or None on a fresh start.
@@ -43,7 +44,7 @@ class EarlyStopping:
             self._count = _Count(**saved)
 
     def state(self) -> dict[str, Any] | None:
-        """For the checkpoint."""
+        """Return the count for the checkpoint, or None for a run that does not end early."""
         return None if self._count is None else asdict(self._count)
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:

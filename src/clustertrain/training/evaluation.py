@@ -74,13 +74,16 @@ class Evaluation:
         )
 
     def run(self, step: int) -> dict[str, float]:
-        """The mean loss and the metrics over all samples, the same on every rank; all of them call it."""
+        """Compute the mean loss and the metrics over all samples, the same on every rank.
+
+        All ranks call it.
+        """
         self._broadcast_buffers()
         with self._evaluating(step, self._rank_info.rank):
             return self._measure()
 
     def of_one_batch(self) -> dict[str, float]:
-        """Loss and metrics of one batch, computed by this rank without the others, before the first step.
+        """Compute loss and metrics of one batch on this rank without the others, before the first step.
 
         The names are those that `run` returns. The samples are spread evenly over a map-style data set,
         because a batch of a sorted one could contain a single class, for which a metric may be undefined.
@@ -124,8 +127,10 @@ class Evaluation:
         return joined(*found)
 
     def images(self, step: int) -> dict[str, torch.Tensor]:
-        """The task's images, on rank 0; see images.images_of. Rank 0 computes them without the others; with
-        FSDP every rank does, because each has a part of the weights.
+        """Compute the task's images, and return them on rank 0; see images.images_of.
+
+        Rank 0 computes them without the others; with FSDP every rank does, because each has a part of the
+        weights.
 
         Raises:
             JobError: one of them is not an image.
@@ -139,8 +144,10 @@ class Evaluation:
 
     @contextmanager
     def _evaluating(self, step: int, rank: int) -> Iterator[None]:
-        """Inside, the model is in evaluation mode, gradients are off and random numbers are those of
-        `step` and `rank`; afterwards all is as before."""
+        """Set the model to evaluation mode inside, without gradients; restore all afterwards.
+
+        The random numbers inside follow from `step` and `rank`.
+        """
         modes = [(module, module.training) for module in self._model.modules()]
         # inference_mode would leave tensors in metrics that cannot be changed later
         with restoring_rng(self._rank_info.device), torch.no_grad():

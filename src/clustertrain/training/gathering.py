@@ -68,11 +68,10 @@ class SampleRows:
         self._ids += ids
 
     def of_all_ranks(self, rank_info: RankInfo, samples: int) -> tuple[Any, Any] | None:
-        """(outputs, targets) of all `samples`, in the order of the data set, on rank 0, or None on the
-        others.
+        """Return (outputs, targets) of all `samples`, in the order of the data set, on rank 0.
 
-        Every rank calls it, after it has added as many samples as sampling.evaluation_order gives it. The
-        rows are removed.
+        The other ranks get None. Every rank calls it, after it has added as many samples as
+        sampling.evaluation_order gives it. The rows are removed.
 
         Raises:
             JobError: on all ranks, if shapes or dtypes differ between ranks.
@@ -113,8 +112,10 @@ def _shown(columns: list[tuple[str, str, tuple[int, ...]]]) -> str:
 
 
 def _gather(mine: torch.Tensor, places: list[int], rank_info: RankInfo, samples: int) -> torch.Tensor:
-    """The rows of all ranks at their places, (samples, …) on rank 0; empty on the others. They are sent in
-    pieces, as many on each rank, and pickled, because gloo lacks some dtypes."""
+    """Gather the rows of all ranks at their places: (samples, …) on rank 0, empty on the others.
+
+    They are sent in pieces, as many on each rank, and pickled, because gloo lacks some dtypes.
+    """
     is_first, world_size = rank_info.rank == 0, rank_info.world_size
     row_bytes = mine.shape[1:].numel() * mine.element_size()
     everything = mine.new_empty((samples if is_first else 0, *mine.shape[1:]))

@@ -16,7 +16,7 @@ _DIMENSIONS = 3
 
 
 def images_of(task: Task, model: nn.Module) -> dict[str, torch.Tensor]:
-    """The task's images by name: uint8 (channels, height, width), on the CPU.
+    """Return the task's images by name: uint8 (channels, height, width), on the CPU.
 
     Raises:
         JobError: `Task.images` did not return images; names the first other value.

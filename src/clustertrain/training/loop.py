@@ -82,7 +82,7 @@ def train(
 
 
 def _note(run: Host, start: Position, text: str) -> None:
-    """A line of the log about the data."""
+    """Log a line about the data on rank 0."""
     if run.rank == 0:
         run.log({"kind": "note", "step": start.step, "epoch": start.epoch, "text": text})
 
@@ -144,7 +144,7 @@ class _Loop:
             self._log("warning", text=warning)
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
-        """Train on `batches`. Returns False if a stop was requested before their end."""
+        """Train on `batches`, and return False if a stop was requested before their end."""
         self.state.of_task.remember()
         self.meter.start_clock()
         if self.state.evaluation_due:  # as an uninterrupted run did
@@ -194,7 +194,7 @@ class _Loop:
         self.run.log({"kind": "samples", **record})
 
     def _accumulate(self, key: MicroBatch, batch: Any) -> torch.Tensor:
-        """One forward and backward pass; ranks exchange gradients only in the last one of a step.
+        """Run one forward and backward pass; ranks exchange gradients only in the last one of a step.
 
         Returns:
             the share of this rank's loss of the step, a scalar on the device; of a sum, sum / K.
@@ -236,7 +236,11 @@ class _Loop:
             raise
 
     def _between_steps(self) -> bool:
-        """Log, evaluate and save if due, on all ranks after the same step. True if the run ends here."""
+        """Log, evaluate and save if due, on all ranks after the same step.
+
+        Returns:
+            True if the run ends here.
+        """
         ended = self.order.done(self.position)
         requests, step = self.line.read(), self.position.step
         if ended or step % self.settings.log_every == 0:
@@ -256,7 +260,7 @@ class _Loop:
         return ended or requests.stop
 
     def _save_due(self) -> str:
-        """Why this step is saved, or empty if it is not."""
+        """Return why this step is saved, or empty if it is not."""
         every = self.settings.save_every
         if self._due(every.steps, None):
             return "steps"
@@ -283,7 +287,7 @@ class _Loop:
         self._log("train", **record)
 
     def _evaluate(self, *, is_due: bool) -> dict[str, float]:
-        """Evaluate, if there is evaluation data; returns the values, for the checkpoint of this step.
+        """Evaluate, if there is evaluation data, and return the values, for the checkpoint of this step.
 
         Args:
             is_due: False for the extra evaluation at the end of a run, which early stopping does not count.
@@ -311,8 +315,10 @@ class _Loop:
         return self.state.metrics
 
     def _save(self, reason: str, measured: dict[str, float]) -> None:
-        """Save, if all losses and weights are finite, and the weights of all ranks equal; called on all
-        ranks."""
+        """Save, if all losses and weights are finite, and the weights of all ranks equal.
+
+        It is called on all ranks.
+        """
         self.meter.flush()
         check_weights(self.model, self.position.step)
         if self.settings.compare_weights_every is None:
@@ -325,8 +331,10 @@ class _Loop:
             self.line.saved()
 
     def _save_in_memory(self, phase: str) -> None:
-        """Save in the memory of the nodes, without the checks of a save in the storage. A usual step lasts no
-        longer because of it."""
+        """Save in the memory of the nodes, without the checks of a save in the storage.
+
+        A usual step lasts no longer because of it.
+        """
         self.run.phase("save", self.position.step)
         with self.memory.copying(self.position.step):
             state = as_rank_0_has_it(self.state.whole(), self.model, self.rank_info)

@@ -30,7 +30,8 @@ _COPIES = 5  # of which the median counts
 
 
 class MemorySaves:
-    """
+    """Decides on all ranks after which steps the state is saved in the memory of the nodes.
+
     Args:
         every: steps between two saves; 0 for none, None for so many that copies take 1 % of their time.
         note: gets a line of the log.
@@ -45,7 +46,10 @@ class MemorySaves:
         self._since_s, self._saves, self._copies_s = 0.0, 0, deque[float](maxlen=_COPIES)
 
     def begin(self, step: int, state: dict[str, Any]) -> None:
-        """After the first step, when the state has its size: nothing is saved where a node lacks the room."""
+        """Begin after the first step, when the state has its size.
+
+        Nothing is saved if a node lacks the room.
+        """
         lacking = gather_objects(self._run.memory_lacks(state), self._rank_info) if self._every else []
         if lacks := next(filter(None, lacking), ""):
             self._every = 0
@@ -56,11 +60,11 @@ class MemorySaves:
         self._step, self._next, self._since_s = step, step + self._every, self._steps_s()
 
     def _steps_s(self) -> float:
-        """A clock that stands still while no steps are done."""
+        """Read a clock that stands still while no steps are done."""
         return time.perf_counter() - self._meter.paused_s
 
     def due(self, step: int) -> bool:
-        """Whether the state after this step is saved now; the same on all ranks."""
+        """Return whether the state after this step is saved now; the same on all ranks."""
         if not self._every or step < self._next:
             return False
         if self._rank_info.device.type == "cuda":
@@ -77,7 +81,7 @@ class MemorySaves:
 
     @contextmanager
     def copying(self, step: int) -> Iterator[None]:
-        """Measures the copy after this step."""
+        """Measure the copy after this step."""
         began_s = time.perf_counter()
         yield
         self._saves += 1
@@ -87,8 +91,10 @@ class MemorySaves:
 
 
 def as_rank_0_has_it(state: dict[str, Any], model: nn.Module, rank_info: RankInfo) -> dict[str, Any]:
-    """The state with what is of rank 0 in place of what each rank has of its own: the buffers of the model
-    and the state of the task. All ranks call it: any node may be that of rank 0 after the next start."""
+    """Return the state with rank 0's buffers of the model and rank 0's state of the task.
+
+    Each rank has its own of them. All ranks call it: rank 0 may be on any node after the next start.
+    """
     if rank_info.world_size == 1:
         return state
     parts: list[Any] = [None]

@@ -53,7 +53,7 @@ class Accuracy:
         self.sums = torch.zeros(2, dtype=torch.int64)  # right, all
 
     def update(self, outputs: torch.Tensor, targets: torch.Tensor, /) -> None:
-        """`outputs` (samples, classes, ...) scores, `targets` (samples, ...) classes."""
+        """Count a batch: `outputs` (samples, classes, ...) scores, `targets` (samples, ...) classes."""
         right = (outputs.argmax(dim=1) == targets).sum()
         self.sums = self.sums.to(right.device)
         self.sums[0] += right
@@ -86,7 +86,7 @@ class Metrics:
         self._rows = SampleRows(task, list(self._whole))
 
     def _kind(self, name: str, metric: Any) -> dict[str, Any]:
-        """The one of the three that `metric` belongs to."""
+        """Return the metrics of the kind of `metric`, one of three."""
         missing = [method for method in _PROTOCOL if not callable(getattr(metric, method, None))]
         what = f"The metric {name!r} of {self._task}"
         if not isinstance(name, str) or name == "loss":
@@ -132,7 +132,7 @@ class Metrics:
             self._rows.add(outputs, targets, ids)
 
     def compute(self, rank_info: RankInfo, samples: int) -> dict[str, float]:
-        """The values over all ranks, in the order of the names; all ranks call it, and get the same values.
+        """Compute the values over all ranks, in the order of the names; all ranks call it, and get the same.
 
         Args:
             samples: of the whole data set.
@@ -167,7 +167,8 @@ class Metrics:
 
 
 def joined(*parts: Mapping[str, float]) -> dict[str, float]:
-    """
+    """Join the values of an evaluation by their names.
+
     Raises:
         JobError: two of the parts have a value of the same name.
     """
@@ -189,8 +190,11 @@ def _of_whole(metric: Any, outputs: Any, targets: Any) -> Any:
 
 @contextmanager
 def _without_other_ranks() -> Iterator[None]:
-    """Inside, torch.distributed seems not to be initialized: only rank 0 computes these metrics, and a
-    torchmetrics metric inside of one would wait for the other ranks."""
+    """Let torch.distributed seem not to be initialized inside.
+
+    Only rank 0 computes these metrics, and a torchmetrics metric inside of one would wait for the other
+    ranks.
+    """
     is_initialized = dist.is_initialized
     dist.is_initialized = lambda: False
     try:
@@ -214,7 +218,7 @@ def _sync_over_ranks(metric: nn.Module, *, sync: bool) -> None:
 
 
 def _numbers(name: str, result: Any) -> dict[str, float]:
-    """The values of a metric by their full names."""
+    """Return the values of a metric by their full names."""
     items = result.items() if isinstance(result, Mapping) else [("", result)]
     return {f"{name}_{key}" if key else name: _number(name, value) for key, value in items}
 

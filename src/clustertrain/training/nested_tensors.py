@@ -12,13 +12,16 @@ import torch
 
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """`value` with each tensor replaced, as by `map_leaves`."""
+    """Return `value` with each tensor replaced, as by `map_leaves`."""
     return map_leaves(value, lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def map_leaves(value: Any, function: Callable[[str, Any], Any], name: str = "") -> Any:
-    """`value` with `function(name, leaf)` in place of each leaf, in nested dicts, lists, tuples, named tuples
-    and dataclasses. The name of a leaf begins with that of `value`: `outputs['boxes'][0].scores`."""
+    """Return `value` with `function(name, leaf)` in place of each leaf.
+
+    The leaves are in nested dicts, lists, tuples, named tuples and dataclasses. The name of a leaf begins
+    with the name of `value`: `outputs['boxes'][0].scores`.
+    """
     if isinstance(value, dict):
         return {key: map_leaves(item, function, f"{name}[{key!r}]") for key, item in value.items()}
     if isinstance(value, UserDict):  # such as a batch of a tokenizer of transformers

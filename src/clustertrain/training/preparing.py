@@ -1,5 +1,7 @@
-"""Builds what a training needs before its first step, in the same order on every rank: the model, the data,
-the optimizer and the evaluation."""
+"""Builds what a training needs before its first step, in the same order on every rank.
+
+This is the model, the data, the optimizer and the evaluation.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +62,11 @@ class Prepared:
     notes: list[str]
 
     def is_over(self, position: Position) -> bool:
-        """Whether the run ends at this position."""
+        """Return whether the run ends at this position."""
         return self.order.done(position) or bool(self.early_stopping.text)
 
     def why_early(self, position: Position) -> str:
-        """Why the run ends there, before its last step; empty if it does not."""
+        """Return why the run ends there, before its last step; empty if it does not."""
         return "" if self.order.done(position) else self.early_stopping.text
 
 

@@ -40,8 +40,9 @@ def rehearse(
     world_size: int = 1,
     warn: Callable[[str], None] = lambda text: None,
 ) -> tuple[str, ...]:
-    """Rehearse a run of `world_size` ranks in this process. In a process group, of one rank, the loss gets
-    the model in DDP as in the run.
+    """Rehearse a run of `world_size` ranks in this process.
+
+    In a process group, of one rank, the loss gets the model in DDP as in the run.
 
     The random states of this process are restored. On a CPU, for a job whose workers have GPUs, the caller
     replaces the settings that need a GPU: precision fp16, sync_batchnorm.
@@ -78,7 +79,7 @@ def rehearse(
 
 
 def _try_pass(prepared: Prepared, batch: object, share: float, world_size: int) -> None:
-    """A pass forward and backward, which several ranks make to settle their buckets."""
+    """Try a forward and a backward pass, which several ranks make to settle their buckets."""
     task, settings, precision = prepared.task, prepared.settings, prepared.precision
     is_ddp = world_size > 1 and settings.strategy == "ddp"
     in_group = is_ddp and dist.is_initialized()

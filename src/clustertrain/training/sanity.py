@@ -1,8 +1,8 @@
-"""What is tried before the first step of a task that has never trained in this form: by the ranks of a run,
-and by the rehearsal of `check` in one process.
+"""The trial of a task that has never trained in this form, before its first step.
 
-A batch of the evaluation goes through every metric, and `images` is called. No weight changes, and the random
-states, the buffers and the order of the data are as before.
+The ranks of a run try it, and so does the rehearsal of `check` in one process. A batch of the evaluation goes
+through every metric, and `images` is called. No weight changes, and the random states, the buffers and the
+order of the data are as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from clustertrain.training.task_state import TaskState
 
 
 def first_of(prepared: Prepared, batches: Iterator[tuple[MicroBatch, Any]]) -> tuple[MicroBatch, Any]:
-    """The first of the batches. One that cannot be read is read again in this process, which knows the line.
+    """Return the first of the batches.
+
+    One that cannot be read is read again in this process, whose error has the line.
 
     Raises:
         JobError: the data set cannot return it.

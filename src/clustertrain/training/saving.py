@@ -1,5 +1,6 @@
-"""A save on all ranks: a rank that waits for the write of a checkpoint is in the phase "save". Also which
-states a resume can read, and what a function keeps of a restored one.
+"""A save on all ranks: a rank that waits for the write of a checkpoint is in the phase "save".
+
+The module also checks which states a resume can read, and copies what a function keeps of a restored one.
 
 A watchdog ends a rank whose phase shows no progress. The progress of a write are its bytes: while they
 increase on any rank, every rank that waits begins the phase again. A disk that stands still ends the wait.
@@ -27,9 +28,9 @@ _ROUND_S = 5.0  # the ranks compare their bytes this often; far below the limit 
 def save_on_all_ranks(
     run: Host, rank_info: RankInfo, state: Mapping[str, Any], progress: SaveProgress
 ) -> None:
-    """`run.save` on every rank, after the write of the save before; all ranks call it.
+    """Save with `run.save` on every rank, after the write of the save before; all ranks call it.
 
-    Returns when every rank has copied its state, and without `run.saves_in_background` when it is written.
+    It returns when every rank has copied its state, and without `run.saves_in_background` when it is written.
     """
     step = progress.step
     run.phase("save", step)
@@ -61,8 +62,9 @@ def _wait(run: Host, rank_info: RankInfo, step: int, *, only_for_copies: bool = 
 
 
 def owned(state: Any, device: torch.device) -> Any:
-    """`state`, with copies of the tensors that its user will probably keep: they may be mapped from a file
-    that is removed later.
+    """Return `state`, with copies of the tensors that its user will probably keep.
+
+    They may be mapped from a file that is removed later.
 
     On a CPU an optimizer keeps the tensors themselves, so all are copied. With a GPU the large ones are moved
     there; they stay mapped, so that the ranks of a node do not hold a copy each.
@@ -92,7 +94,7 @@ def check_readable(state: Mapping[str, Any]) -> None:
 
 
 def _unreadable(path: str, value: Any) -> tuple[str, Any] | None:
-    """The first value in nested ones that is not read again, with its path, or None."""
+    """Return the first of nested values that is not read again, with its path, or None."""
     file = io.BytesIO()
     try:
         torch.save(value, file)

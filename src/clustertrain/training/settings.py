@@ -60,8 +60,11 @@ class SaveEvery:
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """Ends the run when a metric has not improved in several evaluations in a row. The run saves and is done.
-    After a resume the count continues from the checkpoint; a larger `patience` continues a run that ended."""
+    """Ends the run when a metric has not improved in several evaluations in a row.
+
+    The run saves and is done. After a resume the count continues from the checkpoint; a larger `patience`
+    continues a run that ended.
+    """
 
     metric: Text
     """`loss`, or the name of a metric of the evaluation. Another name is refused before the first step."""

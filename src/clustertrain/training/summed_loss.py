@@ -28,8 +28,10 @@ _LEAST = 1e-4  # a smaller one, or a smaller share of the other half, may be one
 def sum_warning(
     task: Task, model: nn.Module, batch: Any, *, precision: Precision, device: torch.device
 ) -> str:
-    """The warning that the loss is a sum, or "" if it is not, or if that cannot be seen: the batch has one
-    sample or is not of tensors, the model is divided, or the loss of a part needs the other ranks or raises.
+    """Return the warning that the loss is a sum over the batch, or "".
+
+    It is "" if the loss is not a sum, or if that cannot be seen: the batch has one sample or is not of
+    tensors, the model is divided, or the loss of a part needs the other ranks or raises.
 
     It needs no other rank, and changes neither weights nor buffers nor random numbers.
     """
@@ -76,7 +78,9 @@ def sum_warning(
 
 
 def _adds(whole: float, one: float, other: float) -> bool:
-    """Whether a loss is the sum of those of its parts. Any mean of them is further from it by the smaller
-    one, or more."""
+    """Return whether a loss is the sum of the losses of its parts.
+
+    Any mean of them is further from it by the smaller one, or more.
+    """
     small, large = sorted((abs(one), abs(other)))
     return one * other > 0 and small > _LEAST * max(1, large) and abs(whole - one - other) < 0.1 * small

@@ -57,13 +57,13 @@ def refusing(task: Task, *methods: str, remedy: str, what: str = "") -> Iterator
 
 
 def refusing_loss(task: Task, batch: Any) -> AbstractContextManager[None]:
-    """`refusing` around the loss of a batch."""
+    """Turn an exception of the loss of a batch into a JobError, as `refusing` does."""
     what = f"The batch is {described(batch)}"
     return refusing(task, "loss", remedy=f"{what}: it must fit the model, and the outputs must fit the loss.")
 
 
 def first_batch(task: Task, method: str, dataset: Any, key: MicroBatch) -> Any:
-    """The batch of `key` on the CPU; `method` of the task returned the data set.
+    """Fetch the batch of `key` on the CPU; `method` of the task returned the data set.
 
     Raises:
         JobError: a sample cannot be read, or the samples do not collate.
@@ -75,7 +75,8 @@ def first_batch(task: Task, method: str, dataset: Any, key: MicroBatch) -> Any:
 
 
 def check_loss(task: Task, returned: Any) -> None:
-    """
+    """Check that a loss is a tensor with one number, or such a tensor and a count, and needs a gradient.
+
     Raises:
         JobError: it is neither a tensor with one number nor a pair of one and a count, or no gradient can be
             computed from it.
@@ -96,7 +97,10 @@ def check_loss(task: Task, returned: Any) -> None:
 
 
 def said(error: BaseException) -> str:
-    """The type of an error and the first line of its text; for a file that is not found, also the folder."""
+    """Return the type of an error and the first line of its text.
+
+    For a file that is not found, it also has the folder.
+    """
     lines = [line for line in str(error).splitlines() if line.strip()]
     text = lines[0].strip()[:_TEXT_MAX] if lines else ""
     if isinstance(error, FileNotFoundError) and not Path(str(error.filename or "/")).is_absolute():
@@ -105,7 +109,7 @@ def said(error: BaseException) -> str:
 
 
 def described(value: Any) -> str:
-    """Types, dtypes and shapes of nested values: "(float32 (8, 64), int64 (8,))"."""
+    """Return types, dtypes and shapes of nested values: "(float32 (8, 64), int64 (8,))"."""
     text = _described(value)
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]} …"
 
@@ -127,13 +131,13 @@ def _name(task: Task, method: str) -> str:
 
 
 def _raising(error: BaseException, methods: tuple[str, ...]) -> str:
-    """The first of the methods that the traceback or the message names, or the first of all."""
+    """Return the first of the methods that the traceback or the message names, or the first of all."""
     called = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
     return next((each for each in methods if each in called or f".{each}()" in str(error)), methods[0])
 
 
 def _place(error: BaseException, task: Task, method: str) -> str:
-    """File and line of the innermost frame of the user's code; without one, where `method` is defined."""
+    """Return file and line of the innermost frame of the user's code, or where `method` is defined."""
     definition = _definition(task, method)
     frames = ((frame.f_code, line) for frame, line in walk_tb(error.__traceback__))
     places = ((code.co_filename, line, code.co_name) for code, line in frames)
@@ -142,6 +146,6 @@ def _place(error: BaseException, task: Task, method: str) -> str:
 
 
 def _definition(task: Task, method: str) -> str:
-    """File and line of the method; of the class, if it does not override the method."""
+    """Return file and line of the method, or of the class if it does not override the method."""
     own = getattr(type(task), method)
     return defined_at(type(task) if own is getattr(Task, method, None) else own, type(task))

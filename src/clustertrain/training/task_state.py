@@ -29,7 +29,7 @@ class TaskState:
         self._has_warned = self.is_saved
 
     def entry(self) -> dict[str, Any]:
-        """What a checkpoint has of it: nothing, if the task has no state.
+        """Return what a checkpoint has of the task's state: nothing, if it has none.
 
         Raises:
             JobError: a tensor is divided among the ranks, and rank 0 has only its part.
@@ -82,7 +82,7 @@ class TaskState:
             self._first = self._outside() | self._first
 
     def lost(self) -> str:
-        """A warning at a save, once: modules have changed that are in no checkpoint."""
+        """Return a warning at a save, once, if modules have changed that are in no checkpoint."""
         if self._has_warned:
             return ""
         found, name = self._outside(), type(self._task).__name__
@@ -97,7 +97,7 @@ class TaskState:
         )
 
     def _outside(self) -> dict[str, list[Any]]:
-        """Checksums of the tensors that each module of the task does not share with its model."""
+        """Compute checksums of the tensors that each module of the task does not share with its model."""
         of_model = {*map(id, _tensors(self._model))}
         return {
             name: [checksums(_sample(each)).tolist() for each in _tensors(module) if id(each) not in of_model]
@@ -105,7 +105,7 @@ class TaskState:
         }
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Those that are attributes of the task, or in a list, tuple or dict that is one."""
+        """Yield the modules that are attributes of the task, or in a list, tuple or dict that is one."""
         for name, value in vars(self._task).items():
             inner: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
             if isinstance(value, list | tuple):
@@ -116,7 +116,7 @@ class TaskState:
 
 
 def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Its parameters and buffers, but those of a kind that has no plain elements."""
+    """Yield a module's parameters and buffers, except kinds that have no plain elements."""
     for tensor in chain(module.parameters(), module.buffers()):
         is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
         if is_plain and not tensor.is_meta and not tensor.is_quantized:

@@ -77,12 +77,12 @@ class TrainingState:
         )
 
     def tensors(self) -> dict[str, Any]:
-        """The parts with the large tensors."""
+        """Return the parts of the state with the large tensors."""
         of_model = {"model": self._prepared.model.state_dict()}
         return {**of_model, **self.of_task.entry(), **self._prepared.optimization.state()}
 
     def whole(self) -> dict[str, Any]:
-        """The state for a checkpoint; called on all ranks."""
+        """Return the state for a checkpoint; called on all ranks."""
         losses, split = self.meter.unflushed(), self._prepared.split
         of_ranks: dict[str, Any] = {"rng_of_ranks": gather_rng(self._rank_info)}
         if split is not None:
@@ -100,7 +100,7 @@ class TrainingState:
         }
 
     def progress(self, reason: str, measured: dict[str, float]) -> SaveProgress:
-        """How far the run is, for the manifest of a checkpoint.
+        """Return how far the run is, for the manifest of a checkpoint.
 
         Args:
             reason: why this step is saved.

@@ -21,7 +21,7 @@ OWN, LIBRARY, FRAMEWORK = range(3)
 
 
 def source_lines_of(origin: int, places: Iterable[SourceLine], code: str) -> list[SourceLine]:
-    """The places of this origin, the innermost first; one that recurs in a row is given once.
+    """Return the places of this origin, the innermost first; one that recurs in a row is given once.
 
     Args:
         origin: OWN, the user's code; LIBRARY, other installed packages; FRAMEWORK, that is Python, torch,
@@ -37,8 +37,10 @@ def source_lines_of(origin: int, places: Iterable[SourceLine], code: str) -> lis
 
 
 def defined_at(*things: Any) -> str:
-    """`FILE:LINE` of the first of these classes and functions that is in a file: the `__init__` of a
-    dataclass, for example, is not."""
+    """Return `FILE:LINE` of the first of these classes and functions that is in a file.
+
+    The `__init__` of a dataclass, for example, is not.
+    """
     for thing in map(inspect.unwrap, things):
         with suppress(OSError, TypeError):
             return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
@@ -46,7 +48,7 @@ def defined_at(*things: Any) -> str:
 
 
 def short_path(path: str, code: str) -> str:
-    """The shortest name of a file: relative to `code`, or to the folder where packages are installed."""
+    """Return the shortest name of a file: relative to `code`, or to the folder of installed packages."""
     path = str(Path(code, path))
     relative = _below(path, code)
     if relative is not None and not set(_INSTALLED) & set(Path(relative).parts):
@@ -72,13 +74,13 @@ def _origin(path: str, code: str) -> int:
 
 
 def _installed_parts(path: str) -> tuple[str, ...]:
-    """The parts of a path below the folder where packages are installed, or none if it is not below one."""
+    """Return the parts of a path below the folder of installed packages, or none if it is not below one."""
     parts = Path(path).parts
     last = max((n for n, part in enumerate(parts) if part in _INSTALLED), default=None)
     return () if last is None else parts[last + 1 :]
 
 
 def _below(path: str, folder: str) -> str | None:
-    """The path relative to a folder that contains it, links resolved, or None if it does not."""
+    """Return the path relative to a folder that contains it, links resolved, or None if it does not."""
     real, top = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
     return str(real.relative_to(top)) if top in real.parents else None

@@ -22,8 +22,10 @@ _PART = 1 << 22  # elements that are compared at once: 64 MiB beside the weights
 
 
 class WeightsDiverged(ClusterTrainError):
-    """The weights of the ranks, or the states of their optimizers, differ; raised on all ranks with the same
-    message."""
+    """The weights of the ranks, or the states of their optimizers, differ.
+
+    It is raised on all ranks with the same message.
+    """
 
 
 def check_same_model(model: nn.Module, name: str, rank_info: RankInfo) -> str | None:
@@ -59,7 +61,9 @@ def check_same_model(model: nn.Module, name: str, rank_info: RankInfo) -> str | 
 def check_same_weights(
     model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank_info: RankInfo
 ) -> None:
-    """All ranks call it after the same step. It sends four numbers per parameter: two for its values, two for
+    """Check that all ranks have the same weights and the same states of their optimizers.
+
+    All ranks call it after the same step. It sends four numbers per parameter: two for its values, two for
     what the optimizer keeps for it. With FSDP there is nothing to compare: each rank has other parts.
 
     Raises:
@@ -86,7 +90,7 @@ def check_same_weights(
 
 
 def _difference(expected: list[Any], found: list[Any]) -> str:
-    """The first entry (name, shape, dtype) in which they differ."""
+    """Describe the first entry (name, shape, dtype) in which the two lists differ."""
     one, other = next((a, b) for a, b in zip_longest(expected, found) if a != b)
     return f"{_described(other)} instead of {_described(one)}"
 
@@ -99,8 +103,10 @@ def _described(entry: Any) -> str:
 
 
 def _first_difference(checksums: dict[str, torch.Tensor], rank_info: RankInfo) -> tuple[int, str] | None:
-    """(rank, name) of the first of the checksums, int64 (2,) by name, that is not rank 0's. The names are the
-    same on all ranks."""
+    """Return (rank, name) of the first of the checksums, int64 (2,) by name, that differs from rank 0's.
+
+    The names are the same on all ranks.
+    """
     if not checksums:
         return None
     own = torch.stack([each.to(rank_info.device) for each in checksums.values()])
@@ -113,8 +119,11 @@ def _first_difference(checksums: dict[str, torch.Tensor], rank_info: RankInfo) -
 
 
 def _checksums_of_state(state: Any, device: torch.device) -> torch.Tensor:
-    """int64 (2,) on the device: of all tensors, numbers and texts in an optimizer's state, each at its place.
-    A rank may keep something that the others do not, so their number is not compared itself."""
+    """Return checksums of an optimizer's state, int64 (2,) on the device.
+
+    They are of all its tensors, numbers and texts, each at its place. A rank may keep something that the
+    others do not, so their number is not compared itself.
+    """
     sums = torch.zeros(2, dtype=torch.int64, device=device)
     for place, value in tree_flatten_with_path(state)[0]:
         factor = 2 * zlib.crc32(keystr(place).encode()) + 1  # odd: a product modulo 2^64 keeps every bit
@@ -126,8 +135,10 @@ def _checksums_of_state(state: Any, device: torch.device) -> torch.Tensor:
 
 
 def checksums(tensor: torch.Tensor) -> torch.Tensor:
-    """int64 (2,): sums over the bits of the elements, and over their squares, modulo 2^64. Integers add up to
-    the same in any order, so equal tensors have equal sums on every device."""
+    """Return sums over the bits of the elements, and over their squares, modulo 2^64: int64 (2,).
+
+    Integers add up to the same in any order, so equal tensors have equal sums on every device.
+    """
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)

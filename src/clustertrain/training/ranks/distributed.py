@@ -27,14 +27,14 @@ class RankInfo:
 
 
 def sum_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor:
-    """`tensor` summed in place over all ranks; it is on `rank_info.device`."""
+    """Sum `tensor` in place over all ranks, and return it; it is on `rank_info.device`."""
     if rank_info.world_size > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def gather_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor:
-    """The tensors of all ranks, stacked: (world_size, *shape), on the CPU, the same on every rank."""
+    """Gather the tensors of all ranks on every rank, stacked: (world_size, *shape), on the CPU."""
     if rank_info.world_size == 1:
         return tensor.cpu()[None]
     mine = tensor.to(rank_info.device)
@@ -44,7 +44,7 @@ def gather_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor
 
 
 def gather_objects(value: _T, rank_info: RankInfo) -> list[_T]:
-    """The values of all ranks, pickled, on every rank."""
+    """Gather the values of all ranks, pickled, on every rank."""
     of_ranks = [value] * rank_info.world_size
     if rank_info.world_size > 1:
         dist.all_gather_object(of_ranks, value)
@@ -52,8 +52,9 @@ def gather_objects(value: _T, rank_info: RankInfo) -> list[_T]:
 
 
 def gloo_group() -> Any:
-    """A further group of all ranks, for tensors of the CPU, with the timeout of the default group. torch's
-    own of 30 minutes would end a run whose rank 0 saves longer.
+    """Create a further group of all ranks, for tensors of the CPU, with the timeout of the default group.
+
+    torch's own timeout of 30 minutes would end a run whose rank 0 saves longer.
     """
     default: Any = dist.group.WORLD
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
@@ -62,22 +63,27 @@ def gloo_group() -> Any:
 
 
 class LaterMax:
-    """The largest of the ranks' numbers, without blocking a step: `send` starts an asynchronous all_reduce,
-    and `receive`, a step later, waits for it, when it is long complete. Only with several ranks."""
+    """The largest of the ranks' numbers, without blocking a step; only with several ranks.
+
+    `send` starts an asynchronous all_reduce, and `receive`, a step later, waits for it, when it is long
+    complete.
+    """
 
     def __init__(self) -> None:
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._own_group: Any = None
 
     def _group(self) -> Any:
-        """None for the default group. NCCL reduces on the GPU, where reading the result would wait for every
-        queued kernel."""
+        """Return a gloo group, or None if the default group is one.
+
+        NCCL reduces on the GPU, where reading the result would wait for every queued kernel.
+        """
         if self._own_group is None and dist.get_backend() != "gloo":
             self._own_group = gloo_group()
         return self._own_group
 
     def exchange(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Without the delay: wait for all ranks."""
+        """Wait for the largest of all ranks' numbers, without the delay of a step."""
         dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group())
         return numbers
 
@@ -86,7 +92,7 @@ class LaterMax:
         self._pending = (work, numbers)
 
     def receive(self) -> torch.Tensor | None:
-        """The numbers of the last `send`, or None if there was none since the last call."""
+        """Return the numbers of the last `send`, or None if there was none since the last call."""
         if self._pending is None:
             return None
         (work, numbers), self._pending = self._pending, None
@@ -132,7 +138,7 @@ class StopLine:
         self._saved_at_s = time.monotonic()
 
     def read(self) -> Requests:
-        """The requests for all ranks now; the same on every rank."""
+        """Return the requests for all ranks now, the same on every rank."""
         if self._rank_info.world_size == 1:
             return self._requests()
         self._is_slow = time.monotonic() - self._step_began_s > self._slow_step_s
@@ -152,7 +158,7 @@ class StopLine:
             self._step_began_s = time.monotonic()
 
     def is_stop_requested(self) -> bool:
-        """Whether a stop is requested now, the same on every rank; waits for all of them."""
+        """Return whether a stop is requested now, the same on every rank, and wait for all ranks."""
         stop = torch.zeros(1, dtype=torch.int32)
         if self._rank_info.rank == 0:
             self._kept = self._requests()
@@ -166,11 +172,11 @@ class StopLine:
         return Requests(new.stop or stop, new.save or save, timer)
 
     def _flags(self) -> torch.Tensor:
-        """int32: this rank's requests, and whether its last step was slow. Only rank 0's count."""
+        """Return this rank's requests, and whether its last step was slow, as int32; only rank 0's count."""
         if self._rank_info.rank != 0:
             return torch.zeros(len(Requests._fields) + 1, dtype=torch.int32)
         return torch.tensor([*self._requests(), self._is_slow], dtype=torch.int32)
 
     def close(self) -> None:
-        """As LaterMax.close."""
+        """Wait for a pending exchange, as LaterMax.close does."""
         self._exchange.close()

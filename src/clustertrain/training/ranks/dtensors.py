@@ -15,30 +15,33 @@ from torch import nn
 
 
 def is_divided(value: object) -> bool:
-    """Whether it is a DTensor."""
+    """Return whether a value is a DTensor."""
     return isinstance(value, torch.Tensor) and type(value).__name__ == "DTensor"
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP has divided the model."""
+    """Return whether FSDP has divided the model."""
     return any(cls.__name__ == "FSDPModule" for cls in type(model).__mro__)
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """This rank's part of a tensor; the tensor itself if it is not divided."""
+    """Return this rank's part of a tensor, or the tensor itself if it is not divided."""
     part: torch.Tensor = tensor.to_local() if is_divided(tensor) else tensor
     return part
 
 
 def whole(tensor: Any) -> torch.Tensor:
-    """The whole of a tensor on every rank; a collective if it is divided."""
+    """Return the whole of a tensor on every rank; it is a collective if the tensor is divided."""
     everything: torch.Tensor = tensor.full_tensor() if is_divided(tensor) else tensor
     return everything
 
 
 def map_state(state: Any, change: Callable[[str, torch.Tensor], Any], path: str = "") -> Any:
-    """Nested dicts, lists and tuples with `change(path, tensor)` in place of each tensor; a path has the keys
-    with dots between them. A number of numpy becomes Python's, which torch.load reads with weights_only."""
+    """Return nested dicts, lists and tuples with `change(path, tensor)` in place of each tensor.
+
+    A path has the keys with dots between them. A number of numpy becomes Python's, which torch.load reads
+    with weights_only.
+    """
     if isinstance(state, torch.Tensor):
         return change(path, state)
     if isinstance(state, dict):
@@ -53,8 +56,11 @@ def map_state(state: Any, change: Callable[[str, torch.Tensor], Any], path: str 
 
 
 def with_versions(tensors: dict[Any, Any], of: Any) -> dict[Any, Any]:
-    """`tensors` with the versions of the modules that the state_dict `of` has: load_state_dict passes them
-    on, and a module converts what has none as an old state. Without versions `tensors` as they are."""
+    """Return `tensors` with the versions of the modules that the state_dict `of` has.
+
+    load_state_dict passes them on, and a module converts what has none as an old state. Without versions
+    `tensors` is returned as it is.
+    """
     if (versions := getattr(of, "_metadata", None)) is None:
         return tensors
     state_dict: Any = OrderedDict(tensors)
@@ -63,5 +69,5 @@ def with_versions(tensors: dict[Any, Any], of: Any) -> dict[Any, Any]:
 
 
 def of_python(value: Any) -> Any:
-    """A number of numpy as Python's; another value as it is."""
+    """Return a number of numpy as Python's, and another value as it is."""
     return value.item() if isinstance(value, np.generic) else value

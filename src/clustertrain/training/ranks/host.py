@@ -38,37 +38,55 @@ class Host(Protocol):
     saves_in_background: bool  # False: training waits until a checkpoint is written; the same on every rank
 
     def requests(self) -> Requests:
-        """What was requested since the last call; called on rank 0, once a step."""
+        """Return what was requested since the last call; called on rank 0, once a step."""
 
     def restore(self) -> dict[str, Any] | None:
-        """The state passed to `save`, tensors on the CPU, on all ranks, or None on a fresh start.
-        Tensors that were divided among ranks are on the meta device: `fill` reads them."""
+        """Return the state passed to `save`, on all ranks, or None on a fresh start.
+
+        Its tensors are on the CPU. Tensors that were divided among ranks are on the meta device: `fill` reads
+        them.
+        """
 
     def fill(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Read tensors into those given, each by its path in the state: those that `restore` returned on the
-        meta device. Called on all ranks; each has its part of a divided tensor (a DTensor)."""
+        """Read tensors of the checkpoint into `tensors`, each by its path in the state.
+
+        They are the tensors that `restore` returned on the meta device. It is called on all ranks; each has
+        its part of a divided tensor (a DTensor).
+        """
 
     def reserve(self, state: dict[str, Any]) -> None:
-        """Allocate buffers for saves of tensors like these (live); called on all ranks after the first
-        step."""
+        """Allocate buffers for saves of tensors like these (live).
+
+        It is called on all ranks after the first step.
+        """
 
     def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
         """Begin to save `state` (live tensors: copy them before returning); called on all ranks."""
 
     def wait_for_write(self, timeout_s: float) -> int | None:
-        """Wait at most `timeout_s` for the write of this rank's last save. Returns None if it is over,
-        otherwise the bytes written so far."""
+        """Wait at most `timeout_s` for the write of this rank's last save.
+
+        Returns:
+            None if it is over, otherwise the bytes written so far.
+        """
 
     def is_writing(self) -> bool:
-        """Whether this rank still writes a checkpoint, to the storage or to the memory of its node."""
+        """Return whether this rank still writes a checkpoint, to the storage or to the memory of its node."""
 
     def memory_lacks(self, state: dict[str, Any]) -> str:
-        """Prepare checkpoints of a state like this one in the memory of this node. Returns what the node
-        lacks for them, or empty. Called on all ranks after the first step."""
+        """Prepare checkpoints of a state like this one in the memory of this node.
+
+        It is called on all ranks after the first step.
+
+        Returns:
+            what the node lacks for them, or empty.
+        """
 
     def save_in_memory(self, state: dict[str, Any], progress: SaveProgress) -> None:
-        """Begin to save `state` in the memory of this node, for a start of the workers after some have died;
-        called on all ranks, as `save`."""
+        """Begin to save `state` in the memory of this node; called on all ranks, as `save`.
+
+        The checkpoint is for a start of the workers after some have died.
+        """
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of metrics, called on rank 0, or one of the kind "samples", called on each rank."""
@@ -77,11 +95,14 @@ class Host(Protocol):
         """Write images of an evaluation, uint8 (channels, height, width) on the CPU; called on rank 0."""
 
     def phase(self, name: str, step: int) -> None:
-        """Start of the phase "first_step", "usual_step", "step", "evaluation" or "save"; `step` is the last
-        finished step. A "usual_step" does what those before it did; a "step" may take longer."""
+        """Start the phase "first_step", "usual_step", "step", "evaluation" or "save".
+
+        `step` is the last finished step. A "usual_step" does what the steps before it did; a "step" may take
+        longer.
+        """
 
     def profile(self) -> tuple[Path, str]:
-        """The file for this rank's profile, and the place where people find it."""
+        """Return the file for this rank's profile, and the place where people find it."""
 
     def finish(self) -> None:
         """Wait for the last save; called on all ranks, at the end."""

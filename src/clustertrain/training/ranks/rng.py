@@ -24,7 +24,7 @@ _SIZES = {"python": _PYTHON.size, "numpy": _NUMPY.size, "torch": _TORCH_BYTES, "
 
 
 def derive_seed(*parts: int) -> int:
-    """A seed of 63 bits from several numbers; other numbers give another seed."""
+    """Derive a seed of 63 bits from several numbers; other numbers give another seed."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -39,8 +39,7 @@ def seed_all(seed: int, rank: int) -> None:
 
 @contextmanager
 def private_rng(seed: int) -> Iterator[None]:
-    """Inside, Python's, numpy's and torch's CPU generators start from `seed`; afterwards they are
-    restored."""
+    """Start Python's, numpy's and torch's CPU generators from `seed` inside, and restore them afterwards."""
     outer = _cpu_states()
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
@@ -52,8 +51,10 @@ def private_rng(seed: int) -> Iterator[None]:
 
 
 class KeptRng:
-    """Python's, numpy's and torch's CPU generators, for a stream that is read in parts. Between the parts
-    their states are kept here, and the process has its own."""
+    """Python's, numpy's and torch's CPU generators, for a stream that is read in parts.
+
+    Between the parts their states are kept here, and the process has its own.
+    """
 
     def __init__(self, seed: int) -> None:
         with private_rng(seed):
@@ -71,9 +72,12 @@ class KeptRng:
 
 
 class _NumpyState:
-    """The state of numpy's global generator, as _NUMPY packs it. numpy's own functions go through Python's
-    numbers and take 0.1 ms each, so its memory is read and written instead. Only numpy knows whether it has
-    the second of two Gaussian numbers left: it is asked if the memory has changed, or if one was left."""
+    """The state of numpy's global generator, as _NUMPY packs it.
+
+    numpy's own functions go through Python's numbers and take 0.1 ms each, so its memory is read and written
+    instead. Only numpy knows whether it has the second of two Gaussian numbers left: it is asked if the
+    memory has changed, or if one was left.
+    """
 
     def __init__(self) -> None:
         self._last = b""
@@ -114,7 +118,10 @@ def _set_cpu_states(states: tuple[Any, torch.Tensor, bytes]) -> None:
 
 
 def pack_rng(device: torch.device) -> torch.Tensor:
-    """All random states as uint8 (bytes,), with the same length on all ranks; it loads with weights_only."""
+    """Pack all random states as uint8 (bytes,), with the same length on all ranks.
+
+    The tensor loads with weights_only.
+    """
     of_cuda = torch.zeros(_CUDA_BYTES, dtype=torch.uint8)
     if device.type == "cuda":
         of_cuda = torch.cuda.get_rng_state(device)
@@ -125,7 +132,7 @@ def pack_rng(device: torch.device) -> torch.Tensor:
 
 
 def rng_by_name(packed: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The states that `pack_rng` packed, each by the name of its library."""
+    """Return the states that `pack_rng` packed, each by the name of its library."""
     return dict(zip(_SIZES, torch.split(packed, [*_SIZES.values()]), strict=True))
 
 
@@ -142,7 +149,7 @@ def restore_rng(packed: torch.Tensor, device: torch.device) -> None:
 
 @contextmanager
 def restoring_rng(device: torch.device) -> Iterator[None]:
-    """Afterwards all random states are as before."""
+    """Restore all random states afterwards."""
     packed = pack_rng(device)
     try:
         yield
@@ -151,5 +158,5 @@ def restoring_rng(device: torch.device) -> Iterator[None]:
 
 
 def gather_rng(rank_info: RankInfo) -> torch.Tensor:
-    """The random states of all ranks: uint8 (world_size, bytes), on every rank. It is a collective."""
+    """Gather the random states of all ranks, uint8 (world_size, bytes), on every rank; it is a collective."""
     return gather_over_ranks(pack_rng(rank_info.device), rank_info)

@@ -24,25 +24,26 @@ Count = float | torch.Tensor  # a tensor stays on the GPU, where reading it woul
 
 
 def parts(loss: Any) -> tuple[Any, Any]:
-    """The sum and the count that a task returned, or its mean and None."""
+    """Return the sum and the count that a task returned, or its mean and None."""
     return loss if isinstance(loss, tuple) and len(loss) == 2 else (loss, None)
 
 
 def number_of(count: Any) -> Count:
-    """A count without a wait for the GPU."""
+    """Return a count as a number, or as a tensor that stays on the GPU, so that nothing waits for it."""
     if isinstance(count, torch.Tensor) and count.device.type != "cpu":
         return count.detach().double().reshape(())
     return float(count)
 
 
 def mean_of(loss: torch.Tensor, count: Count) -> torch.Tensor:
-    """The mean, and 0 if the count is 0."""
+    """Return the mean, or the sum itself if the count is 0."""
     divisor = torch.where(count == 0, 1.0, count) if isinstance(count, torch.Tensor) else count or 1.0
     return loss.double() / divisor
 
 
 def check_kind(what: str, count: Any, *, is_counted: bool) -> None:
-    """
+    """Check that a loss has a count if the losses before had one, and only then.
+
     Raises:
         JobError: `what` returned the other kind before.
     """
@@ -53,8 +54,10 @@ def check_kind(what: str, count: Any, *, is_counted: bool) -> None:
 
 
 class Counts:
-    """The counts of this rank's passes in a step, and their sum over all ranks. For a task whose losses are
-    means it does nothing after the first pass."""
+    """The counts of this rank's passes in a step, and their sum over all ranks.
+
+    For a task whose losses are means it does nothing after the first pass.
+    """
 
     def __init__(self, task: Task, rank_info: RankInfo) -> None:
         self._what, self._rank_info = f"{type(task).__name__}.loss()", rank_info
@@ -65,17 +68,16 @@ class Counts:
         self._totals: list[tuple[int, torch.Tensor]] = []  # step, count of all ranks; since the last `check`
 
     def take(self, loss: Any, share: float, *, last: bool) -> tuple[torch.Tensor, torch.Tensor, Count | None]:
-        """What a pass has returned. With the `last` pass of a step the sum of the counts over all ranks
-        begins.
+        """Take what a pass has returned; the `last` pass of a step begins the sum of the counts of all ranks.
 
         Args:
             share: of this pass in the step, for a mean.
 
         Returns:
-            the mean or the sum, what the backward pass is of, and the count, None for a mean.
+            the mean or the sum, the value for the backward pass, and the count, None for a mean.
 
         Raises:
-            JobError: the losses before were of the other kind, or those of other ranks are.
+            JobError: the losses before were of the other kind, or the losses of other ranks are.
         """
         value, count = parts(loss)
         if self._is_counted is None:
@@ -104,7 +106,7 @@ class Counts:
             self._unit = 2.0 ** round(math.log2(max(1.0, fmean(counts))))
 
     def end_step(self, step: int, loss: torch.Tensor | float) -> tuple[Any, float | torch.Tensor | None]:
-        """After the last pass of a step.
+        """Finish a step after its last pass, with the count of all ranks.
 
         Args:
             loss: the sum of this rank's sums / K, or its mean.
@@ -123,7 +125,9 @@ class Counts:
         return loss * self._unit / own, factor if factor.is_cuda else factor.item()
 
     def check(self) -> None:
-        """All ranks call it after the same step; it waits for the GPU.
+        """Check that all ranks together counted something in each step since the last call.
+
+        All ranks call it after the same step; it waits for the GPU.
 
         Raises:
             DataError: on all ranks: the counts of a step since the last call add up to 0.
@@ -138,7 +142,7 @@ class Counts:
             )
 
     def state(self) -> dict[str, float]:
-        """Empty for a task whose losses are means."""
+        """Return the state for a checkpoint, which is empty for a task whose losses are means."""
         return {"count_unit": self._unit} if self._unit else {}
 
     def load(self, state: dict[str, Any]) -> None:

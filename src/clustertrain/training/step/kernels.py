@@ -6,8 +6,9 @@ import torch
 
 
 def use_fast_kernels(matmul: str, cudnn: str, device: torch.device) -> None:
-    """Set how this process computes fp32 products on a GPU, and how cuDNN chooses its algorithms. It sets
-    nothing on a CPU. Call it before the task is made, which may set something else.
+    """Set how this process computes fp32 products on a GPU, and how cuDNN chooses its algorithms.
+
+    It sets nothing on a CPU. Call it before the task is made, which may set something else.
 
     Args:
         matmul: "tf32" rounds the factors of matrix products and convolutions to 10 bits of mantissa, and sums
@@ -24,8 +25,10 @@ def use_fast_kernels(matmul: str, cudnn: str, device: torch.device) -> None:
 
 
 def kernels_in_use(device: torch.device) -> str:
-    """What the process computes with, for the log, or empty on a CPU. If the task has requested deterministic
-    algorithms, cuDNN no longer measures them."""
+    """Describe for the log what the process computes with; empty on a CPU.
+
+    If the task has requested deterministic algorithms, cuDNN no longer measures them.
+    """
     if device.type != "cuda":
         return ""
     products, convolutions = (

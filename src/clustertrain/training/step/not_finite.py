@@ -18,15 +18,21 @@ _GPU_BATCHES = 100  # that are looked at: the program waits for the GPU, which a
 
 
 class NotFinite:
-    """Looks at the losses of a rank while the weights are those that gave them: after the optimizer step all
-    of them may be NaN."""
+    """Looks at the losses of a rank while the weights are still the ones that gave them.
+
+    After the optimizer step all of the weights may be NaN.
+    """
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
         self._model, self._precision, self._left = model, precision, _GPU_BATCHES
         self.where = ""
 
     def look(self, loss: torch.Tensor, loss_of: Callable[[nn.Module], Any]) -> None:
-        """`loss_of`: computes this loss again."""
+        """Find the first module whose output is not finite, if the loss is not.
+
+        Args:
+            loss_of: computes this loss again.
+        """
         if self._left <= 0 or self.where:
             return
         self._left -= loss.device.type != "cpu"

@@ -26,7 +26,7 @@ _SCHEDULED = {"lr", "momentum", "betas"}  # what schedulers change in the groups
 
 
 def lr_factor(scaling: str, batch: int, base: int) -> float:
-    """The factor for a learning rate tuned for batch size `base`, if the batch size is `batch`.
+    """Return the factor for a learning rate tuned for batch size `base`, if the batch size is `batch`.
 
     linear: batch / base, with a warm-up (Goyal et al. 2017, arXiv:1706.02677). sqrt: its square root, which
     keeps the variance of the gradient's estimate (Krizhevsky 2014, arXiv:1404.5997). none: 1.
@@ -69,7 +69,7 @@ class Optimization:
         self._is_behind = False  # the scheduler, by one step
 
     def lr_text(self, done: int) -> str:
-        """How the learning rate follows from the batch size, and its warm-up: a line per rule.
+        """Describe how the learning rate follows from the batch size, and its warm-up: a line per rule.
 
         Args:
             done: the steps that are done.
@@ -99,8 +99,10 @@ class Optimization:
         return "\n".join(lines)
 
     def schedule_lines(self) -> Iterator[tuple[str, str]]:
-        """The rates of the run, and what is wrong with them: lines of the log with their kind. It takes up to
-        two seconds."""
+        """Yield lines of the log with their kind: the rates of the run, and what is wrong with them.
+
+        It takes up to two seconds.
+        """
         if self._scheduler is not None:
             schedule = self._schedule()
             yield "note", schedule.text(self._warmup)
@@ -113,7 +115,7 @@ class Optimization:
     def step(
         self, step: int, factor: float | torch.Tensor | None = None, *, ends_epoch: bool = False
     ) -> None:
-        """The optimizer step number `step`, counted from 1, with the gradients times `factor`.
+        """Take the optimizer step number `step`, counted from 1, with the gradients times `factor`.
 
         A step that the loss scaler skips (fp16, gradients too large for the scale) counts as a step, because
         its samples are consumed; the scheduler is not stepped.
@@ -143,15 +145,16 @@ class Optimization:
         torch._foreach_mul_(gradients, factor)
 
     def _follow(self) -> None:
-        """Step the scheduler after an optimizer step that was made. With a loss scaler that is known only
-        when the GPU has done it: then before the next one."""
+        """Step the scheduler after an optimizer step that was made.
+
+        With a loss scaler that is known only when the GPU has done it: then before the next one.
+        """
         if self._is_behind and self._scaler.was_made() and self._scheduler is not None:
             self._scheduler.step()
         self._is_behind = False
 
     def _step_at(self, warmup: float) -> None:
-        """Step with the scheduler's learning rates × `warmup`; then restore the scheduler's learning
-        rates."""
+        """Step with the scheduler's learning rates × `warmup`, and restore the scheduler's rates."""
         groups = self.optimizer.param_groups
         lrs = [of_python(group["lr"]) for group in groups]  # a scheduler may have computed with numpy
         for group, lr in zip(groups, lrs, strict=True):
@@ -162,9 +165,10 @@ class Optimization:
             group["lr"] = lr
 
     def check_groups(self, step: int) -> None:
-        """
+        """Check that the optimizer has the groups of parameters that the task has returned.
+
         Raises:
-            JobError: the groups of parameters are not those that the task has returned.
+            JobError: it has other groups.
         """
         if (now := self._groups_now()) != self._groups:
             sizes = [[count for _, count in groups] for groups in (now, self._groups)]
@@ -176,7 +180,7 @@ class Optimization:
             )
 
     def _groups_now(self) -> list[tuple[int, int]]:
-        """Which list of parameters each group has, and their number."""
+        """Return the id of the list of parameters of each group, and their number."""
         return [(id(group["params"]), len(group["params"])) for group in self.optimizer.param_groups]
 
     def _options_now(self) -> list[dict[str, Any]]:
@@ -246,9 +250,10 @@ def _unusable(difference: str) -> JobError:
 
 
 def _check_parameters(task: Task, optimizer: Any, model: nn.Module) -> None:
-    """
+    """Check that the optimizer steps without a closure, and has only parameters of the model.
+
     Raises:
-        JobError: it is not an optimizer, or it has parameters that are not the model's.
+        JobError: its step needs a closure, or it has parameters that are not the model's.
     """
     name = f"{type(task).__name__}.optimizer()"
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -275,7 +280,7 @@ def _check_parameters(task: Task, optimizer: Any, model: nn.Module) -> None:
 
 
 def _scheduler_of(task: Task, made: Any) -> tuple[LRScheduler | None, str]:
-    """The scheduler, and whether it is stepped after each "step" or "epoch".
+    """Return the scheduler, and whether it is stepped after each "step" or "epoch".
 
     Raises:
         JobError: it is not a scheduler, or one that needs a metric.

@@ -85,7 +85,7 @@ class LossScaler:
         self._is_pending = True
 
     def was_made(self) -> bool:
-        """Whether the last step was made, and not skipped."""
+        """Return whether the last step was made, and not skipped."""
         if self._is_pending:
             if self._copied is not None:
                 self._copied.synchronize()
@@ -94,7 +94,7 @@ class LossScaler:
         return not self._is_lower
 
     def figures(self) -> dict[str, float]:
-        """Describe it for the log. Empty if it is not enabled."""
+        """Describe the loss scaling for the log; empty if it is not enabled."""
         if not self.enabled:
             return {}
         return {"loss_scale": self._scaler.get_scale(), "skipped_steps": self.skipped_steps or 0}

@@ -28,10 +28,11 @@ class NonFiniteWeights(ClusterTrainError):
 
 
 def check_weights(model: torch.nn.Module, step: int) -> None:
-    """
+    """Check that the weights are finite after step `step`; every rank calls it.
+
     Raises:
-        NonFiniteWeights: on every rank: DDP keeps the weights of all ranks equal, with FSDP they ask each
-            other.
+        NonFiniteWeights: on every rank: DDP keeps the weights of all ranks equal, with FSDP the ranks
+            exchange what they found.
     """
     parts = [local(parameter.detach()) for parameter in model.parameters()]
     finite = torch.stack([part.isfinite().all() for part in parts]).all().int()
@@ -75,7 +76,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The time inside does not count as training time."""
+        """Leave the time inside out of the training time."""
         before = time.perf_counter()
         yield
         paused_s = time.perf_counter() - before
@@ -118,13 +119,17 @@ class Meter:
         )
 
     def state(self) -> list[float]:
-        """The sums since the last log line, as of the last `flush`, so that a resumed run logs the same
-        values."""
+        """Return the sums since the last log line, as of the last `flush`.
+
+        With them a resumed run logs the same values.
+        """
         return [self._loss_sum, self._weight, self._samples]
 
     def unflushed(self) -> torch.Tensor:
-        """The losses of this rank since the last `flush`, a row for each: step, loss, samples and their
-        weight, float64 (passes, 4)."""
+        """Return the losses of this rank since the last `flush`, float64 (passes, 4).
+
+        A row has the step, the loss, the samples and their weight.
+        """
         if not self.added:
             return torch.empty(0, 4, dtype=torch.float64)
         steps, each, samples, weights = zip(*self.added, strict=True)
@@ -133,7 +138,8 @@ class Meter:
         return torch.stack([columns[0], losses, *columns[1:]], dim=1)
 
     def load(self, state: list[float], losses: torch.Tensor) -> None:
-        """
+        """Continue with the sums that `state` returned and the losses that were not yet summed.
+
         Args:
             losses: of this rank, from `unflushed`.
         """
@@ -146,7 +152,7 @@ class Meter:
         self._carried = self._samples + added  # of the earlier process, which do not count for the speed
 
     def read(self) -> tuple[float, float]:
-        """(mean loss, samples per second), over all ranks since the last `read`.
+        """Return (mean loss, samples per second), over all ranks since the last `read`.
 
         Raises: as in `flush`.
         """

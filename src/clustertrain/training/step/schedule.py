@@ -24,7 +24,7 @@ class _StandIn(torch.optim.Optimizer):
     """Has the groups of an optimizer, with one number each in place of the parameters."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # it has no loss
-        """Nothing: only the rates count."""
+        """Do nothing: only the rates count."""
 
 
 class Schedule:
@@ -33,7 +33,8 @@ class Schedule:
     def __init__(
         self, task: Task, groups: list[dict[str, Any]], defaults: dict[str, Any], total_steps: int, per: int
     ) -> None:
-        """
+        """Step a scheduler of the task with a stand-in for the optimizer, and record its rates.
+
         Args:
             groups: the options of the optimizer's groups before the scheduler was made.
             per: the scheduler is stepped after so many optimizer steps.
@@ -55,7 +56,7 @@ class Schedule:
                 return
 
     def text(self, warmup: Callable[[int], float]) -> str:
-        """The rate of the first group at the start, the quarters and the end of the run."""
+        """Return the rates of the first group at the start, the quarters and the end of the run."""
         marks = sorted({1 + i * (self._total_steps - 1) // 4 for i in range(5)})
         shown = [
             f"{self._rates[(step - 1) // self._per][0] * warmup(step):.3g} in step {step}"
@@ -66,7 +67,7 @@ class Schedule:
         return f"learning rate over the run: {', '.join(shown)}{rest}"
 
     def warning(self) -> str:
-        """What is wrong with the rates if the schedule is right in another unit, or ""."""
+        """Return what is wrong with the rates if the schedule is right in another unit, or ""."""
         found = (self._mistake(rates) for rates in zip(*self._rates, strict=True))
         text = "" if self._is_cyclic else next(filter(None, found), "")
         if not text:
@@ -93,7 +94,7 @@ class Schedule:
 
 
 def _is_cyclic(scheduler: Any) -> bool:
-    """Whether it, or one inside it, has periods on purpose."""
+    """Return whether a scheduler, or one inside it, has periods on purpose."""
     inner = getattr(scheduler, "_schedulers", ())
     of_class = isinstance(scheduler, CyclicLR | OneCycleLR | CosineAnnealingWarmRestarts)
     return of_class or any(map(_is_cyclic, inner))
