@@ -32,7 +32,7 @@ class Head:
         self._client: Any = None
 
     def has_node(self) -> bool:
-        """Whether the head has registered its own node: other nodes and drivers can connect then."""
+        """Return whether the head has registered its own node: other nodes and drivers can connect then."""
         host, _, port = self._address.rpartition(":")
         if self._client is None and not is_listening(host, int(port)):
             return False

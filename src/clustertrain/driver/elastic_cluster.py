@@ -81,7 +81,7 @@ class ElasticCluster(RayCluster):
 
 
 def excluded_nodes(attempt: Attempt) -> frozenset[str]:
-    """Ray's ids of the nodes with a broken GPU, which the starts of this attempt leave out."""
+    """Return Ray's ids of the nodes with a broken GPU, which the starts of this attempt leave out."""
     failures = (restart.failure.read() for restart in attempt.restarts())
     return frozenset(failure.broken_node for failure in failures if failure and failure.broken_node)
 

@@ -92,11 +92,11 @@ class RayCluster(ABC):
         return Workers(world_sizes[-1])
 
     def can_do_without(self, attempt: Attempt, node_id: str, world_sizes: Sequence[int]) -> bool:
-        """Whether the nodes that the run has, without this one, have room for the workers."""
+        """Return whether the nodes that the run has, without this one, have room for the workers."""
         return False
 
     def is_gone(self) -> bool:
-        """Whether Ray has ended before the driver; the launcher then knows the cause of an error."""
+        """Return whether Ray has ended before the driver; the launcher then knows the cause of an error."""
         return False
 
 

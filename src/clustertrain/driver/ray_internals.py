@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
 
 
 def tested() -> str:
-    """The versions of Ray that this version was tested with, such as ray<2.61,>=2.59."""
+    """Return the versions of Ray that this version was tested with, such as ray<2.61,>=2.59."""
     required = metadata.requires("clustertrain") or ()
     ray = next(each for each in required if each.startswith("ray["))
     return ray.partition(";")[0].replace("[train]", "").strip()

@@ -84,7 +84,7 @@ class _WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
             raise _NotUp(reason) from error
 
     def start_api_server(self, *, include_dashboard: bool | None, **options: Any) -> None:
-        """As in Ray, but not at all without a dashboard: Ray would start its server for other uses."""
+        """Start the server as Ray does, but not without a dashboard: Ray would start it for other uses."""
         if include_dashboard is not False:
             super().start_api_server(include_dashboard=include_dashboard, **options)
 
@@ -109,7 +109,10 @@ class _WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
                 time.sleep(_POLL_S)
 
     def _have_agents_started(self) -> bool:
-        """Whether each agent has written the file with its port, which it does with a given port as well."""
+        """Return whether each agent has written the file with its port.
+
+        An agent writes it even if the port was given to it.
+        """
         session = Path(self.get_session_dir_path())
         return all((session / get_port_filename(self.node_id, name)).exists() for name in _AGENTS)
 
@@ -188,7 +191,7 @@ def _choose_ports(params: RayParams) -> None:
 
 
 def _reason(node: Node, error: Exception) -> str:
-    """Why a start failed, and in the lines below the last words of Ray's processes."""
+    """Return why a start failed, and in the lines below the last words of Ray's processes."""
     dead = [f"{kind} ended with code {process.returncode}" for kind, process in node.dead_processes()]
     first = ", ".join(dead) or next(iter(str(error).splitlines()), type(error).__name__)
     return "\n".join([first, *last_words(getattr(node, "_logs_dir", None))])

@@ -36,7 +36,10 @@ def end_with(node: Any) -> None:
 
 
 def has_ended() -> bool:
-    """Whether a process of the Ray that ends this process has ended: an error may then come from that."""
+    """Return whether a process of the Ray that ends this process has ended.
+
+    An error may then come from that.
+    """
     return any(node.dead_processes() for node in _watched)
 
 

@@ -1,6 +1,8 @@
-"""The failures that `explain` knows, and their list in docs/reference/errors.md. To refresh it:
+"""The failures that `explain` knows, and their list in docs/reference/errors.md.
 
-python -m clustertrain.explain.catalogue docs/reference/errors.md
+To refresh the list:
+
+    python -m clustertrain.explain.catalogue docs/reference/errors.md
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Where:
 
     @classmethod
     def of(cls, attempt: Attempt) -> Where:
-        """Of an attempt; raises nothing."""
+        """Return what applies to an attempt; raises nothing."""
         with suppress(ClusterTrainError):
             claim, job = attempt.claim.read(), job_of(attempt)
             point = "" if job is None else "script" if job.is_script else job.entry_point
@@ -78,7 +80,7 @@ class Entry:
     source: str = ""
 
     def change_for(self, where: Where, node: str = "NODE") -> str:
-        """What to change there; `node`: the one that failed."""
+        """Return what to change there; `node`: the node that failed."""
         return " ".join(part.text for part in self.change if part.holds(where)).replace("NODE", node)
 
     @property
@@ -98,7 +100,7 @@ UNKNOWN = Entry(
 
 @cache
 def catalogue() -> tuple[Entry, ...]:
-    """All entries. Where two fit the same line, the first one counts."""
+    """Return all entries. Where two fit the same line, the first one counts."""
     groups = yaml.load(files(__package__).joinpath("catalogue.yaml").read_text("utf-8"), JobLoader)
     return tuple(_entry(row) for group in groups.values() for row in group)
 
@@ -116,14 +118,14 @@ def by_name() -> dict[str, Entry]:
 
 
 def unchanged(what: str, entry: Entry, where: Where) -> str:
-    """The message about a limit that a run without a change would reach again."""
+    """Return the message about a limit that a run without a change would reach again."""
     text = f"{what}\nAn unchanged run would fail again. {entry.change_for(where)}"
     of_memory = "\nTo continue with a changed job, start it again with --accept-changes."
     return text + of_memory * (entry.ends_as == "out_of_memory" and where.entry_point != "script")
 
 
 def markdown() -> str:
-    """The list of docs/reference/errors.md: a heading for each failure."""
+    """Return the list of docs/reference/errors.md: a heading for each failure."""
     texts = []
     for entry in catalogue():
         cause = entry.cause if entry.kind == "cause" else f"{entry.cause} ({entry.kind})"

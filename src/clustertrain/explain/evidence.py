@@ -1,5 +1,8 @@
-"""The texts that may show why a start of the workers failed: its records and events, the end of the log of
-each rank on each node, and the logs of the driver and of Ray."""
+"""The texts that may show why a start of the workers failed.
+
+They are its records and events, the end of the log of each rank on each node, and the logs of the driver and
+of Ray.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Start:
 
     @classmethod
     def newest(cls, attempt: Attempt) -> Start:
-        """The newest start of the workers of an attempt."""
+        """Return the newest start of the workers of an attempt."""
         restart = attempt.newest_restart()
         failure = restart.failure.read() if restart is not None else None
         plan = restart.plan.read() if restart is not None else None
@@ -52,7 +55,7 @@ class Start:
         return cls(attempt, restart, failure, result, hosts, pids, clocks)
 
     def records(self) -> Iterator[Source]:
-        """The failure of the start, and the result of the attempt or its last signs."""
+        """Yield the failure of the start, and the result of the attempt or its last signs."""
         if (failure := self.failure) is not None and self.restart is not None:
             name = self._name(self.restart.failure.key)
             yield Source(name, failure.text, failure.rank, failure.host, _OF_RECORD)
@@ -64,7 +67,7 @@ class Start:
             yield self._last_signs(claim)
 
     def _last_signs(self, claim: Claim) -> Source:
-        """What is known of an attempt that left neither a failure nor a result."""
+        """Return what is known of an attempt that left neither a failure nor a result."""
         beat, events = self.attempt.heartbeat.read(), events_of_attempt(self.attempt)
         last = beat or claim
         signs = [f"last {'heartbeat' if beat else 'sign: its claim,'} {moment_text(last.time)}"]
@@ -74,7 +77,7 @@ class Start:
         return Source(name, "; ".join(signs), order=_OF_RUN, time=last.time)
 
     def events(self) -> Iterator[Source]:
-        """The warnings since this start."""
+        """Yield the warnings since this start."""
         began = self.restart.claim.read() if self.restart is not None else None
         for event in events_of_attempt(self.attempt):
             if event["kind"] in _WITH_TEXT and (began is None or event["time"] >= began.time):
@@ -82,7 +85,7 @@ class Start:
                 yield Source(name, event["text"], event.get("rank"), "", _OF_RANK, time=event["time"])
 
     def rank_log(self, rank: int) -> Source:
-        """The end of a rank's log, as far as it is of this start."""
+        """Read the end of a rank's log, as far as it is of this start."""
         number, most_bytes = self.restart.number if self.restart is not None else 0, self._most_bytes
         key = self.attempt.rank_log_key(self.hosts[rank], rank)
         text, first_line = _end_of(self.attempt, key, most_bytes)
@@ -93,7 +96,7 @@ class Start:
         return Source(self._name(key), text[begins:], rank, host, _OF_RANK, first_line, ahead_s=ahead_s)
 
     def other_logs(self) -> Iterator[Source]:
-        """The ends of the driver's log and of Ray's log on each node."""
+        """Yield the ends of the driver's log and of Ray's log on each node."""
         keys = [self.attempt.driver_log_key]
         for host in sorted(set(self.hosts.values())):
             folder = self.attempt.node_logs_key(host)
@@ -115,8 +118,10 @@ class Start:
 
 
 def _end_of(attempt: Attempt, key: str, most_bytes: int) -> tuple[str, int]:
-    """The end of a log, without colors and the states that a progress bar has overwritten, and the number of
-    its first line. Empty if there is no such log."""
+    """Return the end of a log, and the number of its first line; empty if there is no such log.
+
+    The end is without colors and the states that a progress bar has overwritten.
+    """
     end, lines = b"", 0
     for block in Tail(attempt.run, key).new():
         lines += block.count(b"\n")

@@ -64,12 +64,12 @@ class Explanation:
     stacks: tuple[Group, ...] = ()
 
     def first_lines(self) -> list[str]:
-        """The cause, what proves it, and what to change."""
+        """Return the cause, what proves it, and what to change."""
         rows = (("cause", self.cause), ("proof", self.proof), ("change", self.change))
         return [f"{name + ':':<8}{text}" for name, text in rows if text]
 
     def lines(self) -> Iterator[str]:
-        """All of it, for people."""
+        """Yield the lines of the whole explanation, for people."""
         yield from self.first_lines()
         for n, line in enumerate(self.error.splitlines()):
             yield f"{'' if n else 'error:':<8}{line}"
@@ -84,7 +84,9 @@ class Explanation:
 
 
 def explain(run: RunDir, number: int | None = None) -> Explanation:
-    """Explain the newest attempt of a run, or the one of this number. A running one shows its stacks.
+    """Explain the newest attempt of a run, or the attempt of this number.
+
+    A running attempt shows its stacks.
 
     Raises:
         JobError: there is no such attempt.
@@ -113,7 +115,7 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
 
 
 def claimed_attempt(run: RunDir, number: int | None) -> Attempt:
-    """The attempt of this number, or the newest one that was not refused.
+    """Return the attempt of this number, or the newest one that was not refused.
 
     Raises:
         JobError: there is none.
@@ -129,8 +131,10 @@ def claimed_attempt(run: RunDir, number: int | None) -> Attempt:
 
 
 def summary(attempt: Attempt) -> list[str]:
-    """The first three lines for an attempt that failed, or none if its message says the same: the kit's own
-    messages have a remedy. One without a result is lost."""
+    """Return the first three lines for an attempt that failed, or none if its message says the same.
+
+    The messages of clustertrain itself have a remedy. An attempt without a result is lost.
+    """
     result = attempt.result.read()
     if result is None:
         return _of_ended(Start.newest(attempt), _SUMMARY_RANKS).first_lines()
@@ -147,8 +151,10 @@ def summary(attempt: Attempt) -> list[str]:
 
 
 def _hits(start: Start, most_ranks: int) -> list[Hit]:
-    """The known lines of everything that may have the first cause. Of many ranks the one that the failure
-    names is read first."""
+    """Return the known lines of everything that may have the first cause.
+
+    Of many ranks the one that the failure names is read first.
+    """
     ranks = sorted(start.hosts, key=lambda rank: (start.failure is None or rank != start.failure.rank, rank))
     logs = map(start.rank_log, ranks[:most_ranks])
     sources = (*start.records(), *start.events(), *logs, *start.other_logs())
@@ -156,8 +162,11 @@ def _hits(start: Start, most_ranks: int) -> list[Hit]:
 
 
 def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
-    """The first cause. If a rank raised by itself, only its own lines count. If no entry knows its exception,
-    it stays unknown: another line of its log may be of an error that the code has handled."""
+    """Return the first cause.
+
+    If a rank raised by itself, only its own lines count. If no entry knows its exception, the cause stays
+    unknown: another line of its log may be of an error that the code has handled.
+    """
     failure = start.failure
     if failure is None or failure.error in ("signal", "watchdog"):
         return first_cause(hits)
@@ -182,7 +191,7 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
 
 
 def _matched(start: Start, failure: Failure) -> Hit | None:
-    """What the driver has matched, at its line of the record."""
+    """Return what the driver has matched, at its line of the record."""
     entry, record = by_name().get(failure.entry), next(start.records())
     if entry is None:
         return None
@@ -191,7 +200,10 @@ def _matched(start: Start, failure: Failure) -> Hit | None:
 
 
 def _left(start: Start, hits: list[Hit]) -> Hit | None:
-    """The end of the first rank that ended without an error, if the others only report that it is gone."""
+    """Return the end of the first rank that ended without an error.
+
+    The others only report that it is gone.
+    """
     entry = by_name()["ended_early"]
     for rank in sorted(start.hosts.keys() - {hit.source.rank for hit in hits})[:_SUMMARY_RANKS]:
         log = start.rank_log(rank)
@@ -202,7 +214,7 @@ def _left(start: Start, hits: list[Hit]) -> Hit | None:
 
 
 def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:
-    """The end of a script that ended itself with an exit code, at the last line that it printed."""
+    """Return the end of a script that ended itself with an exit code, at the last line that it printed."""
     printed = [n for n, line in enumerate(failed.text.split("\n")) if line.startswith(_PRINTED)]
     if exit_code is None or not printed:
         return None
@@ -259,7 +271,7 @@ def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
 
 
 def _earlier(attempt: Attempt, start: Start) -> tuple[str, ...]:
-    """The first line of each failure before the newest start."""
+    """Return the first lines of up to three failures before the newest start."""
     failures = [
         r.failure.read() for r in attempt.restarts() if start.restart and r.number < start.restart.number
     ]

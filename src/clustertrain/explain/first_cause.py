@@ -88,13 +88,15 @@ class Hit:
         return _RECORDED.match(self.line) is not None
 
     def is_told_in(self, text: str) -> bool:
-        """Whether a record, which leaves out the module of a class, is about this exception."""
+        """Return whether a record, which leaves out the module of a class, is about this exception."""
         return re.sub(r"^(?:[\w<>]+\.)+", "", self.message)[:_COMPARED] in text
 
     @property
     def own_line(self) -> str:
-        """The innermost line of the user's own code in the traceback that it ends: `train.py:12`; empty
-        if there is none."""
+        """The innermost line of the user's own code in the traceback that this line ends: `train.py:12`.
+
+        It is empty if there is none.
+        """
         if (recorded := _RECORDED.match(self.line)) is not None:
             return recorded["at"]
         for line in reversed(self.lines[: self.index]):
@@ -151,8 +153,10 @@ class Hit:
 
 
 def hits_of(source: Source) -> list[Hit]:
-    """The lines of a text that the catalogue knows: for each entry the first. Then the lines that end a
-    traceback, if no entry knows them."""
+    """Return the lines of a text that the catalogue knows: for each entry the first.
+
+    The lines that end a traceback are added if no entry knows them.
+    """
     text = source.text
     found: dict[int, Entry] = {}
     for entry in catalogue():
@@ -166,7 +170,10 @@ def hits_of(source: Source) -> list[Hit]:
 
 
 def _raised(source: Source) -> Iterator[tuple[int, str]]:
-    """The lines that end a traceback, whatever the name of the class, and later ones that look like it."""
+    """Yield the lines that end a traceback, whatever the name of the class.
+
+    Yield later lines that look like one, too.
+    """
     text, has_frames = source.text, False
     if (begins := text.find(_TRACEBACK)) < 0:
         return
@@ -181,24 +188,24 @@ def _raised(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def known(text: str) -> list[Hit]:
-    """The lines of the message of one error that the catalogue knows; the one that decides comes first."""
+    """Return the known lines of the message of one error; the line that decides comes first."""
     hits = (hit for hit in hits_of(Source("", text)) if hit.entry is not UNKNOWN)
     return sorted(hits, key=lambda hit: hit.key)
 
 
 def shows_lost_peer(text: str) -> bool:
-    """Whether an error only shows that another rank is gone."""
+    """Return whether an error only shows that another rank is gone."""
     return has_consequence(text) and all(hit.entry.kind != "cause" for hit in known(text))
 
 
 def has_consequence(text: str) -> bool:
-    """Whether a line is in a text that a rank writes because another one is gone."""
+    """Return whether the text has a line that a rank writes because another one is gone."""
     entries = (entry for entry in catalogue() if entry.kind == "consequence")
     return any(line.search(text) for entry in entries for line in entry.lines)
 
 
 def first_cause(hits: Iterable[Hit]) -> Hit | None:
-    """The first cause, or None without hits."""
+    """Return the first cause, or None without hits."""
     return min(hits, key=lambda hit: hit.key, default=None)
 
 
@@ -207,7 +214,7 @@ def _knows(line: str) -> Entry | None:
 
 
 def _seconds(month: int, day: int, hours: int, minutes: int, seconds: int) -> int:
-    """Ascending within a year, as if each month had 31 days."""
+    """Return the seconds, ascending within a year, as if each month had 31 days."""
     return (((month * 31 + day) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 

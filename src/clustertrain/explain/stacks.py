@@ -27,8 +27,10 @@ _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+) in (.+)$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that are at the same place; without frames they have not answered, and `note` says why if it is
-    known."""
+    """Ranks that are at the same place.
+
+    Ranks without frames have not answered, and `note` says why if it is known.
+    """
 
     ranks: tuple[int, ...]
     frames: tuple[str, ...]
@@ -41,7 +43,7 @@ class Group:
 
 
 def where_all_are(groups: tuple[Group, ...]) -> str:
-    """Where the ranks of the first group are, in one sentence."""
+    """Return where the ranks of the first group are, in one sentence."""
     first = groups[0]
     where = f"at {first.frames[0]}" if first.frames else f"did not answer{first.note}"
     return f"the run is running; {ranks_text(first.ranks)} {where}"
@@ -81,13 +83,13 @@ def _none_run(uri: str) -> JobError:
 
 
 def of_script(uri: str) -> str:
-    """How to see the stacks of a script."""
+    """Return how to see the stacks of a script."""
     shows = f"{command_on(uri, 'exec')} --rank K -- sh -c 'py-spy dump -s --pid ${variables.PID}'"
     return f"`{shows}` shows where the script of a rank is, if py-spy is installed there."
 
 
 def waits_for(start: Start) -> str:
-    """What an attempt that runs waits for as long as it has no workers."""
+    """Return what an attempt that runs waits for as long as it has no workers."""
     stages = [each for each in events_of_attempt(start.attempt) if each["kind"] == "stage"]
     if stages and stages[-1]["phase"] != "ready":
         return f"fetches the data {stages[-1].get('name')}"
@@ -95,8 +97,11 @@ def waits_for(start: Start) -> str:
 
 
 def grouped(start: Start, stacks: Mapping[int, str]) -> tuple[Group, ...]:
-    """Group the ranks by place: first those that have not answered, then the smallest group; of equal ones
-    the one that does not wait in a collective."""
+    """Group the ranks by place.
+
+    First come the ranks that have not answered, then the smallest group; of equal groups first the one that
+    does not wait in a collective.
+    """
     places: dict[tuple[str, ...], list[int]] = {}
     for rank, text in sorted(stacks.items()):
         places.setdefault(frames_of(text), []).append(rank)
@@ -109,8 +114,10 @@ def grouped(start: Start, stacks: Mapping[int, str]) -> tuple[Group, ...]:
 
 
 def frames_of(text: str) -> tuple[str, ...]:
-    """The frames of the thread that trains, up to the function that began it, else of the main thread, which
-    faulthandler writes last; the innermost first."""
+    """Return the frames of the thread that trains, up to the function that began it, the innermost first.
+
+    Without such a thread they are the frames of the main thread, which faulthandler writes last.
+    """
     threads = [_FRAME.findall(thread) for thread in text.split("\n\n")]
     frames = next((each for each in threads if any(name in _TRAINS for *_, name in each)), threads[-1])
     own = takewhile(lambda frame: frame[2] not in _TRAINS, frames)
@@ -118,7 +125,7 @@ def frames_of(text: str) -> tuple[str, ...]:
 
 
 def ranks_text(ranks: tuple[int, ...]) -> str:
-    """Of (0, 2, 3, 4): `ranks 0, 2-4`."""
+    """Return the text of ranks: `ranks 0, 2-4` of (0, 2, 3, 4)."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and spans[-1][-1] == rank - 1:
@@ -130,6 +137,6 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
 
 
 def _state(start: Start, rank: int) -> str:
-    """The process of a rank, with what the kernel knows of it if it is on this machine."""
+    """Return the process of a rank, with what the kernel knows of it if it is on this machine."""
     pid, host = start.pids[rank], start.hosts[rank]
     return f" (pid {pid} on {host}{': ' + process_place(pid) if host == socket.gethostname() else ''})"

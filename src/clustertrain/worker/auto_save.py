@@ -22,7 +22,7 @@ class AutoSave:
         self._since_s = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the interval is over; true only once, because the ranks save a step later."""
+        """Return whether the interval is over; true only once, because the ranks save a step later."""
         is_over = time.monotonic() - self._since_s >= self.interval_s
         if is_over:
             self.started()

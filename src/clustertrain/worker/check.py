@@ -87,7 +87,8 @@ class _Check:
         self.report()
 
     def run(self) -> None:
-        """
+        """Import the code, and for a task make it and rehearse its training.
+
         Raises:
             ClusterTrainError: what is wrong.
         """
@@ -116,8 +117,10 @@ class _Check:
         _rehearse(job, task, data, self.request, self.notes.append)
 
     def is_of_this_machine(self, error: BaseException) -> bool:
-        """Whether the error may not occur on the machines of a job that runs elsewhere: another package, file
-        or device may be there."""
+        """Return whether the error may not occur on the machines of a job that runs elsewhere.
+
+        Another package, file or device may be there.
+        """
         cause = error.__cause__ or error
         if isinstance(error, ImportRefused):
             return not isinstance(cause, SyntaxError | NameError)
@@ -150,7 +153,10 @@ def _rehearse(
 
 
 def _limit_memory() -> None:
-    """At most half of the available memory: a login node is shared, and a model for many GPUs may not fit."""
+    """Limit this process to half of the available memory.
+
+    A login node is shared, and a model for many GPUs may not fit.
+    """
     available_bytes = read_limits().available_bytes
     if available_bytes is not None:
         most_bytes = max(_LEAST_MEMORY_BYTES, available_bytes // 2)

@@ -94,7 +94,10 @@ def _run_as_main(arguments: Sequence[str]) -> None:
 
 
 def _of_one_rank(job: Job) -> Job:
-    """The job as its first worker has it. Loader processes have no terminal, compiled code has no lines."""
+    """Return the job as its first worker has it.
+
+    Loader processes have no terminal, and compiled code has no lines.
+    """
     train = job.train and replace(job.train, loader_workers=0, compile=None, profile=None)
     if train is not None and train.global_batch_size is not None:
         share = train.global_batch_size // (job.world_sizes[-1] * train.accumulate)
@@ -115,7 +118,7 @@ class _NoFiles:
         return Requests()
 
     def _do_nothing(self, *args: Any) -> Any:
-        """Nothing is restored or saved; there is no watchdog and no logger of images."""
+        """Do nothing: nothing is restored or saved; there is no watchdog and no logger of images."""
 
     restore = fill = reserve = save = wait_for_write = images = phase = finish = profile = _do_nothing
     is_writing = memory_lacks = save_in_memory = _do_nothing

@@ -37,8 +37,11 @@ _IN_COLLECTIVE = re.compile(r"/torch/(?:distributed|autograd|nn)/|/clustertrain/
 
 
 def frames_of_next_call() -> list[FrameType]:
-    """Gets the frame of the next function that this thread calls. When that has returned, the frame still
-    has the line; whoever holds the frame holds its variables, too."""
+    """Return a list that gets the frame of the next function that this thread calls.
+
+    When that function has returned, the frame still has the line; whoever holds the frame holds its
+    variables, too.
+    """
     frames: list[FrameType] = []
 
     def first_call(frame: FrameType, event: str, argument: Any) -> None:
@@ -51,7 +54,10 @@ def frames_of_next_call() -> list[FrameType]:
 
 
 def own_line(frame: FrameType | None, code: str) -> str:
-    """The innermost line of the user's code, which is in this folder: "train.py:15". Empty without one."""
+    """Return the innermost line of the user's code, which is in this folder: "train.py:15".
+
+    It is empty if there is none.
+    """
     places = [(each.f_code.co_filename, line, each.f_code.co_name) for each, line in walk_stack(frame)]
     found = user_frames(reversed(places), code)
     return f"{found[0].path}:{found[0].line}" if found else ""
@@ -93,7 +99,7 @@ class EarlyReturn:
             print(f"clustertrain: the other ranks do not learn of the return: {error}", file=sys.stderr)
 
     def _collectives(self) -> dict[str, int]:
-        """How many collectives this rank has begun in each process group."""
+        """Count the collectives that this rank has begun in each process group."""
         groups = [*import_module("torch.distributed.distributed_c10d")._world.pg_map]
         self._groups |= {group.group_name: group for group in groups}
         return {name: group._get_sequence_number_for_group() for name, group in self._groups.items()}
@@ -153,7 +159,7 @@ def _at(line: str) -> str:
 
 
 def _spins() -> bool:
-    """Whether a thread that waits for a collective may use processor time."""
+    """Return whether a thread that waits for a collective may use processor time."""
     return dist.is_initialized() and dist.get_backend() == "nccl"
 
 

@@ -21,8 +21,9 @@ from clustertrain.worker.train import train_loop_per_worker
 
 
 def main(place: Mapping[str, Any], aside: int) -> None:
-    """Answer calls until the driver closes the channel, which is the standard input of this process; then the
-    process ends.
+    """Answer calls until the driver closes the channel, which is the standard input of this process.
+
+    Then the process ends.
 
     Args:
         place: the fields of a Place, as JSON has them.
@@ -58,7 +59,7 @@ def _answer(channel: Connection) -> None:
 
 
 def set_up(plan: RestartPlan) -> None:
-    """The first step of a start in this rank."""
+    """Set this rank up: the first step of a start."""
     set_up_process(plan, worker_state.place)
 
 

@@ -47,7 +47,7 @@ _ROOM = 4  # the two, one that is being written, and its copy
 
 
 def memory_shelf(attempt: int) -> Shelf | None:
-    """The checkpoints of an attempt in the memory of this node, or None if the node has no folder for it."""
+    """Return the shelf of an attempt in the memory of this node, or None if the node has no folder for it."""
     folder = Path(os.environ.get(variables.MEMORY_DIR) or "/nonexistent")
     with suppress(OSError):
         found = folder.lstat()
@@ -57,7 +57,10 @@ def memory_shelf(attempt: int) -> Shelf | None:
 
 
 def node_group(place: Place) -> SaveGroup:
-    """The ranks of this node, which write one checkpoint together with FSDP. All ranks call it."""
+    """Make the group of the ranks of this node, which write one checkpoint together with FSDP.
+
+    All ranks call it.
+    """
     from clustertrain.checkpoints.group import SaveGroup
 
     nodes: list[Any] = [None] * place.world_size
@@ -70,7 +73,7 @@ def node_group(place: Place) -> SaveGroup:
 def memory_saver(
     shelf: Shelf, plan: RestartPlan, place: Place, group: SaveGroup | None, on_failed: Callable[[str], None]
 ) -> Saver | None:
-    """The saver of this rank for the memory of its node, or None if it writes nothing.
+    """Make the saver of this rank for the memory of its node, or return None if the rank writes nothing.
 
     Args:
         group: the ranks of this node that write their parts, with FSDP.
@@ -111,7 +114,7 @@ def _remove_others(shelf: Shelf, kept: str | None) -> None:
 
 
 def lacking_room(size_bytes: int, limits: Limits) -> str:
-    """What of a node's memory is too small for checkpoints of this size, or empty."""
+    """Return which memory of a node is too small for checkpoints of this size, or empty."""
     rooms = {"/dev/shm": (limits.shm_bytes or 0) - (limits.shm_used_bytes or 0)}
     rooms["the memory"] = limits.available_bytes or 0
     for cgroup in limits.cgroups:
@@ -130,7 +133,7 @@ def lacking_room(size_bytes: int, limits: Limits) -> str:
 
 
 def names_on_node(attempt: int, ranks: Sequence[int], world_size: int) -> list[CheckpointName]:
-    """The checkpoints from which these ranks of this node could resume."""
+    """Return the checkpoints from which these ranks of this node could resume."""
     found = list[CheckpointName]()
     if (shelf := memory_shelf(attempt)) is None:
         return found
@@ -145,7 +148,7 @@ def names_on_node(attempt: int, ranks: Sequence[int], world_size: int) -> list[C
 
 
 def is_sound(attempt: int, name: CheckpointName) -> int | None:
-    """The epoch of a checkpoint in the memory of this node if all of its bytes verify, otherwise None."""
+    """Return the epoch of a checkpoint in the memory of this node if all of its bytes verify, else None."""
     shelf = memory_shelf(attempt)
     with suppress(CheckpointDamaged):
         return verify(shelf, name).epoch if shelf is not None else None

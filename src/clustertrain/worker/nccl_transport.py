@@ -49,7 +49,7 @@ class Transport:
         return f"NCCL on {host}: network {self.network}{devices}{direct}{inside}"
 
     def problem(self, host: str) -> str | None:
-        """A warning, if it uses TCP between nodes although this one has a faster network."""
+        """Return a warning if it uses TCP between nodes although this node has a faster network."""
         unused = infiniband_devices()
         if self.network != "Socket" or not self.reaches_others or not unused:
             return None
@@ -61,13 +61,15 @@ class Transport:
 
 
 def infiniband_devices() -> list[str]:
-    """The devices of InfiniBand, RoCE and EFA of this node."""
+    """Return the devices of InfiniBand, RoCE and EFA of this node."""
     return sorted(device.name for device in _INFINIBAND.glob("*"))
 
 
 def write_lines_to(path: Path) -> bool:
     """Set NCCL's variables so that it writes the lines to this file, before its first use in the process.
-    False if the user has set variables for its output: they stay as they are."""
+
+    Return False if the user has set variables for its output: they stay as they are.
+    """
     if any(name.startswith(_DEBUG) for name in os.environ):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +84,7 @@ def forget_settings() -> None:
 
 
 def transport_of(texts: Iterable[str]) -> Transport | None:
-    """The transport of a node, from the lines of its ranks, or None if they do not contain it."""
+    """Return the transport of a node, from the lines of its ranks, or None if they do not contain it."""
     text = "\n".join(texts)
     networks = _NETWORK.findall(text)
     if not networks:

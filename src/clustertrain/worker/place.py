@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """
+    """The place of a rank in its group and on its node.
+
     Attributes:
         rank, world_size: of the group.
         local_rank, local_world_size: of the node.
         node_rank: of the node in the group.
         address: of the node, at which the other nodes reach it.
-        gpus: the GPUs of this rank, as indices into those that its process sees.
+        gpus: the GPUs of this rank, as indices into the GPUs that its process sees.
     """
 
     rank: int

@@ -1,5 +1,6 @@
-"""Makes the process group of a task or function, with a deadline of its own and a message that names the
-ranks that are missing.
+"""Makes the process group of a task or function, with a deadline of its own.
+
+If the deadline passes, its message names the ranks that are missing.
 
 Each rank notes in torch's TCPStore, which is on rank 0, that it has reached it. When the deadline has passed,
 a rank reads these notes through a second connection, because the first one is blocked by the thread that
@@ -52,8 +53,10 @@ class GroupSpec:
 
 
 def join_process_group(spec: GroupSpec) -> None:
-    """Make the process group on this rank; the process ends if that takes longer than
-    failures.watchdog.process_group."""
+    """Make the process group on this rank.
+
+    The process ends if that takes longer than failures.watchdog.process_group.
+    """
     plan, rank = worker_state.plan, worker_state.place.rank
     attempt = plan.ref.open()
     restart = attempt.restart(plan.restart)
@@ -98,7 +101,10 @@ def make_process_group(spec: GroupSpec, rank: int) -> None:
 
 
 def _store(spec: GroupSpec, rank: int) -> Any:
-    """The store; a rank that is not rank 0 waits for it. torch's own socket would listen on all addresses."""
+    """Open the store; a rank that is not rank 0 waits for it.
+
+    torch's own socket would listen on all addresses.
+    """
     listens = None
     if rank == 0 and spec.address == LOOPBACK:
         listens = socket.create_server((spec.address, spec.port)).detach()
@@ -119,7 +125,7 @@ def _store(spec: GroupSpec, rank: int) -> Any:
 
 
 def what_is_missing(spec: GroupSpec) -> str:
-    """Which ranks have not reached rank 0."""
+    """Return which ranks have not reached rank 0."""
     at = f"rank 0 on {spec.hosts[0]} at {spec.address}:{spec.port}"
     silent = f"{at} does not answer on {socket.gethostname()}"
     if not is_listening(spec.address, spec.port, _ANSWER_S):  # TCPStore tries longer than its timeout
@@ -137,7 +143,7 @@ def what_is_missing(spec: GroupSpec) -> str:
 
 
 def ranks_by_node(ranks: Iterable[int], hosts: Sequence[str]) -> str:
-    """The ranks for a message: "rank 3 on node1, ranks 4, 5 on node2"."""
+    """Return the ranks for a message: "rank 3 on node1, ranks 4, 5 on node2"."""
     by_node: dict[str, list[str]] = {}
     for rank in ranks:
         by_node.setdefault(hosts[rank], []).append(str(rank))

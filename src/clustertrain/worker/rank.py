@@ -113,7 +113,7 @@ class WorkerRun:
         return AutoSave(mtbf_s(job.failures, nodes))
 
     def _make_saver(self, job: Job) -> Saver | None:
-        """Rank 0's; with FSDP one for each rank, because each has a part of the state."""
+        """Make the saver of rank 0; with FSDP of each rank, because each has a part of the state."""
         shelf = self.attempt.run.checkpoints
         self._is_divided = job.train is not None and job.train.strategy == "fsdp" and self.world_size > 1
         saver, group, self._saving_ranks = Saver, None, 1
@@ -179,8 +179,10 @@ class WorkerRun:
         self._note(kind, text=text)
 
     def _still_newest(self) -> bool:
-        """Whether no later attempt and no later restart was claimed. Reads the next claims by name, because a
-        listing of an S3 server may be old."""
+        """Return whether no later attempt and no later restart was claimed.
+
+        It reads the next claims by name, because a listing of an S3 server may be old.
+        """
         self.strike.committing()
         next_attempt = self.attempt.run.attempt(self.attempt.n + 1)
         next_restart = self.attempt.restart(self.plan.restart + 1)
@@ -189,14 +191,17 @@ class WorkerRun:
     # -- what the loop calls ---------------------------------------------------------------------
 
     def requests(self) -> Requests:
-        """The requests, on rank 0, and on each rank of a script; a request for a save is returned once."""
+        """Return the requests, on rank 0 and on each rank of a script.
+
+        A request for a save is returned once.
+        """
         if self._saver:
             self._saver.check()
         requests = self._requests.take() if self._requests else Requests()
         return requests._replace(save_timer=self._auto_save is not None and self._auto_save.is_due())
 
     def stop_exists(self) -> bool:
-        """Whether a stop was requested, from the storage itself: the poller may be behind it."""
+        """Return whether a stop was requested, from the storage itself: the poller may be behind it."""
         with suppress(StorageError):
             return self.attempt.run.with_patience(0).attempt(self.attempt.n).stop.read() is not None
         return False
@@ -216,7 +221,7 @@ class WorkerRun:
         fill(self._restored_folder(), tensors, read_manifest(self.attempt.run.checkpoints, name).files)
 
     def _restored_folder(self) -> Path:
-        """The folder of the checkpoint to resume from, on this node."""
+        """Return the folder of the checkpoint to resume from, on this node."""
         shelf, name = self.attempt.run.checkpoints, self.plan.checkpoint or ""
         if self.plan.in_memory and (of_node := memory_shelf(self.attempt.n)) is not None:
             shelf = of_node
@@ -266,8 +271,10 @@ class WorkerRun:
             self._metrics.write(**record)
 
     def follow(self) -> None:
-        """Take what a script has logged since the last call. Its own process has written it, so that nothing
-        is lost with this one."""
+        """Take what a script has logged since the last call.
+
+        Its own process has written it, so that nothing is lost with this one.
+        """
         for record in new_records(self._logged):
             if self._curve and not self.last_metrics:
                 self._curve.begin(record["step"])

@@ -37,8 +37,10 @@ from clustertrain.worker.watchdog import WatchdogThread
 
 
 class WorkerState:
-    """The plan, the place and the data paths of this process. A worker process serves one start of one worker
-    group."""
+    """The plan, the place and the data paths of this process.
+
+    A worker process serves one start of one worker group.
+    """
 
     plan: RestartPlan  # from set_up_process on
     place: Place
@@ -90,8 +92,11 @@ def enter_job(job: Job, place: Place, cwd: Path | None = None) -> None:
 
 
 def _ignore_sigterm() -> None:
-    """Ignore TERM: a stop is requested by a file. A scheduler sends TERM to every process of a step, which
-    would end this one before the last save. The processes that a data loader forks handle TERM as usual."""
+    """Ignore SIGTERM: a stop is requested by a file.
+
+    A scheduler sends SIGTERM to every process of a step, which would end this one before the last save. The
+    processes that a data loader forks handle SIGTERM as usual.
+    """
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS_TO_END)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
@@ -127,7 +132,10 @@ def stage_data(per: str) -> None:
 
 
 def _kept_per(attempt: Attempt, entry: DataEntry) -> str:
-    """ "cluster" or "node". With storage on S3 nodes share no folder, so each node keeps its own copy."""
+    """Return "cluster" or "node": per which of them the data set is kept.
+
+    With storage on S3 nodes share no folder, so each node keeps its own copy.
+    """
     return entry.per if attempt.run.data_path is not None else "node"
 
 

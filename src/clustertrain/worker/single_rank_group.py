@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def device_of(job: Job) -> torch.device:
-    """The first GPU if the workers of the job have GPUs and torch can use one here; else the CPU."""
+    """Return the first GPU if the workers of the job have GPUs and torch can use one here; else the CPU."""
     import torch
 
     has_gpu = job.resources.gpus_per_worker > 0 and torch.cuda.is_available()
@@ -38,8 +38,10 @@ def set_environment() -> None:
 
 @contextmanager
 def rank_zero(device: torch.device) -> Iterator[RankInfo]:
-    """Within the block this process is rank 0 of 1, in a process group: user code may call
-    torch.distributed."""
+    """Make this process rank 0 of 1 within the block, in a process group.
+
+    User code may call torch.distributed.
+    """
     import torch.distributed as dist
 
     from clustertrain.training.ranks.distributed import RankInfo

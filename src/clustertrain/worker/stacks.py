@@ -1,5 +1,6 @@
-"""Writes the stacks of every rank if one of them hangs: the stacks of one rank show where it waits, but not
-which rank it waits for.
+"""Writes the stacks of every rank if one of them hangs.
+
+The stacks of one rank show where it waits, but not which rank it waits for.
 
 The first rank whose watchdog expires writes its stacks to its log, and creates hang.json and a mark in the
 folder of the restart. The other ranks look for hang.json while they make no progress, write their stacks and
@@ -56,8 +57,10 @@ class Stacks:
             write_stacks(why)
 
     def share(self) -> None:
-        """Create this rank's mark, and wait some seconds: the first rank for the marks of the others, another
-        one for the end of the group."""
+        """Create this rank's mark, and wait some seconds.
+
+        The first rank waits for the marks of the others, another one for the end of the group.
+        """
         is_first = self._restart.hang.create(Hang(self._rank))
         self._mark()
         wait_until(lambda: is_first and self._all_are_marked(), _WAIT_FOR_OTHERS_S, poll_s=0.1)
@@ -96,7 +99,7 @@ class Stacks:
 
 
 def flight_record() -> bytes | None:
-    """The record of torch's flight recorder, in the format of `torchfrtrace`, or None without NCCL."""
+    """Return the record of torch's flight recorder, in the format of `torchfrtrace`, or None without NCCL."""
     distributed = sys.modules.get("torch.distributed")  # a process that hangs should import nothing
     if distributed is None or not distributed.is_initialized() or distributed.get_backend() != "nccl":
         return None

@@ -15,7 +15,8 @@ _WIDENED = 4  # so it is UPPER_S after three false alarms, as many as failures.r
 
 
 class StepLimit:
-    """
+    """The limit for the duration of a step: a multiple of the slowest of the last steps.
+
     Args:
         alarms: how often the watchdog has ended a rank of this attempt; each of them may have been false.
     """

@@ -1,5 +1,8 @@
-"""Requests to a running training, which are files: `stop` and `save` in the attempt's folder, and `resize` in
-that of one start of the workers, which then save and return as for a stop."""
+"""Requests to a running training, which are files.
+
+`stop` and `save` are in the attempt's folder. `resize` is in the folder of one start of the workers, which
+then save and return as for a stop.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,10 @@ _MARGIN_S = 0.4  # for the processes that read the result of a poll
 
 
 def wait_for_all_s(attempt: Attempt) -> float:
-    """The seconds until every rank has found a stop request that this rank has found. The processes of a
-    script get their signals together: the first to end would be a lost peer to the others, before they save.
+    """Return the seconds until every rank has found a stop request that this rank has found.
+
+    The processes of a script get their signals together: the first to end would be a lost peer to the others,
+    before they save.
 
     Clocks may differ, so it is never longer than a poll takes.
     """
@@ -69,13 +74,15 @@ class RequestPoller:
         self._thread.join()
 
     def take(self) -> Requests:
-        """Whether a stop of this start of the workers was requested, and whether a save was requested since
-        the last call. Reads no file."""
+        """Return whether a stop of this start of the workers was requested, and whether a save was.
+
+        Only a request for a save since the last call counts. This reads no file.
+        """
         save, self._save = self._save, False
         return Requests(bool(self._ends), save)
 
     def is_stopping(self) -> bool:
-        """Whether a request to end was found."""
+        """Return whether a request to end was found."""
         return bool(self._ends)
 
     @property

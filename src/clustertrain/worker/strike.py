@@ -51,16 +51,16 @@ class Strike:
             self._fault = None
 
     def saving(self, step: int) -> None:
-        """A save begins: strike before its commit."""
+        """Note that a save begins, to strike before its commit."""
         self._is_saving = self._fault is not None and self._fault.kind == "save" and step >= self._fault.step
 
     def committing(self) -> None:
-        """The files of a checkpoint are written, and its manifest is not."""
+        """Strike in a save: the files of a checkpoint are written, and its manifest is not."""
         if self._is_saving:
             self._kill(os.getpid())
 
     def printed(self, line: str) -> None:
-        """A script has printed a line. Its losses count as steps."""
+        """Take a line that a script has printed. Its losses count as steps."""
         if self._fault is None or self._loss.search(line) is None:
             return
         self._losses += 1

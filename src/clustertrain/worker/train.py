@@ -50,7 +50,7 @@ LOADERS_WITH_GPUS = 4  # the default of train.loader_workers
 
 
 def train_loop_per_worker() -> None:
-    """The train function of each rank; with Ray, TorchTrainer calls it.
+    """Train on this rank; with Ray, TorchTrainer calls this function.
 
     Raises:
         UserCodeFailed: the user's code raised an exception; its traceback is in the rank's log.
@@ -128,7 +128,7 @@ def train_task(
 
 
 def settings_of(job: Job) -> TrainSettings:
-    """The loop's settings, from the job's `train:`, `checkpoint:` and `resources:`."""
+    """Return the loop's settings, from the job's `train:`, `checkpoint:` and `resources:`."""
     if job.train is None:
         raise JobError(
             "The section train is missing.\nA task needs it, for example train: {epochs: 3, batch_size: 32}."
@@ -167,8 +167,10 @@ def _run_function(run: WorkerRun, job: Job, place: Place) -> Outcome:
 def call_function(
     job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, Path], checkpoint_dir: Path | str
 ) -> tuple[session.Session, str]:
-    """Call the function of a job with its args. Returns the session in which it ran, and the line of the
-    user's code from which it returned."""
+    """Call the function of a job with its args.
+
+    Return the session in which it ran, and the line of the user's code from which it returned.
+    """
     function = check_function(job.function or "")
     args = dict(job.args) if isinstance(job.args, dict) else {}
     rank_session = session.Session(
@@ -221,7 +223,10 @@ def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
 
 
 def checkpoint_folder(run: RunDir) -> Path | str:
-    """The folder for the checkpoints of a script or function, which exists; the URI if the storage is S3."""
+    """Return the folder for the checkpoints of a script or function, or its URI if the storage is S3.
+
+    A folder that does not exist is made.
+    """
     shelf = run.checkpoints
     folder = shelf.store.local_folder(shelf.key)
     if folder is None:

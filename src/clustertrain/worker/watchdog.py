@@ -1,5 +1,6 @@
-"""The watchdog of a rank: after a time without progress it writes the rank's stacks and ends the process, so
-that the driver starts the group again.
+"""The watchdog of a rank: it ends the process after a time without progress.
+
+Before that it writes the rank's stacks; then the driver starts the group again.
 
 Ray detects a stopped worker only after its health-check timeout, torch only after the timeout of the
 collective. A limit for each phase is faster, and gives no false alarms in slow phases (data, compilation,

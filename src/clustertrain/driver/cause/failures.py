@@ -289,11 +289,11 @@ class Group:
         return self._diagnosed(failure, report.whole_message(), report)
 
     def _has_just_begun(self) -> bool:
-        """Whether this is the first start of the attempt's workers, a few minutes ago."""
+        """Return whether this is the first start of the attempt's workers, at most a few minutes ago."""
         return self._restart.number == 0 and time.monotonic() - self.began_s < _BEGINNING_S
 
     def _is_untried(self) -> bool:
-        """Whether this code has finished no step yet, in this attempt or before a checkpoint."""
+        """Return whether this code has finished no step yet, in this attempt or before a checkpoint."""
         return not has_finished_a_step(self._attempt) and not has_script_checkpoint(self._attempt.run)
 
     def _where_whole(self, rank: int) -> str:

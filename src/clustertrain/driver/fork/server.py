@@ -59,7 +59,7 @@ class Request:
 
 
 def serve(fd: int) -> None:
-    """Be the fork server, and in a fork of it the rank. `fd`: the socket on which it listens."""
+    """Serve as the fork server, and in a fork of it as the rank. `fd`: the socket on which it listens."""
     import_torch()
     with socket.socket(fileno=fd) as listens:
         rank = _next_rank(listens)
@@ -145,7 +145,7 @@ def _read_once() -> dict[str, str]:
 
 
 def _draw_own_numbers() -> None:
-    """Forks have the random states of numpy and torch in common; Python renews its own."""
+    """Renew the random states of numpy and torch, which forks have in common; Python renews its own."""
     import numpy
     import torch
 

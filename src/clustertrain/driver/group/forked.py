@@ -139,7 +139,7 @@ class ForkedGroup:
         return self._ranks
 
     def train(self) -> dict[int, BaseException]:
-        """Train until all ranks have returned or one has failed. Returns the errors by rank."""
+        """Train until all ranks have returned or one has failed; return the errors by rank."""
         calls = [rank.execute_async(train, aside=True) for rank in self._ranks]
         wait(calls, return_when=FIRST_EXCEPTION)
         errors = {rank: call.exception() for rank, call in enumerate(calls) if call.done()}

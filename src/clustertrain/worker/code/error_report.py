@@ -20,8 +20,11 @@ COLORS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of the user's code. `path` is relative to `code` if it is below it; `function` is empty for a
-    line that does not compile, and "<module>" outside of functions."""
+    """A line of the user's code.
+
+    `path` is relative to `code` if it is below it; `function` is empty for a line that does not compile, and
+    "<module>" outside of functions.
+    """
 
     path: str
     line: int
@@ -51,8 +54,10 @@ class ErrorReport:
     cause: ErrorReport | None = None
 
     def text(self, who: str) -> str:
-        """The message for people: "rank 1, task.py:28 in forward: ValueError: …", and below it the lines of
-        the user's code that called it, and its causes."""
+        """Return the message for people: "rank 1, task.py:28 in forward: ValueError: …".
+
+        Below it are the lines of the user's code that called it, and its causes.
+        """
         between = ", " if self.frames else ": "
         lines = [f"{who}{between}{self._headline(_MESSAGE_LINES, _MESSAGE_CHARACTERS)}"]
         lines += [f"called from {frame}" for frame in self.frames[1 : 1 + _CALLERS]]
@@ -64,13 +69,15 @@ class ErrorReport:
         return "\n  ".join(lines)
 
     def whole_message(self) -> str:
-        """The texts of this exception and its causes, as "Type: text" for each of its classes; for pattern
-        matching."""
+        """Return the texts of this exception and its causes, for pattern matching.
+
+        Each is "Type: text", for each of its classes.
+        """
         reports = ((name, each) for each in self.all() for name in each.classes or (each.name,))
         return "\n".join(f"{name}: {report.message}" for name, report in reports)
 
     def all(self) -> Iterator[ErrorReport]:
-        """This exception, and then its causes."""
+        """Yield this exception, and then its causes."""
         yield self
         if self.cause is not None:
             yield from self.cause.all()
@@ -82,7 +89,7 @@ class ErrorReport:
 
 
 def first_lines(text: str, lines: int, characters: int) -> str:
-    """The beginning of a text, in printable characters, without colors and empty lines."""
+    """Return the beginning of a text, in printable characters, without colors and empty lines."""
     all_lines = [line.rstrip() for line in printable(text).split("\n") if line.strip()]
     shown = "\n".join(all_lines[:lines])
     is_cut = len(all_lines) > lines or len(shown) > characters
@@ -90,13 +97,16 @@ def first_lines(text: str, lines: int, characters: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without colors. Characters that a terminal would interpret are escaped, except newlines."""
+    """Return the text without colors.
+
+    Characters that a terminal would interpret are escaped, except newlines.
+    """
     text = COLORS.sub("", text).replace("\r\n", "\n").expandtabs(4)
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def user_frames(places: Iterable[SourceLine], code: str) -> tuple[Frame, ...]:
-    """The frames of the user's code, the innermost first.
+    """Return the frames of the user's code, the innermost first.
 
     Frames of Python, torch, ray and clustertrain are left out, and those of other installed packages if there
     is a frame outside of them.

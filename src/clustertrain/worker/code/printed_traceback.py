@@ -1,5 +1,7 @@
-"""Reads the last traceback that Python printed: in the output of a script, or in the message of an exception
-that torch took over from another process."""
+"""Reads the last traceback that Python printed.
+
+It is in the output of a script, or in the message of an exception that torch took over from another process.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,17 @@ _IGNORED = ("Exception ignored ", "Error in atexit.")
 
 
 def inner_report(message: str, code: str) -> ErrorReport | None:
-    """The exception of another process or thread whose traceback torch put into the message of a new one
-    (torch._utils.ExceptionWrapper); None for any other message. `code`: the folder of the user's code."""
+    """Return the exception of another process or thread from a message of torch; None for other messages.
+
+    torch put its traceback into the message of a new exception (torch._utils.ExceptionWrapper). `code`: the
+    folder of the user's code.
+    """
     is_caught = message.startswith("Caught ") and f"\nOriginal {_HEADER}\n" in message
     return last_exception(lines := message.split("\n"), code, lines_after=len(lines)) if is_caught else None
 
 
 def last_exception(output: Sequence[str], code: str, *, lines_after: int) -> ErrorReport | None:
-    """The exception whose traceback is at the end of the lines of an output, or None.
+    """Return the exception whose traceback is at the end of the lines of an output, or None.
 
     Args:
         code: the folder of the user's code.
@@ -58,6 +63,9 @@ def last_exception(output: Sequence[str], code: str, *, lines_after: int) -> Err
 
 
 def base_names(name: str) -> tuple[str, ...]:
-    """The names of an exception class of Python and of its bases; only the name if it is none of Python's."""
+    """Return the names of an exception class of Python and of its bases.
+
+    The result is only the name if it is not a class of Python.
+    """
     found = getattr(builtins, name, None)
     return tuple(base.__name__ for base in found.__mro__) if isinstance(found, type) else (name,)

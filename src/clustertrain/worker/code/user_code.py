@@ -51,22 +51,28 @@ class ImportRefused(JobError):
 
 
 def code_folders(job: Job) -> tuple[Path, ...]:
-    """The folders of the job's code on this node: those that the agent unpacked, or those of the job file."""
+    """Return the folders of the job's code on this node.
+
+    They are the folders that the agent unpacked, or the folders of the job file.
+    """
     unpacked = os.environ.get(variables.CODE)
     return tuple(map(Path, unpacked.split(os.pathsep) if unpacked else job.code))
 
 
 def works_in(run: RunDir, job: Job) -> Path:
-    """The working directory of the job's code on this node: of a submitted run a folder of the run if the
-    nodes share one, else the first folder of the code."""
+    """Return the working directory of the job's code on this node.
+
+    For a submitted run it is a folder of the run if the nodes share one, else the first folder of the code.
+    """
     own = working_folder(run, job) if os.environ.get(variables.CODE) else None
     return own or code_folders(job)[0]
 
 
 def enter_code(job: Job, cwd: Path | None = None) -> None:
-    """Make the folders of the code the first on the import path, and `cwd`, by default the first of them,
-    the working directory. `parse_args()` in the code sees no arguments, as those of this process are not the
-    job's.
+    """Make the folders of the code the first on the import path, and `cwd` the working directory.
+
+    `cwd` is by default the first of them. `parse_args()` in the code sees no arguments, because the arguments
+    of this process are not the job's.
 
     Raises:
         JobError: as `check_source`; also for a start without the check.
@@ -79,7 +85,7 @@ def enter_code(job: Job, cwd: Path | None = None) -> None:
 
 
 def _own_folder() -> str:
-    """The folder of the code, whose lines an error names."""
+    """Return the folder of the code, whose lines an error names."""
     unpacked = os.environ.get(variables.CODE)
     return unpacked.partition(os.pathsep)[0] if unpacked else str(Path.cwd())
 
@@ -121,13 +127,16 @@ def _file_of(module: ModuleType) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """`FILE:LINE in FUNCTION` of an exception, the innermost of the user's code; without one, its folder."""
+    """Return `FILE:LINE in FUNCTION` of an exception, the innermost of the user's code.
+
+    Without a line of the user's code, return its folder.
+    """
     frames = report_of(error, _own_folder()).frames
     return str(frames[0]) if frames else f"`code`, the folder {_own_folder()}"
 
 
 def check_task(spec: str) -> type[Task]:
-    """The Task class that a job names.
+    """Return the Task class that a job names.
 
     Raises:
         JobError: it does not import, is not a subclass of clustertrain.Task, or has a method that only
@@ -165,7 +174,7 @@ def check_code(job: Job) -> None:
 
 
 def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
-    """The function that a job names.
+    """Return the function that a job names.
 
     Raises:
         JobError: it does not import, cannot be called, or does not take one argument, or a call runs none of
@@ -199,7 +208,7 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
 
 
 def args_of(cls: type[Task], job: Job) -> dict[str, Any]:
-    """The `args` of a job for its task.
+    """Return the `args` of a job for its task.
 
     Raises:
         JobError: the task does not take them.
@@ -215,8 +224,9 @@ def args_of(cls: type[Task], job: Job) -> dict[str, Any]:
 
 
 def make_task(cls: type[Task], job: Job) -> Task:
-    """The Task with the job's args. Before its __init__ the random states are those of the seed, on every
-    rank and at every start.
+    """Make the Task with the job's args.
+
+    Before its __init__ the random states are set from the seed, on every rank and at every start.
 
     Raises:
         JobError: its __init__ raises an exception.

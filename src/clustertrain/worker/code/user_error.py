@@ -12,8 +12,9 @@ _MESSAGE_CHARACTERS = 10_000  # of what the driver reads; a message for people h
 
 
 class UserCodeFailed(Exception):
-    """The user's code raised an exception. It carries a report instead of the exception, which the driver may
-    be unable to unpickle.
+    """The user's code raised an exception.
+
+    It carries a report instead of the exception, which the driver may be unable to unpickle.
 
     Args:
         refusal: what to say if it is a mistake of the code: its line and the remedy.
@@ -28,7 +29,10 @@ class UserCodeFailed(Exception):
 
 
 def report_of(error: BaseException, code: str, causes: int = _CAUSES) -> ErrorReport:
-    """The report of an exception and of up to `causes` causes. `code`: the folder of the user's code."""
+    """Return the report of an exception and of up to `causes` causes.
+
+    `code`: the folder of the user's code.
+    """
     message = "\n".join([str(error), *map(str, getattr(error, "__notes__", ()))])
     if (inner := inner_report(message, code)) is not None:
         return inner

@@ -27,8 +27,10 @@ def _note(folder: Path, *_: object) -> None:
 
 
 def end_of_fork(pid: int) -> int | None:
-    """The exit code of a fork that has ended on this node, or the negative number of its signal. None if the
-    process was no fork."""
+    """Return the exit code of a fork that has ended on this node, or the negative number of its signal.
+
+    It is None if the process was not a fork.
+    """
     if variables.FORK_SERVER not in os.environ:
         return None
     file = _file(_folder(), pid)

@@ -105,7 +105,7 @@ class Background:
         logger.close(failed=self._has_failed)
 
     def _next(self) -> list[Point]:
-        """The next points, again until they are written; none at the end."""
+        """Return the next points, again until they are written; none at the end."""
         points = self._next_points
         while not points and not (self._is_ending.is_set() and self._points.empty()):
             with suppress(Empty):

@@ -27,7 +27,7 @@ class Curve:
     _loggers: list[Background] | None = None
 
     def begin(self, step: int) -> None:
-        """The first step of a script, which finds its checkpoint itself; before the first point."""
+        """Set the first step of a script, which finds its checkpoint itself; before the first point."""
         self.subject = replace(self.subject, first_step=step)
 
     def add(self, kind: str, step: int, values: Mapping[str, float]) -> None:
@@ -45,8 +45,11 @@ class Curve:
             logger.add(point)
 
     def _started(self, name: str) -> list[Background]:
-        """The logger, or none if it cannot be imported. The import is here and not in the thread, because a
-        fork of this process, for a data loader, must not happen in the middle of it."""
+        """Start the logger; return an empty list if it cannot be imported.
+
+        The import is here and not in the thread, because a fork of this process, for a data loader, must not
+        happen in the middle of it.
+        """
         try:
             module = import_module(f"clustertrain.worker.loggers.{name}")
         except Exception as error:  # noqa: BLE001  a broken package raises anything, and must not end the training

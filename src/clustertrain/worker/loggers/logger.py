@@ -53,9 +53,11 @@ class Subject:
 
     @property
     def curve_id(self) -> str:
-        """The same for all starts of this generation, except that a start from the beginning with a changed
-        job begins another curve. The time of the first claim is a part of it: if the folder of a run is
-        deleted, a new run at the same place is another curve."""
+        """The id of the curve, the same for all starts of this generation.
+
+        Only a start from the beginning with a changed job begins another curve. The time of the first claim
+        is a part of the id: if the folder of a run is deleted, a new run at the same place is another curve.
+        """
         location, claim = self.run.store.location, self._first_attempt().claim.read()
         first_s = claim.time if claim is not None else 0
         identity = f"{location.endpoint or ''} {self.run.uri} {first_s}"

@@ -55,15 +55,18 @@ class MlflowRun:
         self.place = f"{self._client.tracking_uri}, experiment {experiment}, run {self._id}"
 
     def _experiment(self) -> str:
-        """The id of the experiment; made if there is none of that name."""
+        """Return the id of the experiment; create one if there is none of that name."""
         if (name := os.environ.get(_EXPERIMENT)) is None:
             return os.environ.get(_EXPERIMENT_ID, _DEFAULT_EXPERIMENT)
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found is not None else self._client.create_experiment(name))
 
     def _write_hyperparameters(self, subject: Subject, known: Mapping[str, str]) -> None:
-        """Those that the run does not have. MLflow refuses another value for one that it has: a run that
-        continues with a changed job keeps the first, and has the new one as a tag."""
+        """Write the hyperparameters that the run does not have.
+
+        MLflow refuses another value for one that it has: a run that continues with a changed job keeps the
+        first, and has the new one as a tag.
+        """
         given = subject.hyperparameters.items()
         texts = {_NOT_IN_NAMES.sub("_", key): str(value)[:_MOST_CHARACTERS] for key, value in given}
         for key, text in texts.items():
@@ -83,7 +86,7 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=metrics[start : start + _MOST_METRICS])
 
     def _last_step(self, name: str) -> int:
-        """The last step that earlier starts have written, or -1 if there is none."""
+        """Return the last step that earlier starts have written, or -1 if there is none."""
         if name not in self._last_steps:
             history = self._client.get_metric_history(self._id, name)
             self._last_steps[name] = max((metric.step for metric in history), default=-1)

@@ -58,7 +58,7 @@ class WandbRun:
 
 
 def _rows(image: torch.Tensor) -> Any:
-    """The array that W&B takes: (height, width, channels)."""
+    """Return the array that W&B takes: (height, width, channels)."""
     return image.permute(1, 2, 0).numpy()
 
 

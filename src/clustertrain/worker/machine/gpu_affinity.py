@@ -16,8 +16,10 @@ _EXPANDABLE = "expandable_segments:True"  # segments of memory grow: tensors of 
 
 
 def place_worker(job: Job, gpus: Sequence[int]) -> None:
-    """Set both for this process and its children, and print what was set to the rank's log. `gpus`: as in
-    worker/place.py."""
+    """Set the allocator of torch and the CPUs of this process and its children.
+
+    The rank's log gets a line about the CPUs. `gpus`: as in worker/place.py.
+    """
     use_expandable_segments(in_this_process=not job.is_script)
     if job.resources.bind_cpus:
         line = bind_to_gpus(*_addresses(gpus), job.resources.cpus_per_worker)
@@ -25,15 +27,19 @@ def place_worker(job: Job, gpus: Sequence[int]) -> None:
 
 
 def _addresses(gpus: Sequence[int]) -> tuple[list[str], list[str]]:
-    """The PCI addresses of this worker's GPUs, and of those of all workers of the node, which each of
-    them sees, or empty if NVML does not answer. Creates no CUDA context."""
+    """Return the PCI addresses of this worker's GPUs, and of the GPUs of all workers of the node.
+
+    Each worker sees the GPUs of all. Both are empty if NVML does not answer. This creates no CUDA context.
+    """
     of_node = [gpu.pci for gpu in visible_gpus()]
     return ([of_node[index] for index in gpus] if max(gpus) < len(of_node) else []), of_node
 
 
 def bind_to_gpus(addresses: Sequence[str], of_node: Sequence[str], cpus_per_worker: float) -> str:
-    """Bind this process to the CPUs of the NUMA node of the GPUs at these addresses, if the process may use
-    at least `cpus_per_worker` of them for each worker with GPUs there; returns a line for the log.
+    """Bind this process to the CPUs of the NUMA node of the GPUs at these addresses.
+
+    Return a line for the log. The process is bound only if it may use at least `cpus_per_worker` of these
+    CPUs for each worker with GPUs there.
 
     Args:
         of_node: the addresses of the GPUs of all workers of this machine.
@@ -56,7 +62,7 @@ def bind_to_gpus(addresses: Sequence[str], of_node: Sequence[str], cpus_per_work
 
 
 def use_expandable_segments(*, in_this_process: bool) -> None:
-    """Unless the environment configures torch's allocator."""
+    """Use expandable segments, unless the environment configures torch's allocator."""
     if any(os.environ.get(name) for name in _ALLOCATOR_NAMES):
         return
     os.environ[_ALLOCATOR] = _EXPANDABLE

@@ -40,7 +40,7 @@ def check_gpus(workers: int, each: int) -> None:
 
 
 def _cuda_error() -> str:
-    """The error with which CUDA does not start, in a line."""
+    """Return the error with which CUDA does not start, in a line."""
     import torch
 
     try:

@@ -17,8 +17,10 @@ _SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD
 
 
 def keep_freed_memory() -> None:
-    """Set glibc's thresholds for this process and its forks, unless its environment sets them. Another
-    allocator is left as it is."""
+    """Set glibc's thresholds for this process and its forks, unless its environment sets them.
+
+    Another allocator is left as it is.
+    """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None and not any(name in os.environ for name in _SETTINGS):
         set_option(_TRIM_THRESHOLD, _KEPT_BYTES)

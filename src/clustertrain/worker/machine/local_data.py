@@ -18,13 +18,13 @@ _UNPACKED_BYTES = 64 << 20  # a larger file is not staged for a check of seconds
 
 
 def staged(job: Job, name: str, into: Path, **options: Any) -> Path:
-    """The path of a data set of a job, staged into this folder; `options` are those of `stage`."""
+    """Stage a data set of a job into this folder, and return its path; `options`: as in `stage`."""
     entry, location = job.data[name], job.data_location(name)
     return stage(name, location, sha256=entry.sha256, extract=entry.extract, into=into, **options)
 
 
 def stage_here(job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str, Path]:
-    """The path of each data set of a job, staged where a run on this machine stages it.
+    """Stage each data set of a job where a run on this machine stages it, and return the paths.
 
     Raises:
         as clustertrain.staging.stage.stage
@@ -35,7 +35,7 @@ def stage_here(job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str
 
 
 def data_at_hand(job: Job, scratch: Path) -> tuple[dict[str, Path], list[str]]:
-    """(the paths of the data sets that are here, the names of the others with the reason).
+    """Return the paths of the data sets that are here, and the names of the others with the reason.
 
     Reads what is staged and what is local, and downloads nothing. A small local archive is unpacked into
     `scratch`, so that the check leaves nothing in the job's storage.

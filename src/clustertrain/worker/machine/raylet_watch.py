@@ -14,7 +14,7 @@ EXIT_CODE = 87  # of a rank whose raylet has ended
 
 
 def end_with_raylet() -> None:
-    """From here on, this process ends with its raylet, whatever it is doing."""
+    """End this process with its raylet from here on, whatever it is doing."""
     if os.getppid() == 0:  # the raylet is outside of this PID namespace
         return
     try:

@@ -24,7 +24,7 @@ _RETRY_S = 60.0
 
 
 def read_by(node_rank: int, nodes: int) -> list[int]:
-    """The nodes whose texts a node reads: the nearest before it, and those twice as far away each time."""
+    """Return the nodes whose texts a node reads: the nearest before it, then each time twice as far away."""
     return [(node_rank - (1 << power)) % nodes for power in range((nodes - 1).bit_length())]
 
 
@@ -67,7 +67,7 @@ def remove_nonce(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[
 
 
 def _read(store: Store, key: str, nonce: str) -> str:
-    """The text that is there, once it is the expected one or `_PATIENCE_S` seconds have passed."""
+    """Read the text that is there, once it is the expected one or `_PATIENCE_S` seconds have passed."""
 
     def text() -> str:
         return (store.read_or_none(key) or b"").decode(errors="replace")
@@ -78,7 +78,7 @@ def _read(store: Store, key: str, nonce: str) -> str:
 
 @contextmanager
 def _file(ref: AttemptRef, restart: int, node_rank: int) -> Iterator[tuple[Store, str]]:
-    """The file of a node: its store and key. An error of the storage names this host."""
+    """Yield the store and the key of the file of a node. An error of the storage names this host."""
     attempt = ref.open()
     try:
         yield attempt.run.with_patience(_RETRY_S).store, attempt.restart(restart).probe_key(node_rank)

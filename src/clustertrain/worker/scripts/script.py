@@ -70,7 +70,7 @@ class ScriptFailed(ClusterTrainError):
 
 
 def torchrun_environment(place: Place, *, restart: int, retries: int, run_id: str) -> dict[str, str]:
-    """torchrun's variables for a worker, except MASTER_ADDR and MASTER_PORT, which are set already.
+    """Return torchrun's variables for a worker, except MASTER_ADDR and MASTER_PORT, which are set already.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
     """
@@ -172,8 +172,11 @@ def _start(program: Program, environment: dict[str, str], cwd: Path) -> subproce
 
 
 def _blocks(child: subprocess.Popen[bytes], rank: int, note: Callable[[str, str], None]) -> Iterator[bytes]:
-    """What the script and its processes print, as it comes. Those that it leaves are killed soon after its
-    end: they may hold a GPU, and one that never ends would keep this rank from ending."""
+    """Yield what the script and its processes print, as it comes.
+
+    Processes that it leaves are killed soon after its end: they may hold a GPU, and one that never ends would
+    keep this rank from ending.
+    """
     output, ended_s = cast("IO[bytes]", child.stdout).fileno(), math.inf
     while time.monotonic() - ended_s < _OTHERS_END_S:
         if ended_s == math.inf and _ends_within(child, 0):
@@ -193,8 +196,10 @@ def _blocks(child: subprocess.Popen[bytes], rank: int, note: Callable[[str, str]
 
 
 def _passed_on(output: Iterator[bytes], printed: Callable[[str], None]) -> list[str]:
-    """Copy the output to stdout as it comes: a progress bar is a line without an end. Returns its last
-    lines."""
+    """Copy the output to stdout as it comes; return its last lines.
+
+    A progress bar is a line without an end.
+    """
     lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
     unfinished = b""
     sys.stdout.flush()
@@ -212,7 +217,10 @@ def _passed_on(output: Iterator[bytes], printed: Callable[[str], None]) -> list[
 
 
 def _kept(line: bytes) -> str:
-    """The last state of a progress bar; of another line its beginning, which names an exception's class."""
+    """Return the last state of a progress bar; of another line its beginning.
+
+    The beginning names the class of an exception.
+    """
     text = line.decode(errors="replace").rstrip()
     return text[-_KEPT_CHARACTERS:] if "\r" in text else text[:_KEPT_CHARACTERS]
 
@@ -233,7 +241,7 @@ def _failure(
 
 
 def _as_on_a_terminal(line: str) -> str:
-    """The line without what a progress bar has overwritten, in printable characters."""
+    """Return the line without what a progress bar has overwritten, in printable characters."""
     return printable(line.rpartition("\r")[2]).rstrip()[:_LINE_CHARACTERS]
 
 
@@ -253,7 +261,10 @@ def _stop_on_request(
     rank: int,
     note: Callable[[str, str], None],
 ) -> bool:
-    """Stop the script when that is requested. Returns False if it ended before, or was only asked to."""
+    """Stop the script when that is requested.
+
+    Return False if it ended before, or was only asked to.
+    """
     while not stop_requested():
         if _ends_within(child, _LOOK_S):
             return False

@@ -27,7 +27,7 @@ class Program:
 
 
 def program_of(job: Job, folders: Sequence[Path], args: Sequence[str]) -> Program:
-    """The program of a job whose entry point is a script or a module.
+    """Return the program of a job whose entry point is a script or a module.
 
     Raises:
         JobError: there is no such script or interpreter.
@@ -42,7 +42,10 @@ def program_of(job: Job, folders: Sequence[Path], args: Sequence[str]) -> Progra
 def worker_variables(
     data: Mapping[str, Path], *, attempt: int, restart: int, checkpoints: str
 ) -> dict[str, str]:
-    """clustertrain's variables for a script in this worker. `checkpoints`: the folder or URI for its own."""
+    """Return clustertrain's variables for a script in this worker.
+
+    `checkpoints`: the folder or URI for the script's own checkpoints.
+    """
     return {
         **{data_variable(name): str(path) for name, path in data.items()},
         variables.CHECKPOINT_DIR: checkpoints,
@@ -52,9 +55,11 @@ def worker_variables(
 
 
 def python_variables(job: Job, folders: Sequence[Path]) -> dict[str, str]:
-    """The variables with which its Python finds the code and its packages. $PYTHONPATH begins with the
-    folders of the code. An interpreter of its own gets no other path of this process, whose packages belong
-    to another environment; PATH begins with its folder, as after `activate`."""
+    """Return the variables with which its Python finds the code and its packages.
+
+    $PYTHONPATH begins with the folders of the code. An interpreter of its own gets no other path of this
+    process, whose packages belong to another environment; PATH begins with its folder, as after `activate`.
+    """
     own = job.interpreter is not None
     inherited = os.environ.get("PYTHONPATH") if not own or "PYTHONPATH" in job.env else None
     found = {"PYTHONPATH": os.pathsep.join([*map(str, folders), *filter(None, [inherited])])}
@@ -75,6 +80,6 @@ def fill_environment(job: Job, values: Mapping[str, str]) -> None:
 
 
 def script_arguments(job: Job, values: Mapping[str, str], *, resumes: bool) -> list[str]:
-    """The arguments of a script; `resumes`: it left a checkpoint at an earlier start."""
+    """Return the arguments of a script; `resumes`: it left a checkpoint at an earlier start."""
     args = job.args if not isinstance(job.args, dict) else ()
     return [filled(text, values) for text in (*args, *(job.resume_args if resumes else ()))]
