@@ -92,8 +92,9 @@ def placing(command: CommandLine) -> Iterator[None]:
 def check_here(
     job: Job, echo: Callable[[str], None], command: CommandLine = UNKNOWN, *, elsewhere: bool = False
 ) -> None:
-    """Check what needs no import, in milliseconds: the file of the code, its syntax and the name in it, the
-    loggers, the local data. Prints notes.
+    """Check what needs no import, in milliseconds, and print notes.
+
+    These are the file of the code, its syntax and the name in it, the loggers, and the local data.
 
     Args:
         command, elsewhere: as for `check_code`.
@@ -157,7 +158,9 @@ def _print_notes(notes: Sequence[str], echo: Callable[[str], None]) -> None:
 
 
 def _env_here(env: Mapping[str, str], elsewhere: bool) -> dict[str, str]:
-    """The job's `env` for the check. What is not set here, and may be elsewhere, is empty.
+    """Return the job's `env` for the check.
+
+    A variable that is not set here, and may be set elsewhere, is empty.
 
     Raises:
         JobError: a variable that it refers to is not set, and the job will run here.
@@ -206,7 +209,10 @@ def _check_places(job: Job, loggers: Sequence[str], *, elsewhere: bool) -> None:
 
 
 def _is_set(job: Job, name: str, *, elsewhere: bool) -> bool:
-    """Whether the workers may have this variable. What a Secret or a shell line sets is not known here."""
+    """Return whether the workers may have this variable.
+
+    Variables that a Secret or a shell line sets are not known here.
+    """
     if name in job.env:
         return True
     if not elsewhere and name in os.environ:
@@ -255,8 +261,9 @@ def _import_and_rehearse(
     elsewhere: bool,
     echo: Callable[[str], None],
 ) -> list[str]:
-    """Check the code in a process of its own, with these variables; returns notes. Shows what the code
-    prints.
+    """Check the code in a process of its own, with these variables, and return notes.
+
+    The output of the code is shown.
 
     Raises:
         ClusterTrainError: as `check_code`.
@@ -279,7 +286,7 @@ def _import_and_rehearse(
 
 
 def _is_submit_side() -> bool:
-    """Whether this Python can check and submit jobs, and cannot train."""
+    """Return whether this Python can check and submit jobs, and cannot train."""
     return "torch" in missing_for_training()
 
 

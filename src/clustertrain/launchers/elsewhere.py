@@ -1,5 +1,6 @@
-"""The launcher of runs whose storage only a cluster has: it goes through a Reach. A connection that breaks is
-made again, and lines that were printed are not repeated.
+"""The launcher of runs whose storage only a cluster has, which it reads through a Reach.
+
+A connection that breaks is made again, and lines that were printed are not repeated.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ class LauncherElsewhere(Launcher):
         self.reach = reach
 
     def follow(self, target: Target, echo: Echo) -> int:
-        """Print each change of state until the run and its job are over, then its status. Returns the exit
-        code of the run."""
+        """Print each change of state until the run and its job are over, then its status.
+
+        Return the exit code of the run.
+        """
         name, submitted = target.submitted_job.name, partial(self.reach.status, target, existed=True)
         with continues(name, target.command(f"submit --to {self.name}"), echo):
             # Who looks again may find nothing that reads the storage.
@@ -111,7 +114,7 @@ class LauncherElsewhere(Launcher):
         return attached(self.reach.argv_on(target, host, argv))
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
-        """The log lines, oldest first.
+        """Yield the log lines, oldest first.
 
         With `follow` they continue until the run is over, through every attempt unless one was selected.
         Before the first attempt, and if the storage cannot be read, they are the state of the run with its
@@ -163,9 +166,11 @@ def _line(status: StoredStatus) -> str:
 
 @dataclass
 class _Shown:
-    """The last attempt that was printed completely, and how often each line of each attempt was printed. The
-    lines of another look differ: the earlier states of a progress bar are missing, and those of several ranks
-    come in another order."""
+    """The last attempt that was printed completely, and how often each line of each attempt was printed.
+
+    When the log is read again, its lines differ: the earlier states of a progress bar are missing, and the
+    lines of several ranks come in another order.
+    """
 
     told: Callable[[str], str]
     complete: int = 0

@@ -11,7 +11,7 @@ _SLICE = re.compile(r"(^|[-_.:/])\d+g\.\d+gb\b", re.IGNORECASE)
 
 
 def is_slice_of_gpu(name: str) -> bool:
-    """Whether the name of a GPU's type or resource is a MIG profile, such as nvidia.com/mig-1g.10gb."""
+    """Return whether the name of a GPU's type or resource is a MIG profile: nvidia.com/mig-1g.10gb is one."""
     return _SLICE.search(name) is not None
 
 

@@ -87,8 +87,10 @@ class KnownRun:
         return (own.uri.rstrip("/"), own.endpoint) == (storage.uri.rstrip("/"), storage.endpoint)
 
     def is_at(self, place: RunAddress) -> bool:
-        """Whether the user's folder is one of this run. A folder has no endpoint, and may be copied from a
-        message of a process in the cluster."""
+        """Return whether the user's folder is a folder of this run.
+
+        A folder has no endpoint, and may be copied from a message of a process in the cluster.
+        """
         uris = {uri.rstrip("/") for uri in (self.storage.uri, self.storage_there)}
         has_endpoint = place.storage.endpoint in (None, self.storage.endpoint)
         return self.name == place.name and place.storage.uri.rstrip("/") in uris and has_endpoint
@@ -113,20 +115,22 @@ def remove_known_run(run: KnownRun) -> None:
 
 
 def by_folder(command: CommandLine, run: KnownRun) -> CommandLine:
-    """The command line of a run, for messages. `--set` options make it long, so other commands then name the
-    run by its folder."""
+    """Return the command line of a run, for messages.
+
+    `--set` options make it long, so other commands then name the run by its folder.
+    """
     return replace(command, run=run.uri) if command.sets else command
 
 
 def state_file(run: KnownRun, suffix: str = ".json") -> Path:
-    """A file of this user about a run; by default the one that records it."""
+    """Return the path of a file of this user about a run; by default, of the file that records it."""
     identity = "\n".join((run.launcher, run.cluster, run.storage.endpoint or "", run.storage.uri, run.name))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return known_runs_folder() / f"{run.name[:40]}-{digest}{suffix}"
 
 
 def known_runs() -> tuple[list[KnownRun], list[str]]:
-    """The known runs, newest first, and a note for each file that cannot be used."""
+    """Return the known runs, newest first, and a note for each file that cannot be used."""
     runs, notes = [], []
     try:
         paths = sorted(known_runs_folder().glob("*.json"))
@@ -141,7 +145,8 @@ def known_runs() -> tuple[list[KnownRun], list[str]]:
 
 
 def _read(path: Path) -> KnownRun:
-    """
+    """Read the record of a run.
+
     Raises:
         StorageError: the file cannot be used; the first line of the error is the reason.
     """

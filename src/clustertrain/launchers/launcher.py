@@ -50,7 +50,7 @@ class Launcher:
         self.name = scheduler.name
 
     def merged(self, job: Job) -> SiteJob:
-        """The job with the defaults of the site.
+        """Return the job with the defaults of the site.
 
         Raises:
             JobError: the site file is wrong, or its defaults and the job are inconsistent.
@@ -91,8 +91,9 @@ class Launcher:
         return plan.script.decode()
 
     def submit(self, job: SiteJob, options: Options, echo: Echo) -> Target | None:
-        """Check a job, submit it, record its run, and print the next commands. Returns the run; None if it is
-        already finished.
+        """Check a job, submit it, record its run, and print the next commands.
+
+        Return the run; None if it is already finished.
 
         Raises:
             ClusterTrainError: it was not submitted.
@@ -118,12 +119,12 @@ class Launcher:
         return follow_to_its_end(target.visible_run(), self._status_of, command, echo)
 
     def status(self, target: Target) -> StoredStatus:
-        """The status of the run, with the table of `status`."""
+        """Return the status of the run, with the table of `status`."""
         files = target.files or read_files(target.visible_run())
         return StoredStatus.of(located(self.scheduler, self.statuses([files])[0]))
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
-        """The lines of `logs`, oldest first."""
+        """Return the lines of `logs`, oldest first."""
         return log_lines(target.visible_run(), selection, self._status_of, follow=follow)
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
@@ -135,14 +136,14 @@ class Launcher:
         return exec_on_rank(self.scheduler, target.visible_run(), rank, command)
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
-        """The statuses of runs in a storage that this machine reads."""
+        """Return the statuses of runs in a storage that this machine reads."""
         return statuses(self.scheduler, runs)
 
     def _status_of(self, run: RunDir) -> Status:
         return status_of(self.scheduler, run)
 
     def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
-        """The table of `ls --to`: the runs of a storage, or of a namespace.
+        """Return the table of `ls --to`: the runs of a storage, or of a namespace.
 
         Args:
             place: a storage or a job file; None if none is given.
@@ -161,7 +162,7 @@ class Launcher:
 
 
 def storage_at(place: str | None) -> Location:
-    """The storage that the argument of `ls` names: a path, a URI, or that of a job file; ./runs without one.
+    """Return the storage that `ls` names by a path, a URI or a job file; without an argument, ./runs.
 
     Raises:
         JobError: it is a job file, and it is wrong.
@@ -173,7 +174,7 @@ def storage_at(place: str | None) -> Location:
 
 
 def no_run_at(place: str) -> JobError:
-    """The error for a storage without a run; `place` as for `storage_at`."""
+    """Return the error for a storage without a run; `place` as for `storage_at`."""
     return JobError(
         f"{storage_at(place).uri} contains no run.\n"
         f"ls takes a job file, or a storage: a folder of runs. Of one run: `{command_on(place, 'status')}`."
@@ -181,7 +182,7 @@ def no_run_at(place: str) -> JobError:
 
 
 def launcher_of(name: str) -> Launcher:
-    """The launcher of that name.
+    """Return the launcher of that name.
 
     Raises:
         JobError: there is no launcher of that name, or it cannot be used; the message lists the launchers, or

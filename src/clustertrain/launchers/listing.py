@@ -26,8 +26,10 @@ def list_runs(
     everywhere: bool = False,
     sweep: str | None = None,
 ) -> Table:
-    """The runs of a storage, and this user's known runs: those of this folder, or all if it has none; or
-    those in the storage of `place`. A known run is read if its folder is on this machine.
+    """List the runs of a storage, and this user's known runs.
+
+    The known runs are the runs of this folder, or all if it has none; with `place`, the runs in its storage.
+    A known run is read if its folder is on this machine.
 
     Args:
         place: a storage or a job file, or None for ./runs, which may be missing.
@@ -73,20 +75,22 @@ def list_runs(
 
 
 def _with_folder(row: RunRow) -> RunRow:
-    """The row of a run whose name and place another run has as well."""
+    """Return the row with its folder, for a run whose name and place another run has as well."""
     folder = None if row.run is None else row.run.store.location.uri  # otherwise the row's text has it
     return row if folder is None else replace(row, where=f"{row.where}, {folder}")
 
 
 def _is_of_this_folder(known: KnownRun) -> bool:
-    """Whether the storage or the job file of a run is below the current folder."""
+    """Return whether the storage or the job file of a run is below the current folder."""
     here = f"{Path.cwd()}/"
     return known.uri.startswith(here) or known.job_file.startswith(here)
 
 
 def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
-    """The statuses of runs in a visible storage, sorted by name. Each scheduler gets one query for all of its
-    runs."""
+    """Return the statuses of runs in a visible storage, sorted by name.
+
+    Each scheduler gets one query for all of its runs.
+    """
     groups: dict[str, list[RunFiles]] = {}
     for files in runs:
         groups.setdefault(launcher_in_storage(files).name, []).append(files)
@@ -95,6 +99,6 @@ def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
 
 
 def _not_read(known: KnownRun) -> RunRow:
-    """The row of a run whose storage is on S3, in a cluster, or not visible here."""
+    """Return the row of a run whose storage is on S3, in a cluster, or not visible here."""
     text = f"`{command_on(known.uri, 'status')}` reads its state"
     return RunRow(known.name, "unknown", where=known.where, text=text, job_yaml=known.job)

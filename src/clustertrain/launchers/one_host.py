@@ -32,13 +32,14 @@ def check_installed(host: str, key: str) -> None:
 
 
 def ray_address() -> str | None:
-    """The address of the user's own Ray cluster, or None if the driver starts Ray on this machine."""
+    """Return the address of the user's own Ray cluster, or None if the driver starts Ray on this machine."""
     return os.environ.get("RAY_ADDRESS") or None
 
 
 def world_sizes_here(job: Job) -> list[int]:
-    """The numbers of workers in [min, max] for which this machine has enough CPUs and GPUs. With the user's
-    own Ray cluster all of them: the driver counts what that has.
+    """Return the numbers of workers in [min, max] for which this machine has enough CPUs and GPUs.
+
+    With the user's own Ray cluster, return all of them: the driver counts the CPUs and GPUs there.
 
     Raises:
         ClusterError: there is none; the message shows the arithmetic.
@@ -77,7 +78,7 @@ def _with_gpus(sizes: list[int], each: int) -> list[int]:
 
 
 def driver_environment(job: Job, folder: Path, *, no_ray: bool = False) -> dict[str, str]:
-    """The environment of a driver whose private folder this is."""
+    """Prepare the private folder `folder` of a driver, and return the driver's environment."""
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
     if no_ray:
         environment[variables.RAY] = NO_RAY

@@ -39,8 +39,9 @@ def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[La
 
 
 def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[Reach, Target] | Job:
-    """The job that a command names: of a job file, or the newest one of a run. If only a cluster has the
-    storage, returns the way to it, and the run.
+    """Return the job of a job file, or the newest job of a run, whichever the command names.
+
+    If only a cluster has the storage, return the way to it, and the run.
 
     Raises:
         JobError: the job file is wrong; the run was killed before it wrote its job.
@@ -59,7 +60,10 @@ def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tupl
 
 
 def _target(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> Target:
-    """The run by the arguments of the command and this user's known runs, newest first; without its files."""
+    """Return the run, without its files.
+
+    It is found by the arguments of the command and this user's known runs, newest first.
+    """
     job = None
     if is_job_file(text):
         job = load_job(Path(text), sets)
@@ -95,7 +99,7 @@ def _located(target: Target, to: str | None) -> tuple[Launcher, Target]:
 
 
 def _with_files(target: Target) -> Target:
-    """The run with its files in the storage, if this machine sees it there."""
+    """Return the run with its files in the storage, if this machine sees it there."""
     known, places = target.known, places_named(target.text, target.job)
     if target.job is None and known is not None:  # its storage as this machine sees it
         places = [replace(place, storage=known.storage) for place in places if known.is_at(place)]
@@ -106,8 +110,10 @@ def _with_files(target: Target) -> Target:
 
 
 def launcher_in_storage(files: RunFiles) -> Launcher:
-    """The launcher recorded in the storage. It is `local`, which needs only the files, if this version does
-    not have it, or if it reads a storage in its cluster: another user submitted the run, or this process runs
-    in its pod."""
+    """Return the launcher recorded in the storage, or `local`, which needs only the files.
+
+    It is `local` if this version does not have the recorded launcher, or if that launcher reads a storage in
+    its cluster: another user submitted the run, or this process runs in its pod.
+    """
     launcher = launcher_of(files.launcher if files.launcher in plugins() else "local")
     return launcher if launcher.reach is None else launcher_of("local")

@@ -35,8 +35,10 @@ class Done:
 
 
 class CommandFailed(ClusterError):
-    """A command ended with a nonzero exit code; or, with `code` None, it was killed at its timeout, or the
-    system could not start it."""
+    """A command ended with a nonzero exit code, or did not end by itself.
+
+    With `code` None, it was killed at its timeout, or the system could not start it.
+    """
 
     def __init__(
         self, argv: Sequence[str], code: int | None, stdout: str, stderr: str, how: str = ""

@@ -17,13 +17,15 @@ _GIT_S = 20.0
 
 
 def source_of(job: Job) -> Source:
-    """The state of the code of a job, with its files."""
+    """Return the state of the code of a job, with its files."""
     return replace(read_source(job.code), files=code_files(job))
 
 
 def read_source(folders: Sequence[str]) -> Source:
-    """The state of the repository of each folder of the code. What git does not tell is a note in it, and
-    never an error: the run does not need it."""
+    """Return the state of the repository of each folder of the code.
+
+    A failure of git is a note in the state and never an error: the run does not need the state.
+    """
     found = {each.folder: each for each in map(_repository, folders)}
     return Source(tuple(found.values()))
 

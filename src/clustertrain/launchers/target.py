@@ -44,14 +44,15 @@ class Target:
     attempt: int | None = None
 
     def command(self, start: str) -> CommandLine:
-        """The command line of the run, as this command names it; `start` is the command that starts it."""
+        """Return the command line of the run, as this command names it; the command `start` starts it."""
         command = typed(start, self.text, self.sets)
         return command if self.known is None else by_folder(command, self.known)
 
     @property
     def submitted_job(self) -> SiteJob:
-        """The job of the newest known start; else the job of the job file, merged with the site file. It has
-        the cluster, the namespace and the run's name.
+        """The job of the newest known start; else the job of the job file, merged with the site file.
+
+        It has the cluster, the namespace and the run's name.
 
         Raises:
             JobError: neither a job file nor a known run was named.
@@ -65,7 +66,7 @@ class Target:
         return with_site(self.job)
 
     def visible_run(self) -> RunDir:
-        """The run in a storage that this machine reads.
+        """Return the run in a storage that this machine reads.
 
         Raises:
             NotStarted: there is no such run.
@@ -85,10 +86,10 @@ class Reach(Protocol):
     """The way to the storage of runs that this machine does not see, in the cluster that has it."""
 
     def handle(self, target: Target) -> Handle:
-        """The job of the run."""
+        """Return the job of the run."""
 
     def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
-        """The state of the run, by its job and its storage.
+        """Return the state of the run, by its job and its storage.
 
         Args:
             existed: if nothing is there, the run was cancelled before it began.
@@ -115,7 +116,7 @@ class Reach(Protocol):
         """Run a command as `lines` does, and write its binary output to a file."""
 
     def first_lines(self, target: Target) -> Sequence[str]:
-        """What the job printed before the first attempt."""
+        """Return what the job printed before the first attempt."""
 
     def argv_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
-        """What runs a command where a rank runs, as `Scheduler.argv_on`."""
+        """Return the arguments that run a command where a rank runs, as `Scheduler.argv_on`."""

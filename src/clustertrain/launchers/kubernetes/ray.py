@@ -16,7 +16,7 @@ from clustertrain.run.folder import Attempt
 
 
 def ray_cluster(job: Job) -> RayCluster:
-    """The cluster of this pod; Ray sets RAY_ADDRESS for the entrypoint of a job."""
+    """Return the cluster of this pod; Ray sets RAY_ADDRESS for the entrypoint of a job."""
     deadline = Deadline(job.section(Kubernetes).start_deadline_s, "kubernetes.start_deadline")
     return PodRay(os.environ["RAY_ADDRESS"], deadline, job.failures.resize_after_s)
 
@@ -47,8 +47,9 @@ class PodRay(ElasticCluster):
         return self.address
 
     def wait_for_workers(self, attempt: Attempt, world_sizes: Sequence[int]) -> None:
-        """Wait until the pods have a slot for each worker of the largest group or, after `resize_after_s`, of
-        a smaller one.
+        """Wait until the pods have a slot for each worker of the largest group.
+
+        After `resize_after_s`, a smaller group is enough.
 
         Ray Train's own wait ends after two minutes, and counts as a failure each time.
 

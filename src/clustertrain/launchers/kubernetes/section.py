@@ -1,5 +1,6 @@
-"""The section `kubernetes` of a job file: settings for Kubernetes. Workers, CPUs, GPUs and memory are in
-`resources`, the image is the job's `image`.
+"""The section `kubernetes` of a job file: settings for Kubernetes.
+
+Workers, CPUs, GPUs and memory are in `resources`, the image is the job's `image`.
 
 Every value ends up in a field of an object, never in text that is parsed. Kubernetes' rules for names and
 labels are left to the API server: its dry run refuses a wrong one before anything is applied.
@@ -206,7 +207,11 @@ class Kubernetes(LauncherSection):
         return self
 
     def with_site(self, site: Self) -> Self:
-        """Labels and annotations of both count; those of the job file replace the site's of the same key."""
+        """Return this section merged with the section of the site file.
+
+        Labels and annotations of both count; a value of the job file replaces the site's value of the same
+        key.
+        """
         both = {
             "labels": site.labels | self.labels,
             "annotations": site.annotations | self.annotations,

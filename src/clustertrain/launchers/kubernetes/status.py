@@ -23,7 +23,7 @@ _LAST_ROWS = ("folder", "used")
 
 
 def status_rows(view: View) -> list[Row]:
-    """The rows of `status`. A failure, or a problem that blocks the run, comes first."""
+    """Return the rows of `status`; a failure, or a problem that blocks the run, comes first."""
     standing, stored, observed = view.standing, view.stored, view.observed
     name = next((text for row, text in (stored.rows if stored else ()) if row == "run"), view.job.name)
     of_storage: list[Row] = []
@@ -68,7 +68,7 @@ def _cluster_rows(view: View) -> list[Row]:
 
 
 def status_of(view: View) -> StoredStatus:
-    """The status in the storage with the standing in the cluster."""
+    """Return the status in the storage with the standing in the cluster."""
     stored, standing = view.stored or StoredStatus(), view.standing
     return replace(
         stored,
@@ -83,7 +83,7 @@ def status_of(view: View) -> StoredStatus:
 
 
 def rows_in(kubectl: Kubectl) -> list[RunRow]:
-    """A row of `ls` for each of clustertrain's RayJobs in a namespace. Their storage is not read.
+    """Return a row of `ls` for each of clustertrain's RayJobs in a namespace; their storage is not read.
 
     Raises:
         ClusterError: kubectl failed, or the cluster refused a request.

@@ -73,7 +73,7 @@ class KubernetesReach:
         RunStorage(job, observe_run(job, []).head).run(*_arguments(command), to=to)
 
     def first_lines(self, target: Target) -> Sequence[str]:
-        """The output of the submitter's pod, if it has started."""
+        """Return the output of the submitter's pod, if it has started."""
         job = target.submitted_job
         started = [
             pod for pod in observe_run(job, []).pods if role_of(pod) == "submitter" and has_started(pod)
@@ -94,11 +94,11 @@ class KubernetesReach:
 
 
 def _is_host(pod: Object, host: str) -> bool:
-    """Whether this pod has the host of a rank: the pod itself, or with host_network its node."""
+    """Return whether this pod has the host of a rank: the pod itself, or with host_network its node."""
     return role_of(pod) == "worker" and host in (name_of(pod)[:_LONGEST_HOSTNAME], node_of(pod))
 
 
 def _arguments(command: Sequence[str]) -> list[str]:
-    """The command on the job file of the pod."""
+    """Return the arguments of a command on the job file of the pod."""
     words = 2 if command[0] in _GROUPS else 1
     return [*command[:words], JOB_FILE, *command[words:]]

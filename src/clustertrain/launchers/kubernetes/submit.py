@@ -41,8 +41,10 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in Python a second an
 
 
 class KubernetesScheduler(Scheduler):
-    """The clusters of kubectl's configuration. The ID of a job is the name of its RayJob, so the jobs of one
-    query are in one namespace."""
+    """The clusters of kubectl's configuration.
+
+    The ID of a job is the name of its RayJob, so the jobs of one query are in one namespace.
+    """
 
     name = "kubernetes"
     label = "Kubernetes"
@@ -66,8 +68,10 @@ class KubernetesScheduler(Scheduler):
         yield from check_admission(_objects(plan, kubectl), kubectl, replaced=is_replaced)
 
     def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
-        """Apply the objects of the plan, which contain the job and its code. An earlier RayJob of the same
-        name is replaced if it is over."""
+        """Apply the objects of the plan, which contain the job and its code.
+
+        An earlier RayJob of the same name is replaced if it is over.
+        """
         kubectl, printed = Kubectl.of(job), []
         objects = _objects(plan, kubectl)
         if (before := kubectl.find(RAYJOBS, job.name)) is not None:
@@ -119,7 +123,7 @@ SCHEDULER = KubernetesScheduler()
 
 
 def named(name: str, kubectl: Kubectl) -> Handle:
-    """The RayJob of this name."""
+    """Return the handle of the RayJob of this name."""
     where = f"namespace {kubectl.namespace}" + (f" of context {kubectl.context}" if kubectl.context else "")
     return Handle(name, where, namespace=kubectl.namespace or "", context=kubectl.context or "")
 
@@ -129,7 +133,7 @@ def _kubectl_of(job: Handle) -> Kubectl:
 
 
 def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
-    """The RayJob of a job, whoever applied it."""
+    """Return the handle of a job's RayJob, whoever applied it."""
     namespace, context = str(rayjob["metadata"]["namespace"]), Kubectl.of(job).current_context()
     kubectl = Kubectl(namespace, context)
     log = f"{kubectl.typed} logs -f job/{job.name}"
@@ -137,7 +141,7 @@ def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
 
 
 def _objects(plan: Plan, kubectl: Kubectl) -> list[Manifest]:
-    """The objects of the plan, without claims that exist: these may have another size or class."""
+    """Return the objects of the plan, without claims that exist: these may have another size or class."""
     planned = [*yaml.load_all(plan.script, _LOADER)]
     claims = [each for each in planned if each["kind"] == "PersistentVolumeClaim"]
     existing = [each for each in claims if kubectl.find("persistentvolumeclaim", name_of(each)) is not None]
@@ -153,7 +157,10 @@ def _end_head(kubectl: Kubectl, name: str) -> None:
 
 
 def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:
-    """The objects that Kubernetes deletes with the RayJob: all but claims, which have the run's storage."""
+    """Return the objects that Kubernetes deletes with the RayJob, each with the RayJob as its owner.
+
+    Claims are left out, because they have the run's storage.
+    """
     owner = {key: rayjob[key] for key in ("apiVersion", "kind")}
     owner |= {key: rayjob["metadata"][key] for key in ("name", "uid")}
     return [

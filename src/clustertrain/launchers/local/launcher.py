@@ -120,7 +120,7 @@ class LocalScheduler(Scheduler):
 
 
 def _output_file(job: SiteJob) -> Path:
-    """An empty file for what the submitted run prints.
+    """Create an empty file for the output of the submitted run, and return its path.
 
     Raises:
         StorageError: it cannot be written.
@@ -135,8 +135,10 @@ def _output_file(job: SiteJob) -> Path:
 
 
 class LocalLauncher(Launcher):
-    """Runs of `clustertrain run` and of submissions to this machine; and runs of any launcher, as their files
-    show them."""
+    """The launcher for runs of `clustertrain run` and of submissions to this machine.
+
+    It also shows runs of any launcher, from their files.
+    """
 
     def merged(self, job: Job) -> SiteJob:
         return SiteJob(job)  # as for `run`: the defaults of a site are those of its clusters

@@ -20,7 +20,7 @@ from clustertrain.run.streams.event_log import EventLog
 
 
 def ray_cluster(job: Job) -> RayCluster:
-    """The cluster of RAY_ADDRESS if that is set; else Ray on this machine, or none."""
+    """Return the cluster of RAY_ADDRESS if that is set; else Ray on this machine, or none."""
     has_ray = os.environ.get(variables.RAY) != NO_RAY
     deadline = Deadline(job.failures.ray_start_s, "failures.ray_start")
     if not has_ray or not (address := ray_address()):

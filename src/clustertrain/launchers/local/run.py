@@ -1,5 +1,7 @@
-"""A run on this machine: reads the code, claims an attempt, starts the driver under its guardian, and shows
-the progress."""
+"""A run on this machine, from the job file to the end of its driver.
+
+This module reads the code, claims an attempt, starts the driver under its guardian, and shows the progress.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,10 @@ def run_local(job: Job, options: Options, screen: Screen, *, owns_process: bool)
 
 
 def allocation_notes(command: CommandLine) -> list[str]:
-    """What to type instead in a shell with an allocation of SLURM, if the run leaves nodes of it unused."""
+    """Return notes on what to type instead, in a shell with an allocation of SLURM.
+
+    There is a note if the run leaves nodes of the allocation unused.
+    """
     nodes, count = os.environ.get("SLURM_JOB_NODELIST"), os.environ.get("SLURM_JOB_NUM_NODES")
     is_on_node = "SLURMD_NODENAME" in os.environ  # salloc leaves the shell on the login node, without it
     if nodes is None or (is_on_node and count == "1") or ray_address():

@@ -18,18 +18,18 @@ _POLL_S = 1.0
 
 
 def job_id_of(process: Process) -> str:
-    """The ID of the job that this process is."""
+    """Return the ID of the job whose process this is."""
     return f"{process.pid}-{process.pid_started_ticks}"
 
 
 def pid_of(job_id: str) -> int | None:
-    """The pid of a job that runs on this host, or None."""
+    """Return the pid of a job that runs on this host, or None."""
     process = process_of(int(job_id.partition("-")[0]))
     return process.pid if process is not None and job_id_of(process) == job_id else None
 
 
 def waits(pid: int) -> bool:
-    """Whether this process is a run that waits for its turn."""
+    """Return whether this process is a run that waits for its turn."""
     try:
         return TURN.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:  # it has ended at this moment

@@ -22,8 +22,9 @@ from clustertrain.run.submission import Submission
 def read_start(
     start: str, folder: Path, command: str, *, unpack: bool = True
 ) -> tuple[Job, RunDir, Options, list[Path]]:
-    """The job, its run, the options, and the folders of the code that was unpacked on this host; none if the
-    folders of the job file are used.
+    """Read the job, its run and the options, and unpack its code on this host.
+
+    Return also the folders of the unpacked code; none if the folders of the job file are used.
 
     Args:
         start: what the submission sent as text, or the path of the job file.
@@ -57,8 +58,9 @@ def run_to_its_end(
     run: RunDir | None = None,
     read_source: Callable[[Job], Source] = source_of,
 ) -> Result:
-    """Claim the next attempt, run it, send its streams and print its end; if the run is already finished,
-    only return its result.
+    """Claim the next attempt, run it, send its streams and print its end.
+
+    If the run is already finished, only return its result.
 
     Args:
         world_sizes, run, read_source: as for `claim_next_attempt`.

@@ -79,7 +79,7 @@ class Meaning:
 
 
 def start_text(estimate: float | None) -> str:
-    """The time of an expected start, in local time; empty if it is unknown, or over."""
+    """Return the time of an expected start, in local time; empty if it is unknown, or over."""
     now = time.time()
     if estimate is None or estimate <= now:
         return ""
@@ -132,8 +132,10 @@ class JobState:
 
     @property
     def meaning(self) -> Meaning:
-        """The meaning of `native`. An unknown state counts as running; then the heartbeat and the result
-        show the rest."""
+        """The meaning of `native`.
+
+        An unknown state counts as running; then the heartbeat and the result show the rest.
+        """
         return self.meanings.get(self.native) or Meaning("running", "training", f"is {self.native}")
 
     @property
@@ -181,7 +183,7 @@ class JobState:
         return f"the job {self.meaning.text}"
 
     def end_of(self, job_text: str) -> str:
-        """How the job ended, in words; `job_text` names it."""
+        """Return how the job ended, in words; `job_text` names it."""
         return f"{job_text} {self.meaning.text}"
 
 
@@ -258,7 +260,7 @@ class Scheduler(ABC):
         """
 
     def first_word(self, job: SiteJob) -> str:
-        """What the cluster says first of a job that it has just accepted; empty if that is in its state.
+        """Return the cluster's first report on a job that it has just accepted; empty if its state has it.
 
         Raises:
             JobError: it says that it will never run the job.
@@ -267,19 +269,26 @@ class Scheduler(ABC):
 
     @abstractmethod
     def states(self, jobs: Sequence[Handle]) -> Answer:
-        """The states of jobs, with one query for all. Raises no error: `Answer.no_answer` contains it."""
+        """Return the states of jobs, with one query for all.
+
+        No error is raised: `Answer.no_answer` contains it.
+        """
 
     def pinned(self, job: SiteJob, handle: Handle) -> SiteJob:
-        """The job with the place of what was submitted, if the user's own settings chose it: later commands
-        ask there, whatever these settings are by then."""
+        """Return the job with the place of what was submitted, if the user's own settings chose it.
+
+        Later commands ask there, whatever these settings are by then.
+        """
         return job
 
     def located(self, job: JobState) -> JobState:
-        """The state of a job that waits, with its position in the queue, if the scheduler can tell."""
+        """Return the state of a job that waits, with its position in the queue, if the scheduler can tell."""
         return job
 
     def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
-        """What runs a command on a node of a running job; its exit code is that of the command.
+        """Return the arguments that run a command on a node of a running job.
+
+        Their exit code is the exit code of the command.
 
         Args:
             start: the start of the job, as its run recorded it; None for a run that no job started.

@@ -18,7 +18,7 @@ from clustertrain.run.streams.history import newest_group, ranks_of
 def host_and_argv(
     ranks: Iterable[Mapping[str, Any]], rank: int, run: str, command: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """The name of the host on which a rank runs, and the command with the variables of the rank.
+    """Return the name of the host on which a rank runs, and the command with the variables of the rank.
 
     Args:
         ranks: of the newest start of the workers.

@@ -67,7 +67,7 @@ class Files:
 def standing_of(
     files: Files, job: JobState | None, no_answer: str | None, who_runs: Callable[[], str | None]
 ) -> RunState:
-    """The standing of a run whose job is, or was, in a scheduler.
+    """Return the standing of a run whose job is, or was, in a scheduler.
 
     Args:
         job: None if the scheduler has purged it, or does not answer.
@@ -160,11 +160,13 @@ def _never_started(files: Files, no_answer: str | None) -> RunState:
 
 
 def _is_this_start(files: Files, job: JobState) -> bool:
-    """Whether the newest attempt is of the current start of the job. After a requeue the files of the
-    previous start do not show the state of the new one."""
+    """Return whether the newest attempt is of the current start of the job.
+
+    After a requeue, the files of the previous start do not show the state of the new one.
+    """
     return job.restarts is None or files.restart >= job.restarts
 
 
 def _is_settled(files: Files) -> bool:
-    """Whether the newest attempt ended in a state after which no scheduler restarts it."""
+    """Return whether the newest attempt ended in a state after which no scheduler restarts it."""
     return files.result is not None and not STATES[files.result.state].restarts

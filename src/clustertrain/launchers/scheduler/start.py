@@ -102,7 +102,10 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
 
 
 def _meanings(arguments: Namespace) -> dict[int, tuple[str, str]]:
-    """The state and the cause of a run that each signal ends."""
+    """Return the state and the cause of a run that each signal ends.
+
+    With a time limit, a timer changes them shortly before it.
+    """
     meanings: dict[int, tuple[str, str]] = dict.fromkeys(REQUESTS_TO_END, ("stopped", "terminated"))
     if arguments.at_time_limit:
         state = "stopped" if arguments.restart_code is None else "preempted"

@@ -92,14 +92,14 @@ class QueuedStatus(Status):
 
 
 def located(scheduler: Scheduler, status: Status) -> Status:
-    """The status, with the position of a job that waits."""
+    """Return the status, with the position of a job that waits."""
     if not isinstance(status, QueuedStatus) or status.job.queue is None or not status.job.queue.is_waiting:
         return status
     return replace(status, job=replace(status.job, queue=scheduler.located(status.job.queue)))
 
 
 def status_of(scheduler: Scheduler, run: RunDir) -> Status:
-    """The status of one run.
+    """Return the status of one run.
 
     Raises:
         NotStarted: it was neither started nor submitted.
@@ -108,7 +108,7 @@ def status_of(scheduler: Scheduler, run: RunDir) -> Status:
 
 
 def statuses(scheduler: Scheduler, runs: Sequence[RunFiles]) -> list[Status]:
-    """The statuses of runs, with one query to the scheduler for all of them."""
+    """Return the statuses of runs, with one query to the scheduler for all of them."""
     read = [_Files(files, scheduler) for files in runs]
     job_ids = sorted({job_id for each in read for job_id in each.job_ids})
     answer = scheduler.states([*map(Handle, job_ids)]) if job_ids else Answer({})
@@ -131,8 +131,11 @@ class _Files:
 
     @property
     def jobs(self) -> list[SchedulerJob | SchedulerStart]:
-        """The jobs that may run it now: those submitted since the newest attempt began, newest first, and
-        then the job that claimed this attempt."""
+        """The jobs that may run it now.
+
+        The jobs submitted since the newest attempt began come first, newest first, and then the job that
+        claimed this attempt.
+        """
         began_at = self.files.claim.time if self.files.claim is not None else float("-inf")
         own_jobs = (each for each in self.files.submissions if each.scheduler == self.scheduler.name)
         later = [each for each in reversed([*own_jobs]) if each.time > began_at]
@@ -164,9 +167,11 @@ def _status(read: _Files, answer: Answer) -> Status:
 
 
 def _jobs_of(read: _Files, answer: Answer) -> tuple[QueuedJob | None, tuple[QueuedJob, ...]]:
-    """The job that determines the state of the run, and the other jobs that wait in the queue. The first is
-    the job that has nodes, else one that waits, else the newest. A job that was cancelled before it began an
-    attempt does not count."""
+    """Return the job that determines the state of the run, and the other jobs that wait in the queue.
+
+    The first is the job that has nodes, else one that waits, else the newest. A job that was cancelled before
+    it began an attempt does not count.
+    """
     jobs = [_queued_job(named, read, answer) for named in read.jobs]
     if read.files.attempt is not None:
         own_id = read.own_start.job_id if read.own_start is not None else None
@@ -178,7 +183,7 @@ def _jobs_of(read: _Files, answer: Answer) -> tuple[QueuedJob | None, tuple[Queu
 
 
 def _queued_job(named: SchedulerJob | SchedulerStart, read: _Files, answer: Answer) -> QueuedJob:
-    """A job named by a submission or an allocation, with its state in the scheduler."""
+    """Return a job named by a submission or an allocation, with its state in the scheduler."""
     job_id = named.job_id
     record = next((each for each in read.files.submissions if each.job_id == job_id), None)
     cluster = named.cluster or (record.cluster if record is not None else None)
@@ -195,8 +200,11 @@ def _queued_job(named: SchedulerJob | SchedulerStart, read: _Files, answer: Answ
 
 
 def _is_another(queue: JobState, cluster: str | None, recorded_at: float | None) -> bool:
-    """Whether the job with this ID in the queue is not the run's job: it is of another cluster, or the
-    cluster has reset its job IDs. A requeue sets a new submission time, so requeued jobs are not compared."""
+    """Return whether the job with this ID in the queue is not the run's job.
+
+    Then it is of another cluster, or the cluster has reset its job IDs. A requeue sets a new submission time,
+    so requeued jobs are not compared.
+    """
     if cluster and queue.cluster and cluster != queue.cluster:
         return True
     if queue.restarts != 0 or recorded_at is None or queue.submitted_at is None:

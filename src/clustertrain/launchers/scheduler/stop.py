@@ -87,7 +87,7 @@ class _Stop:
         self.echo(f"{self._named(job)} was cancelled: there was nothing to save yet")
 
     def _job(self, status: Status) -> Handle:
-        """The job to cancel.
+        """Return the job to cancel.
 
         Raises:
             ClusterError: the scheduler does not show the state of the job.
@@ -141,7 +141,7 @@ class _Stop:
 
 
 def _not_running(status: Status) -> JobError:
-    """The error of `stop` for a run that is not running."""
+    """Return the error of `stop` for a run that is not running."""
     number = f"attempt {status.attempt.n} is " if status.attempt else "it is "
     return JobError(f"{status.run.name} is not running: {number}{status.state}.\nThere is nothing to stop.")
 

@@ -80,7 +80,7 @@ def submit(
 
 
 def idle_workers(scheduler: Scheduler, job: Job) -> list[str]:
-    """A note if the job asks for more workers than `global_batch_size` ever has work for."""
+    """Return a note if the job asks for more workers than `global_batch_size` ever has work for."""
     shape, most = job.resources, job.world_sizes[-1]
     is_asked = scheduler.is_elsewhere and shape.nodes is None  # SLURM gets no idle nodes
     if not is_asked or job.train is None or most == shape.max_workers:
@@ -111,7 +111,8 @@ def choose_generation(
     scheduler: Scheduler, job: Job, plan: Plan, options: Options, echo: Callable[[str], None]
 ) -> RunDir | None:
     """Choose the generation of the run for the job, after the same checks as at a start on one machine.
-    Returns None if the run is already finished. A requeued job stays in its generation.
+
+    Return None if the run is already finished. A requeued job stays in its generation.
 
     Raises:
         ClusterTrainError: as `submit`.
@@ -162,7 +163,7 @@ def _record(
 
 
 def what_next(scheduler: Scheduler, submitted: Submitted, command: CommandLine) -> str:
-    """A message with the next commands; `command` submitted the run."""
+    """Return a message with the next commands; `command` submitted the run."""
     state, output = submitted.state, submitted.handle.output
     text = f": {state.text}" if state is not None and state.text else ""
     starts = f"\nstarts: {state.starts}" if state is not None and state.starts else ""

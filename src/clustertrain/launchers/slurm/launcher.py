@@ -56,13 +56,13 @@ class SlurmScheduler(Scheduler):
     after_another = "SLURM start this job after it with slurm.dependency: singleton"
 
     def plan(self, job: Job, options: Options) -> Plan:
-        """The lead time is computed from the saves of the run's last attempts."""
+        """Render the script, with a lead time computed from the saves of the run's last attempts."""
         lead_s = lead_time_s(job, measured_save_s(job))
         path = options.command.job_file
         return render(job, job_path=path, python=python_on_nodes(job), lead_s=lead_s)
 
     def preflight(self, job: Job, plan: Plan, command: CommandLine) -> Sequence[str]:
-        """Returns why the job can only wait now."""
+        """Check the job with SLURM, and return why it can only wait now."""
         environ = environment(job)
         check_controller(environ)
         check_output(job)
@@ -99,8 +99,11 @@ class SlurmScheduler(Scheduler):
         return replace(job, position=queue.position(job.job_id))
 
     def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
-        """A step beside the run's own, which shares its CPUs and GPUs. In the shell of an salloc srun would
-        take that allocation's memory and GPUs for the request of this step."""
+        """Return the arguments of a step beside the run's own step, which shares its CPUs and GPUs.
+
+        In the shell of an salloc, srun would take that allocation's memory and GPUs for the request of this
+        step.
+        """
         if start is None:
             return super().argv_on(start, host, command)
         names = {node.partition(".")[0]: node for node in start.nodes}
@@ -116,8 +119,11 @@ class SlurmScheduler(Scheduler):
 
 
 def environment(job: Job) -> dict[str, str]:
-    """The environment of sbatch, which --export=ALL passes on to the job. It contains only the variables to
-    pass on: no secret of the login session, and no SBATCH_… variable that would override the script."""
+    """Return the environment of sbatch, which --export=ALL passes on to the job.
+
+    It contains only the variables to pass on: no secret of the login session, and no SBATCH_… variable that
+    would override the script.
+    """
     passed_on = {name for name, key in _SBATCH_DEFAULTS.items() if getattr(job.section(Slurm), key) is None}
     passed_on |= {*passed_variables(job), *_COMMAND_VARIABLES} - {variables.SUBMISSION}
     return {name: value for name, value in os.environ.items() if name in passed_on}

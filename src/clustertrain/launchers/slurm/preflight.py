@@ -43,8 +43,9 @@ _QUEUED = (
 
 
 def check_controller(environ: Mapping[str, str]) -> None:
-    """Check that sbatch is here, and that SLURM's controller answers. If it is down, `scontrol ping` reports
-    that at once, and every other command retries for 9 to 18 s.
+    """Check that sbatch is here, and that SLURM's controller answers.
+
+    If it is down, `scontrol ping` reports that at once, and every other command retries for 9 to 18 s.
 
     Args:
         environ: the environment of sbatch, see launcher.py.
@@ -63,8 +64,9 @@ def check_controller(environ: Mapping[str, str]) -> None:
 
 
 def check_output(job: Job) -> None:
-    """Check that the folder of the job's output can be written, by creating a file in it. SLURM accepts a job
-    whose output it cannot write, and the job fails without a message.
+    """Check that the folder of the job's output can be written, by creating a file in it.
+
+    SLURM accepts a job whose output it cannot write, and the job fails without a message.
 
     Raises:
         StorageError: the folder does not exist, or cannot be written.
@@ -116,9 +118,10 @@ def check_time(job: Job, lead_s: float) -> None:
 
 
 def test_only(plan: Plan, environ: Mapping[str, str], command: CommandLine) -> str | None:
-    """Let SLURM check the exact script that will be submitted. Returns when a job that has to wait would
-    start, or what SLURM prints if it plans no start: it plans with the nodes that it can use now. A busy
-    SLURM may not answer in time: then sbatch itself checks the job.
+    """Let SLURM check the exact script that will be submitted.
+
+    Return when a job that has to wait would start, or what SLURM prints if it plans no start: it plans with
+    the nodes that it can use now. A busy SLURM may not answer in time: then sbatch itself checks the job.
 
     Raises:
         ClusterError: SLURM refuses it.
@@ -138,6 +141,6 @@ def test_only(plan: Plan, environ: Mapping[str, str], command: CommandLine) -> s
 
 
 def refusal(done: Done, where_to_look: str) -> ClusterError:
-    """The error for an sbatch that failed, with what it printed."""
+    """Return the error for an sbatch that failed, with what it printed."""
     printed = done.stderr.strip() or "It printed nothing."
     return ClusterError(f"{join(done.argv)} ended with code {done.code}:\n{printed}\n{where_to_look}")

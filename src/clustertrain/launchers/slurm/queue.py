@@ -65,7 +65,10 @@ class QueueState(JobState):
 
 
 def query_queue(job_ids: Sequence[str]) -> Answer:
-    """The states of some jobs in SLURM. Raises no error: `Answer.no_answer` contains it."""
+    """Return the states of some jobs in SLURM.
+
+    No error is raised: `Answer.no_answer` contains it.
+    """
     try:
         jobs = query_squeue(job_ids)
     except CommandMissing:
@@ -92,7 +95,7 @@ _COLUMNS = (
 
 
 def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
-    """The jobs that squeue still lists, with one call of it. Purged jobs are omitted.
+    """Return the jobs that squeue still lists, with one call of it; purged jobs are omitted.
 
     Raises:
         CommandMissing: squeue is not on PATH.
@@ -111,8 +114,10 @@ def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
 
 
 def position(job_id: str) -> str:
-    """The position of a waiting job among those of its partition, by priority; empty if SLURM hides jobs of
-    other users, or does not answer."""
+    """Return the position of a waiting job in its partition's queue, by priority.
+
+    It is empty if SLURM hides jobs of other users, or does not answer.
+    """
     if "jobs" in _settings().get("PrivateData", ""):
         return ""
     argv = [*_SQUEUE, "--array", "--states=PENDING", "--sort=-p", "--format=%P|%i"]
@@ -144,20 +149,26 @@ def _parsed(line: str) -> QueueState:
 
 
 def _exit_code(status: str) -> int | None:
-    """The nonzero exit code of the batch script, from its wait() status, or None for 0 and after a signal."""
+    """Return the nonzero exit code of the batch script, from its wait() status.
+
+    Return None for 0 and after a signal.
+    """
     code, signal_number = divmod(int(status), 256) if status.isdecimal() else (0, 0)
     return code if code and not signal_number else None
 
 
 def _environment() -> dict[str, str]:
-    """The environment without the variables that change what SLURM's commands do: SQUEUE_PARTITION=low hides
-    all other jobs, and with SCANCEL_INTERACTIVE scancel waits for an answer from the terminal."""
+    """Return the environment without the variables that change what SLURM's commands do.
+
+    SQUEUE_PARTITION=low hides all other jobs, and with SCANCEL_INTERACTIVE scancel waits for an answer from
+    the terminal.
+    """
     excluded = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
     return {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
 
 
 def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
-    """The states in the accounting of slurmdbd, or empty if there is no accounting or it does not answer."""
+    """Return the states in the accounting of slurmdbd; empty without accounting or an answer."""
     argv = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(job_ids)}"]
     try:
         argv.append("--format=JobID,State,Cluster,NodeList")
@@ -175,12 +186,12 @@ def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
 
 
 def cluster_name() -> str | None:
-    """The name of this machine's cluster, or None if SLURM does not answer."""
+    """Return the name of this machine's cluster, or None if SLURM does not answer."""
     return _settings().get("ClusterName") or None
 
 
 def _settings() -> dict[str, str]:
-    """The names and values of `scontrol show config`, or empty if SLURM does not answer."""
+    """Return the names and values of `scontrol show config`, or an empty dict if SLURM does not answer."""
     with suppress(ClusterError):
         done = run(["scontrol", "show", "config"], timeout_s=ANSWER_S)
         return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", done.stdout, re.MULTILINE))

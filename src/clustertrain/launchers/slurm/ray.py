@@ -25,7 +25,7 @@ _HEAD_ENDS_WITHIN_S = 5.0  # after a raylet that ended, Ray on the head ends as 
 
 
 def ray_cluster(job: Job) -> RayCluster:
-    """The cluster whose head the agent of this node started."""
+    """Return the cluster whose head the agent of this node started."""
     address, _, port = os.environ[variables.HEAD].partition(":")
     nodes = tuple(os.environ[variables.NODES].split(","))
     deadline = Deadline(job.section(Slurm).nodes_wait_s, "slurm.nodes_wait")
@@ -63,8 +63,11 @@ class SlurmRay(RayCluster):
                 return address
 
     def _connect(self, attempt: Attempt, address: str, ends: float) -> bool:
-        """Connect, and wait for the nodes. Return False if Ray on the head ended meanwhile: it is started
-        again, or the agent of the head reports why not and ends this process. Raises as `connect`."""
+        """Connect, and wait for the nodes; return False if Ray on the head ended meanwhile.
+
+        Then it is started again, or the agent of the head reports why not and ends this process. Raises as
+        `connect`.
+        """
         import ray
         from ray.exceptions import RayError
 
@@ -96,7 +99,7 @@ class SlurmRay(RayCluster):
         return [node for node in self.nodes if node not in alive]
 
     def _incomplete(self, attempt: Attempt) -> RayNotUp:
-        """The error that names the missing nodes, and whether each of them found the storage."""
+        """Return the error that names the missing nodes, and whether each of them found the storage."""
         missing, hosts = self._missing(), {arrival.host for arrival in arrivals(attempt).values()}
         absent = [node for node in missing if node not in hosts]
         arrived = [node for node in missing if node in hosts]

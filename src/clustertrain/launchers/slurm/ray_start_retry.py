@@ -16,7 +16,7 @@ from clustertrain.run.result import ended, failed
 
 
 def result_of_late_node(attempt: Attempt, job: Job, text: str) -> Result:
-    """The result of an attempt that a node ended before the workers started; `text` names the node."""
+    """Return the result of an attempt that a node ended before the workers started; `text` names the node."""
     start = allocation_of(attempt)
     if (
         start is None

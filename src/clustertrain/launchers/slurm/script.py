@@ -87,7 +87,7 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Plan:
 
 
 def job_name(job: Job) -> str:
-    """The name of the job in the queue; the name of its output file starts with it."""
+    """Return the name of the job in the queue; the name of its output file starts with it."""
     return job.section(Slurm).job_name or job.name
 
 
@@ -96,19 +96,21 @@ def _template(name: str) -> str:
 
 
 def passed_variables(job: Job) -> tuple[str, ...]:
-    """The variables of the submitter's environment that reach the nodes."""
+    """Return the variables of the submitter's environment that reach the nodes."""
     return (*_PASSED_VARIABLES, *_named_variables(job))
 
 
 def _named_variables(job: Job) -> tuple[str, ...]:
-    """Those that the job names, in slurm.environment or in a reference of `env`. The folders of a machine are
-    its own: a container has others."""
+    """Return the variables that the job names, in slurm.environment or in a reference of `env`.
+
+    A reference to a variable with folders of this machine does not count: a container has other folders.
+    """
     named = (name for name in referred_names(job.start_texts) if name not in (*_PASSED_VARIABLES, *_FOLDERS))
     return tuple(dict.fromkeys((*job.section(Slurm).environment, *named)))
 
 
 def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
-    """Seconds from SLURM's signal to the time limit: slurm.lead_time if the job sets it."""
+    """Return the seconds from SLURM's signal to the time limit: slurm.lead_time if the job sets it."""
     if (lead_time_s := job.section(Slurm).lead_time_s) is not None:
         return lead_time_s
     return min(lead_time.lead_time_s(job, measured_save_s), float(LONGEST_LEAD_S))
@@ -122,7 +124,7 @@ def cpus_per_node(job: Job) -> int:
 
 
 def gpus_per_node(job: Job) -> int:
-    """GPUs that the job requests on every node."""
+    """Return the number of GPUs that the job requests on every node."""
     return job.resources.workers_per_node * job.resources.gpus_per_worker
 
 
@@ -188,7 +190,7 @@ def _time(seconds: float) -> str:
 
 
 def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
-    """Lines of shell that set the body's variables: job, at_time_limit, setup, launch."""
+    """Yield lines of shell that set the body's variables: job, at_time_limit, setup, launch."""
     container = job.section(Slurm).container
     is_absolute = job_path.startswith("/")
     folder = "" if container == "none" or is_absolute else '"$PWD"/'  # a container has another $PWD
@@ -236,10 +238,12 @@ def _apptainer(job: Job) -> Iterator[str]:
 
 
 def _pyxis(job: Job) -> Iterator[str]:
-    """Pyxis adds options to srun. The container runs as the user, not as root, without the home folder.
+    """Yield the options that Pyxis adds to srun.
 
-    It passes on the environment and /dev; a variable that the image sets as well has the image's value,
-    except those of --container-env."""
+    The container runs as the user, not as root, without the home folder. Pyxis passes on the environment and
+    /dev; a variable that the image sets as well has the image's value, except the variables of
+    --container-env.
+    """
     yield f"--container-image={quote(_enroot_image(job.image or ''))}"
     comma = "','"  # shellcheck warns of an unquoted comma in an array
     yield f"--container-mounts={comma.join(_mounts(job))}"
@@ -248,8 +252,10 @@ def _pyxis(job: Job) -> Iterator[str]:
 
 
 def _mounts(job: Job) -> Iterator[str]:
-    """Mounts as shell words `/host:/inside[:ro]`: the mailbox's parent, the job file's folder, the paths in
-    the job, and slurm.mounts."""
+    """Yield mounts as shell words `/host:/inside[:ro]`.
+
+    These are the mailbox's parent, the job file's folder, the paths in the job, and slurm.mounts.
+    """
     for word in (_TEMPORARY, '"${job%/*}"'):
         yield f"{word}:{word}"
     seen: list[PurePosixPath] = []
@@ -279,7 +285,7 @@ def _job_paths(job: Job) -> Iterator[tuple[PurePosixPath, str]]:
 
 
 def is_image_file(image: str) -> bool:
-    """Whether `image` is the path of a file, not a name in a registry."""
+    """Return whether `image` is the path of a file, not a name in a registry."""
     return image.startswith(("/", "./", "../")) or image.endswith((".sif", ".sqsh"))
 
 
@@ -294,7 +300,9 @@ def _enroot_image(image: str) -> str:
 
 
 def python_on_nodes(job: Job) -> str:
-    """The Python on the nodes: `slurm.python`; else python3 in a container; else the Python of this process.
+    """Return the Python on the nodes.
+
+    It is `slurm.python`; else python3 in a container; else the Python of this process.
 
     Raises:
         JobError: `slurm.python` is not given, and this process's Python lacks packages for training.

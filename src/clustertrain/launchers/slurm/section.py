@@ -61,7 +61,7 @@ BREAKING_OPTIONS = {
 
 
 def _one_word(what: str, characters: str) -> AfterValidator:
-    """Validates that a text has only these characters, written as in the brackets of a regular expression."""
+    """Return a validator for a text that has only these characters, written as in the brackets of a regex."""
     pattern = re.compile(f"[{characters}]+")
     shown = characters.replace("A-Za-z0-9_", "letters, digits and _ ").replace("\\", "")
 

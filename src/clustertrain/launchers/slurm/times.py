@@ -7,7 +7,10 @@ from datetime import datetime
 
 
 def slurm_duration_s(text: str) -> int | None:
-    """Seconds of `10:00` (m:s), `1:00:00` or `2-00:00:00`; `UNLIMITED`, `infinite` and `n/a` give None."""
+    """Return the seconds of `10:00` (m:s), `1:00:00` or `2-00:00:00`; None for every other text.
+
+    `UNLIMITED`, `infinite` and `n/a` are such texts.
+    """
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if match is None:
         return None
@@ -16,7 +19,10 @@ def slurm_duration_s(text: str) -> int | None:
 
 
 def slurm_time_s(text: str) -> float | None:
-    """Seconds since 1970 of `2026-11-21T16:09:55` in the cluster's time zone, or None for another text."""
+    """Return the seconds since 1970 of `2026-11-21T16:09:55`; None for another text.
+
+    The text is in the cluster's time zone.
+    """
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").timestamp()
     except ValueError:

@@ -42,13 +42,13 @@ def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: 
 
 
 def _unnamed(manifest: Manifest) -> Manifest:
-    """The object as one that the server names: it refuses to create one of a name that exists."""
+    """Return the object with `generateName`, since the server refuses to create one whose name exists."""
     metadata = {key: value for key, value in manifest["metadata"].items() if key != "name"}
     return {**manifest, "metadata": {**metadata, "generateName": f"{manifest['metadata']['name']}-"}}
 
 
 def _refused(how: Sequence[str], objects: Sequence[Manifest], kubectl: Kubectl) -> list[str]:
-    """What the server could not check; it decides when the object is applied."""
+    """Return the server's messages on what it can check only when the object is applied."""
     try:
         kubectl(*how, input=to_json(objects), timeout_s=_TIMEOUT_S)
     except CommandFailed as error:

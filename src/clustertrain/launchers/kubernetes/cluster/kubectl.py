@@ -120,7 +120,7 @@ class Kubectl:
             )
 
     def lines(self, *arguments: str) -> Iterator[str]:
-        """The lines that kubectl prints, while it runs. Raises as `__call__`, after the last line."""
+        """Yield the lines that kubectl prints, while it runs; raise as `__call__`, after the last line."""
         try:
             yield from lines(self.argv(*arguments))
         except CommandFailed as error:
@@ -132,7 +132,7 @@ class Kubectl:
         return ["kubectl", *where, *arguments]
 
     def current_context(self) -> str | None:
-        """The context that kubectl uses for this; None if it has none, as in a pod."""
+        """Return the context that kubectl uses here; None if it has none, as in a pod."""
         if self.context is not None:
             return self.context
         with suppress(ClusterError):
@@ -145,20 +145,20 @@ class Kubectl:
         return shlex.join(self.argv())
 
     def find(self, kind: str, name: str) -> dict[str, Any] | None:
-        """The object, or None if it does not exist. Raises as `__call__`."""
+        """Return the object, or None if it does not exist; raise as `__call__`."""
         printed = self("get", kind, name, "--output=json", "--ignore-not-found").stdout
         value: dict[str, Any] | None = json.loads(printed or "null")
         return value
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
-        """The objects of a kind that `selector` selects by labels. Raises as `__call__`."""
+        """Return the objects of a kind that `selector` selects by labels; raise as `__call__`."""
         selected = [f"--selector={selector}"] if selector else []
         found = self("get", kind, "--output=json", *selected)
         items: list[dict[str, Any]] = json.loads(found.stdout)["items"]
         return items
 
     def _told(self, error: CommandFailed) -> CommandFailed | Unanswered:
-        """The error, as Unanswered if the cluster did not answer."""
+        """Return the error, as Unanswered if the cluster did not answer."""
         is_of_pod = ENDED_IN_POD.search(error.stderr) or _NODE_IS_SILENT.search(error.stderr)
         if is_of_pod or not (error.code is None or _NO_ANSWER.search(error.stderr)):
             return error
@@ -168,6 +168,6 @@ class Kubectl:
 
 
 def words_of(error: ClusterTrainError) -> str:
-    """What kubectl said, on one line."""
+    """Return kubectl's message, on one line."""
     printed = error.stderr.strip().splitlines() if isinstance(error, CommandFailed) else []
     return printed[-1] if printed else str(error).splitlines()[0]

@@ -71,7 +71,7 @@ def _check_versions(rendered_by: str) -> None:
 
 
 def this_start() -> SchedulerStart:
-    """The record of this start for the claim: the RayJob, its Ray cluster, and the pod."""
+    """Return the record of this start for the claim: the RayJob, its Ray cluster, and the pod."""
     return SchedulerStart(
         "kubernetes",
         os.environ[variables.NAMESPACE],
@@ -120,8 +120,11 @@ def _follow_earlier_start(job: Job, allocation: SchedulerStart, screen: Screen) 
 
 
 def _has_started_before(job: Job, allocation: SchedulerStart) -> bool:
-    """Whether this Ray cluster has started the newest generation. Its head was then replaced, and the new one
-    continues: --fresh is among the arguments of each start, but starts over only once."""
+    """Return whether this Ray cluster has started the newest generation.
+
+    If so, its head was replaced, and the new head continues: --fresh is among the arguments of each start,
+    but starts over only once.
+    """
     previous = RunDir.newest(job.storage.location, job.name).newest_attempt()
     earlier = allocation_of(previous) if previous is not None else None
     return (

@@ -33,13 +33,13 @@ def main() -> None:
 
 
 def _run_here(job: Job) -> RunDir:
-    """The run that the ranks of this pod write to, with its generation, without a request to S3."""
+    """Return the run that the ranks of this pod write to, with its generation, without a request to S3."""
     store = open_store(job.storage.location)
     return RunDir(store, job.name, RunDir.newest(str(spool_folder(store)), job.name).generation)
 
 
 def _upload(attempt: Attempt) -> StreamUpload:
-    """A StreamUpload that records its failures as events. They are sent when S3 works again."""
+    """Return a StreamUpload that records its failures as events, which are sent when S3 works again."""
     events = EventLog(attempt.node_events(socket.gethostname()))
     return StreamUpload(attempt, lambda text: events.write("warning", text=text.removeprefix("warning: ")))
 

@@ -52,7 +52,7 @@ def main(role: str) -> int:
 
 
 def _is_kept(attempt: Attempt) -> bool:
-    """Whether this pod has trained to the run's end, and no other head's pod follows."""
+    """Return whether this pod has trained to the run's end, and no other head's pod follows."""
     start, result = allocation_of(attempt), attempt.result.read()
     is_here = start is not None and start.pod == os.environ[variables.POD]
     return is_here and result is not None and result.state in ("done", "failed")

@@ -1,5 +1,6 @@
-"""What `ray start` calls in a pod before it starts Ray (RAY_START_HOOK): it sets Ray's environment, and waits
-as long as the job allows.
+"""The hook that `ray start` calls in a pod before it starts Ray (RAY_START_HOOK).
+
+It sets Ray's environment, and waits as long as the job allows.
 
 The operator writes the command of a pod. Ray's limits are fixed, such as 30 s until the node has registered:
 on a busy node a container exceeds them, and is started again, each time later.

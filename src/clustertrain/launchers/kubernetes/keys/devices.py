@@ -26,7 +26,7 @@ def _resource(name: str) -> str:
 
 
 def _device(name: str) -> str:
-    """The name of a resource that no other key requests."""
+    """Return the name of a resource, or raise ValueError if another key requests that resource."""
     if name in _KEYS_OF_OWN:
         raise ValueError(f"must be a resource without a key of its own\nset {_KEYS_OF_OWN[name]}")
     if name.endswith("gpu") or is_slice_of_gpu(name):

@@ -112,8 +112,7 @@ class Egress(Section):
 
 
 class Volume(Section):
-    """A volume that every pod of the run mounts: exactly one of `claim`, `host_path`, `secret`,
-    `config_map`."""
+    """A volume that every pod mounts: exactly one of `claim`, `host_path`, `secret`, `config_map`."""
 
     mount: Mount
     """Its path in the pods, such as `/mnt/data`."""

@@ -7,19 +7,19 @@ from typing import Any
 
 
 def at(value: Any, *keys: str) -> Any:
-    """The value at these keys, or None if a key is missing or one before the last is not a mapping."""
+    """Return the value at these keys, or None if a key is missing or one before the last is not a mapping."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
 def mapping(value: Any, *keys: str) -> Mapping[str, Any]:
-    """The mapping at these keys, or an empty one."""
+    """Return the mapping at these keys, or an empty one."""
     found = at(value, *keys)
     return found if isinstance(found, Mapping) else {}
 
 
 def items(value: Any, *keys: str) -> list[Any]:
-    """The list at these keys, or an empty one."""
+    """Return the list at these keys, or an empty one."""
     found = at(value, *keys)
     return found if isinstance(found, list) else []

@@ -32,7 +32,7 @@ def first_word(job: Job) -> str:
 
 
 def _said(job: Job, observed: Observed) -> str:
-    """What the cluster says of the pods, or an empty text."""
+    """Return what the cluster reports about the pods, or an empty text."""
     standing = standing_of(observed, None)
     if observed.is_over and observed.native.cause == "job":
         remedy = "Correct it in the job file: the next submit replaces this RayJob."

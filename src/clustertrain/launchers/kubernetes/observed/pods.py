@@ -23,7 +23,7 @@ def name_of(thing: Object) -> str:
 
 
 def node_of(pod: Object) -> str:
-    """The node that a pod is bound to, or empty if there is none yet."""
+    """Return the node that a pod is bound to, or an empty text if there is none yet."""
     return str(at(pod, "spec", "nodeName") or "")
 
 
@@ -32,31 +32,37 @@ def is_terminating(pod: Object) -> bool:
 
 
 def is_running(pod: Object) -> bool:
-    """Whether all containers of the pod run. A pod that is terminating does not count as running."""
+    """Return whether all containers of the pod run; a pod that is terminating does not count as running."""
     return not is_terminating(pod) and has_running_containers(pod)
 
 
 def has_running_containers(pod: Object) -> bool:
-    """Whether all containers run; on a lost node nobody knows, and nothing can be read from it."""
+    """Return whether all containers run.
+
+    On a lost node this is unknown, and nothing can be read from it.
+    """
     containers = items(pod, "status", "containerStatuses")
     run = bool(containers) and all("running" in each.get("state", {}) for each in containers)
     return run and not is_lost(pod)
 
 
 def has_started(pod: Object) -> bool:
-    """Whether the containers of the pod run, or have ended."""
+    """Return whether the containers of the pod run, or have ended."""
     return at(pod, "status", "phase") in ("Running", "Succeeded", "Failed")
 
 
 def is_lost(pod: Object) -> bool:
-    """Whether the node of a pod does not answer: the pod is not ready, although its containers were."""
+    """Return whether the node of a pod does not answer: the pod is not ready, but its containers were."""
     conditions = {each["type"]: each["status"] for each in items(pod, "status", "conditions")}
     were_ready = [bool(each.get("ready")) for each in items(pod, "status", "containerStatuses")]
     return conditions.get("Ready") == "False" and bool(were_ready) and all(were_ready)
 
 
 def seconds(timestamp: str) -> float:
-    """Seconds since 1970 of a time as Kubernetes writes it: 2026-11-21T20:00:00Z, or with a fraction."""
+    """Return the seconds since 1970 of a time in the format of Kubernetes.
+
+    The format is 2026-11-21T20:00:00Z, or the same with a fraction.
+    """
     return datetime.fromisoformat(timestamp).timestamp()
 
 
@@ -67,7 +73,7 @@ def time_of(event: Object) -> float:
 
 
 def troubles(pods: Sequence[Object], events: Sequence[Object], *, missing: bool) -> list[str]:
-    """A line for each lost node, and the newest event of each pod that does not run.
+    """Return a line for each lost node, and the newest event of each pod that does not run.
 
     Args:
         events: of the run's objects.
@@ -87,7 +93,7 @@ def troubles(pods: Sequence[Object], events: Sequence[Object], *, missing: bool)
 
 
 def is_well(pod: Object) -> bool:
-    """Whether the pod runs and is ready, or has ended as it should."""
+    """Return whether the pod runs and is ready, or has ended as it should."""
     is_ready = all(each.get("ready") is not False for each in items(pod, "status", "containerStatuses"))
     return at(pod, "status", "phase") == "Succeeded" or (is_running(pod) and is_ready)
 

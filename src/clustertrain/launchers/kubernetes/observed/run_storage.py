@@ -37,7 +37,9 @@ class RunStorage:
     head: Object | None
 
     def run(self, *command: str, timeout_s: float = READ_S, to: BinaryIO | None = None) -> str:
-        """The output of a command, which names the job file as JOB_FILE; `to`: a file for its output.
+        """Run a command that names the job file as JOB_FILE, and return its output.
+
+        With `to`, a file, the output goes there.
 
         Raises:
             NotThere: the connection broke.
@@ -48,13 +50,16 @@ class RunStorage:
             return Kubectl.of(self.job)(*cli, *command, timeout_s=timeout_s, stdout=to).stdout
 
     def lines(self, *command: str) -> Iterator[str]:
-        """The lines of a command, while it runs. Raises as `run`, after the last line."""
+        """Yield the lines of a command, while it runs; raise as `run`, after the last line."""
         with self._in_pod() as cli:
             yield from Kubectl.of(self.job).lines(*cli, *command)
 
     @contextmanager
     def _in_pod(self) -> Iterator[tuple[str, ...]]:
-        """The arguments of kubectl that run clustertrain in a pod. The block raises as `run`."""
+        """Yield the arguments of kubectl that run clustertrain in a pod.
+
+        The block raises as `run`.
+        """
         head = self.head
         container = READER_CONTAINER if head is None else HEAD_CONTAINER
         with _reader(self.job) if head is None else nullcontext(name_of(head)) as pod:
@@ -69,7 +74,7 @@ class RunStorage:
 
 
 def error_from_pod(code: int, errors: str) -> ClusterTrainError:
-    """The error of a clustertrain command that failed in a pod, with the class for its exit code."""
+    """Return the error of a clustertrain command that failed in a pod, with the class for its exit code."""
     message = errors.partition("error: ")[2] or errors
     text = ENDED_IN_POD.sub("", message).strip() or f"the command in the pod ended with code {code}"
     return error_of_code(code, text)
@@ -77,7 +82,7 @@ def error_from_pod(code: int, errors: str) -> ClusterTrainError:
 
 @contextmanager
 def _reader(job: Job) -> Iterator[str]:
-    """The name of a short-lived pod that runs until the block ends, at most for READ_S.
+    """Start a short-lived pod that runs until the block ends, at most for READ_S, and yield its name.
 
     Raises:
         ClusterError: it was not created, or did not start in time. The message has the reason.

@@ -1,5 +1,6 @@
-"""The state of a RayJob, from its status, queue, pods and events, as scheduler/run_state.py needs it. Pure
-functions. Pods and events show why a run does not start.
+"""The state of a RayJob, from its status, queue, pods and events, as scheduler/run_state.py needs it.
+
+The functions are pure. Pods and events show why a run does not start.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _NO_REASON = Meaning("lost", "vanished", "ended, and KubeRay reports no reason")
 
 
 def native_of(deployment: str, job: str, reason: str) -> Meaning:
-    """The meaning of KubeRay's words. An unknown state, of a later KubeRay, counts as not over."""
+    """Return the meaning of KubeRay's words; an unknown state, of a later KubeRay, counts as not over."""
     if deployment in _OVER:
         return next((ENDS[word] for word in (reason, deployment, job) if word in ENDS), _NO_REASON)
     if deployment == "Running" and job in ("", "PENDING"):
@@ -142,7 +143,7 @@ class Observed:
         return seconds(created) if created else 0.0
 
     def made(self, stored: StoredStatus) -> bool:
-        """Whether this RayJob made the newest attempt, not an earlier RayJob of the same name."""
+        """Return whether this RayJob made the newest attempt, not an earlier RayJob of the same name."""
         return stored.attempt is not None and stored.began_at >= self.created_at - _CLOCK_SKEW_S
 
     @property
@@ -171,7 +172,7 @@ class Observed:
 
     @property
     def pods_text(self) -> str:
-        """The pods in one line: `head runs, 1 of 2 workers run`"""
+        """The pods in one line: `head runs, 1 of 2 workers run`."""
         there = [pod for pod in self.pods if not is_terminating(pod)]
         head, workers = ([pod for pod in there if role_of(pod) == role] for role in ("head", "worker"))
         how = "has no pod" if not head else "runs" if is_running(head[0]) else "does not run yet"
@@ -225,7 +226,7 @@ class RayJobState(JobState):
 
 
 def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
-    """The state of the run.
+    """Return the state of the run.
 
     Args:
         stored: the status in the storage, or None if it was not or could not be read.
@@ -250,7 +251,7 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
 
 
 def _why_suspended(observed: Observed) -> Meaning:
-    """Why the RayJob is suspended, in Kueue's words."""
+    """Return why the RayJob is suspended, in Kueue's words."""
     if not observed.queue:
         text = "its RayJob is suspended by hand: spec.suspend is true, and it is in no queue"
         return Meaning("queued", "held", text)

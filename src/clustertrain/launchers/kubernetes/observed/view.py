@@ -111,7 +111,7 @@ def observe_run(job: Job, notes: list[str]) -> Observed:
 
 
 def _listed(kubectl: Kubectl, kind: str, notes: list[str]) -> Sequence[Object]:
-    """The objects of a kind that the account may not be allowed to list; then `notes` gets a line."""
+    """Return the objects of a kind; if kubectl fails, such as without permission, add a line to `notes`."""
     try:
         return kubectl.list(kind)
     except Unanswered:
@@ -122,7 +122,7 @@ def _listed(kubectl: Kubectl, kind: str, notes: list[str]) -> Sequence[Object]:
 
 
 def _is_of(pod: Object, observed: Observed) -> bool:
-    """Whether a pod is of the current Ray cluster. Pods of an earlier one may still be terminating."""
+    """Return whether a pod is of the current Ray cluster; pods of an earlier one may still be terminating."""
     cluster = pod["metadata"].get("labels", {}).get("ray.io/cluster")
     return role_of(pod) != "reader" and cluster in (None, observed.ray_cluster)
 
@@ -135,7 +135,10 @@ def _owners(thing: Object) -> list[str]:
 
 
 def _read_storage(job: Job, observed: Observed, notes: list[str]) -> StoredStatus | None:
-    """The status in the storage, or None if no pod could read it, with a note if the reading failed."""
+    """Read the status in the storage from a pod.
+
+    Return None if no pod could read it, with a note if the reading failed.
+    """
     head, reads_without = observed.head, observed.rayjob is None or observed.is_over
     why = ""
     for pod in (*([head] if head is not None else []), *([None] if reads_without else [])):
@@ -155,7 +158,7 @@ def _read_storage(job: Job, observed: Observed, notes: list[str]) -> StoredStatu
 
 
 def kubectl_for(job_file: str | None, namespace: str | None) -> Kubectl:
-    """The cluster and namespace of a job file; without one, of the site file."""
+    """Return kubectl for the cluster and namespace of a job file; without one, of the site file."""
     if job_file is not None:
         section = with_site(load_job(Path(job_file))).section(Kubernetes)
     else:

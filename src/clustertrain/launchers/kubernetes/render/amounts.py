@@ -32,7 +32,10 @@ Amounts = dict[str, Any]
 
 
 def workers_per_pod(run: PodJob) -> int:
-    """All workers of a node if the job has `nodes`: one pod per node. Else 1: one pod per worker."""
+    """Return the number of workers in a pod.
+
+    It is all workers of a node if the job has `nodes`: one pod per node. Else it is 1: one pod per worker.
+    """
     return 1 if run.job.resources.nodes is None else run.job.resources.workers_per_node
 
 
@@ -41,7 +44,7 @@ def gpus_per_pod(run: PodJob) -> int:
 
 
 def with_nodes(job: Job) -> Job:
-    """The job with `resources.nodes`, if its workers with GPUs need it.
+    """Return the job with `resources.nodes`, if its workers with GPUs need it.
 
     They share the pod of their node, because GPUs of separate pods exchange gradients without NVLink. Slices
     of GPUs have no NVLink.
@@ -80,7 +83,11 @@ def small_amounts(run: PodJob) -> Amounts:
 
 
 def worker_amounts(run: PodJob) -> Amounts:
-    """Raises JobError: several workers of a pod would use slices of a GPU."""
+    """Return the amounts of a worker's pod.
+
+    Raises:
+        JobError: several workers of a pod would use slices of a GPU.
+    """
     resources, count = run.job.resources, workers_per_pod(run)
     each = resources.memory_per_worker_bytes or _GPU_BYTES * resources.gpus_per_worker or _WORKER_BYTES
     amounts = {
@@ -96,7 +103,7 @@ def worker_amounts(run: PodJob) -> Amounts:
 
 
 def disk_limit(run: PodJob, *, small: bool = False) -> str | int:
-    """The size of an emptyDir on the node's disk; `small`: of submitter and reader."""
+    """Return the size of an emptyDir on the node's disk; `small`: for the submitter and the reader."""
     most = run.section.ephemeral_storage_bytes or _MOST_DISK_BYTES
     return size_value(min(most, _OTHER_DISK_BYTES) if small else most)
 

@@ -54,7 +54,7 @@ Manifest = dict[str, Any]
 
 
 def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa: B008  it is frozen
-    """All objects of a run, in the order in which they are applied: the RayJob last.
+    """Return all objects of a run, in the order in which they are applied: the RayJob last.
 
     Args:
         job: as loaded, merged with the site file.
@@ -83,14 +83,19 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
 
 
 def to_json(objects: Sequence[Manifest]) -> str:
-    """The objects for kubectl, one on each line. JSON has one meaning for each value; YAML 1.1 and Go's YAML
-    differ. Not a List: kubectl's messages on items of a List leave the kind of an error out."""
+    """Return the objects for kubectl, one on each line.
+
+    JSON has one meaning for each value; YAML 1.1 and Go's YAML differ. The text is not a List: kubectl's
+    messages on items of a List leave out the kind of an error.
+    """
     return "\n".join(map(json.dumps, objects))
 
 
 def to_yaml(objects: Sequence[Manifest]) -> str:
-    """The objects as YAML, for people, git and `kubectl apply -f -`; what fits is on one line:
-    `- {name: HOME, value: /tmp}`."""
+    """Return the objects as YAML, for people, git and `kubectl apply -f -`.
+
+    A mapping or list that fits is on one line: `- {name: HOME, value: /tmp}`.
+    """
     text: str = yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=1000, explicit_start=True)
     return text
 
@@ -115,7 +120,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _fits(value: Any) -> bool:
-    """Whether a mapping or list is written on one line."""
+    """Return whether a mapping or list is written on one line."""
     text = json.dumps(value)
     return len(text) <= _LINE and "\\n" not in text
 
@@ -135,7 +140,7 @@ _Dumper.add_representer(str, _text)
 
 
 def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
-    """The ConfigMap with the job, its code, and the state of the code's repositories.
+    """Return the ConfigMap with the job, its code, and the state of the code's repositories.
 
     Raises:
         StorageError: the packed code is too large for a ConfigMap, or cannot be read.
@@ -168,7 +173,7 @@ def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
 
 
 def _source_json(source: Source) -> str:
-    """The record, without the files and then the diffs if the ConfigMap has no room for them."""
+    """Return the record, without the files and then the diffs if the ConfigMap has no room for them."""
     for each in (source, Source(source.repositories)):
         if len(text := encoded(each)) <= _MOST_SOURCE_BYTES:
             return text.decode()
@@ -180,7 +185,7 @@ def _source_json(source: Source) -> str:
 
 
 def ray_job(run: PodJob, config: str, options: Options) -> Manifest:
-    """The RayJob; `config` is the name of its ConfigMap."""
+    """Return the RayJob; `config` is the name of its ConfigMap."""
     section = run.section
     flags = [flag_of(option) for option in START_OPTIONS if getattr(options, option)]
     entrypoint = " ".join(["python -m clustertrain.launchers.kubernetes.in_pod.entrypoint", *flags])

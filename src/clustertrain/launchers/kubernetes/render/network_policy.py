@@ -34,8 +34,10 @@ _PORT_OF_SCHEME = {"http": 80, "https": 443}
 
 
 def network_policy(run: PodJob) -> dict[str, Any]:
-    """The policy of all pods of the run. Workers with the network of their node are closed by none, since
-    policies are for pods with an address of their own.
+    """Return the policy of all pods of the run.
+
+    It does not apply to workers on the network of their node, since policies are for pods with an address of
+    their own.
 
     Raises:
         JobError: the head would refuse the workers, because the nodes' addresses are not known.
@@ -90,7 +92,7 @@ def _role(run: PodJob, role: str) -> dict[str, Any]:
 
 
 def _anywhere(labels: dict[str, str]) -> dict[str, Any]:
-    """Pods with these labels in every namespace."""
+    """Return the peer of a rule for pods with these labels in every namespace."""
     return {"namespaceSelector": {}, "podSelector": {"matchLabels": labels}}
 
 
@@ -101,7 +103,7 @@ def _ports(*ports: int) -> list[dict[str, Any]]:
 
 
 def remote_ports(run: PodJob) -> list[int]:
-    """The ports of the servers of storage, data and loggers, or empty if all of it is on volumes."""
+    """Return the ports of the servers of storage, data and loggers; empty if all of it is on volumes."""
     ports = {_port(url) for url in server_urls(run.job)}
     for location in (run.job.storage.location, *map(run.job.data_location, run.job.data)):
         if location.is_s3:

@@ -16,7 +16,7 @@ _TOKEN = "automountServiceAccountToken"
 
 
 def patched(rayjob: dict[str, Any], operations: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The RayJob with the operations of a job, in their order.
+    """Return the RayJob with the operations of a job applied in their order.
 
     Raises:
         JobError: a path does not fit the RayJob, or a pod would get a token of the API server.
@@ -41,7 +41,7 @@ def patched(rayjob: dict[str, Any], operations: Sequence[dict[str, Any]]) -> dic
 
 
 def _check_tokens(value: Any) -> None:
-    """No pod of a run has a token of the API server: one that says nothing would get it."""
+    """Check that no pod of a run has a token of the API server: a pod without the field would get one."""
     if isinstance(value, dict):
         if (_TOKEN in value or "containers" in value) and value.get(_TOKEN) is not False:
             raise JobError(

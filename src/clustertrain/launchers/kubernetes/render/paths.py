@@ -64,13 +64,13 @@ class PodJob:
 
 
 def _code(job: Job) -> tuple[str, ...]:
-    """The folders of the code in a pod."""
+    """Return the folders of the code in a pod."""
     unpacked = tuple(normpath(f"{CODE}/{place}") for place in places(job.code))
     return job.section(Kubernetes).code_in_image or unpacked
 
 
 def volumes(job: Job) -> tuple[Volume, ...]:
-    """The volumes of the job file. Without any, the default volume, unless storage is on S3."""
+    """Return the volumes of the job file; without any, the default volume, unless storage is on S3."""
     if (own := job.section(Kubernetes).volumes) is not None:
         return own
     return () if job.storage.location.is_s3 else (_DEFAULT_VOLUME,)
@@ -112,6 +112,6 @@ def _data(job: Job, name: str, uri: str) -> str:
 
 
 def _volume_of(job: Job, path: str) -> Volume | None:
-    """The volume of a path: of several, the one that is mounted inside the others."""
+    """Return the volume of a path: of several, the one that is mounted inside the others."""
     found = [volume for volume in volumes(job) if PurePosixPath(path).is_relative_to(volume.mount)]
     return max(found, key=lambda volume: len(volume.mount), default=None)

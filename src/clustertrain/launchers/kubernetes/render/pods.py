@@ -64,12 +64,12 @@ _RAY_START = {
 
 
 def grace_s(job: Job) -> int:
-    """The termination grace period of a pod in seconds: for the last save, and a margin."""
+    """Return the termination grace period of a pod in seconds: for the last save, and a margin."""
     return math.ceil(job.failures.grace_s) + _MARGIN_S
 
 
 def run_labels(run: PodJob, role: str | None = None) -> dict[str, str]:
-    """The labels of every object of the run; with `role`, those of a pod."""
+    """Return the labels of every object of the run; with `role`, the labels of a pod."""
     own = {
         "app.kubernetes.io/name": "clustertrain",
         "app.kubernetes.io/managed-by": "clustertrain",
@@ -114,7 +114,7 @@ def worker_template(run: PodJob, config_map: str) -> dict[str, Any]:
 
 
 def submitter_template(run: PodJob, entrypoint: str) -> dict[str, Any]:
-    """The pod that submits the run to Ray, and again if the head is replaced."""
+    """Return the template of the pod that submits the run to Ray, and again if the head is replaced."""
     container = {
         **_container(run, SUBMITTER_CONTAINER),
         "command": [_PYTHON, "-m", f"{_IN_POD}.submitter", entrypoint],
@@ -132,10 +132,10 @@ def submitter_template(run: PodJob, entrypoint: str) -> dict[str, Any]:
 
 
 def reader_pod(job: Job, name: str, limit_s: int) -> dict[str, Any]:
-    """A pod in which `kubectl exec` reads the storage of a run whose own pods are gone. It waits for
-    `limit_s` seconds.
+    """Return a pod in which `kubectl exec` reads the storage of a run whose own pods are gone.
 
-    The job file is an annotation of the pod, since the ConfigMap with the job is deleted with the RayJob.
+    It waits for `limit_s` seconds. The job file is an annotation of the pod, since the ConfigMap with the job
+    is deleted with the RayJob.
     """
     run = PodJob.of(job)
     container = {
@@ -160,12 +160,15 @@ def reader_pod(job: Job, name: str, limit_s: int) -> dict[str, Any]:
 
 
 def head_parameters() -> dict[str, str]:
-    """The arguments of `ray start` on the head; the operator adds others. No worker runs there: 0 CPUs."""
+    """Return the arguments of `ray start` on the head; the operator adds others.
+
+    No worker runs there: 0 CPUs.
+    """
     return {"num-cpus": "0", "no-monitor": "true", **_RAY_START_PARAMETERS}
 
 
 def worker_parameters(run: PodJob) -> dict[str, str]:
-    """The arguments of `ray start` on a worker's pod, quoted because the operator passes them to a shell.
+    """Return the arguments of `ray start` on a worker's pod, quoted: the operator passes them to a shell.
 
     The operator recognizes GPUs only by some names of resources, so their number is given.
     """
@@ -176,7 +179,7 @@ def worker_parameters(run: PodJob) -> dict[str, str]:
 
 
 def pods(run: PodJob) -> tuple[int, int]:
-    """The minimum and the maximum number of worker pods."""
+    """Return the minimum and the maximum number of worker pods."""
     resources = run.job.resources
     if resources.nodes is None:
         return resources.min_workers, resources.max_workers
@@ -217,21 +220,21 @@ def _template(
 
 
 def _metadata(run: PodJob, role: str, annotations: Mapping[str, str] = {}) -> dict[str, Any]:
-    """`annotations`: of pods of this role only."""
+    """Return the labels and annotations of a pod; `annotations` are for pods of this role only."""
     labels = run.section.pod_labels | run_labels(run, role)
     own = {"labels": labels, "annotations": {**run.section.pod_annotations, **annotations}}
     return of_the_site(run.section, own)
 
 
 def of_the_site(section: Kubernetes, metadata: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Labels and annotations of an object, with those that the job or its site has for all of them."""
+    """Return the labels and annotations of an object, with the common ones of the job or its site."""
     given = {"labels": section.labels, "annotations": section.annotations}
     both = {key: {**given[key], **metadata.get(key, {})} for key in given}
     return {key: each for key, each in both.items() if each}
 
 
 def common_fields(run: PodJob) -> dict[str, Any]:
-    """The fields that all pods of the run have in common."""
+    """Return the fields that all pods of the run have in common."""
     section = run.section
     optional = {
         "serviceAccountName": section.service_account,
@@ -301,12 +304,15 @@ def _environment(run: PodJob, more: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _pre_stop_hook(role: str) -> dict[str, Any]:
-    """The preStop hook, before SIGTERM: a worker's pod requests a save, the head's pod a save and a stop."""
+    """Return the preStop hook, which runs before SIGTERM.
+
+    In a worker's pod it requests a save, in the head's pod a save and a stop.
+    """
     return {"preStop": {"exec": {"command": [_PYTHON, "-m", f"{_IN_POD}.pre_stop", role]}}}
 
 
 def _post_start_hook(run: PodJob) -> dict[str, Any]:
-    """The postStart hook with storage on S3: a process that sends logs and metrics of the pod's ranks.
+    """Return the postStart hook with storage on S3: a process that sends logs and metrics of the pod's ranks.
 
     Its output goes to a file. If it kept the hook's pipe open, the kubelet would wait for its end.
     """

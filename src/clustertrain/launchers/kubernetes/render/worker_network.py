@@ -16,12 +16,15 @@ _HOST_WORKER_PORTS = (20002, 29999)
 
 
 def health_port(run: PodJob) -> int:
-    """The port of Ray's agent in a worker's pod."""
+    """Return the port of Ray's agent in a worker's pod."""
     return _HOST_HEALTH_PORT if run.section.host_network else HEALTH_PORT
 
 
 def ports_of_ray(run: PodJob) -> dict[str, str]:
-    """Arguments of `ray start` in a worker's pod. Ray and the kernel choose the ports that are not named."""
+    """Return the arguments of `ray start` that set ports in a worker's pod.
+
+    Ray and the kernel choose the ports that are not named.
+    """
     if not run.section.host_network:
         return {}
     least, most = _HOST_WORKER_PORTS

@@ -54,7 +54,7 @@ def main(argument: str) -> int:
 
 
 def _node() -> str:
-    """How the lines of an error begin on all nodes but the head, which finds them in what srun prints."""
+    """Return how the lines of an error begin on all nodes but the head, which finds them in srun's output."""
     rank, nodes = int(os.environ.get("SLURM_NODEID", "0")), os.environ.get(variables.NODES, "").split(",")
     return f"{nodes[rank]}: " if 0 < rank < len(nodes) else ""
 

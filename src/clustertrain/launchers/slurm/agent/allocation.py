@@ -15,8 +15,9 @@ _OF_THE_STEP = ("SLURM_JOB_ID", "SLURM_NODEID", variables.NODES, variables.TOKEN
 
 
 def read_start_of_job(environ: Mapping[str, str] = os.environ) -> tuple[SchedulerStart, int]:
-    """This start of the job, as the claim of its attempt records it, and the index of this node among its
-    nodes; the first one runs the batch shell.
+    """Return this start of the job, as the claim of its attempt records it, and the index of this node.
+
+    The index is the node's position among the nodes of the job; the first one runs the batch shell.
 
     Raises:
         ClusterError: the batch shell of a job has not started this process in a step.

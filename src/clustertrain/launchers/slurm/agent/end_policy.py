@@ -60,7 +60,7 @@ class SlurmEndPolicy:
         return self._end_of_the_job(is_training) or self._end_of_a_node(is_training)
 
     def after_driver(self, is_training: bool) -> Result | None:
-        """The result if the driver wrote none because Ray on this node has ended; else None."""
+        """Return the result if the driver wrote none because Ray on this node has ended; else None."""
         if self.attempt.result.exists():
             return None
         select.select([self.ray.fd], [], [], _RAY_ENDS_WITHIN_S)
@@ -115,7 +115,7 @@ class SlurmEndPolicy:
         EventLog(self.attempt.agent_events).write("note", text=text)
 
     def _state_of(self, cause: str) -> str:
-        """The state of a run that ends for this cause: `preempted` if its job is requeued."""
+        """Return the state of a run that ends for this cause: `preempted` if its job is requeued."""
         if cause == "time_limit":
             return "preempted" if os.environ.get(variables.AT_TIME_LIMIT) == "requeue" else "stopped"
         if cause == "preempted":
@@ -140,13 +140,15 @@ class SlurmEndPolicy:
         return self._ended_agent(errors, is_training)
 
     def _ended_agent(self, errors: str, is_training: bool) -> Result | None:
-        """The result if srun has reported the end of another node's agent, at this check and the one before:
-        an agent that finds the storage writes there why it ends."""
+        """Return the result if srun has reported the end of another node's agent, at two checks in a row.
+
+        An agent that finds the storage writes there why it ends.
+        """
         before, self.ended_agent = self.ended_agent, ended_agent(errors) if self.ending is None else ""
         return self._node_lost(self.ended_agent, is_training) if before and self.ended_agent else None
 
     def _failed_arrival(self, attempt: Attempt, is_training: bool) -> Result | None:
-        """The result if a node could not join the run, or was lost; else None."""
+        """Return the result if a node could not join the run, or was lost; else None."""
         for failure in failures(attempt):
             if failure.error is not None:
                 if failure.exit_code is None:
@@ -155,8 +157,10 @@ class SlurmEndPolicy:
         return None
 
     def _node_lost(self, text: str, is_training: bool) -> Result:
-        """The result after the loss of a node, which another start of the job follows. If no worker had
-        started, the job needs several nodes for it."""
+        """Return the result after the loss of a node, which another start of the job follows.
+
+        If no worker had started, the job needs several nodes for another start.
+        """
         if is_training:
             return ended(self.attempt, "lost", "node_fail", text=text)
         return result_of_late_node(self.attempt, self.start.job, text)

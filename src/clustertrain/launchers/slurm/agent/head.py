@@ -1,5 +1,8 @@
-"""The agent of the head node. It claims the attempt, publishes the rendezvous, and starts Ray and the driver.
-It ends the run when SLURM ends the job (end_policy.py), and writes the verdict for the batch shell."""
+"""The agent of the head node.
+
+It claims the attempt, publishes the rendezvous, and starts Ray and the driver. It ends the run when SLURM
+ends the job (end_policy.py), and writes the verdict for the batch shell.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def _run(start: Start, signals: Sequence[int], mail: Mailbox, screen: Screen) ->
 
 
 def _world_sizes(job: Job, nodes: Sequence[str]) -> list[int]:
-    """The numbers of workers in [min, max] that fit on the nodes.
+    """Return the numbers of workers in [min, max] that fit on the nodes.
 
     Raises:
         ClusterError: no such number fits.
@@ -100,8 +103,11 @@ def _supervise(
 
 
 def _route_target(start: Start) -> str:
-    """The host whose route determines the head's address: SLURM's address of the head if an interface has it,
-    else another node. For a job of one node it is the loopback address."""
+    """Return the host whose route determines the head's address.
+
+    It is SLURM's address of the head if an interface has it, else another node. For a job of one node it is
+    the loopback address.
+    """
     nodes, own = start.record.nodes, os.environ.get("SLURM_LAUNCH_NODE_IPADDR")
     if len(nodes) == 1:
         return LOOPBACK

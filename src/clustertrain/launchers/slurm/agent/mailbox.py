@@ -50,7 +50,7 @@ class Mailbox:
 
     @classmethod
     def of_this_job(cls, environ: Mapping[str, str] = os.environ) -> Mailbox | None:
-        """The mailbox of the job, or None on all nodes but that of the batch shell."""
+        """Return the mailbox of the job, or None on all nodes but the node of the batch shell."""
         folder, is_first = environ.get(variables.MAIL), environ.get("SLURM_NODEID", "0") == "0"
         return cls(Path(folder)) if folder and is_first else None
 
@@ -59,14 +59,14 @@ class Mailbox:
         (self._folder / "agent").touch()
 
     def has_lead(self) -> bool:
-        """Whether SLURM sent slurm.signal, which it sends slurm.lead_time before the end."""
+        """Return whether SLURM sent slurm.signal, which it sends slurm.lead_time before the end."""
         return (self._folder / "lead").exists()
 
     def has_term(self) -> bool:
         return (self._folder / "term").exists()
 
     def query_job(self) -> str:
-        """SLURM's description of the job, from the batch shell, or empty without an answer within 5 s."""
+        """Return SLURM's description of the job, from the batch shell; empty without an answer within 5 s."""
         answer = self._folder / "answer"
         answer.unlink(missing_ok=True)
         (self._folder / "query").touch()
@@ -74,7 +74,7 @@ class Mailbox:
         return answer.read_text(errors="replace") if answered else ""
 
     def errors(self) -> str:
-        """The last of what srun and the agents of all nodes have printed to stderr."""
+        """Return the end of what srun and the agents of all nodes have printed to stderr."""
         try:
             with (self._folder / "errors").open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _ERRORS_BYTES))
@@ -94,11 +94,12 @@ class Mailbox:
 
 
 def lost_node(errors: str, answer: str) -> str:
-    """The node of the job that is lost, since when and how SLURM knows it, as a sentence, or empty if none
-    is.
+    """Return a sentence on the lost node of the job, or an empty text if none is lost.
+
+    With the node's state in `answer`, it has the time and the reason that SLURM gives.
 
     Args:
-        errors: that of `Mailbox.errors`; srun reports the loss there.
+        errors: the text of `Mailbox.errors`; srun reports the loss there.
         answer: the answer of `Mailbox.query_job`, which has the node's state, or "".
     """
     if down := re.search(r"^Down: ([^|]+)\|([^|]+)\|([^|]+)\|(.*)$", answer, re.MULTILINE):
@@ -108,8 +109,10 @@ def lost_node(errors: str, answer: str) -> str:
 
 
 def ended_agent(errors: str) -> str:
-    """The node whose agent has ended, by the report of srun, and the last words from there, or empty if srun
-    reports none."""
+    """Return the node whose agent has ended, by srun's report, and the last lines from there.
+
+    Return an empty text if srun reports no such node.
+    """
     match = _ENDED.search(errors)
     if match is None:
         return ""

@@ -30,8 +30,10 @@ from clustertrain.supervise.process import Guarded
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a SLURM job, as each of its nodes reads it. `record`: as the claim of its attempt has it;
-    `node_rank`: the index of this node in `record.nodes`."""
+    """One start of a SLURM job, as each of its nodes reads it.
+
+    `record`: as the claim of its attempt has it; `node_rank`: the index of this node in `record.nodes`.
+    """
 
     job: Job
     run: RunDir
@@ -130,6 +132,6 @@ def record_arrival(start: Start, attempt: Attempt) -> None:
 
 
 def ray_ended(host: str, ray: Guarded) -> NodeLost:
-    """The error for a node whose Ray has ended."""
+    """End a node's Ray, and return the error for a node whose Ray has ended."""
     ray.end()
     return NodeLost(f"Ray on {host} {ray.how_it_ended()}. The end of {ray.log}:\n{ray.last_lines()}")

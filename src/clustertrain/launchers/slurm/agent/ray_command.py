@@ -41,15 +41,19 @@ _NOT_PASSED_ON = (variables.TOKEN, variables.SUBMISSION, "RAY_AUTH_TOKEN", "RAY_
 
 
 def ports_needed(job: Job) -> int:
-    """The number of ports: one for each server and process of Ray, four for a worker, which may restart."""
+    """Return the number of ports that a node needs.
+
+    It is one for each server and process of Ray, and four for a worker, which may restart.
+    """
     return _HEAD_PORTS + len(_SERVER_PORTS) + _AUXILIARY_PROCESSES + 4 * job.resources.workers_per_node
 
 
 def ray_command(
     job: Job, *, host: str, address: str, ports: Ports, folder: Path, events: Path, head: str | None
 ) -> list[str]:
-    """The command that starts Ray (ray_process.py). It sets every port as well, because other jobs may share
-    the node.
+    """Return the command that starts Ray (ray_process.py).
+
+    It sets every port as well, because other jobs may share the node.
 
     Args:
         host: the name of this node.
@@ -80,7 +84,7 @@ def node_environment(
     ports: Ports,
     code: Sequence[Path],
 ) -> dict[str, str]:
-    """The environment of Ray on a node; the workers inherit it."""
+    """Return the environment of Ray on a node; the workers inherit it."""
     left_out = (*_TASK_VARIABLES, *_NOT_PASSED_ON)
     environment = {key: value for key, value in environ.items() if key not in left_out}
     environment |= RAY_ENVIRONMENT

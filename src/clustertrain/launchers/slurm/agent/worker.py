@@ -73,8 +73,10 @@ def _check_version(rendezvous: Rendezvous, host: str) -> None:
 
 
 def is_over(attempt: Attempt) -> bool:
-    """Whether the attempt has its result, or another attempt has begun. A fault of the storage costs no node:
-    the ports show the head's end."""
+    """Return whether the attempt has its result, or another attempt has begun.
+
+    If the storage fails, return False, so that the fault costs no node: the ports show the head's end.
+    """
     with suppress(StorageError):
         return attempt.result.exists() or attempt.run.attempt_after(attempt.n) is not None
     return False
