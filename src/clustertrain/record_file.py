@@ -137,7 +137,7 @@ def typed(kind: type[T], value: dict[str, Any]) -> T:
     """Return the record with the fields of a JSON object, after a check of their types.
 
     Raises:
-        ValueError: a field is missing or of another type, or a time is none; the text names the field.
+        ValueError: a field is missing or of another type, or a time is out of range; names the field.
     """
     from pydantic import ValidationError  # here, because a save on a machine with torch alone reads nothing
 

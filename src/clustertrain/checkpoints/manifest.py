@@ -47,7 +47,7 @@ class UnknownFormat(StorageError):
 
 @dataclass(frozen=True, order=True)
 class CheckpointName:
-    """Ordered by step, then by writer: of two checkpoints of a step, that of the newest writer is newer."""
+    """Ordered by step, then by writer: of two checkpoints of a step, the newest writer's is newer."""
 
     step: int
     attempt: int

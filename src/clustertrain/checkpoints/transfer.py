@@ -61,7 +61,7 @@ def receive_model(stream: BinaryIO, folder: Path) -> tuple[Shelf, str]:
     """Write what `send_model` sent below a folder. Returns it as a shelf, and the name of the checkpoint.
 
     Raises:
-        CheckpointDamaged: the stream was cut, or is none of `send_model`.
+        CheckpointDamaged: the stream was cut, or `send_model` did not write it.
         OSError: the folder cannot be written.
     """
     received = None

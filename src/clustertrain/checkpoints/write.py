@@ -4,7 +4,8 @@ The fence (attempt, restart) decides who may write: a writer that is no longer t
 Every writer has its own folder names, so a stale writer never changes another writer's files. A checkpoint
 that it commits between the check and the last write is not in the list that the newer writer fixed with its
 claim, and no later start resumes from it (`run.claims.overtaken_by`). The fence is checked again before
-anything is removed: what a newer writer has in its list stays. What is collected is not of newer writers.
+anything is removed: what a newer writer has in its list stays. Leftovers of newer
+writers are not collected.
 """
 
 from __future__ import annotations

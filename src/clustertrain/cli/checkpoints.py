@@ -125,7 +125,7 @@ def save_now(run: RunDir) -> Iterator[str]:
     """Request a save, and wait until its checkpoint is complete; yields its name.
 
     Raises:
-        JobError: the run does not train, is that of a script, or ended before.
+        JobError: the run does not train, runs a script, or ended before.
         ClusterError: it did not answer.
     """
     attempt = _training(run)

@@ -202,7 +202,7 @@ class CommonJob(Section):
         )
 
     def data_location(self, name: str) -> Location:
-        """Return the source of a data set; an S3 entry without its own options uses those of the storage."""
+        """Return the source of a data set; an S3 entry without options takes them from the storage."""
         entry, storage = self.data[name], self.storage.location
         own = entry.location
         if not (own.is_s3 and storage.is_s3):

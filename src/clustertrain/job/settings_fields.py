@@ -1,7 +1,7 @@
 """The fields of a section that are settings of the training loop: training/settings.py defines them once.
 
 `class Ddp(Section, settings.Ddp)` has the fields of that dataclass, with its defaults and docstrings. Their
-values are checked as those of any other section.
+values are checked as the values of any other section.
 """
 
 from __future__ import annotations

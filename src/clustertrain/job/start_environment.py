@@ -47,9 +47,9 @@ def start_environment(job: Job) -> dict[str, str]:
     """Return the variables with which a worker's process starts.
 
     For a script, none of `env` is among them: the script is a child process of the worker, and its libraries
-    may not be those of Ray's Python.
+    may differ from the libraries of Ray's Python.
 
-    Of the values with a $, only those with a plain ${NAME} are among them, which Ray replaces.
+    A variable whose value has a $ is among them only if the $ starts a plain ${NAME}, which Ray replaces.
     """
     if job.is_script:
         return hash_seed(job)

@@ -35,7 +35,7 @@ def installed_packages() -> tuple[str, ...]:
 
 
 def missing_for_training() -> list[str]:
-    """Return the names of those of torch and ray that are not installed; imports neither."""
+    """Return which of torch and ray are not installed, by name; imports neither."""
     return [name for name in ("torch", "ray") if find_spec(name) is None]
 
 

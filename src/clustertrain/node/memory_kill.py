@@ -1,6 +1,6 @@
 """Whether the kernel killed a process for memory: from its counters, read before and after the end.
 
-An unchanged run would reach the limit again, so what is found here is not followed by a restart.
+An unchanged run would reach the limit again, so the run is not started again after such a kill.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The CPUs next to a GPU: those of its NUMA node. The memory of other CPUs is further away from the GPU."""
+"""The CPUs next to a GPU, in its NUMA node; the memory of other CPUs is further away from the GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class NumaNode:
-    """One NUMA node of this machine, and those of its CPUs that this process may use."""
+    """One NUMA node of this machine, and its CPUs that this process may use."""
 
     number: int
     cpus: frozenset[int]

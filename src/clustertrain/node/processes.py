@@ -1,7 +1,7 @@
 """The identity of a process, by which any process of the same machine can check whether it still runs.
 
-psutil identifies a process by pid and start time; in another pid namespace, both may be those of another
-process.
+psutil identifies a process by pid and start time; in another pid namespace, another process may
+have the same ones.
 """
 
 from __future__ import annotations

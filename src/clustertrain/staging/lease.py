@@ -57,7 +57,7 @@ class _Record(Process):
 
     @classmethod
     def parse(cls, data: bytes) -> _Record | None:
-        """Return the record, or None for bytes that were read during a renewal, or that are no record."""
+        """Return the record, or None for bytes that were read during a renewal, or that are not a record."""
         try:
             record = typed(cls, json_object(data))
         except (ValueError, RecursionError):

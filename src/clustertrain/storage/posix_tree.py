@@ -64,11 +64,11 @@ class PosixTree:
     """Files that become visible together, when the marker is committed.
 
     Only one writer may ever use a name. The files are written to a hidden sibling folder; `commit` writes the
-    marker last and renames the folder. Every method raises OSError if the file system refuses, and that of
-    S3Tree StorageError.
+    marker last and renames the folder. Every method raises OSError if the file system refuses;
+    the methods of S3Tree raise StorageError.
 
     Attributes:
-        files: those that were written.
+        files: the files that were written.
         handle: for `join_tree` of other processes.
 
     rename() onto a folder that is not empty fails, so a second writer of the same name cannot replace a

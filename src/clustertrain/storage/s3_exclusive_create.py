@@ -86,7 +86,7 @@ def _create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -
 
 
 def _is_alone(objects: S3Objects, contest: str, own: str) -> bool:
-    """Return whether `own` is the only candidate of a live owner, and remove those of dead ones."""
+    """Remove the candidates of dead owners, and return whether only `own` is left."""
     candidates = dict(objects.below(contest))
     put_at = candidates.pop(own, None)
     if put_at is None:  # the listing is delayed, so it may also lack the others

@@ -47,7 +47,7 @@ class CheckReport:
         phase: the step that it is in, or was in at its end.
         ended: whether it ran to its end, with or without an error.
         error: the message; "" without an error.
-        exit_code: that of the error.
+        exit_code: the exit code of the error.
         of_this_machine: the error may not occur on the machines of the job.
         notes: what was left out, and why.
         printed: the lines of the user's code.

@@ -34,7 +34,7 @@ _OF_TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, si
 
 
 def become_subreaper() -> None:
-    """Make orphans among the descendants of this process its children, not those of init.
+    """Make orphans among the descendants of this process its children, instead of the children of init.
 
     Raises:
         OSError: the kernel refuses (Linux before 3.4, or a filter).
