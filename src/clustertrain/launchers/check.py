@@ -79,7 +79,7 @@ class Checked:
 
 @contextmanager
 def placing(command: CommandLine) -> Iterator[None]:
-    """Inside, an error about a key of the job file gets the place of the key: `FILE:LINE:COLUMN: `."""
+    """Add the place of a key, `FILE:LINE:COLUMN: `, to an error of the block about a key of the job file."""
     try:
         yield
     except JobError as error:
@@ -116,7 +116,7 @@ def check_code(
     elsewhere: bool = False,
     as_text: bool = False,
 ) -> Checked:
-    """Check the code, args and local data of a job, and rehearse a task. Prints what it returns.
+    """Check the code, args and local data of a job, rehearse a task, and print what is returned.
 
     Args:
         command: names the job file in which an error gets its place.

@@ -87,7 +87,7 @@ class LauncherElsewhere(Launcher):
         echo(f"{word} {handle.job_id} is deleted; its storage stays")
 
     def _is_asked(self, target: Target, status: StoredStatus, echo: Echo, wait: bool) -> bool:
-        """Request the stop where the run is, and print what that prints. Returns whether it was requested."""
+        """Request the stop where the run is, print its output, and return whether the stop was requested."""
         try:
             for line in self.reach.lines(target, ["stop", *([] if wait else ["--no-wait"])]):
                 echo(line)
@@ -101,7 +101,7 @@ class LauncherElsewhere(Launcher):
         return False
 
     def exec(self, target: Target, rank: int, command: Sequence[str]) -> int:
-        """Run a command where a rank runs, with this terminal. Returns its exit code.
+        """Run a command where a rank runs, with this terminal, and return its exit code.
 
         Raises:
             JobError: the run is not running, or has no such rank.

@@ -97,7 +97,7 @@ class KnownRun:
 
 
 def record_known_run(run: KnownRun) -> str | None:
-    """Write the file of a run, or replace it atomically. Returns a note if that failed."""
+    """Write the file of a run, or replace it atomically; return a note if that failed."""
     folder = known_runs_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ class Launcher:
         return with_site(job)
 
     def check(self, job: SiteJob, command: CommandLine) -> list[str]:
-        """Check a job and submit nothing. Returns the lines of what was found.
+        """Check a job, submit nothing, and return lines with the findings.
 
         Raises:
             JobError: the scheduler would refuse the job.
@@ -79,7 +79,7 @@ class Launcher:
         return [*(f"note: {note}" for note in notes), end]
 
     def render(self, job: SiteJob, command: CommandLine, note: Echo) -> str:
-        """Return the exact text that `submit` sends. `note` is called with what this text does not show.
+        """Return the exact text that `submit` sends; `note` is called with what this text does not show.
 
         Raises:
             JobError: the job cannot be rendered.
@@ -114,7 +114,7 @@ class Launcher:
         return Target(command.job_file, submitted.job, known, sets=command.sets)
 
     def follow(self, target: Target, echo: Echo) -> int:
-        """Print each change of state until the run has ended. Returns the exit code of the run."""
+        """Print each change of state until the run has ended, and return the exit code of the run."""
         command = target.command(f"submit --to {self.name}")
         return follow_to_its_end(target.visible_run(), self._status_of, command, echo)
 
@@ -132,7 +132,7 @@ class Launcher:
         return stop_run(self.scheduler, target.visible_run(), echo, wait=wait)
 
     def exec(self, target: Target, rank: int, command: Sequence[str]) -> int:
-        """Run a command on the node of a rank, with this terminal. Returns its exit code."""
+        """Run a command on the node of a rank, with this terminal, and return its exit code."""
         return exec_on_rank(self.scheduler, target.visible_run(), rank, command)
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:

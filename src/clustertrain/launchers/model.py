@@ -18,7 +18,7 @@ from clustertrain.observe.checkpoints import choose
 def model_of(
     launcher: Launcher, target: Target, name: str | None, *, best: bool = False
 ) -> Iterator[tuple[Shelf, str]]:
-    """Where the model of a checkpoint can be read within the block: a shelf, and the name on it.
+    """Yield where the model of a checkpoint can be read within the block: a shelf, and the name on it.
 
     Raises: as `choose`.
     """

@@ -19,7 +19,9 @@ NO_RAY = "none"
 
 
 def check_installed(host: str, key: str) -> None:
-    """Check that this Python can train; submitting needs less. `key` of the job file names the Python.
+    """Check that this Python can train; submitting needs less.
+
+    The key `key` of the job file names the Python.
 
     Raises:
         ClusterError: torch or Ray is not installed here.

@@ -107,7 +107,9 @@ def run(
 
 
 def lines(argv: Sequence[str]) -> Iterator[str]:
-    """Run a command and yield the lines of its output as they appear. Closing the iterator ends the command.
+    """Run a command and yield the lines of its output as they appear.
+
+    When the iterator is closed, the command ends.
 
     Raises:
         CommandMissing: it is not on PATH; the message contains the remedy.
@@ -133,7 +135,7 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
 
 
 def attached(argv: Sequence[str]) -> int:
-    """Run a command with the input, output and terminal of this process. Returns its exit code.
+    """Run a command with the input, output and terminal of this process, and return its exit code.
 
     Raises:
         CommandMissing, CommandFailed: it was not started.
@@ -149,7 +151,9 @@ def attached(argv: Sequence[str]) -> int:
 
 
 def start_in_background(argv: Sequence[str], output: Path, *, environ: Mapping[str, str]) -> int:
-    """Start a command in a session of its own, which outlives this process and its terminal. Returns its pid.
+    """Start a command in a session of its own, which outlives this process and its terminal.
+
+    Return its pid.
 
     Raises:
         CommandMissing, CommandFailed: as `run`.

@@ -101,7 +101,7 @@ class Reach(Protocol):
         """
 
     def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
-        """Run a command of clustertrain on a run where its storage is. Yields the lines of its output.
+        """Run a command of clustertrain on a run where its storage is, and yield the lines of its output.
 
         Args:
             command: such as ["ckpt", "ls"]; without the run.

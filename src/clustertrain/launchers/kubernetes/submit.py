@@ -89,7 +89,7 @@ class KubernetesScheduler(Scheduler):
         return replace(handle, printed=(*printed, f"the run is in {handle.storage}/{job.name}"))
 
     def pinned(self, job: SiteJob, handle: Handle) -> SiteJob:
-        """With the context and the namespace that kubectl's configuration had at the submission."""
+        """Return the job with the context and namespace of kubectl's configuration at the submission."""
         there = {"namespace": handle.namespace or None, "context": handle.context or None}
         section = job.section(Kubernetes).model_copy(update=there)
         return SiteJob(job.model_copy(update={"kubernetes": section}))

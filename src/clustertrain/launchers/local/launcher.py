@@ -42,7 +42,10 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class ProcessState(JobState):
-    """The state of a process. One that has ended has none: how its run ended is in the storage."""
+    """The state of a process.
+
+    A process that has ended has no state: the storage shows how its run ended.
+    """
 
     meanings: ClassVar = {
         "RUNNING": Meaning("running", "training", "runs"),

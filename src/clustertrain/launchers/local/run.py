@@ -35,7 +35,7 @@ _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
 
 
 def run_local(job: Job, options: Options, screen: Screen, *, owns_process: bool) -> tuple[RunDir, Result]:
-    """Run the job to its end; nothing runs if it is already finished. Returns the run and its result.
+    """Run the job to its end, if it is not finished already, and return the run and its result.
 
     The ranks check the code before their first step. Before a start that ends or hides a run that may be
     good, a process of its own does it.

@@ -89,7 +89,7 @@ def start_text(estimate: float | None) -> str:
 
 
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 11th."""
+    """Return a number as 1st, 2nd, 3rd or 11th."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}th" if number % 100 in (11, 12, 13) else f"{number}{ending}"
 
@@ -232,7 +232,9 @@ class Scheduler(ABC):
 
     @abstractmethod
     def plan(self, job: SiteJob, options: Options) -> Plan:
-        """Plan a submission. It changes nothing and asks no scheduler: the same job gives the same plan.
+        """Plan a submission.
+
+        Planning changes nothing and asks no scheduler: the same job gives the same plan.
 
         Args:
             options: of the start; its `command` names the job file as it was given, a relative path from the
@@ -243,7 +245,7 @@ class Scheduler(ABC):
         """
 
     def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterable[str]:
-        """Check the plan on this machine and against the cluster. Returns what a user should know.
+        """Check the plan on this machine and against the cluster, and return what a user should know.
 
         Raises:
             ClusterError: the scheduler does not answer, or could never start the job.

@@ -35,7 +35,7 @@ def host_and_argv(
 
 
 def exec_on_rank(scheduler: Scheduler, run: RunDir, rank: int, command: Sequence[str]) -> int:
-    """Run a command on the node of a rank, with this terminal. Returns its exit code.
+    """Run a command on the node of a rank, with this terminal, and return its exit code.
 
     Raises:
         JobError: the run is not running, or has no such rank; the scheduler cannot do it.

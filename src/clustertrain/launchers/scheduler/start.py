@@ -44,7 +44,7 @@ _EARLY_S = 5.0  # a scheduler looks at its jobs every few seconds, and began to 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the attempt to its end. Returns the exit code."""
+    """Run the attempt to its end, and return the exit code."""
     arguments = _parsed(argv)
     screen, folder = Lines(sys.stdout), None
     try:

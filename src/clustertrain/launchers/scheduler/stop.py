@@ -130,7 +130,7 @@ class _Stop:
             self._record_cancellation(job)
 
     def _wait_in_queue(self, job: Handle, condition: Callable[[JobState | None], bool]) -> JobState | None:
-        """Wait at most 30 s until the job meets the condition. Returns its state; None if it is purged."""
+        """Wait at most 30 s until the job meets the condition, and return its state; None if it is purged."""
         return wait_until(lambda: self._state(job), _JOB_ENDS_WITHIN_S, _QUEUE_POLL_S, condition)
 
     def _state(self, job: Handle) -> JobState | None:
@@ -157,7 +157,7 @@ def _request_stop(attempt: Attempt, status: Status, echo: Callable[[str], None])
 
 
 def _wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:
-    """Wait at most failures.grace + 60 s for the result of the attempt and print it. Returns it, or None."""
+    """Wait at most failures.grace + 60 s for the result of the attempt, print it and return it, or None."""
     job = job_of(attempt)
     within_s = (job.failures.grace_s if job is not None else 0.0) + _BEYOND_GRACE_S
     result = wait_until(attempt.result.read, within_s, _RESULT_POLL_S)

@@ -43,7 +43,7 @@ class Submitted:
 def submit(
     scheduler: Scheduler, job: SiteJob, options: Options, echo: Callable[[str], None]
 ) -> Submitted | None:
-    """Check a job, store its snapshot, and send it. Returns None if its run is already finished.
+    """Check a job, store its snapshot, and send it; return None if its run is already finished.
 
     Raises:
         JobError: the storage contains another job with this name, the job cannot run there, or the code is

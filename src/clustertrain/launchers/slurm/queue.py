@@ -132,7 +132,10 @@ def position(job_id: str) -> str:
 
 
 def _parsed(line: str) -> QueueState:
-    """Parse a line of squeue. The reason is the last column, because only it may contain the separator."""
+    """Parse a line of squeue.
+
+    The reason is the last column, because only it may contain the separator.
+    """
     job_id, native, restarts, left, cluster, submitted, starts, status, nodes, reason = line.split("|", 9)
     return QueueState(
         job_id=job_id,

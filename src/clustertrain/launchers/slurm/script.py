@@ -117,7 +117,7 @@ def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
 
 
 def cpus_per_node(job: Job) -> int:
-    """CPU cores that the job requests on every node."""
+    """Return the number of CPU cores that the job requests on every node."""
     shape = job.resources
     # Rounded first: as floats, 10 workers × 1.1 CPUs are 11.000000000000002.
     return math.ceil(round(shape.workers_per_node * shape.cpus_per_worker, 6))
@@ -129,7 +129,10 @@ def gpus_per_node(job: Job) -> int:
 
 
 def memory_per_node_bytes(job: Job) -> int | None:
-    """Memory that the job requests on every node, including Ray and the driver; None: the site's default."""
+    """Return the bytes of memory that the job requests on every node, including Ray and the driver.
+
+    Return None for the site's default.
+    """
     each = job.resources.memory_per_worker_bytes
     return None if each is None else job.resources.workers_per_node * each + RAY_AND_DRIVER_BYTES
 
@@ -230,7 +233,10 @@ def _gpus_in_container(job: Job) -> Iterator[str]:
 
 
 def _apptainer(job: Job) -> Iterator[str]:
-    """Apptainer passes on the environment, the network, /dev and the working folder by default."""
+    """Yield the command that runs a program in a container of Apptainer.
+
+    Apptainer passes on the environment, the network, /dev and the working folder by default.
+    """
     image = job.image or ""
     yield "apptainer exec --nv" if gpus_per_node(job) else "apptainer exec"
     yield from (f"--bind {mount}" for mount in _mounts(job))

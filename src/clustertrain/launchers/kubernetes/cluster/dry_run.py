@@ -21,7 +21,7 @@ _NO_DRY_RUN = "does not support dry run"
 
 
 def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: bool = False) -> list[str]:
-    """Have the API server check the objects before they are applied. Returns notes on what it did not check.
+    """Have the API server check the objects before they are applied, and return notes on unchecked ones.
 
     Args:
         replaced: a RayJob of this name exists, and is deleted before the new one is applied. The new one is

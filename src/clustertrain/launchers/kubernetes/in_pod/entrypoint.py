@@ -40,7 +40,7 @@ _MEANINGS: dict[int, tuple[str, str]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job of this pod to its end. Returns the exit code, which is success or failure for Ray."""
+    """Run the job of this pod to its end, and return the exit code, which is success or failure for Ray."""
     try:
         _check_versions(os.environ[variables.VERSION])
         job = job_of_pod()
@@ -106,7 +106,7 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
 
 
 def _follow_earlier_start(job: Job, allocation: SchedulerStart, screen: Screen) -> Result | None:
-    """Wait for an earlier start of this RayJob that is still active. Returns its result if that is final."""
+    """Wait for an earlier start of this RayJob that is still active; return its result if that is final."""
     run, waited = RunDir.newest(job.storage.location, job.name), False
     while (previous := run.newest_attempt()) is not None and is_same_start(previous, allocation):
         if (runner := who_runs(previous)) is None:

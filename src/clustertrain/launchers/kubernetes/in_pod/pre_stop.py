@@ -35,7 +35,10 @@ _SETTLES_S = 1.5  # a stop that is requested at the same time elsewhere is visib
 
 
 def main(role: str) -> int:
-    """Run the hook. Returns 0 even after an error: a failed hook only creates an event without a message."""
+    """Run the hook, and return 0 even after an error.
+
+    A failed hook only creates an event without a message.
+    """
     try:
         job = job_of_pod()
         run = RunDir.newest(job.storage.location, job.name)
@@ -81,7 +84,7 @@ def _save(attempt: Attempt, grace_s: float) -> None:
 
 
 def _send_streams(run: RunDir) -> None:
-    """Send what the ranks of this pod wrote. In the head's pod the entrypoint sends the driver's streams."""
+    """Send what the ranks of this pod wrote; in the head's pod the entrypoint sends the driver's streams."""
     for attempt in attempts_here(run):
         StreamUpload(attempt, print).send(_SEND_S)
 

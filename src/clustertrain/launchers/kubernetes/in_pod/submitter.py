@@ -37,7 +37,7 @@ def main(entrypoint: str) -> int:
 
 
 def _is_over(following: _Following, address: str, entrypoint: str) -> bool:
-    """Submit the job if this head does not have it, and print its log. Returns whether the job is over."""
+    """Submit the job if this head does not have it, print its log, and return whether the job is over."""
     from ray.job_submission import JobSubmissionClient
 
     client = JobSubmissionClient(address)

@@ -11,7 +11,7 @@ from clustertrain.staging.archive import extract
 
 
 def main(archive: str, into: str) -> int:
-    """Unpack `archive` into the folder `into`. Returns the exit code.
+    """Unpack `archive` into the folder `into`, and return the exit code.
 
     The old content of `into` is deleted: there is some if the kubelet created the pod's sandbox again.
     """

@@ -19,7 +19,7 @@ _POLL_S = 1.0
 
 
 def first_word(job: Job) -> str:
-    """Wait until the cluster says whether the pods of the run get nodes, at most 10 s. Return that.
+    """Wait at most 10 s for the cluster's report whether the pods of the run get nodes, and return it.
 
     Raises:
         JobError: the operator refuses the RayJob.

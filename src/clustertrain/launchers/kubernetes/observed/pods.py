@@ -1,4 +1,7 @@
-"""The pods of a run, and what the cluster says of those that do not run. Pure functions."""
+"""The pods of a run, and the reports of the cluster on pods that do not run.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Object = Mapping[str, Any]
 
 
 def role_of(pod: Object) -> str:
-    """head, worker, submitter or reader."""
+    """Return the role of a pod: head, worker, submitter or reader."""
     return str(at(pod, "metadata", "labels", ROLE_LABEL) or "")
 
 
@@ -67,7 +70,7 @@ def seconds(timestamp: str) -> float:
 
 
 def time_of(event: Object) -> float:
-    """When the event happened last, in seconds since 1970, or 0 if it has no time."""
+    """Return when the event happened last, in seconds since 1970, or 0 if it has no time."""
     times = (event.get("lastTimestamp"), at(event, "series", "lastObservedTime"), event.get("eventTime"))
     return max(map(seconds, filter(None, times)), default=0.0)
 

@@ -148,7 +148,10 @@ class Observed:
 
     @property
     def head(self) -> Object | None:
-        """The head's pod, or None if it does not run. After the end it is terminating, for kubernetes.ttl."""
+        """The head's pod, or None if it does not run.
+
+        After the end it is terminating, for kubernetes.ttl.
+        """
         runs = has_running_containers if self.is_over else is_running
         return next((pod for pod in self.pods if role_of(pod) == "head" and runs(pod)), None)
 

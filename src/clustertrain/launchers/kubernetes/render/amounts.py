@@ -77,7 +77,7 @@ def head_amounts(run: PodJob) -> Amounts:
 
 
 def small_amounts(run: PodJob) -> Amounts:
-    """Those of submitter and reader."""
+    """Return the amounts of the submitter and the reader."""
     disk = run.section.ephemeral_storage_bytes
     return _bursting(run, run.section.submitter, None if disk is None else min(disk, _OTHER_DISK_BYTES))
 

@@ -72,7 +72,7 @@ def network_policy(run: PodJob) -> dict[str, Any]:
 
 
 def _ray(run: PodJob) -> list[dict[str, Any]]:
-    """Head and workers. Workers with the network of their node have its address."""
+    """Return the peers of head and workers; workers with the network of their node have its address."""
     section = run.section
     if not section.host_network:
         return [_role(run, "head"), _role(run, "worker")]
@@ -97,7 +97,7 @@ def _anywhere(labels: dict[str, str]) -> dict[str, Any]:
 
 
 def _ports(*ports: int) -> list[dict[str, Any]]:
-    """TCP ports; those of DNS with UDP as well."""
+    """Return the entries of TCP ports; the ports of DNS have an entry for UDP as well."""
     tcp, dns = (("TCP", port) for port in ports), (("UDP", port) for port in ports if port in _DNS_PORTS)
     return [{"protocol": protocol, "port": port} for protocol, port in (*tcp, *dns)]
 

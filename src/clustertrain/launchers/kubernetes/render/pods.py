@@ -255,7 +255,7 @@ def common_fields(run: PodJob) -> dict[str, Any]:
 
 
 def _ids(run_as: RunAs) -> dict[str, Any]:
-    """User and groups; only that it is not root if the cluster assigns them."""
+    """Return the user and the groups; if the cluster assigns them, only that the user is not root."""
     not_root = {"runAsNonRoot": True}
     if run_as.by == "cluster":
         return not_root
@@ -323,10 +323,11 @@ def _post_start_hook(run: PodJob) -> dict[str, Any]:
 
 
 def _probes(run: PodJob, port: int = HEALTH_PORT) -> dict[str, Any]:
-    """Startup and readiness probes in place of the operator's.
+    """Return startup and readiness probes in place of the operator's.
 
-    Those probe first after 10 s, then every 5 s, and restart a container whose Ray has not started after a
-    minute, as on a busy node. The operator's liveness probe stays: it starts after the startup probe passed.
+    The replaced probes begin after 10 s, then run every 5 s, and restart a container whose Ray has not
+    started after a minute, as on a busy node. The operator's liveness probe stays: it starts after the
+    startup probe passed.
     """
     health = {
         "httpGet": {"path": "/api/healthz", "port": port},

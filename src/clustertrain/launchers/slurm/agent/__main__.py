@@ -23,7 +23,7 @@ from clustertrain.supervise.private_folder import private_folder, remove
 
 
 def main(argument: str) -> int:
-    """Run the agent of this node until the job ends. Returns the exit code.
+    """Run the agent of this node until the job ends, and return the exit code.
 
     Args:
         argument: the path of the job file, or the Submission of `clustertrain submit` as text.

@@ -71,7 +71,7 @@ class SlurmEndPolicy:
     # -- SLURM ends the job ----------------------------------------------------------------------
 
     def _end_of_the_job(self, is_training: bool) -> Result | None:
-        """After a signal, request a save of the workers. End the run shortly before SLURM would kill it."""
+        """Request a save of the workers after a signal; end the run shortly before SLURM would kill it."""
         shell_term = self.mail.has_term()
         term = not TERM_SIGNALS.isdisjoint(self.signals) or shell_term
         lead = not LEAD_SIGNALS.isdisjoint(self.signals) or self.mail.has_lead()

@@ -34,7 +34,7 @@ _REQUEUED_CAUSES = ("preempted", "node_fail", "time_limit")  # "requeued": SLURM
 
 
 def run_on_head(start: Start, signals: Sequence[int], mail: Mailbox) -> int:
-    """Run the attempt to its end. Returns the exit code; the batch shell ends with the same one."""
+    """Run the attempt to its end, and return the exit code; the batch shell ends with the same one."""
     result = _run(start, signals, mail, Lines(sys.stdout))
     code = EXIT_DONE if result is None else result.exit_code
     restarts = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES

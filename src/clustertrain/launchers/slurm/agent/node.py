@@ -49,7 +49,10 @@ class Start:
 
     @property
     def poll_s(self) -> float:
-        """Seconds between two reads of the storage. On S3 each read is a request that costs money."""
+        """The seconds between two reads of the storage.
+
+        On S3 each read is a request that costs money.
+        """
         return 2.0 if self.run.is_spooled else 0.3
 
 
@@ -109,7 +112,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
 
 
 def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
-    """Start Ray on this node. Its output goes to the folder with the logs of the node's ranks."""
+    """Start Ray on this node; its output goes to the folder with the logs of the node's ranks."""
     host = start.host
     ray_folder = start.folder / "ray"
     ray_folder.mkdir(mode=0o700)

@@ -32,7 +32,7 @@ _RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes the result after a
 
 
 def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
-    """Find the head, start Ray, and wait until the attempt has its result. Returns the exit code."""
+    """Find the head, start Ray, wait until the attempt has its result, and return the exit code."""
     screen = Lines(sys.stdout)
     found = wait_for_head(
         start.run,
