@@ -14,7 +14,7 @@ _TIMEOUT_S = 5.0
 
 
 def _raylets() -> Iterator[tuple[str, int]]:
-    """The pid of each raylet, and the port of its agent."""
+    """Yield the pid of each raylet, and the port of its agent."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().decode(errors="replace")
