@@ -47,7 +47,7 @@ def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_noth
     assert len(hosts) == 2
     assert all(FORKED in task.attempt.ray_log(host).read_text() for host in hosts)
     assert same_weights(task.weights(), uninterrupted(2))
-    ports = [run.attempt.rendezvous.read().ports for run in (task, script)]
+    ports = [run.attempt.rendezvous.read().port for run in (task, script)]
     assert ports[0] != ports[1]
     assert script.result.state == "done", output
     assert "rank 0 prints here" in output

@@ -79,7 +79,7 @@ def test_a_program_of_ray_train_is_refused_and_claims_no_attempt(run_of, start, 
     entry = {} if is_script else {"function": "mine:loop"}
     run = run_of("of-ray", OF_RAY, script=is_script, **entry)
     output = start(run).end(2)
-    remedy = "`function: mine:loop`" if is_script else "Write session.save(…) and session.restore()"
+    remedy = "`function: package.module:name`" if is_script else "Write session.save(…) and session.restore()"
     assert remedy in output and run.run_dir.attempts() == []
 
 
