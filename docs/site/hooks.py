@@ -23,8 +23,8 @@ LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 def on_config(config: Any) -> Any:
     """Fill the addresses of the site and of its sources from DOCS_REPOSITORY, such as
     https://github.com/OWNER/clustertrain. Without it the site has neither."""
-    if repository := os.environ.get("DOCS_REPOSITORY"):
-        owner, name = repository.rstrip("/").split("/")[-2:]
+    if repository := os.environ.get("DOCS_REPOSITORY", "").rstrip("/"):
+        owner, name = repository.split("/")[-2:]
         config.repo_url, config.edit_uri = repository, f"{repository}/edit/main/docs/"
         config.site_url = f"https://{owner}.github.io/{name}/"
     return config

@@ -40,13 +40,14 @@ def write_reference(page: Path, reference: str) -> None:
 def _section(path: tuple[str, ...], model: type[Section], schema: dict[str, Any]) -> str:
     title = f"`{_dotted(path)}`" if path else "The top level"
     lines = [f"### {title}", "", " ".join((model.__doc__ or "").split()), ""]
-    inner = []  # keys that are sections, whose headings are below
+    anchors = {_anchor(each) for each, _ in sections()}
+    inner = []  # keys that are sections, whose headings have these anchors
     for name, info in model.model_fields.items():
         key = (*path, info.alias or name)
         value = schema["properties"][key[-1]]
         meaning = " ".join((value.get("description") or info.description or "").split())
         kind = "; ".join(filter(None, (_kind(value, key), _default(value, info))))
-        if f"(#{_anchor(key)})" in kind:
+        if _anchor(key) in anchors:
             inner.append(f"- `{key[-1]}`: {kind}. {meaning}")
         else:
             lines += [f"#### `{_dotted(key)}`", "", kind, "", meaning, ""]
