@@ -56,3 +56,29 @@ def test_a_lost_node_shrinks_the_group_and_one_that_comes_back_grows_it(make_run
     resumed = [event for event in run.events if event["kind"] == "resumed"]
     assert resumed[-1]["redone_steps"] == 0 and resumed[-1]["world_size"] == 1
     assert (run.result.world_size, run.result.restarts) == (2, 2)
+
+
+@pytest.mark.nightly  # tests/driver/test_excluded_nodes.py has the rule; here Ray follows it
+@pytest.mark.timeout(900)
+def test_a_node_with_a_broken_gpu_is_used_no_more(make_run, cluster, tmp_path):
+    node = second_node(cluster, "second")
+    try:
+        run = make_run(
+            "broken",
+            task="faulty:Faulty",
+            args={"step_s": 0.1, "fault": "broken_gpu", "at_call": 8, "marker": str(tmp_path / "struck")},
+            train={"steps": 150, "batch_size": 4, "log_every": 1},
+            checkpoint={"every": {"steps": 5}},
+            resources={"workers": [1, 2], "cpus_per_worker": 2},
+            failures={"resize_after": 3, "retries": 1},
+        )
+        output = run.start(**cluster).end(0, all_gone=False)
+    finally:
+        end_ray(node)
+    first, second = (run.attempt.restart(number).plan.read() for number in (0, 1))
+    assert len(set(first.addresses)) == 2
+    assert second.addresses == first.addresses[:1]
+    assert (run.result.world_size, run.result.restarts, run.result.step) == (1, 1, 150)
+    host = os.uname().nodename
+    assert f"The next starts leave {host} out: the other nodes have room for the workers.\n" in output
+    assert "there is room for 2 workers" not in output

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from cgroups import WITHIN, memory_cgroup
+from mounts import apart
 from whole_run import ONE_WORKER
 
 pytestmark = pytest.mark.faults
@@ -24,3 +25,47 @@ def test_a_worker_killed_by_its_cgroups_limit_is_named_and_not_restarted(make_ru
     assert f"{cgroup} allows 3.0 GiB of memory" in output
     assert re.search(r"oom_kill: 0 → 1", output)
     assert "train.batch_size" in output
+
+
+# tests/driver/test_diagnosis.py has the message.
+@pytest.mark.nightly
+def test_too_many_open_files(make_run):
+    run = make_run(
+        "files",
+        task="hungry:Hungry",
+        args={"fault": "files", "rank": 0, "at_call": 5},
+        train=TRAIN,
+        **ONE_WORKER,
+    )
+    output = run.start(within=["prlimit", "--nofile=2000:2000"]).end(1)
+    assert "too many open files; RLIMIT_NOFILE is 2000, and may be raised to 2000" in output
+    assert (run.result.cause, run.result.restarts) == ("limit", 0)
+
+
+@pytest.mark.nightly  # tests/driver/test_diagnosis.py has what PyTorch prints
+def test_a_small_dev_shm_is_named(make_run):
+    """In a separate mount namespace, so that no other process gets a small /dev/shm."""
+    run = make_run("shm", task="hungry:Bulky", train={**TRAIN, "loader_workers": 1}, **ONE_WORKER)
+    output = run.start(within=apart("mount -t tmpfs -o size=24m tmpfs /dev/shm")).end(1)
+    assert "/dev/shm is too small" in output
+    assert "/dev/shm has 24.0 MiB" in output
+    assert "train.loader_workers: 0" in output
+    assert (run.result.cause, run.result.restarts) == ("limit", 0)
+
+
+@pytest.mark.nightly  # in CI: driver/test_failure_watch.py, and seven kills of a rank in test_faults.py
+def test_restarts_continue_as_long_as_there_are_new_checkpoints(make_run):
+    """Each start gets four steps further before it is killed: with retries: 1 that is three restarts."""
+    run = make_run(
+        "stubborn",
+        task="faulty:Faulty",
+        args={"fault": "kill", "rank": 0, "at_call": 5},
+        train={**TRAIN, "epochs": 1},
+        checkpoint={"every": {"steps": 2}, "async": False},
+        failures={"retries": 1},
+        **ONE_WORKER,
+    )
+    output = run.start().end(0)
+    assert run.result.restarts == 3
+    assert "restarting the workers (1 of at most 1 in a row without a new checkpoint)" in output
+    assert [e["step"] for e in run.events if e["kind"] == "resumed"] == [4, 8, 12]

@@ -1,6 +1,7 @@
 """Whole runs whose storage is S3: real servers, and a proxy that makes their faults."""
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,39 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
 def shelf_behind(run, bucket):
     """The run's checkpoints, read directly from the server."""
     return Shelf(open_store(bucket.location("runs")), run.run_dir.checkpoints.key)
+
+
+@pytest.mark.nightly
+def test_an_outage_of_half_a_minute_costs_nothing(make_run, moto_s3, uninterrupted, tmp_path, monkeypatch):
+    """The server is down while a save is due: training continues, the save succeeds. Later another machine
+    requests a stop, and the next start continues the run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with FaultProxy(moto_s3.endpoint) as proxy:
+        slow = {"step_s": 0.5}
+        run = make_run("outage", **sections(moto_s3, args=slow, endpoint=proxy.endpoint, retry_s=600.0))
+        shelf = shelf_behind(run, moto_s3)
+        run.start()
+        run.wait_for_step(2)
+        proxy.down()
+        down_at = time.monotonic()
+        run.wait_for_step(7)  # beyond step 4, whose save meets the outage
+        assert names(shelf) == []
+        time.sleep(max(0.0, 30 - (time.monotonic() - down_at)))
+        proxy.up()
+        run.wait_for_step(13)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine's"))
+            stopped = CliRunner().invoke(main, ["stop", str(run.job_file)])
+        assert stopped.exit_code == 0, stopped.output
+        run.end(75, within_s=180)
+        assert run.result.cause == "user"
+        saved = [event["step"] for event in run.events if event["kind"] == "checkpoint"]
+        assert saved[:3] == [4, 8, 12]  # neither doubled nor dropped
+        assert run.result.restarts == 0
+        assert saved[-1] == run.result.step < 21
+        run.start().end(0, within_s=180)
+        assert next(e for e in run.events if e["kind"] == "resumed")["step"] == saved[-1]
+        assert same_weights(run.weights(), uninterrupted(2))
 
 
 def test_a_server_that_stays_down_ends_the_run_and_saved_checkpoints_verify(
