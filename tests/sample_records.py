@@ -24,5 +24,5 @@ def sample_failure(**fields):
 
 
 def sample_submission(job_id="12", **fields):
-    given = {"digest": "0" * 16, "time": 1.0, "cluster": None, "output": "/a/b", **fields}
+    given = {"digest": "0" * 16, "time": 1.0, "place": {}, "output": "/a/b", **fields}
     return SchedulerJob("slurm", job_id, **given)

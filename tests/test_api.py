@@ -16,7 +16,7 @@ from clustertrain import api
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import load_job, sets_of
-from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.launcher import Launcher
 from clustertrain.observe.checkpoints import Checkpoint
 from clustertrain.record_file import typed
 from clustertrain.run.claims import claim_attempt
@@ -135,12 +135,12 @@ def test_runs_are_rows_for_a_data_frame(prepared):
 def submitted(monkeypatch, calls):
     """Lets SLURM accept every job."""
 
-    def submit(job, options, echo):
+    def submit(self, job, options, echo):
         calls.append((job, options))
         echo("submitted")
         claim_attempt(RunDir.newest(job.storage.location, job.name))
 
-    monkeypatch.setattr(launcher_of("slurm"), "submit", submit, raising=False)
+    monkeypatch.setattr(Launcher, "submit", submit)
 
 
 @pytest.mark.parametrize("given", ["job.yaml", JOB], ids=["file", "mapping"])

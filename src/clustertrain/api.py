@@ -20,9 +20,10 @@ from clustertrain.job.file import JobSource, load_job, sets_of
 from clustertrain.job.model import Job
 from clustertrain.job.source import imported_now
 from clustertrain.launchers.check import check_training_installed
-from clustertrain.launchers.launcher import Launcher, launcher_of
+from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.local.run import run_local
+from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.model import model_of
 from clustertrain.launchers.resolve_run import find
 from clustertrain.launchers.target import Echo, Target, silent

@@ -10,8 +10,8 @@ from clustertrain.cli.grid import points_of
 from clustertrain.cli.main import main
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
-from clustertrain.launchers.scheduler.interface import Answer, Handle
-from clustertrain.launchers.slurm.launcher import SlurmScheduler
+from clustertrain.launchers.scheduler.interface import Sent
+from clustertrain.launchers.slurm.scheduler import SlurmScheduler
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
@@ -72,14 +72,14 @@ def test_refused(job_file, option, message):
 
 
 def test_the_points_do_not_depend_on_one_that_is_refused(job_file, monkeypatch):
-    def submit(self, job, plan, submission, command):
+    def submit(self, job, script, environment):
         if job.resources.workers == 2:
             raise ClusterError("too many jobs")
-        return Handle(f"{job.resources.workers}")
+        return Sent(f"{job.resources.workers}")
 
-    monkeypatch.setattr(SlurmScheduler, "preflight", lambda *arguments: ())
+    monkeypatch.setattr(SlurmScheduler, "check", lambda *arguments: ())
     monkeypatch.setattr(SlurmScheduler, "submit", submit)
-    monkeypatch.setattr(SlurmScheduler, "states", lambda *arguments: Answer({}))
+    monkeypatch.setattr(SlurmScheduler, "query", lambda *arguments: {})
     grid = ["--no-check", "--grid", "resources.workers=1,2,3", job_file]
     done = CliRunner().invoke(main, ["submit", "--to", "slurm", *grid])
     assert (done.exit_code, done.stderr) == (3, "error: digits-2: too many jobs\n")

@@ -289,7 +289,7 @@ def test_the_earlier_failures_of_an_attempt_are_named(attempt):
 
 def test_without_workers_the_log_of_the_driver_decides(run):
     attempt = run.attempt(1)
-    attempt.claim.create(sample_claim(allocation=SchedulerStart("slurm", None, "12")))
+    attempt.claim.create(sample_claim(allocation=SchedulerStart("slurm", "12")))
     attempt.result.write(Result("failed", "driver_died", 1, "The driver ended with code 71."))
     assert explain(attempt.run).failure == "unknown"
     attempt.driver_log.parent.mkdir(parents=True)

@@ -2,12 +2,11 @@
 
 from typing import ClassVar
 
-from launchers.contract import SchedulerContract
+from clustertrain.testing import SchedulerContract
 
 
 class TestGridEngine(SchedulerContract):
     launcher = "gridengine"
-    refused: ClassVar = {"resources": {"workers": 2, "nodes": 2}}
-
-    def with_script(self, plan, script):
-        return super().with_script(plan, b"#$ -cwd\n#$ -v CLUSTERTRAIN_SUBMISSION\n" + script)
+    refused: ClassVar = {"gridengine": {"time_limit": "10s"}}
+    header = "#$ -cwd\n#$ -v CLUSTERTRAIN_SUBMISSION\n"
+    held = "#$ -h\n"

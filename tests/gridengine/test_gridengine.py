@@ -9,7 +9,7 @@ import yaml
 
 from clusters.gridengine import GridEngine, why_not
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.scheduler.interface import Handle
+from clustertrain.launcher import Sent
 from clustertrain.run.folder import RunDir
 from clustertrain.run.streams.history import events_of_attempt
 from commands import ran
@@ -23,13 +23,14 @@ pytestmark = [pytest.mark.gridengine, pytest.mark.timeout(600)]
 
 
 def install(folder):
-    """The example as pip installs it: the package and its metadata on the path."""
-    shutil.copytree(EXAMPLE / "clustertrain_gridengine", folder / "clustertrain_gridengine")
+    """The example as pip installs it: the module and its metadata on the path."""
+    folder.mkdir()
+    shutil.copy(EXAMPLE / "clustertrain_gridengine.py", folder)
     info = folder / "clustertrain_gridengine-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: clustertrain-gridengine\nVersion: 0.1\n")
     (info / "entry_points.txt").write_text(
-        "[clustertrain.launchers]\ngridengine = clustertrain_gridengine.plugin:PLUGIN\n"
+        "[clustertrain.launchers]\ngridengine = clustertrain_gridengine:PLUGIN\n"
     )
 
 
@@ -198,22 +199,22 @@ def test_qdel_lets_it_save(user, engine):
 
 def test_a_job_that_may_have_started_is_not_cancelled_in_its_queue(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLE)
-    from clustertrain_gridengine.scheduler import GridEngineScheduler
+    from clustertrain_gridengine import GridEngineScheduler
 
     for name, line in {"qstat": "exit 1", "qdel": f"touch {tmp_path}/deleted"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(ClusterError, match="does not answer"):
-        GridEngineScheduler().cancel(Handle("7"), only_waiting=True)
+        GridEngineScheduler().cancel_waiting(Sent("7"))
     assert not (tmp_path / "deleted").exists()
 
 
 REFUSED = [
-    ({"queue": "no.q"}, {}, 3, "Grid Engine refused the job refused: "),
+    ({"queue": "no.q"}, {}, 3, "Grid Engine refuses the job refused: "),
     ({}, {"gpus_per_worker": 9}, 3, 'at host "ge1" because it offers only'),
-    ({}, {"workers": 2, "nodes": 2}, 2, "a job in Grid Engine runs on one host"),
-    ({"time_limit": "10s"}, {}, 2, "a last save takes"),
+    ({}, {"workers": 2, "nodes": 2}, 2, "a job of Grid Engine has at most 1 here"),
+    ({"time_limit": "10s"}, {}, 2, "before a last save of"),
     ({"output": "nowhere"}, {}, 3, "which is no folder"),
     ({"queue": "a b"}, {}, 2, "must be one word"),
 ]
@@ -231,7 +232,7 @@ def test_what_is_sent_is_what_render_prints(user):
         "slow", {"queue": "all.q", "project": "physics", "time_limit": "1h"}, **SLOW, env={"KEY": "${HOOK}"}
     )
     script = user("render", "--to", "gridengine", "slow.yaml")
-    assert "#$ -v CLUSTERTRAIN_SUBMISSION,HOOK\n" in script
+    assert " -v CLUSTERTRAIN_SUBMISSION,HOOK\n" in script
     assert "#$ -q all.q\n#$ -P physics\n#$ -l s_rt=3539,h_rt=3600\n" in script
     assert script == user("render", "--to", "gridengine", "slow.yaml")
 

@@ -90,7 +90,7 @@ def test_a_run_that_kubectl_applied_is_known_by_its_job_file(applied, kube, name
     assert own("logs").stdout.splitlines()[-1] == "the attempt ends"
     assert own.find("ckpt", "ls", "--to", "kubernetes").stdout.startswith("-m clustertrain.cli ckpt ls /")
     assert own.name in own("ls").stdout
-    assert f"RayJob {own.name} is deleted" in own("stop").stdout
+    assert f"Kubernetes job {own.name} is deleted" in own("stop").stdout
     assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
     unread = own("status", code=EXIT_CLUSTER).stderr
     assert "has no RayJob" in unread and "the storage was not read" in unread

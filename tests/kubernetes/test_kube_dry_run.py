@@ -310,7 +310,9 @@ def test_code_and_policy_leave_with_the_rayjob_that_submit_made(user, kube, name
 
 def test_check_asks_the_server_and_leaves_nothing(user, kube, namespace):
     own = user()
-    assert own("check", "--no-code").stdout.splitlines()[1].startswith(f"{own.job_file} (ConfigMap ")
+    said = own("check", "--no-code").stdout
+    assert "note: its objects: ConfigMap " in said and f"RayJob {own.name}\n" in said
+    assert f"{own.job_file} can be submitted: " in said
     zzz = [{"op": "add", "path": "/spec/zzz", "value": 1}]
     patch = ("--set", f"kubernetes.patches={json.dumps(zzz)}")
     assert "spec.zzz: field not declared" in own("check", "--no-code", *patch, code=EXIT_CLUSTER).stderr

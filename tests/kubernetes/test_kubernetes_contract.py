@@ -1,18 +1,21 @@
 """Kubernetes fulfils the contract of a scheduler, with a RayJob in place of a script."""
 
+import secrets
 from typing import ClassVar
 
 import pytest
 
 from clusters.kube_pods import SHELL_IMAGE
-from clustertrain.run.command_line import UNKNOWN
+from clustertrain.testing import SchedulerContract
 from kubernetes.watched import inert
-from launchers.contract import OPTIONS, SUBMISSION, SchedulerContract
 
 
 class TestKubernetes(SchedulerContract):
     launcher = "kubernetes"
     refused: ClassVar = {"image": None}
+    # Nobody runs these jobs: they wait until they are cancelled.
+    test_a_job_gets_its_submission_and_ends_and_cancelling_it_then_is_no_error = None
+    test_a_job_that_runs_is_not_cancelled_in_the_queue = None
 
     @pytest.fixture(autouse=True)
     def _cluster(self, kube, namespace, monkeypatch, tmp_path):
@@ -22,12 +25,15 @@ class TestKubernetes(SchedulerContract):
         sections = {"image": SHELL_IMAGE, **inert(namespace=namespace)}
         monkeypatch.setattr(self, "sections", sections, raising=False)
 
-    def test_a_job_ends_and_cancelling_it_then_is_no_error(self, scheduler):
-        """Nobody runs this one: it waits, and ends when it is cancelled."""
-        job = self.job()
-        handle = scheduler.submit(job, scheduler.plan(job, OPTIONS), SUBMISSION, UNKNOWN)
-        state = scheduler.states([handle]).jobs[handle.job_id]
-        assert (state.job_id, state.is_waiting, state.text) == (handle.job_id, True, "new")
+    def sent(self, scheduler, program, options=""):
+        job = self.job(name=f"contract-{secrets.token_hex(3)}")
+        return scheduler.submit(job, self.script(job), {})
+
+    def test_cancelling_a_job_that_waits_twice_is_no_error(self, scheduler, namespace):
+        sent = self.sent(scheduler, "")
+        assert sent.place["namespace"] == namespace
+        state = scheduler.query([sent])[sent.job_id]
+        assert (state.is_waiting, state.word) == (True, "new")
         for _ in range(2):
-            scheduler.cancel(handle, only_waiting=True)
-            assert not scheduler.states([handle]).jobs
+            scheduler.cancel_waiting(sent)
+            assert not scheduler.query([sent])

@@ -138,8 +138,8 @@ def _identity(run: RayJobRun) -> tuple[str, ...]:
 
 def _assert_storage_of_its_own(run: RayJobRun, pods: set[str]) -> None:
     (attempt,) = run.run_dir.attempts()
-    allocation = attempt.claim.read().allocation
-    assert (allocation.cluster, allocation.job_id) == (run.namespace, run.name)
-    assert allocation.pod in pods
+    claim = attempt.claim.read()
+    assert (claim.allocation.place, claim.allocation.job_id) == ({"namespace": run.namespace}, run.name)
+    assert claim.host.partition("/")[0] in pods
     logs = {path.parent.name for path in attempt.path.glob("logs/*/rank-*.log")}
     assert logs <= pods and len(logs) == 1

@@ -66,7 +66,7 @@ def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_come
     make, kube_alone, namespace, uninterrupted
 ):
     first, second = make("first").submit(), make("second").submit()
-    why = "queued (scheduler): waits in queue team of Kueue: Pending: couldn't assign flavors"
+    why = "queued (scheduler): Suspended (waits in queue team of Kueue: Pending: couldn't assign flavors"
     kube_alone.wait_for(lambda: why in status(second), 240, "status does not say why")
     assert "insufficient unused quota for cpu" in status(second)
     assert is_suspended(second) and not is_suspended(first)

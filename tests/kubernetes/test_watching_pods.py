@@ -103,7 +103,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(kube, namesp
     own.apply()
     own.waits_for('secret "aws" not found')
     said = own("stop").stdout
-    assert "there is nothing to save yet" in said and "RayJob watched is deleted" in said
+    assert "there is nothing to save yet" in said and "Kubernetes job watched is deleted" in said
     assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
     assert not kube.items("configmaps", namespace, "clustertrain.io/run=watched")
     assert kube.get("persistentvolumeclaims", "runs", namespace)["status"]["phase"] == "Bound"
@@ -189,7 +189,7 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace, tmp_
     assert "ready" in trainer.find("data", "ls").stdout  # in the head's pod
     assert "is in the cluster" in trainer.find("data", "fetch", code=EXIT_JOB).stderr
     said = trainer("stop").stdout
-    assert "digits: stopped (user) at step" in said and "RayJob digits is deleted" in said
+    assert "digits: stopped (user) at step" in said and "Kubernetes job digits is deleted" in said
 
     of_run = ("configmaps", namespace, "clustertrain.io/run=digits")
     kube.wait_for(lambda: not kube.items(*of_run), 60, "the job and its code outlive the RayJob")
@@ -220,7 +220,7 @@ def test_kueue_says_why_a_run_waits_in_its_queue(kube, namespace, tmp_path):
     job_file = write_job(tmp_path, namespace, kubernetes={"queue": {"name": "team"}})
     own = User(kube, namespace, job_file, bind_role(kube, namespace))
     own("submit")
-    words = "queued (scheduler): waits in queue team of Kueue: Pending: couldn't assign flavors"
+    words = "queued (scheduler): Suspended (waits in queue team of Kueue: Pending: couldn't assign flavors"
     kube.watch("workloads", namespace, cannot_be_admitted, 240, "Kueue does not say why")
     assert words in own("status").stdout
 

@@ -14,8 +14,7 @@ import yaml
 from clusters.kube_client import Done, Kubernetes
 from clusters.kube_pods import SHELL_IMAGE
 from clustertrain.job.file import load_job
-from clustertrain.launchers.kubernetes.submit import SCHEDULER
-from clustertrain.run.admission import Options
+from clustertrain.launchers.kubernetes.render.manifests import manifests, to_yaml
 from commands import ran
 
 _POLL_S = 1.0  # one look is five requests, and a status is a second of CPU time
@@ -68,10 +67,8 @@ class User:
 
     def apply(self) -> None:
         """As `submit` would, without asking whether it can be."""
-        self.kube.apply(
-            SCHEDULER.plan(load_job(self.job_file, self.sets), Options()).script.decode(),
-            namespace=self.namespace,
-        )
+        objects = manifests(load_job(self.job_file, self.sets))
+        self.kube.apply(to_yaml(objects), namespace=self.namespace)
 
     def cause(self) -> str:
         """The first line of `status`."""

@@ -1,6 +1,8 @@
 """A launcher from another distribution: real metadata on the path, as pip installs it."""
 
+import socket
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,40 +13,49 @@ from clustertrain.cli.main import main
 from clustertrain.job import launcher_plugins
 from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
+from clustertrain.launchers.scheduler.start import main as main_of_start
 from clustertrain.node import installed
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
 from commands import ran
+from sample_records import sample_submission
 
 pytestmark = pytest.mark.slow
 
-LAUNCHER = """
-from clustertrain.launchers.launcher import Launcher
+SCHEDULER = """
+from clustertrain.launcher import Scheduler, Sent, State
 from clustertrain.observe.status_json import StoredStatus
 
 class Reach:
     def lines(self, target, command):
         yield f"{' '.join(command)} there"
 
-class Queue(Launcher):
-    name = "queue"
-    reach = Reach()
+    def sent(self, target):
+        return Sent(target.known.job_id)
 
-    def status(self, target):
+    def status(self, target, *, existed=False):
         rows = (("run", target.submitted_job.name), ("state", "running (training)"))
         return StoredStatus(state="running", cause="training", rows=rows)
 
-    def logs(self, target, selection, *, follow):
-        yield f"rank {selection.rank} of {target.known.job_id}"
+class Queue(Scheduler):
+    label = "queue"
 
-    def stop(self, target, echo, *, wait):
-        echo(f"cancelled {target.known.job_id}")
+    def script(self, job, needs):
+        return needs.program("$ID")
 
-    def __init__(self):
+    def submit(self, job, script, environment):
+        return Sent("77")
+
+    def query(self, jobs):
+        return {job.job_id: State("R", "runs") for job in jobs}
+
+    def cancel(self, job):
         pass
 
-LAUNCHER = Queue()
+SCHEDULER, REACH = Queue(), Reach()
 """
 PLUGIN = """
-from clustertrain.job.launcher_plugins import LauncherSection, Plugin
+from clustertrain.launcher import LauncherSection, Plugin
 
 class Section(LauncherSection):
     \"\"\"Settings for the queue of the lab.\"\"\"
@@ -54,22 +65,29 @@ class Section(LauncherSection):
     lane: str = "slow"
     \"\"\"Where the job waits.\"\"\"
 
-PLUGIN = Plugin(launcher="a_queue.launcher:LAUNCHER", connect="a_queue.ray:ray_cluster", section=Section)
+PLUGIN = Plugin("a_queue.scheduler:SCHEDULER", section=Section)
 """
+ELSEWHERE = PLUGIN.replace("section=Section", 'reach="a_queue.scheduler:REACH"')
 
 
 def install(
-    folder, plugin=PLUGIN, launcher=LAUNCHER, distribution="queue-of-the-lab", value="a_queue.plugin:PLUGIN"
+    folder,
+    *,
+    plugin=PLUGIN,
+    scheduler=SCHEDULER,
+    distribution="queue-of-the-lab",
+    value="a_queue.plugin:PLUGIN",
+    name="queue",
 ):
     """Write a package and its metadata into a folder."""
     package = folder / "a_queue"
     package.mkdir(parents=True, exist_ok=True)
-    for name, text in (("__init__", ""), ("plugin", plugin), ("launcher", launcher)):
-        (package / f"{name}.py").write_text(text)
+    for module, text in (("__init__", ""), ("plugin", plugin), ("scheduler", scheduler)):
+        (package / f"{module}.py").write_text(text)
     info = folder / f"{distribution.replace('-', '_')}-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text(f"[clustertrain.launchers]\nqueue = {value}\n")
+    (info / "entry_points.txt").write_text(f"[clustertrain.launchers]\n{name} = {value}\n")
 
 
 def forget_the_launchers():
@@ -108,19 +126,42 @@ def in_a_new_process(folder, *arguments):
 
 @pytest.fixture
 def submitted(folder):
-    install(
-        folder / "site", plugin=PLUGIN.replace(", section=Section", "")
-    )  # the fields of Job exist already
+    install(folder / "site", plugin=ELSEWHERE)  # without a section: the fields of Job exist already
     known = KnownRun.of(load_job("job.yaml"), "job.yaml", "queue", "queue of the lab", "77")
     assert record_known_run(replace(known, storage_there="/there/runs")) is None
+
+
+@pytest.fixture
+def run_of(folder):
+    """Records a known run of a launcher, which this machine reads."""
+
+    def record(launcher):
+        known = KnownRun.of(load_job("job.yaml"), "job.yaml", launcher, "queue of the lab", "77")
+        assert record_known_run(known) is None
+
+    return record
+
+
+@pytest.fixture
+def submitted_here(folder):
+    """Installs a launcher whose query does this, and records a job of it in the storage."""
+
+    def install_it(query):
+        wrong = SCHEDULER.replace('return {job.job_id: State("R", "runs") for job in jobs}', query)
+        install(folder / "site", plugin=PLUGIN.replace(", section=Section", ""), scheduler=wrong)
+        run = RunDir.newest("runs", "digits")
+        run.submission("queue", "77").write(
+            replace(sample_submission("77"), scheduler="queue", time=time.time())
+        )
+
+    return install_it
 
 
 @pytest.mark.usefixtures("submitted")
 @pytest.mark.parametrize("name", ["job.yaml", "runs/digits", "/there/runs/digits"])
 def test_the_commands_reach_it(name):
     assert "running (training)" in call("status", name)
-    assert call("logs", name, "--rank", "3") == "rank 3 of 77\n"
-    assert call("stop", name) == "cancelled 77\n"
+    assert call("stop", name) == "stop there\nqueue job 77 is deleted; its storage stays\n"
     assert call("ckpt", "ls", name) == "ckpt ls there\n"
 
 
@@ -167,22 +208,139 @@ def test_one_that_does_not_import_is_named_with_its_distribution_and_the_others_
     assert (done.returncode, reason in done.stderr) == (2, True)
 
 
-def test_one_whose_launcher_is_of_another_class_is_named_with_the_class(folder):
-    install(
-        folder / "site",
-        plugin=PLUGIN.replace(", section=Section", ""),
-        launcher=LAUNCHER.replace("Queue(Launcher)", "Queue"),
-    )
+def test_one_whose_scheduler_is_of_another_class_is_named_with_the_class(folder):
+    install(folder / "site", scheduler=SCHEDULER.replace("Queue(Scheduler)", "Queue"))
     done = in_a_new_process(folder, "stop", "job.yaml", "--to", "queue")
     assert done.returncode == 2
-    assert "queue-of-the-lab 1.2 is skipped: it is a Queue, not a Launcher" in done.stderr
+    assert (
+        "queue-of-the-lab 1.2 is skipped: a_queue.scheduler:SCHEDULER is a Queue, not a Scheduler"
+        in done.stderr
+    )
 
 
 def test_two_of_one_name_are_both_named(folder):
     install(folder / "site")
     install(folder / "site", distribution="another-queue", value="a_queue.other:PLUGIN")
-    done = in_a_new_process(folder, "render", "--to", "queue")
+    done = in_a_new_process(folder, "render", "--to", "queue", "job.yaml")
     output = done.stderr
     assert done.returncode == 2
     assert "queue-of-the-lab 1.2 (a_queue.plugin:PLUGIN)" in output
     assert "another-queue 1.2 (a_queue.other:PLUGIN)" in output
+
+
+# ------------------------------------------------------------------------------- mistakes of an author
+
+NO_DEFAULT = PLUGIN.replace('lane: str = "slow"', "lane: str")
+NO_SECTION = PLUGIN.replace("Section(LauncherSection)", "Section").replace("frozenset", "tuple")
+SKIPPED = [
+    pytest.param(
+        {"plugin": NO_DEFAULT}, "a_queue.plugin.Section has a key without a default", id="no default"
+    ),
+    pytest.param({"plugin": NO_SECTION}, "not a subclass of LauncherSection", id="another class"),
+    pytest.param({"name": "train"}, "train is a key of the job file", id="a key of the job file"),
+    pytest.param({"plugin": PLUGIN.replace("section=", "api=2, section=")}, "is for interface 2", id="api"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "reason"), SKIPPED)
+def test_one_with_a_wrong_section_is_skipped_and_every_other_command_works(folder, wrong, reason):
+    install(folder / "site", **wrong)
+    (folder / "m.py").write_text("def f(config): pass\n")
+    for command in (
+        ["ls"],
+        ["check", "--no-code", "job.yaml"],
+        ["render", "--to", "slurm", "--set", "slurm.python=p"],
+    ):
+        done = in_a_new_process(folder, *command)
+        assert done.returncode == 0, done.stderr
+    name = wrong.get("name", "queue")
+    done = in_a_new_process(folder, "ls")
+    assert f"The launcher '{name}' of queue-of-the-lab 1.2 is skipped" in done.stdout + done.stderr
+    assert reason in done.stdout + done.stderr
+
+
+def test_the_plugin_and_its_scheduler_may_be_one_module(folder):
+    alone = SCHEDULER.replace("from clustertrain.observe.status_json import StoredStatus\n", "")
+    both = alone + PLUGIN.replace("a_queue.scheduler:", "a_queue.plugin:")
+    install(folder / "site", plugin=both)
+    (folder / "job.yaml").write_text("name: digits\nfunction: m:f\nqueue: {lane: fast}\n")
+    done = in_a_new_process(folder, "render", "--to", "queue", "job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith('start queue $ID "${CLUSTERTRAIN_SUBMISSION:-$job}"')
+
+
+def test_the_section_of_one_that_is_skipped_is_an_unknown_key_with_the_reason(folder):
+    install(folder / "site", plugin=NO_DEFAULT)
+    (folder / "job.yaml").write_text("name: digits\nfunction: m:f\nqueue: {lane: fast}\n")
+    done = in_a_new_process(folder, "check", "--no-code", "job.yaml")
+    assert done.returncode == 2
+    assert "unknown key 'queue'\nThe launcher 'queue' of queue-of-the-lab 1.2 is skipped" in done.stderr
+
+
+def test_a_clash_with_a_launcher_of_the_kit_keeps_that(folder):
+    install(folder / "site", name="slurm")
+    done = in_a_new_process(folder, "render", "--to", "slurm", "job.yaml", "--set", "slurm.python=p")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH" in done.stdout
+    listed = in_a_new_process(folder, "ls")
+    assert "Uninstall the one that is not clustertrain" in listed.stdout + listed.stderr
+
+
+def test_a_run_of_an_uninstalled_launcher_is_one_line_of_ls_and_no_note_elsewhere(folder, run_of):
+    run_of("queue")
+    claim_attempt(RunDir.newest("runs", "other"))
+    assert "the launcher queue is not installed here" in call("ls")
+    assert "queue" not in call("status", "runs/other")
+
+
+def test_a_query_that_raises_is_no_answer_with_its_place_in_the_code(folder, submitted_here):
+    submitted_here('raise KeyError("state")')
+    for output in (call("status", "job.yaml"), call("ls")):
+        assert "KeyError: 'state'" in output
+        assert "queue-of-the-lab 1.2" in output and "a_queue/scheduler.py:" in output
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        (
+            'return "12.server"',
+            "queue has accepted the job as 12.server. Cancel it: `",
+        ),
+        ("return None", "The job may be queued: look there with the commands of queue"),
+        ('raise KeyError("id")', "The job may be queued: look there with the commands of queue"),
+        (
+            'error = ClusterError("the answer was cut"); error.job_id = "13"; raise error',
+            "the answer was cut\nqueue has accepted the job as 13. Cancel it: `",
+        ),
+    ],
+)
+def test_a_job_that_was_accepted_before_a_mistake_is_named(folder, ends, told):
+    scheduler = SCHEDULER.replace('return Sent("77")', ends).replace(
+        "import Scheduler", "import ClusterError, Scheduler"
+    )
+    install(folder / "site", scheduler=scheduler)
+    (folder / "m.py").write_text("def f(config): pass\n")
+    done = in_a_new_process(folder, "submit", "--to", "queue", "--no-check", "job.yaml")
+    assert (done.returncode, told in done.stderr) == (3, True), done.stderr
+    if "accepted" in told:
+        status = in_a_new_process(folder, "status", "job.yaml")
+        assert "queue 1" in status.stdout, status.stderr
+
+
+def test_what_a_check_says_is_a_refusal_unless_nobody_answered(folder):
+    refuses = SCHEDULER.replace(
+        "    def script", "    def check(self, job, script):\n        run(['false'])\n\n    def script"
+    )
+    install(folder / "site", scheduler=refuses.replace("import Scheduler", "import run, Scheduler"))
+    (folder / "m.py").write_text("def f(config): pass\n")
+    done = in_a_new_process(folder, "check", "--no-code", "--to", "queue", "job.yaml")
+    assert (done.returncode, "false ended with code 1" in done.stderr) == (3, True), done.stdout
+
+
+def test_a_job_whose_python_lacks_the_plugin_ends_before_its_attempt(folder, capfd):
+    assert main_of_start(["queue", "77", "job.yaml"]) == 3
+    printed = capfd.readouterr().err
+    assert "There is no launcher 'queue'" in printed
+    assert f"Install its distribution on {socket.gethostname()}, in {sys.executable}" in printed
+    assert not Path("runs").exists()

@@ -66,10 +66,6 @@ def newer(path, text):
     path.write_text(json.dumps({**json.loads(text), "format_version": 2}))
 
 
-def of_another_launcher(path, text):
-    path.write_text(json.dumps({**json.loads(text), "launcher": "pbs"}))
-
-
 def without_a_key(path, text):
     path.write_text(json.dumps({key: value for key, value in json.loads(text).items() if key != "storage"}))
 
@@ -82,7 +78,6 @@ def without_a_key(path, text):
         (lambda path, text: path.write_text("[]"), "is damaged"),
         (without_a_key, "is damaged: storage: "),
         (newer, "has format 2, and clustertrain "),
-        (of_another_launcher, "launcher 'pbs'"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_and_skipped(tmp_path, state, change, reason):

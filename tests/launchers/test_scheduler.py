@@ -11,14 +11,14 @@ import pytest
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.elsewhere import LauncherElsewhere, _Shown
-from clustertrain.launchers.launcher import launcher_of
-from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
+from clustertrain.launchers.lookup import launcher_of
+from clustertrain.launchers.scheduler.interface import Scheduler, Sent
 from clustertrain.launchers.scheduler.start import _meanings, _parsed
+from clustertrain.launchers.scheduler.status import Registered
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import idle_workers
 from clustertrain.launchers.shell import Unanswered
-from clustertrain.launchers.slurm.launcher import LAUNCHER
-from clustertrain.launchers.slurm.queue import QueueState
+from clustertrain.launchers.slurm.queue import state_of
 from clustertrain.launchers.target import NotThere
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status_json import StoredStatus
@@ -28,28 +28,35 @@ from clustertrain.run.records import SchedulerStart
 from sample_records import sample_claim, sample_submission
 from waiting import wait_until
 
-SILENT = Answer({}, "the queue does not answer")
-
 
 class Queue(Scheduler):
-    name, label, job_word, state = "slurm", "queue", "RayJob", QueueState
+    """Every job is in this state of SLURM; None: no answer."""
+
+    label = "queue"
 
     def __init__(self, native="PENDING"):
         self.native = native
 
-    def plan(self, job, options):
-        return Plan(b"script", ("send",))
+    def script(self, job, needs):
+        return "script"
 
-    def submit(self, job, plan, submission, command):
+    def submit(self, job, script, environment):
         raise NotImplementedError
 
-    def states(self, jobs):
+    def query(self, jobs):
         if self.native is None:
-            return SILENT
-        return Answer({job.job_id: QueueState(job.job_id, self.native) for job in jobs})
+            raise ClusterError("the queue does not answer")
+        return {job.job_id: state_of(self.native, "", "", None) for job in jobs}
 
-    def cancel(self, job, *, only_waiting=False):
+    def cancel(self, job):
         self.native = "CANCELLED"
+
+
+def queue(native="PENDING"):
+    return Registered("slurm", Queue(native))
+
+
+LOCAL = Registered("local", launcher_of("local").scheduler)
 
 
 def test_a_user_without_a_name_cancels_a_job_that_waits(run, monkeypatch):
@@ -59,36 +66,36 @@ def test_a_user_without_a_name_cancels_a_job_that_waits(run, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
     run.submission("slurm", "12").write(sample_submission())
     said = []
-    stop_run(Queue(), run, said.append)
+    stop_run(queue(), run, said.append)
     assert said == ["queue job 12 was cancelled in the queue"]
     assert run.cancellation("slurm", "12").read().by.startswith("4000000 on ")
 
 
 def test_a_lost_run_is_not_called_over_while_its_job_may_be_put_back(run, monkeypatch):
     monkeypatch.setattr("clustertrain.launchers.scheduler.status.who_runs", lambda attempt: None)
-    start = SchedulerStart("slurm", None, "12")
+    start = SchedulerStart("slurm", "12")
     run.attempt(1).claim.create(sample_claim(launcher="slurm", allocation=start))
     with pytest.raises(ClusterError, match="digits is lost, and the queue does not answer"):
-        stop_run(Queue(native=None), run, print)
+        stop_run(queue(None), run, print)
 
 
 def test_a_lost_process_of_another_machine_is_over(run, monkeypatch):
     """As after the restart of a container, which then has another name."""
     monkeypatch.setattr("clustertrain.launchers.scheduler.status.who_runs", lambda attempt: None)
-    start = SchedulerStart("local", "a-host-that-is-not-here", "12-34")
+    start = SchedulerStart("local", "12-34", {"host": "a-host-that-is-not-here"})
     run.attempt(1).claim.create(sample_claim(launcher="local", allocation=start))
     with pytest.raises(JobError, match="attempt 1 is lost"):
-        stop_run(launcher_of("local").scheduler, run, print)
+        stop_run(LOCAL, run, print)
 
 
 def test_workers_that_the_batch_never_divides_among_are_named_where_they_are_paid_for():
     sections = {"name": "digits", "task": "m:T", "train": {"epochs": 1, "global_batch_size": 12}}
     job = Job(**sections, resources={"workers": (2, 5)})
-    (note,) = idle_workers(Queue(), job)
+    (note,) = idle_workers(queue(), job)
     assert note.startswith("the job asks for 5 workers, of which at most 4 train: ")
     assert note.endswith("set resources.workers: [2, 4]")
-    assert idle_workers(launcher_of("local").scheduler, job) == []
-    assert idle_workers(Queue(), Job(**sections, resources={"workers": (2, 4)})) == []
+    assert idle_workers(LOCAL, job) == []
+    assert idle_workers(queue(), Job(**sections, resources={"workers": (2, 4)})) == []
 
 
 # ------------------------------------------------------------------------ a storage that only a cluster has
@@ -98,8 +105,8 @@ class Reach:
     def __init__(self, *statuses):
         self.statuses = [*statuses]
 
-    def handle(self, target):
-        return Handle("digits")
+    def sent(self, target):
+        return Sent("digits")
 
     def status(self, target, *, existed=False):
         status = self.statuses.pop(0)
@@ -118,7 +125,7 @@ TARGET = SimpleNamespace(submitted_job=SimpleNamespace(name="digits"), command=l
 
 
 def elsewhere(queue, *statuses):
-    return LauncherElsewhere(queue, Reach(*statuses))
+    return LauncherElsewhere("slurm", queue, Reach(*statuses))
 
 
 def test_a_cluster_that_is_away_after_the_end_of_a_run_does_not_change_its_exit_code(capsys):
@@ -134,7 +141,7 @@ def test_a_cluster_that_does_not_list_its_jobs_has_perhaps_one_to_stop():
     said = []
     running = StoredStatus(state="running", cause="training")
     elsewhere(Queue(native=None), running).stop(TARGET, said.append, wait=True)
-    assert said == ["stop was requested", "RayJob digits is deleted; its storage stays"]
+    assert said == ["stop was requested", "queue job digits is deleted; its storage stays"]
 
 
 def test_the_log_of_a_run_whose_storage_cannot_be_read_says_why():
@@ -166,7 +173,7 @@ def test_after_a_broken_connection_every_line_is_printed_once():
 
 def test_a_stop_is_a_file_for_a_run_that_lives(run):
     attempt, said = claim_attempt(run), []
-    stop_run(LAUNCHER.scheduler, run, said.append, wait=False)
+    stop_run(queue("RUNNING"), run, said.append, wait=False)
     assert attempt.stop.read().cause == "user"
     assert said[0].startswith("sent a stop request to pid ")
 
@@ -174,11 +181,11 @@ def test_a_stop_is_a_file_for_a_run_that_lives(run):
 @pytest.mark.parametrize(("options", "state"), [([], "stopped"), (["--restart-code", "99"], "preempted")])
 def test_every_signal_is_the_time_limits_once_the_time_is_over(options, state):
     options = ["--at-time-limit", "USR1", *options, "gridengine", "7", "job.yaml"]
-    early = _meanings(_parsed(["--time-limit", "1e6", *options]))
+    early = _meanings(_parsed(["--warned-after", "1e6", *options]))
     assert (early[signal.SIGUSR1], early[signal.SIGUSR2]) == (
         (state, "time_limit"),
         ("stopped", "terminated"),
     )
-    late = _meanings(_parsed(["--time-limit", "0", *options]))
+    late = _meanings(_parsed(["--warned-after", "0", *options]))
     wait_until(lambda: late[signal.SIGUSR2] == late[signal.SIGTERM] == ("stopped", "time_limit"), 60)
     assert late[signal.SIGUSR1] == (state, "time_limit")

@@ -167,7 +167,7 @@ def test_a_hang_and_a_lost_node_have_their_own_categories(run):
 
 def test_queue_idle_and_a_requeue_after_a_lost_node(run):
     def allocation(job, restart):
-        return SchedulerStart("slurm", None, job, restart)
+        return SchedulerStart("slurm", job, start=str(restart))
 
     for job, time in (("7", -50.0), ("8", 40.0)):
         run.submission("slurm", job).write(sample_submission(job, time=T0 + time))

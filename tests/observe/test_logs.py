@@ -177,7 +177,7 @@ def test_who_follows_a_run_that_is_queued_sees_it_start_and_end(run, no_slurm):
     submit(run)
     lines = log_lines(run, LogSelection(rank=0), status_of, follow=True)
     assert next(lines).startswith("queued (scheduler): ")
-    allocation = SchedulerStart("slurm", "sim", "12", nodes=("node1",))
+    allocation = SchedulerStart("slurm", "12", {"cluster": "sim"}, nodes=("node1",))
     attempt = claim_attempt(run, launcher="slurm", allocation=allocation)
     put(attempt, "node1", "rank-0.log", "at last\n")
     assert next(lines) == "at last"

@@ -127,22 +127,22 @@ def test_fresh_begins_a_generation_and_keeps_the_old_one(job, tmp_path):
     assert "epochs: 2" in run.at(1).store.read_or_none(run.at(1).job_key).decode()
 
 
-SLURM = SchedulerStart("slurm", "c", "7")
+SLURM = SchedulerStart("slurm", "7", {"cluster": "c"})
 
 
 def test_the_same_job_of_a_scheduler_takes_over_at_once(job):
     """This process, which is alive, made the earlier claim; the scheduler started the job again."""
-    _, first = begun(job(), allocation=replace(SLURM, restart=0))
-    _, second = begun(job(), allocation=replace(SLURM, restart=1))
+    _, first = begun(job(), allocation=replace(SLURM, start="0"))
+    _, second = begun(job(), allocation=replace(SLURM, start="1"))
     assert (first.n, second.n) == (1, 2)
-    assert second.claim.read().allocation.restart == 1
+    assert second.claim.read().allocation.start == "1"
 
 
-@pytest.mark.parametrize("other", [{"job_id": "8"}, {"cluster": "d"}, None], ids=str)
+@pytest.mark.parametrize("other", [{"job_id": "8"}, {"place": {"cluster": "d"}}, None], ids=str)
 def test_another_job_of_a_scheduler_does_not(job, other):
-    begun(job(), allocation=replace(SLURM, restart=0))
+    begun(job(), allocation=replace(SLURM, start="0"))
     with pytest.raises(ClusterError, match="is already running"):
-        begun(job(), allocation=other and replace(SLURM, **other, restart=1))
+        begun(job(), allocation=other and replace(SLURM, **other, start="1"))
 
 
 def test_storage_below_a_file_is_refused(job, tmp_path):

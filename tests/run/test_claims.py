@@ -100,7 +100,7 @@ def test_the_heartbeat_beats(run):
     assert json.loads((attempt.path / "heartbeat.json").read_text())["counter"] == 1
 
 
-SLURM = SchedulerStart("slurm", "c", "7")
+SLURM = SchedulerStart("slurm", "7", {"cluster": "c"})
 
 
 def ends(run, state="failed", text="ValueError: no", allocation=SLURM):
@@ -178,9 +178,7 @@ def test_attempts_that_vanished_count(run):
         checked(run, 2)
 
 
-@pytest.mark.parametrize(
-    "other", [None, replace(SLURM, job_id="8"), replace(SLURM, ray_cluster="b")], ids=str
-)
+@pytest.mark.parametrize("other", [None, replace(SLURM, job_id="8"), replace(SLURM, series="b")], ids=str)
 def test_a_start_by_hand_is_not_refused_and_restarts_the_count(run, other):
     """Also that of another job, and of a RayJob of the same name."""
     for _ in range(3):

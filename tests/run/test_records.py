@@ -30,8 +30,8 @@ from clustertrain.run.records import (
 from clustertrain.run.states import STATES
 from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 
-START = SchedulerStart("slurm", "sim", "12", 1, ("n1", "n2"))
-RENDEZVOUS = Rendezvous("7", 0, "10.0.0.1", 20100, "/tmp/ct-1/token", ("n1", "n2"))
+START = SchedulerStart("slurm", "12", {"cluster": "sim"}, "1", ("n1", "n2"))
+RENDEZVOUS = Rendezvous("7", "0", "10.0.0.1", 20100, "/tmp/ct-1/token", ("n1", "n2"))
 
 
 def files(run):
@@ -60,7 +60,7 @@ def files(run):
         (restart.hang, Hang(3, "rank 0 returned")),
         (restart.returned(1), Returned("train.py:15", {"0": 12})),
         (restart.stacks(0), this_process()),
-        (run.submission("slurm", "12"), sample_submission("12", cluster="sim")),
+        (run.submission("slurm", "12"), sample_submission("12", place={"cluster": "sim"})),
         (run.cancellation("slurm", "12"), Cancellation("u on login")),
     ]
 
@@ -92,7 +92,7 @@ def test_a_record_that_is_created_stays(run):
 OLD = {
     "claim": """{"host": "login/b1/pid:[4026531836]", "pid": 31, "pid_started_ticks": 551, "time": 1763832000,
         "resumes": 40, "files": null, "world_size": 4, "launcher": "slurm", "allocation":
-        {"scheduler": "slurm", "cluster": null, "job_id": "12_3", "restart": 2, "nodes": ["n1", "n2"]}}""",
+        {"scheduler": "slurm", "job_id": "12_3", "start": "2", "nodes": ["n1", "n2"]}}""",
     "heartbeat": '{"host": "a/b/c", "pid": 31, "pid_started_ticks": 551, "time": 1763832002, "counter": 9}',
     "stop": '{"cause": "user", "time": 1763832003.5}',
     "save": '{"pod": "a-worker-2", "time": 1763832003.5}',
@@ -109,7 +109,7 @@ def test_files_of_before_the_format_version_are_read(run):
         run.store.write_atomic(getattr(attempt, name).key, text.encode())
     claim = attempt.claim.read()
     assert (claim.world_size, claim.progress.resumes, claim.allocation.nodes) == (4, 40, ("n1", "n2"))
-    assert (claim.allocation.job_id, claim.allocation.restart, claim.allocation.pod) == ("12_3", 2, "")
+    assert (claim.allocation.job_id, claim.allocation.start, claim.allocation.place) == ("12_3", "2", {})
     assert attempt.heartbeat.read().counter == 9
     assert (attempt.stop.read().state, attempt.stop.read().text) == ("stopped", "")
     assert attempt.save.read().pod == "a-worker-2"

@@ -9,11 +9,11 @@ from clustertrain.run.rendezvous import arrivals, failures, report_failure, wait
 
 
 def share(restart=0, job_id="7"):
-    return SchedulerStart("slurm", "site", job_id, restart, ("n1", "n2"))
+    return SchedulerStart("slurm", job_id, {"cluster": "site"}, str(restart), ("n1", "n2"))
 
 
 def rendezvous(restart=0):
-    return Rendezvous("7", restart, "10.0.0.1", 20100, "/tmp/ct-1/token", ("n1", "n2"))
+    return Rendezvous("7", str(restart), "10.0.0.1", 20100, "/tmp/ct-1/token", ("n1", "n2"))
 
 
 def test_the_other_nodes_find_what_the_head_wrote(run):

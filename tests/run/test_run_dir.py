@@ -82,7 +82,7 @@ def test_a_generation_that_no_scheduler_has_accepted_does_not_hide_the_one_befor
     refused = run.fresh()
     refused.snapshot_source("digest").write(Source())
     assert RunDir.newest(str(tmp_path / "runs"), "mnist") == run
-    refused.submission("slurm", "7").create(SchedulerJob("slurm", "7", "digest", 1.0, None, ""))
+    refused.submission("slurm", "7").create(SchedulerJob("slurm", "7", "digest", 1.0, {}, ""))
     assert RunDir.newest(str(tmp_path / "runs"), "mnist") == refused
 
 

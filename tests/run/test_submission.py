@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import socket
 import stat
 import sys
@@ -15,6 +14,7 @@ import yaml
 
 from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.job.file import load_job, record_of
+from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.run import snapshot
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
@@ -97,7 +97,8 @@ def test_files_that_are_not_code_are_left_out(job, code, tmp_path):
     for name in LEFT_OUT + kept:
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).touch()
-    found = unpacked(take_snapshot(job(), re.compile(r"digits-\d+\.out")), tmp_path)
+    outputs = [code / "digits-12.out", code / "pkg" / "digits-13.out", code / "digits-14.out"]
+    found = unpacked(take_snapshot(job(), outputs), tmp_path)
     files = {name for name, content in found.items() if content is not None}
     assert files == {*kept, "train.py"}
 
@@ -338,12 +339,12 @@ def test_a_variable_that_submit_did_not_set_is_an_error(text):
 
 def test_records_are_listed_by_time(run):
     for job_id in ("9", "10"):
-        record(run, scheduler="slurm", job_id=job_id, digest="0" * 16, cluster=None, output=f"/o/{job_id}")
+        record(run, "slurm", Sent(job_id, f"/o/{job_id}"), "0" * 16)
     run.cancellation("slurm", "9").create(Cancellation(by="u on login"))
     run.store.write_atomic(run.snapshot_job_key("a" * 16), b"")
     found = run.submissions()
     assert [entry.job_id for entry in found] == ["9", "10"]
-    keys = {"scheduler", "cluster", "job_id", "time", "digest", "output", "format_version"}
+    keys = {"scheduler", "place", "job_id", "time", "digest", "output", "format_version"}
     assert json.loads(run.store.read_or_none(run.submission("slurm", "9").key)).keys() == keys
     assert RunDir.newest(run.store.location, "digits") == run
 
@@ -352,7 +353,7 @@ def test_names_and_jobs_of_any_scheduler_are_listed(run):
     """PBS has jobs such as 123.server, and a plug-in chooses the name of its launcher."""
     of = [("pbs-pro2", "123.server"), ("flux", "f-2.1")]
     for scheduler, job_id in of:
-        record(run, scheduler=scheduler, job_id=job_id, digest="0" * 16, cluster=None, output="")
+        record(run, scheduler, Sent(job_id), "0" * 16)
         run.cancellation(scheduler, job_id).create(Cancellation(by="u on login"))
     assert [(each.scheduler, each.job_id) for each in run.submissions()] == of
 
@@ -364,7 +365,7 @@ def test_the_snapshot_has_the_modes_of_the_umask(job, tmp_path, umask):
     before = os.umask(umask)
     try:
         upload(run, taken)
-        record(run, scheduler="slurm", job_id="1", digest=taken.digest, cluster=None, output="")
+        record(run, "slurm", Sent("1"), taken.digest)
     finally:
         os.umask(before)
     folder = tmp_path / "runs/digits/g1/submissions"

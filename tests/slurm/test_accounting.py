@@ -3,6 +3,7 @@
 import pytest
 
 from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
+from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.slurm.queue import query_queue, query_squeue
 from waiting import wait_until
 
@@ -27,18 +28,16 @@ def test_accounting_remembers_what_the_controller_forgot(cluster, login, monkeyp
     done, failed = cluster.sbatch(wrap="exit 0"), cluster.sbatch(wrap="exit 3")
     jobs = [taken_out, done, failed]
     wait_until(lambda: not query_squeue(jobs), 400, poll_s=1)
-    answer = query_queue(jobs)
-    assert answer.no_answer is None
-    assert [answer.jobs[job].meaning.state for job in jobs] == ["cancelled", "lost", "lost"]
-    assert [answer.jobs[job].native for job in jobs] == ["CANCELLED", "COMPLETED", "FAILED"]
-    assert {job.cluster for job in answer.jobs.values()} == {"test"}
-    assert [answer.jobs[job].nodes for job in jobs] == ["", "node1", "node1"]
+    states = query_queue([Sent(job, place={"cluster": "test"}) for job in jobs])
+    assert [states[job].phase for job in jobs] == ["cancelled", "ended", "ended"]
+    assert [states[job].word for job in jobs] == ["CANCELLED", "COMPLETED", "FAILED"]
+    assert [states[job].hosts for job in jobs] == ["", "node1", "node1"]
 
     def state() -> str:
         rows = login("status", "job.yaml").stdout.splitlines()
         return next(row for row in rows if row.startswith("state ")).partition(" ")[2].strip()
 
-    assert state() == f"cancelled (cancelled): SLURM job {taken_out} was cancelled through SLURM"
+    assert state() == f"cancelled (cancelled): SLURM job {taken_out}: CANCELLED"
 
 
 def test_a_job_goes_to_its_account_and_qos(cluster, login):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.script import render
+from sbatch_script import script
 from slurm.trained import PATIENCE_S, wait_for_no_process
 from waiting import wait_until
 
@@ -53,8 +53,7 @@ def submitted(cluster, folder, text: str, **resources) -> str:
     agent.write_text(text.replace("FOLDER", str(folder)).replace("PYTHON", sys.executable))
     agent.chmod(0o755)
     keys = {"name": "a", "function": "m:f", "resources": resources, "slurm": {"output": str(folder)}}
-    rendered = render(Job.model_validate(keys), job_path="job.yaml", python=str(agent), lead_s=90)
-    (folder / "script").write_bytes(rendered.script)
+    (folder / "script").write_text(script(Job.model_validate(keys), python=str(agent)))
     return cluster.sbatch(str(folder / "script"))
 
 

@@ -65,7 +65,6 @@ def test_the_error_of_sbatch_is_shown_among_what_plugins_print(login):
     assert "error: sbatch --test-only ended with code 1:\n" in error
     assert "Invalid feature specification" in error
     assert "Line 4 of a notice" in error
-    assert "render --to slurm job.yaml` prints the script that was sent." in error
 
 
 def test_the_reason_of_a_plugin_is_shown(login):

@@ -21,7 +21,7 @@ def refusal(login, code, **environment):
 def test_a_time_limit_that_is_too_short_is_refused_with_the_arithmetic(login):
     login.job(slurm={"time_limit": "2m"})
     said = "slurm.time_limit is 2m, and the job needs 60 s to start + 90 s for the last save"
-    assert said in refusal(login, 3)
+    assert said in refusal(login, 2)
 
 
 NO_PLAN = "note: SLURM plans no start of the job yet. sbatch --test-only printed:\n"

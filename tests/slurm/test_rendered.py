@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.script import render
 from commands import Done, ran
+from sbatch_script import script
 
 ROOT = Path(__file__).parents[2]
 GOLDENS = sorted(path.name for path in (ROOT / "slurm").glob("*.sbatch"))
@@ -32,8 +32,8 @@ def shown(cluster, tmp_path):
     def submit(slurm, **resources):
         slurm = slurm | {"output": str(tmp_path), "options": ["--hold", f"--comment={COMMENT}"]}
         keys = {"name": "a", "function": "m:f", "resources": resources, "slurm": slurm}
-        rendered = render(Job.model_validate(keys), job_path="a b/job.yaml", python="python", lead_s=90)
-        done = said(cluster, *rendered.argv, input=rendered.script.decode())
+        rendered = script(Job.model_validate(keys), job_file="a b/job.yaml", python="python")
+        done = said(cluster, "sbatch", "--parsable", "--export=ALL", input=rendered)
         assert (done.returncode, done.stderr) == (0, "")
         return said(cluster, "scontrol", "show", "job", "-o", done.stdout.strip()).stdout
 

@@ -4,12 +4,13 @@ from typing import ClassVar
 
 import pytest
 
-from launchers.contract import SchedulerContract
+from clustertrain.testing import SchedulerContract
 
 
 class TestSlurm(SchedulerContract):
     launcher = "slurm"
     refused: ClassVar = {"image": "./a,b.sif", "slurm": {"container": "apptainer"}, "code": "a,b"}
+    held = "#SBATCH --hold\n"
 
     @pytest.fixture(autouse=True)
     def _cluster(self, cluster, monkeypatch):

@@ -31,7 +31,7 @@ from clustertrain.run.submission import Submission
 if os.environ["SLURM_NODEID"] == "0":
     Path(os.environ["CLUSTERTRAIN_MAIL"], "agent").touch()
     run = Submission.from_text(sys.argv[3]).run
-    start = SchedulerStart("slurm", "test", os.environ["SLURM_JOB_ID"])
+    start = SchedulerStart("slurm", os.environ["SLURM_JOB_ID"], {{"cluster": "test"}})
     attempt = claim_attempt(run, launcher="slurm", allocation=start)
     write_result(attempt, Result({result}))
     sys.exit({code})
@@ -90,7 +90,7 @@ def test_it_is_written_down_where_status_finds_it(login, tmp_path):
     job_id = job_id_of(printed)
     (record,) = login.records()
     assert record["scheduler"] == "slurm"
-    assert (record["job_id"], record["cluster"]) == (job_id, "test")
+    assert (record["job_id"], record["place"]) == (job_id, {"cluster": "test"})
     assert record["output"] == str(tmp_path / f"digits-{job_id}.out")
     assert before - 1 < record["time"] < time.time() + 1
     assert record["output"] in printed
@@ -128,7 +128,6 @@ def test_a_run_that_is_queued_is_not_queued_twice_by_mistake(login):
     first = job_id_of(login.submit("--set", "slurm.options=[--hold]"))
     error = login.submit(code=3)
     assert f"digits is queued already: SLURM job {first}" in error
-    assert "singleton" in error
     second = job_id_of(login.submit("--takeover"))
     third = job_id_of(login.submit("--set", "slurm.dependency=singleton"))
     assert len({first, second, third}) == 3

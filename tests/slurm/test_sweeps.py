@@ -6,6 +6,7 @@ import re
 import pytest
 
 from clustertrain.run.folder import RunDir
+from clustertrain.run.submission import Submission
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -39,6 +40,6 @@ def test_each_point_is_a_job_that_is_stopped_alone(login, cluster):
     for name, job_id in ids.items():
         cluster.wait_for_state(job_id, ["COMPLETED"])
         *_, argument = (login.folder / f"arguments-{job_id}").read_text().splitlines()
-        assert json.loads(argument)["name"] == name
+        assert Submission.from_text(argument).name == name
         (record,) = RunDir.newest(str(login.folder / "runs"), name).submissions()
         assert record.output.endswith(f"/{name}-{job_id}.out")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.errors import EXIT_DONE
-from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.local.run import run_local
 from clustertrain.observe.screen import Screen
 
@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "guides" / "sweeps-and-python.md").read_text()
 GRID = "[0.001, 0.003, 0.01], [16, 32, 64]"
 
 
-def trained_here(job, options, echo):
+def trained_here(launcher, job, options, echo):
     _, result = run_local(job, options, Screen(echo), owns_process=False)
     assert result.exit_code == EXIT_DONE, result.text
 
@@ -27,7 +27,7 @@ def test_every_block_runs_as_it_is_shown(grid, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("clustertrain.api._POLL_S", 0.1)
-    monkeypatch.setattr(launcher_of("slurm"), "submit", trained_here, raising=False)
+    monkeypatch.setattr(Launcher, "submit", trained_here)
     ignored = shutil.ignore_patterns("runs", "__pycache__")
     shutil.copytree(ROOT / "examples" / "digits", "examples/digits", ignore=ignored)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

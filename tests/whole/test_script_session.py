@@ -72,7 +72,7 @@ def test_the_same_script_runs_under_torchrun(tmp_path):
         cwd=tmp_path,
         env={**own, "TMPDIR": str(tmp_path)},
     )
-    # Without the ends of the lines: two processes write into one pipe, a text and its end one after the other.
+    # Without the ends of the lines: two processes write into one pipe, a text and then its end.
     assert done.stdout.count("data [], after 0") == done.stdout.count(f"ended after {STEPS}") == 2
     assert (tmp_path / "checkpoints" / "last.txt").read_text() == "40"
 

@@ -170,7 +170,7 @@ def check(
     """
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.launchers.check import check_code
-    from clustertrain.launchers.launcher import launcher_of
+    from clustertrain.launchers.lookup import launcher_of
     from clustertrain.launchers.target import silent
     from clustertrain.observe.as_json import as_json as json_of
     from clustertrain.run.command_line import typed
@@ -197,7 +197,7 @@ def check(
 def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
     """Print what `submit` would send, and send nothing."""
     from clustertrain.job.file import load_job
-    from clustertrain.launchers.launcher import launcher_of
+    from clustertrain.launchers.lookup import launcher_of
     from clustertrain.run.command_line import typed
 
     launcher, job = launcher_of(to), load_job(Path(job_file), sets)
@@ -228,7 +228,7 @@ def submit(
     """
     from clustertrain.api import Start
     from clustertrain.cli.grid import points_of
-    from clustertrain.launchers.launcher import launcher_of
+    from clustertrain.launchers.lookup import launcher_of
 
     submitted: list[Target] = []
     codes = [0]
@@ -379,8 +379,8 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
 
     They are the runs of this folder, if it has any. With STORAGE or JOBFILE: the runs of that storage.
     """
-    from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.listing import list_runs
+    from clustertrain.launchers.lookup import launcher_of
     from clustertrain.observe.columns import Columns
 
     columns = Columns.parsed(options["args"], options["metric"])

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from clustertrain.errors import JobError
 from clustertrain.job.identity import as_json
-from clustertrain.job.launcher_plugins import launcher_sections
+from clustertrain.job.launcher_plugins import launcher_sections, problems
 from clustertrain.job.model import sections
 from clustertrain.job.sections import Section
 from clustertrain.job.values import Refused
@@ -64,6 +64,8 @@ def _problem(document: Document, error: ErrorDetails) -> tuple[TextPosition, str
 
 
 def _unknown_key(path: Keys) -> str:
+    if len(path) == 1 and (problem := problems().get(str(path[0]))):
+        return f"unknown key '{path[0]}'\n{problem}"
     valid = _keys_of(path[:-1])
     near = get_close_matches(str(path[-1]), valid, n=1)
     homes = [known for known, _ in sections() if path[-1] in _keys_of(known)]

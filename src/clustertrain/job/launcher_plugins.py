@@ -10,6 +10,7 @@ Reading a job file needs the sections of all launchers, so a plug-in names its o
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,6 +24,11 @@ from clustertrain.errors import JobError
 from clustertrain.job.common import CommonJob
 from clustertrain.job.sections import Section
 from clustertrain.node.installed import launcher_names, registered_launchers
+
+API = 1
+"""The number of the interface of launchers."""
+
+_OWN = "clustertrain."  # the modules of the launchers of this distribution
 
 LauncherSectionT = TypeVar("LauncherSectionT", bound="LauncherSection")
 FileT = TypeVar("FileT", bound="WithLaunchers")
@@ -58,6 +64,11 @@ class LauncherSection(Section):
         return False
 
     @property
+    def starts_after_another(self) -> bool:
+        """Whether the job waits for another one of its run, which may be active at the submission."""
+        return False
+
+    @property
     def has_own_packages(self) -> bool:
         """Whether the job runs with another Python than that of this command."""
         return False
@@ -81,17 +92,21 @@ class Plugin:
     """What a distribution registers as a launcher.
 
     Attributes:
-        launcher: `package.module:NAME` of a Launcher (launchers/launcher.py).
-        connect: `package.module:NAME` of a function `(job) -> RayCluster`; its method `connect` connects
-            the driver to its Ray inside the job.
+        scheduler: `package.module:NAME` of a Scheduler (launchers/scheduler/interface.py).
         section: the model of its section of the job file, if it has one.
         remedies: what to do if a program of its scheduler is not installed, by the program's name.
+        connect: `package.module:NAME` of a function `(job) -> RayCluster`; its method `connect` connects
+            the driver to its Ray inside the job. By default the driver starts Ray on its own host.
+        reach: `package.module:NAME` of a Reach (launchers/target.py), if only the cluster has the storage.
+        api: the number of the interface that it was written for.
     """
 
-    launcher: str
-    connect: str
+    scheduler: str
     section: type[LauncherSection] | None = None
     remedies: Mapping[str, str] = field(default_factory=dict)
+    connect: str = "clustertrain.launchers.local.ray:ray_cluster"
+    reach: str = ""
+    api: int = API
 
 
 class PluginProblem(JobError):
@@ -114,11 +129,11 @@ def plugin_of(name: str) -> Plugin:
     Raises:
         JobError: no such launcher is installed, or it cannot be used; the text has the reason.
     """
+    if name in plugins():
+        return plugins()[name]
     if name in problems():
         raise PluginProblem(problems()[name])
-    if name not in plugins():
-        raise JobError(f"There is no launcher {name!r}.\nThe launchers are: {', '.join(plugins())}.")
-    return plugins()[name]
+    raise JobError(f"There is no launcher {name!r}.\nThe launchers are: {', '.join(plugins())}.")
 
 
 def part_of(name: str, path: str) -> Any:
@@ -131,7 +146,13 @@ def part_of(name: str, path: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except Exception as error:
-        raise plugin_problem(name, f"{path} cannot be imported ({type(error).__name__}: {error})") from error
+        raise plugin_problem(name, f"{path} cannot be imported ({raised(error)})") from error
+
+
+def raised(error: Exception) -> str:
+    """Name an error of a plug-in, and the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error}, {last.filename}:{last.lineno}"
 
 
 def launcher_sections() -> dict[str, type[LauncherSection]]:
@@ -153,33 +174,68 @@ def with_launcher_sections(model: type[FileT]) -> type[FileT]:
 def _loaded() -> tuple[dict[str, Plugin], dict[str, str]]:
     usable, refused = {}, {}
     for name in launcher_names():
-        registered = [*registered_launchers().select(name=name)]
-        try:
-            usable[name] = _load(name, registered)
-        except PluginProblem as error:
-            refused[name] = str(error)
+        registered = {
+            (each.value, _distribution(each)): each for each in registered_launchers().select(name=name)
+        }
+        own = [each for each in registered.values() if each.value.startswith(_OWN)]
+        if len(registered) > 1:
+            both = " and ".join(f"{distribution} ({value})" for value, distribution in registered)
+            which = "the one that is not clustertrain: it is skipped" if own else "one of them"
+            refused[name] = f"Two distributions register the launcher {name!r}: {both}.\nUninstall {which}."
+        for entry in own or ([] if name in refused else registered.values()):
+            try:
+                usable[name] = _load(name, entry)
+            except PluginProblem as error:
+                refused[name] = str(error)
     return usable, refused
 
 
-def _load(name: str, registered: list[EntryPoint]) -> Plugin:
-    if len({(each.value, _distribution(each)) for each in registered}) > 1:
-        both = " and ".join(f"{_distribution(each)} ({each.value})" for each in registered)
-        raise PluginProblem(
-            f"Two distributions register the launcher {name!r}: {both}.\nUninstall one of them."
-        )
-    plugin = part_of(name, registered[0].value)
+def _load(name: str, entry: EntryPoint) -> Plugin:
+    """Return the plug-in of an entry point.
+
+    Raises:
+        PluginProblem: it cannot be used.
+    """
+    if name in CommonJob.model_fields:
+        raise plugin_problem(name, f"{name} is a key of the job file; the entry point needs another name")
+    plugin = part_of(name, entry.value)
     if not isinstance(plugin, Plugin):
-        raise plugin_problem(name, f"{registered[0].value} is a {type(plugin).__name__}, not a Plugin")
+        raise plugin_problem(name, f"{entry.value} is a {type(plugin).__name__}, not a Plugin")
+    if plugin.api != API:
+        raise plugin_problem(name, f"it is for interface {plugin.api}, and this clustertrain has {API}")
+    _check_section(name, plugin.section)
     return plugin
+
+
+def _check_section(name: str, section: object) -> None:
+    """Check that the section is a model whose keys all have defaults.
+
+    Raises:
+        PluginProblem: it is not.
+    """
+    if section is None:
+        return
+    if not (isinstance(section, type) and issubclass(section, LauncherSection)):
+        raise plugin_problem(name, f"its section is {section!r}, not a subclass of LauncherSection")
+    try:
+        section()
+    except Exception as error:
+        where = f"{section.__module__}.{section.__name__}"
+        why = str(error).replace("\n", " ")
+        raise plugin_problem(name, f"its section {where} has a key without a default: {why}") from error
 
 
 def plugin_problem(name: str, what: str) -> PluginProblem:
     """Return the error for a plug-in that cannot be used, for the reason `what`."""
-    owners = " and ".join(sorted({_distribution(each) for each in registered_launchers().select(name=name)}))
     return PluginProblem(
-        f"The launcher {name!r} of {owners} is skipped: {what}.\n"
+        f"The launcher {name!r} of {distribution_of(name)} is skipped: {what}.\n"
         "Update or uninstall that distribution; the other launchers work."
     )
+
+
+def distribution_of(name: str) -> str:
+    """Name the distribution that registers a launcher."""
+    return " and ".join(sorted({_distribution(each) for each in registered_launchers().select(name=name)}))
 
 
 def _distribution(entry: EntryPoint) -> str:

@@ -1,6 +1,7 @@
 """The launchers. Each is a plug-in (job/launcher_plugins.py), in a folder here or in another distribution.
 
 launcher.py      the commands of every launcher, over the operations of its scheduler
+lookup.py        finds a launcher by its name
 target.py        the run that a command names, and the way to its storage if only a cluster has that
 elsewhere.py     the launcher of such runs: `logs`, `stop`, `exec` and `submit --wait`
 check.py         checks the code of a job before it starts

@@ -8,25 +8,26 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
-from clustertrain.errors import EXIT_FAILED, ClusterError, JobError
+from clustertrain.errors import EXIT_FAILED, JobError
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.scheduler.interface import Scheduler
 from clustertrain.launchers.scheduler.on_rank import host_and_argv
+from clustertrain.launchers.scheduler.status import ask
 from clustertrain.launchers.shell import Unanswered, attached
 from clustertrain.launchers.target import Echo, NotThere, Reach, Target
 from clustertrain.observe.as_json import json_line
+from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
+from clustertrain.observe.run_table import Table, table_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.tables import print_table
 from clustertrain.observe.wait import continues, wait_for_end
-from clustertrain.waiting import wait_until
 
 _POLL_S = 5.0  # each look starts Python where the storage is, which takes about a second
-_JOB_ENDS_WITHIN_S = 60.0
 
 
 class LauncherElsewhere(Launcher):
@@ -34,9 +35,9 @@ class LauncherElsewhere(Launcher):
 
     reach: Reach
 
-    def __init__(self, scheduler: Scheduler, reach: Reach) -> None:
-        super().__init__(scheduler)
+    def __init__(self, name: str, scheduler: Scheduler, reach: Reach) -> None:
         self.reach = reach
+        super().__init__(name, scheduler)
 
     def follow(self, target: Target, echo: Echo) -> int:
         """Print each change of state until the run and its job are over, then its status.
@@ -49,21 +50,11 @@ class LauncherElsewhere(Launcher):
             passing = (Unanswered,)
             told = StoredStatus.told
             status = wait_for_end(name, submitted, told, echo, _POLL_S, passing=passing, sure_after=1)
-            # Until its job is over the next one is refused.
-            wait_until(partial(self._is_job_over, target), _JOB_ENDS_WITHIN_S, poll_s=1.0)
-            with suppress(ClusterError):  # the status of before may be older than the end of the job
-                status = replace(status, rows=submitted().rows)
         print_table(status.rows)
         return EXIT_FAILED if status.exit_code is None else status.exit_code
 
     def status(self, target: Target) -> StoredStatus:
         return self.reach.status(target)
-
-    def _is_job_over(self, target: Target) -> bool:
-        handle = self.reach.handle(target)
-        answer = self.scheduler.states([handle])
-        state = answer.jobs.get(handle.job_id)
-        return answer.no_answer is None and (state is None or state.is_over)
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         """Request that the run saves and ends, and cancel its job then; cancel a job that only waits at once.
@@ -75,16 +66,27 @@ class LauncherElsewhere(Launcher):
             JobError: the run is over, or has no job.
             ClusterError: the cluster refused a request.
         """
-        status, handle = self.reach.status(target), self.reach.handle(target)
-        word = self.scheduler.job_word
-        answer = self.scheduler.states([handle])
-        if status.over or (answer.no_answer is None and handle.job_id not in answer.jobs):
-            why = f"its {word} is over" if status.over else f"it has no {word}"
+        status, job = self.reach.status(target), self.reach.sent(target)
+        answer = ask(self.queue, [job])
+        if status.over or (answer.no_answer is None and job.job_id not in answer.states):
+            why = "its job is over" if status.over else "it has no job"
             raise JobError(f"{target.submitted_job.name}: {_line(status)}\nThere is nothing to stop: {why}.")
         if self._is_asked(target, status, echo, wait) and not wait:
             return
-        self.scheduler.cancel(handle)
-        echo(f"{word} {handle.job_id} is deleted; its storage stays")
+        self.scheduler.cancel(job)
+        echo(f"{self.scheduler.label} job {job.job_id} is deleted; its storage stays")
+
+    def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
+        if columns.headers:
+            raise JobError(
+                f"--args and --metric: --to {self.name} lists jobs, without their storage.\n"
+                "Use `clustertrain ls` without --to."
+            )
+        if place is not None and not Path(place).is_file():
+            raise JobError(
+                f"{place} is not a job file, and only a job file names the cluster.\nName the job file."
+            )
+        return table_of(self.reach.rows(place, namespace), (), columns)
 
     def _is_asked(self, target: Target, status: StoredStatus, echo: Echo, wait: bool) -> bool:
         """Request the stop where the run is, print its output, and return whether the stop was requested."""
@@ -111,7 +113,7 @@ class LauncherElsewhere(Launcher):
         if status.over:
             raise JobError(f"{name} is not running: {_line(status)}\nStart it again.")
         host, argv = host_and_argv(status.ranks, rank, name, command)
-        return attached(self.reach.argv_on(target, host, argv))
+        return attached(self.reach.command_on(target, host, argv))
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """Yield the log lines, oldest first.

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.job.file import dump_job, parse_job
-from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob
 from clustertrain.node.user_folders import known_runs_folder
@@ -41,6 +40,7 @@ class KnownRun:
         job: the job as it was started, with `--set` and the site file applied, as YAML.
         job_file: the absolute path of the job file, for hints.
         cluster: a text that names the scheduler's cluster, or empty for a run on one machine.
+        place: where its job is, as the launcher knows it.
         job_id: the scheduler's ID of the job, or empty for a run in front of its user.
         storage_there: its URI within the cluster, if only that reads it; empty if this machine does.
         host: the machine that started the run.
@@ -55,6 +55,7 @@ class KnownRun:
     cluster: str = ""
     job_id: str = ""
     storage_there: str = ""
+    place: dict[str, str] = field(default_factory=dict)
     host: str = field(default_factory=socket.gethostname)
     time: float = field(default_factory=time.time)
 
@@ -153,9 +154,6 @@ def _read(path: Path) -> KnownRun:
     try:
         if path.stat().st_uid != os.getuid():
             raise StorageError(f"{path} belongs to another user")
-        run = decoded(KnownRun, read_file(path), str(path))
+        return decoded(KnownRun, read_file(path), str(path))
     except OSError as error:
         raise refused(path, "read", error) from error
-    if run.launcher not in plugins():
-        raise StorageError(f"{path} names the launcher {run.launcher!r}, which is not installed here")
-    return run

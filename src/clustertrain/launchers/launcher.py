@@ -1,27 +1,26 @@
 """The launcher: the commands of clustertrain over the operations of a scheduler (scheduler/interface.py).
 
-A plug-in (job/launcher_plugins.py) names the launcher, its section of the job file, and its part inside the
-job. That part has another interface: driver/ray_cluster.py.
+lookup.py makes one of a plug-in (job/launcher_plugins.py).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job
-from clustertrain.job.launcher_plugins import part_of, plugin_of, plugin_problem
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
+from clustertrain.launchers.check import placing
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
 from clustertrain.launchers.scheduler.interface import Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
-from clustertrain.launchers.scheduler.status import located, status_of, statuses
+from clustertrain.launchers.scheduler.status import Registered, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
-from clustertrain.launchers.scheduler.submit import idle_workers, submit, what_next
+from clustertrain.launchers.scheduler.submit import idle_workers, script_of, submit, what_next
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, Unanswered
 from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.columns import Columns
@@ -37,25 +36,25 @@ from clustertrain.storage import Location
 
 
 class Launcher:
-    """Checks, submits and observes the jobs of one scheduler; `merged` merges them with the site file, once.
+    """Checks, submits and observes the jobs of one scheduler.
 
-    `reach`: the way to the storage of the runs; None if this machine reads that storage itself. With a way it
-    is a LauncherElsewhere (elsewhere.py).
+    `name`: of the entry point. `reach`: the way to the storage of the runs; None if this machine reads that
+    storage itself. With a way it is a LauncherElsewhere (elsewhere.py).
     """
 
     reach: Reach | None = None
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
-        self.name = scheduler.name
+    def __init__(self, name: str, scheduler: Scheduler) -> None:
+        self.name, self.scheduler = name, scheduler
+        self.queue = Registered(name, scheduler, reads_storage=self.reach is None)
 
     def merged(self, job: Job) -> SiteJob:
-        """Return the job with the defaults of the site.
+        """Return the job with the defaults of the site, which are those of its clusters.
 
         Raises:
             JobError: the site file is wrong, or its defaults and the job are inconsistent.
         """
-        return with_site(job)
+        return SiteJob(job) if self.scheduler.runs_here else with_site(job)
 
     def check(self, job: SiteJob, command: CommandLine) -> list[str]:
         """Check a job, submit nothing, and return lines with the findings.
@@ -64,18 +63,19 @@ class Launcher:
             JobError: the scheduler would refuse the job.
             ClusterError: the scheduler answers, and could never start the job.
         """
-        idle = idle_workers(self.scheduler, job)
-        plan = self.scheduler.plan(job, Options(command=command))
-        notes = [*plan.notes, *idle]
+        notes = idle_workers(self.queue, job)
+        script = script_of(self.queue, job, Options(command=command))
         submit_it = command.on_job(f"submit --to {self.name}")
-        objects = f" ({', '.join(plan.objects)})" if plan.objects else ""
-        end = f"{command.job_file}{objects} can be submitted: `{submit_it}`"
+        end = f"{command.job_file} can be submitted: `{submit_it}`"
         try:
-            for note in self.scheduler.preflight(job, plan, command):
-                notes.append(note)
+            with placing(command):
+                for note in self.scheduler.check(job, script):
+                    notes.append(note)
         except (CommandMissing, CommandFailed, Unanswered) as error:
+            if isinstance(error, CommandFailed) and error.code is not None:  # it answered, and refused
+                raise
             notes.append(f"not checked against the cluster: {error}")
-            end = f"{command.job_file}{objects} can be rendered; `{submit_it}` checks it against the cluster"
+            end = f"{command.job_file} can be rendered; `{submit_it}` checks it against the cluster"
         return [*(f"note: {note}" for note in notes), end]
 
     def render(self, job: SiteJob, command: CommandLine, note: Echo) -> str:
@@ -84,11 +84,9 @@ class Launcher:
         Raises:
             JobError: the job cannot be rendered.
         """
-        plan = self.scheduler.plan(job, Options(command=command))
-        if command.sets and self.scheduler.submit_program:
-            by_hand = f"submitted with plain {self.scheduler.submit_program}"
-            note(f"note: {by_hand}, the job reads {command.job_file} without the changes of --set")
-        return plan.script.decode()
+        if command.sets and self.reach is None:
+            note(f"note: submitted by hand, the job reads {command.job_file} without the changes of --set")
+        return script_of(self.queue, job, Options(command=command))
 
     def submit(self, job: SiteJob, options: Options, echo: Echo) -> Target | None:
         """Check a job, submit it, record its run, and print the next commands.
@@ -98,20 +96,23 @@ class Launcher:
         Raises:
             ClusterTrainError: it was not submitted.
         """
-        if (submitted := submit(self.scheduler, job, options, echo)) is None:
+        if (submitted := submit(self.queue, job, options, echo)) is None:
             return None
-        command, handle = options.command, submitted.handle
-        where = self.scheduler.cluster_text(handle)
-        pinned = self.scheduler.pinned(submitted.job, handle)
-        known = KnownRun.of(pinned, command.job_file, self.name, where, handle.job_id)
-        if not self.scheduler.reads_storage:
-            known = replace(known, storage_there=handle.storage or known.storage.uri)
+        command, sent = options.command, submitted.sent
+        known = KnownRun.of(submitted.job, command.job_file, self.name, self.where(sent.place), sent.job_id)
+        known = replace(known, place=dict(sent.place))
+        if self.reach is not None:
+            known = replace(known, storage_there=self.reach.storage_of(submitted.job))
         if (problem := record_known_run(known)) is not None:
             echo(f"note: {problem}")
-        echo(what_next(self.scheduler, submitted, by_folder(command, known)))
-        if word := self.scheduler.first_word(submitted.job):
-            echo(word)
+        echo(what_next(self.queue, submitted, by_folder(command, known)))
         return Target(command.job_file, submitted.job, known, sets=command.sets)
+
+    def where(self, place: Mapping[str, str]) -> str:
+        """Name the cluster of a job; empty for this machine."""
+        if self.scheduler.runs_here:
+            return ""
+        return " ".join([self.scheduler.label, *(f"{key} {value}" for key, value in place.items() if value)])
 
     def follow(self, target: Target, echo: Echo) -> int:
         """Print each change of state until the run has ended, and return the exit code of the run."""
@@ -121,7 +122,7 @@ class Launcher:
     def status(self, target: Target) -> StoredStatus:
         """Return the status of the run, with the table of `status`."""
         files = target.files or read_files(target.visible_run())
-        return StoredStatus.of(located(self.scheduler, self.statuses([files])[0]))
+        return StoredStatus.of(self.statuses([files])[0])
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """Return the lines of `logs`, oldest first."""
@@ -129,18 +130,18 @@ class Launcher:
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         """Request that the run saves and ends; cancel its job if that waits in a queue."""
-        return stop_run(self.scheduler, target.visible_run(), echo, wait=wait)
+        return stop_run(self.queue, target.visible_run(), echo, wait=wait)
 
     def exec(self, target: Target, rank: int, command: Sequence[str]) -> int:
         """Run a command on the node of a rank, with this terminal, and return its exit code."""
-        return exec_on_rank(self.scheduler, target.visible_run(), rank, command)
+        return exec_on_rank(self.queue, target.visible_run(), rank, command)
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         """Return the statuses of runs in a storage that this machine reads."""
-        return statuses(self.scheduler, runs)
+        return statuses(self.queue, runs)
 
     def _status_of(self, run: RunDir) -> Status:
-        return status_of(self.scheduler, run)
+        return status_of(self.queue, run)
 
     def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
         """Return the table of `ls --to`: the runs of a storage, or of a namespace.
@@ -179,16 +180,3 @@ def no_run_at(place: str) -> JobError:
         f"{storage_at(place).uri} contains no run.\n"
         f"ls takes a job file, or a storage: a folder of runs. Of one run: `{command_on(place, 'status')}`."
     )
-
-
-def launcher_of(name: str) -> Launcher:
-    """Return the launcher of that name.
-
-    Raises:
-        JobError: there is no launcher of that name, or it cannot be used; the message lists the launchers, or
-            names the distribution and the reason.
-    """
-    launcher = part_of(name, plugin_of(name).launcher)
-    if not isinstance(launcher, Launcher):
-        raise plugin_problem(name, f"it is a {type(launcher).__name__}, not a Launcher")
-    return launcher

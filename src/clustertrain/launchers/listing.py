@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from clustertrain.errors import StorageError
+from clustertrain.job.launcher_plugins import plugins
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
-from clustertrain.launchers.launcher import launcher_of, no_run_at, storage_at
+from clustertrain.launchers.launcher import no_run_at, storage_at
+from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.resolve_run import launcher_in_storage
 from clustertrain.observe.columns import NO_COLUMNS, Columns
 from clustertrain.observe.run_table import RunRow, Table, left_out, points_of_sweep, rows_of, table_of
@@ -55,6 +57,10 @@ def list_runs(
             others = own
     not_read = []
     for each in others:
+        if each.launcher not in plugins():
+            text = f"the launcher {each.launcher} is not installed here"
+            not_read.append(RunRow(each.name, "unknown", where=each.where, text=text, job_yaml=each.job))
+            continue
         if each.storage_there or not (each.is_in(storage) or os.path.isdir(each.storage.uri)):
             not_read.append(_not_read(each))
             continue

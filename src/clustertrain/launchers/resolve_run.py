@@ -17,7 +17,8 @@ from clustertrain.job.file import load_job
 from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import known_runs
-from clustertrain.launchers.launcher import Launcher, launcher_of
+from clustertrain.launchers.launcher import Launcher
+from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.status import RunFiles, is_job_file, no_run, places_named, read_files, run_at
 from clustertrain.run.recorded_job import job_at
@@ -74,7 +75,7 @@ def _target(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> Targe
     runs, notes = known_runs()
     for note in notes:
         echo(f"note: {note}")
-    for known in runs:
+    for known in (each for each in runs if each.launcher in plugins()):
         for place in places_named(text, job) if to in (None, known.launcher) else ():
             if known.is_at(place):
                 return Target(text, job, known, sets=tuple(sets), attempt=place.attempt)

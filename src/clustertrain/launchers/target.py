@@ -10,7 +10,8 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.known_runs import KnownRun, by_folder
-from clustertrain.launchers.scheduler.interface import Handle
+from clustertrain.launchers.scheduler.interface import Sent
+from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status import RunFiles, no_run
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import CommandLine, typed
@@ -85,8 +86,21 @@ class NotThere(ClusterError):
 class Reach(Protocol):
     """The way to the storage of runs that this machine does not see, in the cluster that has it."""
 
-    def handle(self, target: Target) -> Handle:
+    def sent(self, target: Target) -> Sent:
         """Return the job of the run."""
+
+    def storage_of(self, job: SiteJob) -> str:
+        """Return the URI of the job's storage in the cluster."""
+
+    def rows(self, job_file: str | None, namespace: str | None) -> Sequence[RunRow]:
+        """Return a row of `ls` for each run in the cluster, without its storage.
+
+        Args:
+            job_file: names the cluster; None for the user's own settings.
+
+        Raises:
+            ClusterError: the cluster refused a request.
+        """
 
     def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
         """Return the state of the run, by its job and its storage.
@@ -118,5 +132,5 @@ class Reach(Protocol):
     def first_lines(self, target: Target) -> Sequence[str]:
         """Return what the job printed before the first attempt."""
 
-    def argv_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
-        """Return the arguments that run a command where a rank runs, as `Scheduler.argv_on`."""
+    def command_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
+        """Return the arguments that run a command where a rank runs, as `Scheduler.command_on`."""

@@ -265,7 +265,7 @@ def check_progress(run: RunDir, job: Job, allocation: SchedulerStart | None) -> 
         earlier = claim.allocation
         if earlier is None or not earlier.is_same_job(allocation):
             break
-        if earlier.ray_cluster != allocation.ray_cluster:  # a RayJob of this name that was submitted before
+        if earlier.series != allocation.series:  # another job of this ID, which was submitted before
             break
         if result is None or result.state not in ("stopped", "cancelled"):
             in_a_row.append(result)

@@ -25,25 +25,24 @@ class SchedulerStart:
     """One start of a scheduler's job, as recorded in the claim of its attempt.
 
     Attributes:
-        scheduler: "slurm" or "kubernetes".
-        cluster: SLURM's cluster or the namespace, or None if unknown.
-        job_id: SLURM's job, or the RayJob.
-        restart: how often the scheduler started this job before.
-        nodes: SLURM's names of the job's nodes, the head's first.
-        ray_cluster, pod: the RayCluster that KubeRay created for it, and the pod of its head.
+        scheduler: the name of its launcher.
+        job_id: the scheduler's ID of the job.
+        place: where the job is, as the launcher knows it.
+        start: the scheduler's mark of this start; empty if it has none.
+        nodes: the scheduler's names of the job's nodes, the head's first.
+        series: differs between jobs of one ID, of a scheduler whose IDs come again.
     """
 
     scheduler: str
-    cluster: str | None
     job_id: str
-    restart: int = 0
+    place: dict[str, str] = field(default_factory=dict)
+    start: str = ""
     nodes: tuple[str, ...] = ()
-    ray_cluster: str = ""
-    pod: str = ""
+    series: str = ""
 
     def is_same_job(self, other: SchedulerStart) -> bool:
         """Return whether both are starts of one job of one scheduler."""
-        return (self.scheduler, self.cluster, self.job_id) == (other.scheduler, other.cluster, other.job_id)
+        return (self.scheduler, self.place, self.job_id) == (other.scheduler, other.place, other.job_id)
 
 
 @dataclass(frozen=True)
@@ -460,7 +459,7 @@ class Rendezvous:
     """
 
     job_id: str
-    restart: int
+    start: str
     head_address: str
     port: int
     token_path: str
@@ -495,6 +494,7 @@ class SchedulerJob:
     Attributes:
         digest: of the snapshot that it starts from.
         time: of the submission, in seconds since 1970.
+        place: where the job is, as the launcher knows it.
         output: the file that the scheduler writes, or empty if unknown.
     """
 
@@ -502,7 +502,7 @@ class SchedulerJob:
     job_id: str
     digest: str
     time: float
-    cluster: str | None
+    place: dict[str, str]
     output: str
 
 

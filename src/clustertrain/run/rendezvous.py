@@ -41,7 +41,7 @@ def wait_for_head(
         if attempt is None:
             return False
         published = attempt.rendezvous.read()
-        if published is not None and (published.job_id, published.restart) == (start.job_id, start.restart):
+        if published is not None and (published.job_id, published.start) == (start.job_id, start.start):
             found = attempt, published
         return found is not None or _is_over(attempt, start)
 
@@ -75,5 +75,5 @@ def failures(attempt: Attempt) -> list[Arrival]:
 
 def _is_over(attempt: Attempt, start: SchedulerStart) -> bool:
     made_by = allocation_of(attempt)
-    is_ours = made_by is not None and (made_by.job_id, made_by.restart) == (start.job_id, start.restart)
+    is_ours = made_by is not None and (made_by.job_id, made_by.start) == (start.job_id, start.start)
     return is_ours and attempt.result.exists()

@@ -17,7 +17,7 @@ import re
 import stat
 import tarfile
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +77,11 @@ class Entry:
     changed_ns: int = 0
 
 
-def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot:
+def take_snapshot(job: Job, outputs: Iterable[Path] = ()) -> Snapshot:
     """Pack the job, and its code as an archive.
 
     Args:
-        left_out: names of files that are not code, such as a scheduler's output.
+        outputs: files that are not code: what a scheduler has written for earlier jobs.
 
     Raises:
         JobError: `code` is not a folder.
@@ -90,7 +90,7 @@ def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot
     job_yaml = record_of(job).encode()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as archive:
-        for entry in _entries_within_limits(job, left_out):
+        for entry in _entries_within_limits(job, outputs):
             data = b"" if entry.is_folder else _read(entry.path)
             member = tarfile.TarInfo(entry.name)
             member.type = tarfile.DIRTYPE if entry.is_folder else tarfile.REGTYPE
@@ -138,9 +138,9 @@ def _is_job_file(entry: Entry) -> bool:
     return entry.name.endswith((".yaml", ".yml")) and _JOB_FILE.search(_read(entry.path)) is not None
 
 
-def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[Entry]:
+def _entries_within_limits(job: Job, outputs: Iterable[Path]) -> list[Entry]:
     entries, total_bytes = [], 0
-    for entry in entries_of(job.code, left_out, ids_of_no_code(job)):
+    for entry in entries_of(job.code, no_code=ids_of_no_code(job, outputs)):
         if (wrong := wrong_name(entry.name)) is not None:
             raise StorageError(
                 f"The code cannot be packed: {str(entry.path)!r}: {wrong}.\n"
@@ -221,9 +221,9 @@ def _id(found: os.stat_result) -> FileId:
     return found.st_dev, found.st_ino
 
 
-def ids_of_no_code(job: Job) -> set[FileId]:
-    """Return the runs and the data sets of the job, by inode: links to them are found as well."""
-    paths = [_local(Location(entry.uri)) for entry in job.data.values()]
+def ids_of_no_code(job: Job, outputs: Iterable[Path] = ()) -> set[FileId]:
+    """Return the runs, data sets and outputs of the job, by inode: links to them are found as well."""
+    paths = [*outputs, *(_local(Location(entry.uri)) for entry in job.data.values())]
     if (storage := _local(job.storage.location)) is not None:
         names = run_names(open_store(job.storage.location), skip=lambda error: None)
         paths += [storage, *(storage / name for name in names)]

@@ -72,7 +72,7 @@ STATES = {
     "cancelled": State("cancelled in the scheduler", ("cancelled",), (EXIT_INTERRUPTED, EXIT_STOPPED)),
     "lost": State(
         "its processes are gone and none wrote a result",
-        ("vanished", "preempted", "time_limit", "node_fail", "boot_fail", "out_of_memory", "revoked"),
+        ("vanished", "time_limit", "node_fail"),
         (EXIT_FAILED,),
         restarts=True,
     ),

@@ -12,8 +12,10 @@ import json
 import socket
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from clustertrain import variables
 from clustertrain.errors import JobError, StorageError
@@ -28,6 +30,19 @@ from clustertrain.run.snapshot import Snapshot
 from clustertrain.staging.archive import extract
 from clustertrain.storage import Location, open_store
 from clustertrain.storage.posix import refused
+
+_PREFIX = "submission0"
+
+
+class AcceptedJob(Protocol):
+    """A job that a scheduler has accepted: launchers/scheduler/interface.py."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def output(self) -> str: ...
+    @property
+    def place(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +65,7 @@ class Submission:
             JobError: the text was not written by `to_text`.
         """
         try:
-            return typed(cls, json_object(text.encode()))
+            return typed(cls, json_object(bytes.fromhex(text.removeprefix(_PREFIX))))
         except ValueError as error:
             raise JobError(
                 f"${variables.SUBMISSION} is not what `clustertrain submit` sets: {error}.\n"
@@ -58,8 +73,13 @@ class Submission:
             ) from None
 
     def to_text(self) -> str:
-        """Return the submission as one line of ASCII, which contains no secret."""
-        return json.dumps(asdict(self))
+        """Return the submission as letters and digits, which no scheduler changes; it contains no secret."""
+        return _PREFIX + json.dumps(asdict(self)).encode().hex()
+
+    @staticmethod
+    def is_text(text: str) -> bool:
+        """Return whether `to_text` returned this text; else it is the path of a job file."""
+        return text.startswith(_PREFIX)
 
     @property
     def run(self) -> RunDir:
@@ -136,9 +156,7 @@ def upload(run: RunDir, snapshot: Snapshot) -> None:
     run.store.write_atomic(job_key, snapshot.job_yaml)
 
 
-def record(
-    run: RunDir, *, scheduler: str, job_id: str, digest: str, cluster: str | None, output: str
-) -> None:
+def record(run: RunDir, scheduler: str, sent: AcceptedJob, digest: str) -> None:
     """Record that a scheduler accepted a job.
 
     After that any machine that can access the storage can query the scheduler.
@@ -146,8 +164,8 @@ def record(
     Raises:
         StorageError: the storage refuses.
     """
-    job = SchedulerJob(scheduler, job_id, digest, time.time(), cluster, output)
-    run.submission(scheduler, job_id).write(job)
+    job = SchedulerJob(scheduler, sent.job_id, digest, time.time(), dict(sent.place), sent.output)
+    run.submission(scheduler, sent.job_id).write(job)
 
 
 def _not_there(run: RunDir, key: str) -> StorageError:

@@ -17,7 +17,7 @@ from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
-from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.target import Target
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir

@@ -12,10 +12,11 @@ from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageErr
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, Unanswered
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage, error_from_pod
-from clustertrain.launchers.kubernetes.submit import SCHEDULER, handle_of
-from clustertrain.launchers.scheduler.interface import Handle
+from clustertrain.launchers.kubernetes.scheduler import SCHEDULER, place_of
+from clustertrain.launchers.kubernetes.storage import REACH
+from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.shell import CommandFailed
-from clustertrain.launchers.target import NotThere
+from clustertrain.launchers.target import NotThere, Target
 
 
 @pytest.fixture
@@ -186,33 +187,62 @@ def test_whoever_stops_reading_ends_it(fake, tmp_path):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+@pytest.fixture
+def moved(fake, job):
+    """moved(current) submits a run where kubectl's context is `current`, and returns it with its place."""
+
+    def submitted(current):
+        digits = job(name="digits", image="a:1")
+        fake(0 if current else 1, stdout=current)
+        place = place_of(Kubectl("ml", Kubectl.of(digits).current_context()))
+        known = replace(KnownRun.of(digits, "job.yaml", "kubernetes", job_id="digits"), place=place)
+        return Target("job.yaml", digits, known), place
+
+    return submitted
+
+
 @pytest.mark.parametrize(("current", "context"), [("there\n", "there"), ("", None)])
-def test_later_commands_ask_where_kubectl_pointed_at_the_submission(fake, job, current, context):
+def test_later_commands_ask_where_kubectl_pointed_at_the_submission(moved, fake, current, context):
     """Not where its current context points by then; in a pod it has none."""
-    fake(0 if current else 1, stdout=current)
-    made = {"metadata": {"name": "digits", "namespace": "ml"}, "spec": {}}
-    digits = job(name="digits", image="a:1")
-    pinned = SCHEDULER.pinned(digits, handle_of(digits, made))
-    known = KnownRun.of(pinned, "job.yaml", "kubernetes")
-    assert Kubectl.of(known.submitted_job) == Kubectl("ml", context)
+    target, place = moved(current)
+    assert place == {"namespace": "ml", **({"context": context} if context else {})}
+    assert REACH.sent(target) == Sent("digits", place=place)
+    argv = fake(1, "Unable to connect to the server: EOF")
+    with pytest.raises(Unanswered):
+        REACH.status(target)
+    context_words = [f"--context={context}"] if context else []
+    assert argv.read_text().split()[:-4] == [*context_words, "--namespace=ml", "get"]
 
 
-def test_a_job_is_asked_for_where_its_handle_says(fake):
+def test_a_run_that_is_only_named_by_its_job_file_is_asked_for_where_kubectl_points(job):
+    in_namespace = job(name="digits", image="a:1", kubernetes={"namespace": "team"})
+    assert REACH.sent(Target("job.yaml", in_namespace)) == Sent("digits", place={"namespace": "team"})
+    assert REACH.sent(Target("job.yaml", job(name="digits", image="a:1"))) == Sent("digits")
+
+
+def test_a_job_is_asked_for_in_its_place(fake):
     rayjob = {
         "metadata": {"name": "digits"},
         "status": {"jobDeploymentStatus": "Complete", "jobStatus": "FAILED"},
     }
     argv = fake(0, stdout=json.dumps({"items": [rayjob]}))
-    there = Handle("digits", namespace="ml", context="prod")
-    answer = SCHEDULER.states([there, replace(there, job_id="other")])
-    assert {job_id: state.text for job_id, state in answer.jobs.items()} == {"digits": "Complete, FAILED"}
+    place = {"namespace": "ml", "context": "prod"}
+    states = SCHEDULER.query([Sent("digits", place=place), Sent("other", place=place)])
+    assert {job_id: state.word for job_id, state in states.items()} == {"digits": "Complete, FAILED"}
     assert argv.read_text().startswith("--context=prod --namespace=ml get rayjobs.ray.io ")
-    SCHEDULER.states([Handle("digits")])
+    SCHEDULER.query([Sent("digits")])
     assert argv.read_text().startswith("get rayjobs.ray.io ")
+
+
+def test_a_refused_query_says_why_in_its_first_line(fake):
+    fake(1, f"E1121 20:00:00 memcache.go:265] noise\n{FORBIDDEN}\n")
+    with pytest.raises(ClusterError) as caught:
+        SCHEDULER.query([Sent("digits")])
+    assert str(caught.value).splitlines()[0] == FORBIDDEN
 
 
 def test_a_job_that_may_have_started_is_not_cancelled_in_its_queue(fake):
     argv = fake(1, "The connection to the server was refused")
     with pytest.raises(ClusterError):
-        SCHEDULER.cancel(Handle("digits"), only_waiting=True)
+        SCHEDULER.cancel_waiting(Sent("digits"))
     assert argv.read_text().startswith("get rayjobs.ray.io ")

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed import first_word as module
 from clustertrain.launchers.kubernetes.observed.pods import is_lost, seconds, time_of, troubles
-from clustertrain.launchers.kubernetes.observed.state import LIVE, Observed, native_of, standing_of
+from clustertrain.launchers.kubernetes.observed.state import Observed, native_of, standing_of, state_of
 from clustertrain.launchers.kubernetes.observed.view import View
 from clustertrain.launchers.kubernetes.status import status_of
+from clustertrain.launchers.scheduler.interface import State
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import STATES
@@ -35,6 +37,7 @@ REASONS = ["", "SubmissionFailed", "DeadlineExceeded", "PreRunningDeadlineExceed
 REASONS += ["JobDeploymentStatusTransitionGracePeriodExceeded", "ValidationFailed"]
 
 
+KUEUE = {"kueue.x-k8s.io/queue-name": "team"}
 HEAD, WORKERS = pod("h", "head"), (pod("w1", "worker"), pod("w2", "worker"))
 SUBMITTER = pod("s", "submitter")
 ALL = (HEAD, *WORKERS, SUBMITTER)
@@ -66,18 +69,60 @@ def exit_code(observed, stored, standing):
 @pytest.mark.parametrize("job", JOBS)
 def test_no_combination_is_unknown_and_only_what_is_over_is_final(deployment, job):
     for reason in REASONS:
-        meaning = native_of(deployment, job, reason)
-        assert "unknown to this version" not in meaning.text
-        assert STATES[meaning.state].final == (deployment in ("Complete", "Failed", "ValidationFailed"))
+        phase, why, code = native_of(deployment, job, reason)
+        assert "unknown to this version" not in why
+        state = State("", phase, code=code)
+        assert state.is_over == (deployment in ("Complete", "Failed", "ValidationFailed"))
+        assert state.is_over == Observed(rayjob(deployment, job, reason)).is_over
+        assert code is None or state.phase == "ended"
 
 
-def test_a_state_to_come_means_that_the_run_lives():
-    assert native_of("Scheduling", "RUNNING", "").state == "waiting"
-    assert native_of("Running", "NEW_ONE", "").state == "running"
+@pytest.mark.parametrize(
+    ("words", "phase", "why", "code"),
+    [
+        (("", "", ""), "waits", "has not processed it yet", None),
+        (("Initializing", "", ""), "starts", "its pods are starting", None),
+        (("Running", "PENDING", ""), "starts", "is being submitted to Ray", None),
+        (("Running", "RUNNING", ""), "runs", "", None),
+        (("Running", "NEW_ONE", ""), "runs", "", None),  # of a KubeRay to come
+        (("Scheduling", "RUNNING", ""), "starts", "unknown to this version", None),
+        (("Complete", "SUCCEEDED", ""), "ended", "", 0),
+        (("Complete", "STOPPED", ""), "cancelled", "stopped in Ray", None),
+        (("Failed", "RUNNING", "DeadlineExceeded"), "timed out", "reached kubernetes.deadline", None),
+        (("Failed", "", "PreRunningDeadlineExceeded"), "ended", "kubernetes.start_deadline", 3),
+        (("Failed", "", "SubmissionFailed"), "ended", "could not be submitted", 3),
+        (("Failed", "FAILED", "AppFailed"), "ended", "failed", 1),
+        (("Complete", "FAILED", ""), "ended", "failed", 1),
+        (("ValidationFailed", "", "ValidationFailed"), "ended", "the KubeRay operator refuses it", 2),
+        (("Failed", "", ""), "ended", "KubeRay reports no reason", None),
+    ],
+)
+def test_the_words_of_kuberay(words, phase, why, code):
+    state = state_of(Observed(rayjob(*words), ALL))
+    assert (state.phase, state.code, state.goes_on) == (phase, code, True)
+    assert why in state.why and bool(why) == bool(state.why)
+    assert state.word == (", ".join(filter(None, words)) or "new")
 
 
-def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
-    assert Observed(rayjob("", "", suspend=True)).native == LIVE["Suspended"]
+def test_the_exit_code_of_the_entrypoint_is_read_from_rays_message():
+    message = "Job entrypoint command failed with exit code 137, last available logs:\nx\n"
+    state = state_of(Observed(rayjob("Failed", "FAILED", "AppFailed", message)))
+    assert (state.phase, state.code) == ("ended", 137)
+    passed = Observed(rayjob("Failed", "RUNNING", "DeadlineExceeded", message))
+    assert state_of(passed).code is None
+
+
+@pytest.mark.parametrize("deployment", ["", "Suspending", "Suspended"])
+@pytest.mark.parametrize(("labels", "phase"), [({}, "held"), (KUEUE, "waits")])
+def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so(deployment, labels, phase):
+    state = state_of(Observed(rayjob(deployment, "", labels=labels, suspend=True)))
+    assert state.phase == phase
+    assert ("suspended by hand" in state.why) == (phase == "held")
+
+
+def test_a_rayjob_whose_heads_pod_is_away_starts():
+    state = state_of(Observed(rayjob(), WORKERS))
+    assert (state.phase, state.why) == ("starts", "its head's pod does not run")
 
 
 # ------------------------------------------------------------------------------------------------ the joining
@@ -89,7 +134,7 @@ def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
         ("Running", running(), "running", False),
         ("Running", running("staging", "data"), "staging", False),
         ("Running", running("waiting", "workers"), "waiting", False),
-        ("Running", ended(), "done", True),  # Ray has not noticed yet
+        ("Running", ended(), "done", False),  # Ray has not noticed yet, and until then no other is accepted
         ("Running", ended("preempted", "preempted", 75, restarts=True), "waiting", False),
         ("Running", ended("preempted", "preempted", 75), "waiting", False),  # as a pod prints it
         ("Running", ended(at=MADE_AT - 900), "waiting", False),  # the end of an earlier RayJob
@@ -106,7 +151,9 @@ def test_a_run_with_pods_stands_as_its_files_say(deployment, stored, state, over
 
 def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
     over = Observed(rayjob("Complete", "SUCCEEDED"))
-    assert standing_of(over, StoredStatus()).state == "lost"
+    left_none = standing_of(over, StoredStatus())
+    assert left_none.state == "lost"
+    assert left_none.text == "its RayJob: Complete, SUCCEEDED; it left no result"
     assert standing_of(over, ended(at=MADE_AT - 900)).state == "done"  # there was nothing left to do
     assert standing_of(over, None).state == "done"  # nothing but its word is known
 
@@ -117,6 +164,7 @@ def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
         ("AppFailed", "Job entrypoint command failed with exit code 2, last\nerror: no", "failed", "job", 2),
         ("AppFailed", "Job entrypoint command failed with exit code 4, last", "failed", "data", 4),
         ("AppFailed", "Submitter completed but Ray job not found", "failed", "error", 1),
+        ("AppFailed", "Job entrypoint command failed with exit code 137, last", "lost", "vanished", 1),
         ("SubmissionFailed", "BackoffLimitExceeded", "failed", "cluster", 3),
         ("PreRunningDeadlineExceeded", "passed", "failed", "cluster", 3),
         ("DeadlineExceeded", "passed", "lost", "time_limit", 1),
@@ -159,7 +207,10 @@ def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
     stored = ended("preempted", "preempted", 75, restarts=True)
     standing = standing_of(observed, stored)
     assert (standing.state, standing.cause, standing.over) == ("stopped", "time_limit", True)
-    assert standing.text == "reached kubernetes.deadline; submit it again to continue"
+    assert standing.text == (
+        "its RayJob: Failed, RUNNING, DeadlineExceeded (reached kubernetes.deadline); "
+        "submit it again to continue"
+    )
     assert exit_code(observed, stored, standing) == 75
 
 
@@ -186,7 +237,7 @@ def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words(
     waiting = Observed(rayjob(), pods, (waits("0/1 nodes: 1 node(s) were unschedulable"),))
     standing = standing_of(waiting, running("waiting", "workers"))
     assert standing.state == "waiting" and "were unschedulable" in standing.text
-    assert "its driver has not started" in standing_of(Observed(rayjob(), ALL), StoredStatus()).text
+    assert "it has begun no attempt yet" in standing_of(Observed(rayjob(), ALL), StoredStatus()).text
     headless = standing_of(Observed(rayjob(), WORKERS), None)
     assert (headless.cause, headless.text) == ("nodes", "its head's pod does not run")
 
@@ -194,25 +245,27 @@ def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words(
 # ------------------------------------------------------------------------------------------------------ Kueue
 
 
-QUEUED = {"kueue.x-k8s.io/queue-name": "team"}
 NO_QUOTA = quota_reserved("False", "insufficient quota")
 
 
 def test_a_preempted_run_is_queued_again():
     evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "to make room"}
     observed = Observed(
-        rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(evicted, NO_QUOTA)
+        rayjob("Suspended", "", labels=KUEUE, suspend=True), workload=workload(evicted, NO_QUOTA)
     )
     standing = standing_of(observed, ended("preempted", "preempted", 75, restarts=True))
     assert (standing.state, standing.cause, standing.over) == ("queued", "requeued", False)
-    assert "Preempted: to make room; Pending: insufficient quota; it continues after" in standing.text
+    assert standing.text == (
+        "Suspended (waits in queue team of Kueue: Preempted: to make room; Pending: insufficient quota); "
+        "again after attempt 1"
+    )
 
 
 def test_a_run_that_no_queue_has_is_held():
     standing = standing_of(Observed(rayjob("Suspended", "", suspend=True)), None)
     assert (standing.state, standing.cause) == ("queued", "held")
-    unseen = standing_of(Observed(rayjob("Suspended", "", labels=QUEUED)), None)
-    assert unseen.text == "waits in queue team of Kueue"
+    unseen = standing_of(Observed(rayjob("Suspended", "", labels=KUEUE)), None)
+    assert unseen.text == "Suspended (waits in queue team of Kueue)"
 
 
 # --------------------------------------------------------------------------------------------------- troubles
@@ -287,6 +340,22 @@ def test_the_time_of_an_event_is_its_last():
     assert time_of({}) == 0.0
 
 
+def test_what_a_run_is_told_has_each_trouble_and_each_line_once():
+    message = "Job entrypoint command failed with exit code 2, last:\nerror: wrong\nmend it\n"
+    failed = rayjob("Failed", "FAILED", "AppFailed", message)
+    event_of_pod = waits("1 Insufficient cpu")
+    for observed, stored, name in [
+        (Observed(failed, (pending(),), (event_of_pod,)), StoredStatus(), "failed"),
+        (Observed(rayjob(), (*ALL, pending()), (event_of_pod,)), running(), "running"),
+        (Observed(rayjob(), (*WORKERS, pending()), (event_of_pod,)), None, "waiting"),
+    ]:
+        rows = status_of(View(JOB, observed, stored)).rows
+        said = "\n".join(text for _, text in rows)
+        assert rows[0][0] == name
+        for line in (*observed.troubles, *observed.message.splitlines()):
+            assert said.count(line) == 1, said
+
+
 # ------------------------------------------------------------------------------------------------ lost nodes
 
 
@@ -304,9 +373,6 @@ def test_what_a_pod_tells_is_read_from_among_other_lines():
     line = json.dumps({**stored.__dict__})
     assert StoredStatus.parsed(f"a warning\n{line}\nanother") == stored
     assert StoredStatus.parsed('error: no\n{"other": 1}') is None
-
-
-KUEUE = {"kueue.x-k8s.io/queue-name": "team"}
 
 
 class Cluster:
@@ -352,6 +418,17 @@ SCHEDULED = with_pods(HEAD_ON_NODE, on_node(pending("cpu-w1"), "n1"), on_node(pe
 def test_a_queue_that_admits_the_run_is_not_the_end_of_the_wait():
     admitted = queued(quota_reserved("True", "Quota reserved"))
     assert "all 3 pods are scheduled" in first_word(JOB_OF_CPU, Cluster(queued(), admitted, SCHEDULED))
+
+
+def test_a_rayjob_that_the_operator_refuses_is_an_error_that_says_that_it_exists():
+    refused = {"rayjobs": rayjob("ValidationFailed", "", "ValidationFailed", "minReplicas is wrong")}
+    with pytest.raises(JobError) as caught:
+        first_word(JOB_OF_CPU, Cluster(refused))
+    assert str(caught.value).splitlines() == [
+        "RayJob cpu was applied, and the KubeRay operator refuses it",
+        "minReplicas is wrong",
+        "Correct it in the job file: the next submit replaces this RayJob.",
+    ]
 
 
 def test_a_cluster_that_says_nothing_is_one_line():

@@ -15,7 +15,7 @@ from clustertrain.launchers.kubernetes.in_pod import entrypoint as pod
 from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
 from clustertrain.launchers.kubernetes.in_pod import unpack_code as pod_code
 from clustertrain.run.admission import is_same_start
-from clustertrain.run.claims import claim_attempt
+from clustertrain.run.claims import claim_attempt, claim_of
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.result import write_result
@@ -40,6 +40,11 @@ def job(make_job, tmp_path, monkeypatch):
 
 def attempt_of(job, **fields):
     return claim_attempt(RunDir.newest(job.storage.location, job.name), world_size=1, **fields)
+
+
+def claimed_elsewhere(attempt):
+    """By the pod of another head."""
+    attempt.claim.write(replace(claim_of(attempt), host="a-head-0"))
 
 
 def test_the_heads_pod_asks_for_an_end_and_waits_for_the_result(job):
@@ -79,6 +84,7 @@ def test_a_checkpoint_that_is_pruned_is_not_the_one_that_a_workers_pod_asked_for
 @pytest.mark.parametrize("role", ["head", "worker"])
 def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
     attempt = attempt_of(job)
+    claimed_elsewhere(attempt)
     write_result(attempt, Result("done", "finished", 0))
     began = time.monotonic()
     assert pod_leaving.main(role) == 0
@@ -87,18 +93,20 @@ def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
 
 
 @pytest.mark.parametrize(
-    ("state", "pod_name", "is_kept"),
+    ("state", "is_here", "is_kept"),
     [
-        (("done", "finished"), "a-head-1", True),
-        (("failed", "error"), "a-head-1", True),
-        (("cancelled", "cancelled"), "a-head-1", False),
-        (("done", "finished"), "a-head-0", False),  # this pod waited for the next attempt
+        (("done", "finished"), True, True),
+        (("failed", "error"), True, True),
+        (("cancelled", "cancelled"), True, False),
+        (("done", "finished"), False, False),  # this pod waited for the next attempt
     ],
 )
-def test_the_heads_pod_stays_for_the_ttl_after_its_run_has_ended(job, state, pod_name, is_kept):
+def test_the_heads_pod_stays_for_the_ttl_after_its_run_has_ended(job, state, is_here, is_kept):
     inside = yaml.safe_load(dump_job(job)) | {"kubernetes": {"ttl": "2s"}}
     Path(os.environ["CLUSTERTRAIN_JOB"]).write_text(yaml.safe_dump(inside))
-    attempt = attempt_of(job, allocation=replace(pod.this_start(), pod=pod_name))
+    attempt = attempt_of(job, allocation=pod.this_start())
+    if not is_here:
+        claimed_elsewhere(attempt)
     write_result(attempt, Result(*state, 0))
     for role, seconds in (("worker", 0), ("head", 2 if is_kept else 0)):
         began = time.monotonic()

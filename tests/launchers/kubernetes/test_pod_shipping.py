@@ -25,7 +25,8 @@ HOST = "a-worker-1"
 def attempt(make_job, moto_s3, tmp_path, monkeypatch):
     location = moto_s3.location("runs")
     storage = {"uri": location.uri, "endpoint": location.endpoint, "region": location.region}
-    (tmp_path / "inside.yaml").write_text(dump_job(make_job(name="a", storage=storage)))
+    job = make_job(name="a", storage=storage, kubernetes={"ttl": "1s"})
+    (tmp_path / "inside.yaml").write_text(dump_job(job))
     monkeypatch.setenv("CLUSTERTRAIN_JOB", str(tmp_path / "inside.yaml"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "pod"))
     return claim_attempt(RunDir.newest(location, "a").fresh(), world_size=1)

@@ -7,8 +7,8 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.known_runs import known_runs
-from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.local.run import run_local
+from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.one_host import driver_environment, world_sizes_here
 from clustertrain.launchers.target import Target
 from clustertrain.node.gpus import gpu_count

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.script import render
 from commands import Done, ran
+from sbatch_script import script
 
 AGENT = """\
 #!/bin/sh
@@ -45,10 +45,10 @@ def batch(folder: Path, python: str, *, seen: int = 0, **slurm: object) -> Done:
         (programs / name).write_text(f"#!/bin/bash\n{text}")
         (programs / name).chmod(0o755)
     job = Job.model_validate({"name": "a", "function": "m:f", "slurm": slurm})
-    script = render(job, job_path="job.yaml", python=python, lead_s=90).script
+    text = script(job, python=python)
     step = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1"}
     environ = {**os.environ, **step, "PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(folder)}
-    return ran(["bash", "-s"], input=script.decode(), env=environ, cwd=folder, timeout=120)
+    return ran(["bash", "-s"], input=text, env=environ, cwd=folder, timeout=120)
 
 
 def agent(folder: Path, write: str) -> str:

@@ -41,7 +41,7 @@ class LivingRay:
 def policy(tmp_path):
     def make(received: str, **slurm) -> SlurmEndPolicy:
         job = Job.model_validate({"name": "a", "function": "m:f", "slurm": slurm})
-        record = SchedulerStart("slurm", None, "1", 0, ("node1", "node2"))
+        record = SchedulerStart("slurm", "1", {}, "0", ("node1", "node2"))
         run = RunDir.newest(str(tmp_path), "a")
         attempt = claim_attempt(run, launcher="slurm", allocation=record)
         start = Start(job, attempt.run, Options(), record, 0, tmp_path, ())

@@ -34,7 +34,7 @@ def start(tmp_path):
 
     def claim(restart=0, job_id="7", nodes=NODES):
         return claim_attempt(
-            run, launcher="slurm", allocation=SchedulerStart("slurm", "sim", job_id, restart, nodes)
+            run, launcher="slurm", allocation=SchedulerStart("slurm", job_id, {}, str(restart), nodes)
         )
 
     return claim

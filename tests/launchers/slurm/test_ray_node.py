@@ -112,8 +112,9 @@ STEP = {
 
 
 def test_who_it_is():
-    assert read_start_of_job(STEP) == (SchedulerStart("slurm", "site", "12", 0, ("n1", "n2")), 1)
-    assert read_start_of_job({**STEP, "SLURM_RESTART_COUNT": "3"})[0].restart == 3
+    start = SchedulerStart("slurm", "12", {"cluster": "site"}, "0", ("n1", "n2"))
+    assert read_start_of_job(STEP) == (start, 1)
+    assert read_start_of_job({**STEP, "SLURM_RESTART_COUNT": "3"})[0].start == "3"
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.scheduler.interface import Plan
-from clustertrain.launchers.slurm import launcher, preflight
-from clustertrain.run.command_line import UNKNOWN
+from clustertrain.launchers.slurm import preflight, scheduler
 
 
 @pytest.fixture
@@ -31,12 +29,12 @@ def sbatch(tmp_path, monkeypatch):
 def test_a_plan_that_takes_slurm_too_long_is_no_refusal(sbatch, monkeypatch):
     sbatch("exec /bin/sleep 60")
     monkeypatch.setattr(preflight, "TEST_S", 0.3)
-    said = preflight.test_only(Plan(b"", ()), os.environ, UNKNOWN)
+    said = preflight.test_only("", os.environ)
     assert said == "SLURM has not checked the job: sbatch --test-only did not end within 0.3 s"
 
 
 def test_an_sbatch_that_does_not_end_may_have_queued_the_job(sbatch, job, monkeypatch):
     sbatch("exec /bin/sleep 60")
-    monkeypatch.setattr(launcher, "_SUBMIT_S", 0.3)
+    monkeypatch.setattr(scheduler, "_SUBMIT_S", 0.3)
     with pytest.raises(ClusterError, match=r"did not end within 0\.3 s(.|\n)*squeue --me"):
-        launcher.LAUNCHER.scheduler.submit(job, Plan(b"", ("sbatch",)), "{}", UNKNOWN)
+        scheduler.SCHEDULER.submit(job, "", {})

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.launchers.scheduler.interface import Handle
+from clustertrain.errors import ClusterError
+from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.scheduler.status import QueuedJob, QueuedStatus
-from clustertrain.launchers.slurm.launcher import SlurmScheduler
 from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
-    QueueState,
     cancel,
     position,
     query_queue,
     query_squeue,
+    state_of,
 )
+from clustertrain.launchers.slurm.scheduler import SCHEDULER
 from clustertrain.launchers.slurm.times import slurm_time_s
-from clustertrain.run.records import SchedulerStart
-from clustertrain.run.states import STATES
 
 
 @pytest.fixture
@@ -37,36 +36,29 @@ def commands(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("native", NATIVE_STATES)
-def test_every_state_of_slurm_means_one_of_ours(native):
-    meaning = NATIVE_STATES[native]
-    assert meaning.cause in STATES[meaning.state].causes
-    state = QueueState("1", native)
-    assert [state.is_waiting, state.has_nodes, state.is_over].count(True) == 1
+def test_every_state_of_slurm_has_a_phase(native):
+    state = state_of(native, "", "", None)
+    assert not (state.is_waiting and state.is_over)
 
 
 def test_the_reason_is_shown_in_slurms_words():
-    assert QueueState("1", "PENDING", "Resources").text == "PENDING (Resources)"
-    assert QueueState("1", "CANCELLED", "Priority").text == "CANCELLED"  # why it waited before
-
-
-def test_the_end_of_a_job_has_its_reason():
-    """Without it nothing tells why a job left no output: seen with a folder that only the login node has."""
-    failed = QueueState("1", "FAILED", "JobLaunchFailure").end_of("SLURM job 1")
-    assert failed == "SLURM job 1 failed before it could write a result: JobLaunchFailure"
-    assert QueueState("1", "CANCELLED", "Priority").end_of("it").endswith(" through SLURM")
+    assert state_of("PENDING", "Resources", "", None).text == "PENDING (Resources)"
+    assert state_of("CANCELLED", "Priority", "", None).text == "CANCELLED"  # why it waited before
+    # Nothing else tells why a job left no output: seen with a folder that only the login node has.
+    assert state_of("FAILED", "JobLaunchFailure", "", None).text == "FAILED (JobLaunchFailure)"
+    assert state_of("FAILED", "NonZeroExitCode", "", 1).text == "FAILED"
+    held = "REQUEUE_HOLD (was requeued and is held: scontrol release JOBID: job requeued in held state)"
+    assert state_of("REQUEUE_HOLD", "job requeued in held state", "", None).text == held
 
 
 def test_columns_are_told_apart_whatever_the_reason_says(commands):
-    commands(squeue="echo '7|PENDING|2|INVALID|sim|2026-11-21T16:09:55|N/A|0||May | be: held, (soon)|'")
-    assert query_squeue(["7"])["7"] == QueueState(
-        "7",
-        "PENDING",
-        "May | be: held, (soon)",
-        2,
-        cluster="sim",
-        submitted_at=query_squeue(["7"])["7"].submitted_at,
+    commands(squeue="echo '7|PENDING|2|INVALID|N/A|0||May | be: held, (soon)|'")
+    found = query_squeue(["7"])["7"]
+    assert (found.text, found.start, found.rows) == (
+        "PENDING (May | be: held, (soon))",
+        "2",
+        {"time left": "", "requeued": "2 times"},
     )
-    assert query_squeue(["7"])["7"].submitted_at is not None
 
 
 @pytest.mark.parametrize(
@@ -82,8 +74,8 @@ def test_columns_are_told_apart_whatever_the_reason_says(commands):
 def test_status_shows_when_slurm_expects_to_start_a_job_that_waits(
     commands, monkeypatch, state, start, shown
 ):
-    commands(squeue=f"echo '7|{state}|0|INVALID|sim|2026-11-21T16:09:55|{start}|0||Resources|'")
-    job = QueuedJob(Handle("7"), query_squeue(["7"])["7"])
+    commands(squeue=f"echo '7|{state}|0|INVALID|{start}|0||Resources|'")
+    job = QueuedJob(Sent("7"), query_squeue(["7"])["7"])
     now_s = slurm_time_s("2026-11-21T16:10:00")
     monkeypatch.setattr(time, "time", lambda: now_s)
     rows = QueuedStatus(None, None, "SLURM", job).job_rows
@@ -142,26 +134,34 @@ def test_accounting_remembers_what_the_controller_forgot(commands):
     commands(
         squeue=FORGOTTEN,
         sacct="echo Welcome  # a wrapper of the site\n"
-        "echo '7|CANCELLED by 1000|sim|None assigned'; echo '8|OUT_OF_MEMORY|sim|node[1-2]'",
+        "echo '7|CANCELLED by 1000|None assigned'; echo '8|OUT_OF_MEMORY|node[1-2]'; echo '10|COMPLETED|n1'",
         scontrol="echo 'ClusterName             = sim'",
     )
-    answer = query_queue(["7", "8", "9"])
-    assert (answer.jobs["7"].meaning.state, answer.jobs["7"].nodes) == ("cancelled", "")
-    assert answer.jobs["8"] == QueueState(
-        "8", "OUT_OF_MEMORY", restarts=None, nodes="node[1-2]", cluster="sim"
-    )
-    assert "9" not in answer.jobs
-    assert (answer.no_answer, answer.cluster) == (None, "sim")
+    states = query_queue([Sent(job_id, place={"cluster": "sim"}) for job_id in ("7", "8", "9", "10")])
+    assert (states["7"].phase, states["7"].hosts) == ("cancelled", "")
+    assert states["8"].text == "OUT_OF_MEMORY (was killed because it exceeded its memory limit)"
+    assert (states["8"].phase, states["8"].hosts, states["8"].code) == ("ended", "node[1-2]", None)
+    assert (states["10"].code, "9" in states) == (0, False)
+
+
+def test_a_job_of_another_cluster_is_not_looked_for_here(commands):
+    commands(squeue="exit 0", scontrol="echo 'ClusterName             = sim'")
+    with pytest.raises(ClusterError, match="SLURM's cluster here is sim, the run's is other"):
+        query_queue([Sent("7", place={"cluster": "other"})])
 
 
 def test_a_step_beside_a_run_has_nothing_of_the_allocation_around_it(monkeypatch):
     """In a shell of `salloc --mem=8G` srun wanted 8 GB of the run's job: "Memory required by task is not
     available"."""
-    start = SchedulerStart("slurm", "sim", "7", 0, ("n1.site",))
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SRUN_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_CONF", "kept")
-    argv = SlurmScheduler().argv_on(start, "n1", ["hostname"])
+    argv = SCHEDULER.command_on(Sent("7"), "n1.site", ["hostname"])
     assert argv[0] == "srun" and "--nodelist=n1.site" in argv
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "8192")
-    assert SlurmScheduler().argv_on(start, "n1", ["hostname"]) == ["env", "-u", "SLURM_MEM_PER_NODE", *argv]
+    assert SCHEDULER.command_on(Sent("7"), "n1.site", ["hostname"]) == [
+        "env",
+        "-u",
+        "SLURM_MEM_PER_NODE",
+        *argv,
+    ]

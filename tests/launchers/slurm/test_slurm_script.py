@@ -13,8 +13,10 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.script import lead_time_s, render
+from clustertrain.launchers.scheduler.needs_of_job import lead_time_s as common_lead_time_s
+from clustertrain.launchers.slurm.script import lead_time_s
 from commands import ran
+from sbatch_script import needs, script
 
 ROOT = Path(__file__).parents[3]
 GOLDENS = sorted(path.stem for path in (ROOT / "slurm").glob("*.yaml"))
@@ -23,10 +25,6 @@ FUNCTION = {"name": "a", "function": "m:f", "storage": "/runs", "code": "/code"}
 
 def job(slurm=None, **keys) -> Job:
     return Job.model_validate(FUNCTION | keys | {"slurm": slurm or {}})
-
-
-def script(made, job_path="job.yaml", python="/sw/python", lead_s=90.0) -> str:
-    return render(made, job_path=job_path, python=python, lead_s=lead_s).script.decode()
 
 
 def options(made, **arguments) -> dict[str, str]:
@@ -98,7 +96,6 @@ def test_the_least_script():
         "open-mode": "append",
         "propagate": "NONE",
     }
-    assert render(job(), job_path="j", python="p", lead_s=1).argv == ("sbatch", "--parsable", "--export=ALL")
 
 
 GPUS = {"workers": 4, "nodes": 2, "gpus_per_worker": 2, "cpus_per_worker": 2.5, "memory_per_worker": "3Gi"}
@@ -189,7 +186,8 @@ def test_the_time_limit_as_slurm_writes_it(seconds, text):
     ],
 )
 def test_the_lead_time(slurm, grace, measured_save_s, lead_s):
-    assert lead_time_s(job(slurm, failures={"grace": grace}), measured_save_s) == lead_s
+    made = job(slurm, failures={"grace": grace})
+    assert lead_time_s(made, needs(made, lead_s=common_lead_time_s(made, measured_save_s))) == lead_s
 
 
 # ---------------------------------------------------------------------------------- values stay values
@@ -229,7 +227,7 @@ NASTY = {
 def test_nothing_in_a_value_is_executed_with_a_container(tmp_path, container, value):
     slurm = {"container": container, "mounts": [f"/m {value}:/in/{value}:ro"]}
     made = job(slurm, image=f"/images/{value}", storage=f"/runs/{value}", code=f"/code/{value}")
-    text = script(made, job_path=f"{value}/job.yaml")
+    text = script(made, job_file=f"{value}/job.yaml")
     subprocess.run(["bash", "-n"], input=text.encode(), check=True)
     words = evaluated(text, tmp_path)
     together = "\n".join(words)
@@ -244,17 +242,17 @@ def test_nothing_in_a_value_is_executed_with_a_container(tmp_path, container, va
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("job_path", ["a\n#SBATCH --nodes=9", "a\rb", "\x1b[31m"])
-def test_a_path_that_would_leave_its_comment_is_refused(job_path):
+@pytest.mark.parametrize("job_file", ["a\n#SBATCH --nodes=9", "a\rb", "\x1b[31m"])
+def test_a_path_that_would_leave_its_comment_is_refused(job_file):
     with pytest.raises(JobError, match="control characters\n"):
-        script(job(), job_path=job_path)
+        script(job(), job_file=job_file)
 
 
 @pytest.mark.parametrize("value", NASTY.values(), ids=NASTY)
 def test_nothing_in_a_value_is_executed_and_the_lines_of_setup_are_one_value(tmp_path, value):
     """Only their own shell executes these: tests/slurm/test_setup.py."""
     setup = [f"a {value};", "launch=overwritten", "<<END"]
-    text = script(job({"setup": setup}), job_path=f"{value}/job.yaml", python=f"/sw/{value}/python")
+    text = script(job({"setup": setup}), job_file=f"{value}/job.yaml", python=f"/sw/{value}/python")
     subprocess.run(["bash", "-n"], input=text.encode(), check=True)
     words = evaluated(text.replace("launch=(", 'launch=( "$setup"', 1), tmp_path)
     assert words == ["\n".join(setup), *srun(), f"/sw/{value}/python", *AGENT, f"{value}/job.yaml", "stop"]
@@ -271,12 +269,12 @@ DATA = {
 }
 
 
-def in_container(tmp_path, container, image, job_path="x/job.yaml", **resources):
+def in_container(tmp_path, container, image, job_file="x/job.yaml", **resources):
     slurm = {"container": container, "mounts": ["/m", "/n:/o:ro"], "environment": ["AWS_PROFILE"]}
     made = job(slurm, image=image, data=DATA, resources=resources)
-    words = evaluated(script(made, python="python3", job_path=job_path), tmp_path, temporary="/big tmp")
+    words = evaluated(script(made, python="python3", job_file=job_file), tmp_path, temporary="/big tmp")
     assert words[-5:-2] == ["python3", *AGENT]
-    assert words[-2] == str(tmp_path / job_path)
+    assert words[-2] == str(tmp_path / job_file)
     return words[len(srun()) : -5]
 
 
@@ -428,7 +426,7 @@ def test_shellcheck_finds_nothing_in_any_script(tmp_path):
     for kind, keys in EVERY_KIND.items():
         for folder in ("", "/jobs/of mine/"):
             path = tmp_path / f"{kind}{'-absolute' if folder else ''}.sbatch"
-            path.write_text(script(job(**keys), job_path=f"{folder}job.yaml"))
+            path.write_text(script(job(**keys), job_file=f"{folder}job.yaml"))
     goldens = [str(ROOT / "slurm" / f"{name}.sbatch") for name in GOLDENS]
     scripts = sorted(str(path) for path in tmp_path.iterdir())
     assert len(scripts) == 2 * len(EVERY_KIND)

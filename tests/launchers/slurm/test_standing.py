@@ -1,13 +1,16 @@
+from dataclasses import replace
+
 import pytest
 
 from clustertrain.launchers.scheduler.run_state import Files, standing_of
-from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState
+from clustertrain.launchers.slurm.queue import NATIVE_STATES, state_of
 from clustertrain.run.records import Result
 from clustertrain.run.states import STATES
 
 DONE = Result("done", "finished", 0)
 FAILED = Result("failed", "error", 1, text="eels")
 STOPPED = Result("stopped", "user", 75)
+TERMINATED = Result("stopped", "terminated", 75)
 PREEMPTED = Result("preempted", "preempted", 75)
 DOWN = "SLURM does not answer: Unable to contact slurm controller"
 FORGOTTEN = None
@@ -15,28 +18,22 @@ BEATS = "pid 7 on node1"
 OVER, GOES_ON = True, False
 
 
-def files(restart=None, result=None, live="waiting", cancelled=False):
-    """Of job 12, which made attempt 3 at `restart`; None: the newest attempt, if any, is of another job."""
-    return Files(
-        "SLURM",
-        "12",
-        3 if restart is not None else None,
-        restart is not None,
-        restart or 0,
-        result,
-        live,
-        cancelled,
-    )
+def files(start=None, result=None, live="waiting", cancelled=False):
+    """Of job 12, which made attempt 3 at `start`; None: the newest attempt, if any, is of another job."""
+    is_of_job = start is not None
+    attempt = 3 if is_of_job else None
+    return Files("SLURM job 12", attempt, is_of_job, str(start or 0), result, live, cancelled)
 
 
 def job(native, restarts=0, reason="", nodes="", exit_code=None):
-    return QueueState("12", native, reason, restarts, nodes, exit_code=exit_code)
+    code = 0 if native == "COMPLETED" else exit_code
+    return replace(state_of(native, reason, nodes, code), start="" if restarts is None else str(restarts))
 
 
 NEVER = files()
 LOST = Result("lost", "node_fail", 1, text="Node node2 was lost: SLURM has it as down* since 12:39.\nMore.")
-AFTER_ANOTHER = Files("SLURM", "12", attempt=2, result=FAILED)
-DONE_BY_ANOTHER = Files("SLURM", "12", attempt=2, result=DONE)
+AFTER_ANOTHER = Files("SLURM job 12", attempt=2, result=FAILED)
+DONE_BY_ANOTHER = Files("SLURM job 12", attempt=2, result=DONE)
 FIRST = files(0, live="running")
 TAKEN_OUT_LATER = files(0, PREEMPTED, cancelled=True)
 CASES = {
@@ -52,9 +49,14 @@ CASES = {
     "trains": (FIRST, job("RUNNING"), None, "running (training)", GOES_ON),
     "trains, a new word": (FIRST, job("LEVITATING"), None, "running (training)", GOES_ON),
     "suspended": (FIRST, job("SUSPENDED"), None, "waiting (suspended)", GOES_ON),
+    "terminated, may go on": (files(0, TERMINATED), job("RUNNING"), None, "stopped (terminated)", GOES_ON),
+    "terminated, is ended": (files(0, TERMINATED), job("COMPLETING"), None, "stopped (terminated)", GOES_ON),
+    "terminated, waits again": (files(0, TERMINATED), job("PENDING", 1), None, "queued (requeued)", GOES_ON),
+    "terminated, ended": (files(0, TERMINATED), job("FAILED"), None, "stopped (terminated)", OVER),
+    "1st claimed nothing": (files(1, live="running"), job("RUNNING", 1), None, "running (training)", GOES_ON),
     "is being killed": (FIRST, job("COMPLETING"), None, "running (training)", GOES_ON),
     "cancelled while it came up": (NEVER, job("COMPLETING"), None, "waiting (nodes)", GOES_ON),
-    "done, tidies up": (files(0, DONE), job("RUNNING"), None, "done (finished)", OVER),
+    "done, tidies up": (files(0, DONE), job("RUNNING"), None, "done (finished)", GOES_ON),
     "preempted, tidies up": (files(0, PREEMPTED), job("RUNNING"), None, "preempted (preempted)", GOES_ON),
     "preempted, leaves": (files(0, PREEMPTED), job("COMPLETING", 1), None, "preempted (preempted)", GOES_ON),
     "requeued": (files(0, PREEMPTED), job("PENDING", 1, "BeginTime"), None, "queued (requeued)", GOES_ON),
@@ -69,19 +71,19 @@ CASES = {
     "cancelled in the queue": (NEVER, job("CANCELLED"), None, "cancelled (cancelled)", OVER),
     "cancelled later": (files(0, PREEMPTED), job("CANCELLED", 1), None, "cancelled (cancelled)", OVER),
     "done, then cancelled": (files(0, DONE), job("CANCELLED", 1), None, "done (finished)", OVER),
-    "killed after a requeue": (files(0, PREEMPTED), job("NODE_FAIL", 1), None, "lost (node_fail)", OVER),
+    "killed after a requeue": (files(0, PREEMPTED), job("NODE_FAIL", 1), None, "lost (vanished)", OVER),
     "nothing left to do": (files(0, PREEMPTED), job("COMPLETED", 1), None, "preempted (preempted)", OVER),
     "done by another": (DONE_BY_ANOTHER, job("COMPLETED"), None, "done (finished)", OVER),
-    "lost a node": (FIRST, job("NODE_FAIL"), None, "lost (node_fail)", OVER),
-    "out of memory": (FIRST, job("OUT_OF_MEMORY"), None, "lost (out_of_memory)", OVER),
+    "lost a node": (FIRST, job("NODE_FAIL"), None, "lost (vanished)", OVER),
+    "out of memory": (FIRST, job("OUT_OF_MEMORY"), None, "lost (vanished)", OVER),
     "out of time": (FIRST, job("TIMEOUT"), None, "lost (time_limit)", OVER),
-    "did not boot": (NEVER, job("BOOT_FAIL"), None, "lost (boot_fail)", OVER),
+    "did not boot": (NEVER, job("BOOT_FAIL"), None, "lost (vanished)", OVER),
     "its script failed": (NEVER, job("FAILED"), None, "lost (vanished)", OVER),
     "its script was refused": (NEVER, job("FAILED", exit_code=3), None, "failed (cluster)", OVER),
     "no progress": (files(0, PREEMPTED), job("FAILED", 1, exit_code=1), None, "failed (error)", OVER),
     "its agent was killed": (files(0), job("FAILED", exit_code=1), None, "lost (vanished)", OVER),
     "a code of its own": (NEVER, job("FAILED", exit_code=9), None, "lost (vanished)", OVER),
-    "by accounting": (FIRST, job("NODE_FAIL", None), None, "lost (node_fail)", OVER),
+    "by accounting": (FIRST, job("NODE_FAIL", None), None, "lost (vanished)", OVER),
     "by accounting, done": (files(3, DONE), job("COMPLETED", None), None, "done (finished)", OVER),
     "forgotten, done": (files(0, DONE), FORGOTTEN, None, "done (finished)", OVER),
     "forgotten, preempted": (files(0, PREEMPTED), FORGOTTEN, None, "preempted (preempted)", OVER),
@@ -129,5 +131,5 @@ def test_a_run_that_lost_a_node_and_waits_again_says_which():
     lost = standing_of(files(0, LOST), job("PENDING", 1, "BeginTime"), None, lambda: None)
     assert (lost.state, lost.cause) == ("queued", "requeued")
     assert lost.text.endswith(
-        "; requeued after attempt 3: Node node2 was lost: SLURM has it as down* since 12:39."
+        "; again after attempt 3: Node node2 was lost: SLURM has it as down* since 12:39."
     )

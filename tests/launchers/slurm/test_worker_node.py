@@ -31,12 +31,12 @@ def head(tmp_path):
     """The attempt, the port of the head's Ray, and the thread in which the agent waits."""
     run = RunDir.newest(str(tmp_path), "a")
     job = Job.model_validate({"name": "a", "function": "m:f"})
-    record = SchedulerStart("slurm", None, "1", 0, ("node1", "node2"))
+    record = SchedulerStart("slurm", "1", {}, "0", ("node1", "node2"))
     attempt = claim_attempt(run, launcher="slurm", allocation=record)
     start = Start(job, run, Options(), record, 1, tmp_path, ())
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    rendezvous = Rendezvous("1", 0, "127.0.0.1", port, "/token", ("node1", "node2"))
+    rendezvous = Rendezvous("1", "0", "127.0.0.1", port, "/token", ("node1", "node2"))
     ended: list[object] = []
 
     def wait() -> None:

@@ -3,8 +3,7 @@
 plugin.py     registers the launcher
 section.py    the section `kubernetes` of a job file
 keys/         parts of that section, with their rules
-launcher.py   the launcher
-submit.py     the scheduler: plan, preflight, apply, states, delete
+scheduler.py  the scheduler: its script are the manifests; dry run, apply, query, delete
 render/       the objects of a job, and mistakes in them; pure
 cluster/      asks the cluster: kubectl, its nodes, and what it would refuse
 observed/     the state of a run
@@ -28,8 +27,8 @@ Reasons:
   when the pods are created, queues and RayJobs are Kueue's and the operator's: `submit` waits up to 10 s
   for what they say (`observed/first_word.py`), and `status` prints the newest event of each pod that does
   not run, in their words. A simulation of them is never right for long.
-- The state of a run is derived as on every scheduler (`launchers/scheduler/run_state.py`): a RayJob is a
-  job whose `JobState` has KubeRay's words, why its pods do not run, and whether they are replaced
+- The state of a run is derived as on every scheduler (`launchers/scheduler/run_state.py`): a RayJob, its
+  pods and their events are one `State` with KubeRay's words and why the pods do not run
   (`observed/state.py`); what `status --json` prints in a pod stands for the files of the run. The
   commands that need the storage run in one way, in the head's pod or in a reader pod
   (`observed/run_storage.py`). `logs`, `stop`, `exec` and `submit --wait` are shared code

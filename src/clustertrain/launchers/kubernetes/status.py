@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.pods import name_of
-from clustertrain.launchers.kubernetes.observed.state import Observed
+from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View
-from clustertrain.launchers.kubernetes.submit import OUR_LABEL, SCHEDULER, named
+from clustertrain.launchers.kubernetes.scheduler import OUR_LABEL, SCHEDULER, place_of
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
@@ -96,6 +96,7 @@ def rows_in(kubectl: Kubectl) -> list[RunRow]:
         ready, desired = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
         text = f"{observed.summary}, {ready}/{desired} workers' pods, age {age}"
         there = replace(kubectl, namespace=rayjob["metadata"]["namespace"])
-        where = SCHEDULER.cluster_text(named(name_of(rayjob), there))
-        rows.append(RunRow(name_of(rayjob), observed.native.state, where=where, text=text))
+        where = " ".join([SCHEDULER.label, *(f"{key} {value}" for key, value in place_of(there).items())])
+        state = "running" if observed.native.phase == "runs" else standing_of(observed, None).state
+        rows.append(RunRow(name_of(rayjob), state, where=where, text=text))
     return rows

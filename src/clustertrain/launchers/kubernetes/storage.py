@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from clustertrain.errors import ClusterError, JobError
+from clustertrain.job.site import SiteJob
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.pods import (
     Object,
@@ -18,13 +19,15 @@ from clustertrain.launchers.kubernetes.observed.pods import (
     role_of,
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
-from clustertrain.launchers.kubernetes.observed.view import observe_run, read_view
+from clustertrain.launchers.kubernetes.observed.view import kubectl_for, observe_run, read_view
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import WORKER_CONTAINER
-from clustertrain.launchers.kubernetes.status import status_of
-from clustertrain.launchers.kubernetes.submit import named
-from clustertrain.launchers.scheduler.interface import Handle
+from clustertrain.launchers.kubernetes.scheduler import place_of, storage_in_pods
+from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.launchers.kubernetes.status import rows_in, status_of
+from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.target import NotThere, Target
+from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status_json import StoredStatus
 
 _WRITE_FILES = (["data", "fetch"], ["data", "evict"])
@@ -35,15 +38,21 @@ _LONGEST_HOSTNAME = 63
 class KubernetesReach:
     """Implements `Reach` (launchers/target.py)."""
 
-    def handle(self, target: Target) -> Handle:
-        job = target.submitted_job
-        return named(job.name, Kubectl.of(job))
+    def sent(self, target: Target) -> Sent:
+        job = _job_of(target)
+        return Sent(job.name, place=place_of(Kubectl.of(job)))
+
+    def storage_of(self, job: SiteJob) -> str:
+        return storage_in_pods(job)
+
+    def rows(self, job_file: str | None, namespace: str | None) -> Sequence[RunRow]:
+        return rows_in(kubectl_for(job_file, namespace))
 
     def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
-        return status_of(read_view(target.submitted_job, existed=existed))
+        return status_of(read_view(_job_of(target), existed=existed))
 
     def lines(self, target: Target, command: Sequence[str]) -> Iterator[str]:
-        job = target.submitted_job
+        job = _job_of(target)
         if [*command[:2]] in _WRITE_FILES:
             where = PodJob.of(job).job.storage
             raise JobError(
@@ -69,20 +78,20 @@ class KubernetesReach:
             raise NotThere("the head's pod does not run, and the attempt has not ended")
 
     def download(self, target: Target, command: Sequence[str], to: BinaryIO) -> None:
-        job = target.submitted_job
+        job = _job_of(target)
         RunStorage(job, observe_run(job, []).head).run(*_arguments(command), to=to)
 
     def first_lines(self, target: Target) -> Sequence[str]:
         """Return the output of the submitter's pod, if it has started."""
-        job = target.submitted_job
+        job = _job_of(target)
         started = [
             pod for pod in observe_run(job, []).pods if role_of(pod) == "submitter" and has_started(pod)
         ]
         kubectl = Kubectl.of(job)
         return [line for pod in started for line in kubectl("logs", name_of(pod)).stdout.splitlines()]
 
-    def argv_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
-        job = target.submitted_job
+    def command_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
+        job = _job_of(target)
         pod = next(
             (pod for pod in observe_run(job, []).pods if is_running(pod) and _is_host(pod, host)), None
         )
@@ -91,6 +100,17 @@ class KubernetesReach:
         terminal = ["--stdin", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
         where = name_of(pod), f"--container={WORKER_CONTAINER}"
         return Kubectl.of(job).argv("exec", *terminal, *where, "--", *command)
+
+
+REACH = KubernetesReach()
+
+
+def _job_of(target: Target) -> SiteJob:
+    """Return the job of a target, in the place where it was submitted: kubectl may point elsewhere by now."""
+    job = target.submitted_job
+    place = target.known.place if target.known is not None else {}
+    section = job.section(Kubernetes).model_copy(update=place)
+    return SiteJob(job.model_copy(update={"kubernetes": section}))
 
 
 def _is_host(pod: Object, host: str) -> bool:

@@ -2,7 +2,4 @@
 
 from clustertrain.job.launcher_plugins import Plugin
 
-PLUGIN = Plugin(
-    launcher="clustertrain.launchers.local.launcher:LAUNCHER",
-    connect="clustertrain.launchers.local.ray:ray_cluster",
-)
+PLUGIN = Plugin("clustertrain.launchers.local.scheduler:SCHEDULER")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
-import socket
 import sys
 
 from clustertrain import variables
-from clustertrain.launchers.local.turn import job_id_of
+from clustertrain.launchers.local.turn import job_id_of, place_here
 from clustertrain.launchers.scheduler.start import main
 from clustertrain.node.processes import this_process
 
 if __name__ == "__main__":
     job = ["local", job_id_of(this_process()), os.environ[variables.SUBMISSION]]
-    sys.exit(main([*job, "--cluster", socket.gethostname(), "--given-ray"]))
+    sys.exit(main([*job, "--place", json.dumps(place_here()), "--given-ray"]))

@@ -7,6 +7,7 @@ run.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,11 @@ _POLL_S = 1.0
 def job_id_of(process: Process) -> str:
     """Return the ID of the job whose process this is."""
     return f"{process.pid}-{process.pid_started_ticks}"
+
+
+def place_here() -> dict[str, str]:
+    """Return the place of the jobs of this machine."""
+    return {"host": socket.gethostname()}
 
 
 def pid_of(job_id: str) -> int | None:

@@ -1,8 +1,9 @@
 """What schedulers implement, and what the launcher does with it.
 
-interface.py  what a scheduler implements: plan, preflight, submit, states, cancel
+interface.py  what a scheduler implements: script, submit, query, cancel
+needs.py      what a job needs, and the last lines of its script
+needs_of_job.py  computes that from the job file
 submit.py     checks a job, takes a snapshot of the code, submits, records the submission
-lead_time.py  how long before its end a job has to be warned
 status.py     the status of runs, from their files and the states of their jobs
 run_state.py  the state of a run, derived from its files and its job
 stop.py       stops a run, and keeps the scheduler from starting it again

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
+from clustertrain.job.launcher_plugins import plugin_of
 from clustertrain.job.model import Job
 from clustertrain.launchers.source_state import source_of
 from clustertrain.observe.screen import Screen
@@ -35,7 +39,7 @@ def read_start(
     Raises:
         ClusterTrainError: the job is wrong, or the snapshot is missing.
     """
-    if not start.startswith("{"):
+    if not Submission.is_text(start):
         job = load_job(start)
         run = RunDir.newest(job.storage.location, job.name)
         return job, run, Options(command=CommandLine(command, start, run=run.uri)), []
@@ -45,6 +49,20 @@ def read_start(
         return job, submission.run, options, []
     submission.unpack_code(folder / "code")
     return job, submission.run, options, [folder / "code" / place for place in places(job.code)]
+
+
+def check_plugin(launcher: str) -> None:
+    """Check that the launcher is installed in this Python, too: its section of the job file is read here.
+
+    Raises:
+        ClusterError: it is not, or cannot be used.
+    """
+    try:
+        plugin_of(launcher)
+    except JobError as error:
+        raise ClusterError(
+            f"{error}\nInstall its distribution on {socket.gethostname()}, in {sys.executable}."
+        ) from error
 
 
 def run_to_its_end(

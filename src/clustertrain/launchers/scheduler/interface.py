@@ -1,81 +1,186 @@
 """The interface of a scheduler: what a new one implements.
 
-    plan ─▶ preflight ─▶ submit ─▶ states … cancel
+    script ─▶ submit ─▶ query … cancel
 
-The commands of clustertrain (launcher.py) are shared code over these operations.
+The commands of clustertrain (launchers/launcher.py) are shared code over these four operations. Authors
+import the names of this module from `clustertrain.launcher`.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from clustertrain.errors import JobError
-from clustertrain.job.site import SiteJob
-from clustertrain.run.admission import Options
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.records import SchedulerStart
-from clustertrain.run.states import STATES
+from clustertrain.errors import ClusterError, JobError
+from clustertrain.launchers.scheduler.needs import Needs
 
+if TYPE_CHECKING:  # the model of a job needs the plug-ins, which import this file
+    from clustertrain.job.site import SiteJob
 
-@dataclass(frozen=True)
-class Plan:
-    """What a submission sends: the command, and the script for its standard input.
-
-    Attributes:
-        lead_s: seconds between the scheduler's warning and the end of the job's time.
-        own_output: a regular expression for the names of the files that the scheduler writes for the job,
-            which are no code.
-        notes: what a user should know of it.
-        objects: what it creates, by kind and name, if that is not one job.
-        waits_for_another: whether the job waits for another one: its run may be active at the submission.
-    """
-
-    script: bytes
-    argv: tuple[str, ...]
-    lead_s: float = 0.0
-    own_output: str | None = None
-    notes: tuple[str, ...] = ()
-    objects: tuple[str, ...] = ()
-    waits_for_another: bool = False
+Phase = Literal["waits", "held", "suspended", "starts", "runs", "ends", "ended", "cancelled", "timed out"]
 
 
 @dataclass(frozen=True)
-class Handle:
+class Sent:
     """A job that a scheduler has accepted.
 
     Attributes:
+        job_id: the scheduler's ID.
         output: the file that the scheduler writes, or the command that prints it; empty if unknown.
-        printed: what the scheduler or a plugin of the site printed for the user.
-        storage: the storage of the run as the cluster names it; empty if that is its name here.
-        namespace: of the job, in a cluster that has namespaces; empty for the default.
-        context: the entry of the configuration of the cluster's client; empty for the default.
+        printed: lines for the user.
+        place: where the job is, such as the cluster; it comes back to `query`, `cancel` and `command_on`.
     """
 
     job_id: str
-    cluster: str | None = None
     output: str = ""
-    printed: tuple[str, ...] = ()
-    storage: str = ""
-    namespace: str = ""
-    context: str = ""
+    printed: Sequence[str] = ()
+    place: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Meaning:
-    """The meaning of a scheduler's state for a run without a result: a state and a cause of states.STATES.
+class State:
+    """The state of one job in a scheduler.
 
-    `phase`: `ending` while the scheduler ends the last processes of the job; `succeeded` or `failed` if the
-    job is over and its script ended with 0, or with another code.
+    Attributes:
+        word: the scheduler's own word.
+        phase: `waits`, `held`: in the queue; `starts`: has hosts, which are not ready yet; `suspended`;
+            `runs`; `ends`: the scheduler ends its last processes; `ended`, `cancelled`, `timed out`: over.
+        why: the scheduler's reason; empty if there is none.
+        hosts: as the scheduler writes them; empty before it has some.
+        code: the exit code of the script of a job that is over; None if it is not known.
+        start: a mark of the present start, compared only with the one that `Needs.program` recorded; empty if
+            the scheduler does not tell.
+        starts_at: the expected start of a job that waits, in seconds since 1970.
+        goes_on: whether the same job starts again after an attempt that was preempted, without waiting.
+        rows: what `status` prints beside it, by the name of the row.
+
+    Raises:
+        TypeError: a field is of another type, or the phase is none of these.
     """
 
-    state: str
-    cause: str
-    text: str
-    phase: str = ""
+    word: str
+    phase: Phase
+    why: str = ""
+    hosts: str = ""
+    code: int | None = None
+    start: str = ""
+    starts_at: float | None = None
+    goes_on: bool = False
+    rows: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.phase not in get_args(Phase):
+            phases = ", ".join(get_args(Phase))
+            raise TypeError(f"State.phase is {self.phase!r}, and the phases are {phases}")
+        for name in ("word", "why", "hosts", "start"):
+            if not isinstance(value := getattr(self, name), str):
+                raise TypeError(f"State.{name} is {value!r}, not text")
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.phase in ("waits", "held")
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ("ended", "cancelled", "timed out")
+
+    @property
+    def text(self) -> str:
+        """The word and its reason, such as "PENDING (Priority)"."""
+        return f"{self.word} ({self.why})" if self.why else self.word
+
+
+class Scheduler(ABC):
+    """A scheduler of a cluster.
+
+    Attributes:
+        label: how messages name it.
+        max_hosts: the most hosts of a job.
+        runs_here: whether its jobs are processes of this machine; of schedulers of a cluster none is.
+    """
+
+    label: ClassVar[str]
+    max_hosts: ClassVar[float] = 1
+    runs_here: ClassVar[bool] = False
+
+    @abstractmethod
+    def script(self, job: SiteJob, needs: Needs) -> str:
+        """Return the text that `render` prints and `submit` sends.
+
+        It changes nothing and asks nobody: the same job gives the same text.
+
+        Raises:
+            JobError: the job cannot run there.
+        """
+
+    @abstractmethod
+    def submit(self, job: SiteJob, script: str, environment: Mapping[str, str]) -> Sent:
+        """Send the script.
+
+        Args:
+            environment: the variables that the job gets, with their values.
+
+        Raises:
+            ClusterError: the scheduler does not answer, or refuses the job. An attribute `job_id` of the
+                error says that it has accepted the job.
+        """
+
+    @abstractmethod
+    def query(self, jobs: Sequence[Sent]) -> Mapping[str, State]:
+        """Return the states of those jobs that the scheduler knows, by ID, with one query for all.
+
+        All of `jobs` have the same place.
+
+        Raises:
+            ClusterError: it does not answer; the first line says why.
+        """
+
+    @abstractmethod
+    def cancel(self, job: Sent) -> None:
+        """Cancel a job; no effect if it has ended.
+
+        Raises:
+            ClusterError: the scheduler does not answer, or the job belongs to another user.
+        """
+
+    def check(self, job: SiteJob, script: str) -> Iterable[str]:
+        """Check the job on this machine and against the cluster, and return what a user should know.
+
+        Raises:
+            Unanswered: the scheduler does not answer.
+            ClusterError: it could never start the job.
+            StorageError: a folder of the job cannot be written.
+        """
+        return ()
+
+    def cancel_waiting(self, job: Sent) -> None:
+        """Cancel a job unless it has started; raise as `cancel`."""
+        state = self.query([job]).get(job.job_id)
+        if state is None or state.is_waiting:
+            self.cancel(job)
+
+    def command_on(self, job: Sent, host: str, command: Sequence[str]) -> Sequence[str]:
+        """Return the arguments that run a command on a host of a running job, with its exit code.
+
+        Raises:
+            ClusterError: this machine cannot reach the host.
+        """
+        return here(host, command)
+
+
+def here(host: str, command: Sequence[str]) -> Sequence[str]:
+    """Return the command, if this machine is the host.
+
+    Raises:
+        ClusterError: it is not.
+    """
+    if host == socket.gethostname():
+        return command
+    raise ClusterError(f"The rank is on {host}, and this is {socket.gethostname()}.\nLog in there.")
 
 
 def start_text(estimate: float | None) -> str:
@@ -88,224 +193,14 @@ def start_text(estimate: float | None) -> str:
     return time.strftime("about %H:%M" if is_today else "about %Y-%m-%d %H:%M", starts)
 
 
-def ordinal(number: int) -> str:
-    """Return a number as 1st, 2nd, 3rd or 11th."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}th" if number % 100 in (11, 12, 13) else f"{number}{ending}"
+def check_hosts(label: str, max_hosts: float, hosts: int) -> None:
+    """Check that a job of this scheduler may have so many hosts.
 
-
-@dataclass(frozen=True)
-class JobState:
-    """The state of one job in a scheduler.
-
-    Attributes:
-        native: the scheduler's own state, a key of `meanings`.
-        reason: the scheduler's reason for the wait or the end, and what it means; empty if there is none.
-        restarts: how often the scheduler has started the job again; None if it does not tell.
-        nodes: the nodes of the job, as the scheduler writes them; empty before it has some.
-        time_left: as the scheduler writes it; empty if it does not.
-        submitted_at: the time of the submission or the last requeue, in seconds since 1970; None if unknown.
-        start_estimate: the expected start of a job that waits, in seconds since 1970; None if unknown.
-        position: of a job that waits, in words: "3rd in its partition's queue"; empty if unknown.
-        exit_code: the nonzero exit code of the job's script; None if there is none.
-
-    A scheduler changes:
-        again: how a job is called that waits after an attempt.
-        stays: whether a job whose attempt was preempted keeps its nodes, or gets others without waiting.
+    Raises:
+        JobError: it has more.
     """
-
-    meanings: ClassVar[Mapping[str, Meaning]] = {}
-    again: ClassVar[str] = "requeued after attempt"
-    stays: ClassVar[bool] = False
-
-    job_id: str
-    native: str
-    reason: str = ""
-    restarts: int | None = 0
-    nodes: str = ""
-    time_left: str = ""
-    cluster: str = ""
-    submitted_at: float | None = None
-    start_estimate: float | None = None
-    position: str = ""
-    exit_code: int | None = None
-
-    @property
-    def meaning(self) -> Meaning:
-        """The meaning of `native`.
-
-        An unknown state counts as running; then the heartbeat and the result show the rest.
-        """
-        return self.meanings.get(self.native) or Meaning("running", "training", f"is {self.native}")
-
-    @property
-    def is_waiting(self) -> bool:
-        return self.meaning.state == "queued"
-
-    @property
-    def is_over(self) -> bool:
-        return STATES[self.meaning.state].final
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self.meaning.state == "cancelled"
-
-    @property
-    def has_nodes(self) -> bool:
-        return not self.is_waiting and not self.is_over
-
-    @property
-    def text(self) -> str:
-        """The state and its reason, such as "PENDING (Priority)"."""
-        is_stale = self.is_cancelled  # a cancelled job may keep the reason of its wait
-        return f"{self.native} ({self.reason})" if self.reason and not is_stale else self.native
-
-    @property
-    def starts(self) -> str:
-        """When a waiting job is expected to start, in local time, and its position; empty if unknown."""
-        expected = start_text(self.start_estimate) if self.is_waiting else ""
-        return ", ".join(filter(None, [expected, self.position]))
-
-    @property
-    def why_it_waits(self) -> str:
-        return self.text
-
-    @property
-    def before_its_attempt(self) -> Meaning:
-        """The meaning of a job that has nodes and has not begun an attempt."""
-        return Meaning("waiting", "nodes", "started; its nodes are not ready yet")
-
-    @property
-    def trouble(self) -> str:
-        """Why a job with nodes does not train, or not for long; empty if nothing is known."""
-        if self.meaning.phase != "ending" and self.meaning.state != "waiting":
-            return ""
-        return f"the job {self.meaning.text}"
-
-    def end_of(self, job_text: str) -> str:
-        """Return how the job ended, in words; `job_text` names it."""
-        return f"{job_text} {self.meaning.text}"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A scheduler's answer about some jobs.
-
-    Attributes:
-        jobs: those that it knows, by ID.
-        no_answer: the reason if it did not answer; None if it did.
-        cluster: the name of this machine's cluster; may be omitted if `jobs` has all of the jobs.
-    """
-
-    jobs: Mapping[str, JobState]
-    no_answer: str | None = None
-    cluster: str | None = None
-
-
-class Scheduler(ABC):
-    """A scheduler of a cluster.
-
-    Attributes:
-        name: of the launcher.
-        label: how messages name it.
-        submit_program: the program that takes the script; empty if nobody can send the script by hand.
-        after_another: how a job is submitted that starts after another one of its run; empty if it cannot be.
-        job_word: how it calls a job.
-        reads_storage: whether this machine reads the storage of its runs, and sends the code through it.
-    """
-
-    name: ClassVar[str]
-    label: ClassVar[str]
-    submit_program: ClassVar[str] = ""
-    after_another: ClassVar[str] = ""
-    job_word: ClassVar[str] = "job"
-    reads_storage: ClassVar[bool] = True
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether its jobs run on other machines: then what is missing on this one is no error."""
-        return True
-
-    def cluster_text(self, handle: Handle) -> str:
-        """Name the cluster of a job; empty for this machine."""
-        return f"{self.label} cluster {handle.cluster}" if handle.cluster else self.label
-
-    @abstractmethod
-    def plan(self, job: SiteJob, options: Options) -> Plan:
-        """Plan a submission.
-
-        Planning changes nothing and asks no scheduler: the same job gives the same plan.
-
-        Args:
-            options: of the start; its `command` names the job file as it was given, a relative path from the
-                current folder.
-
-        Raises:
-            JobError: the job cannot run there.
-        """
-
-    def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterable[str]:
-        """Check the plan on this machine and against the cluster, and return what a user should know.
-
-        Raises:
-            ClusterError: the scheduler does not answer, or could never start the job.
-            StorageError: a folder of the job cannot be written.
-        """
-        return ()
-
-    @abstractmethod
-    def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
-        """Send the plan; the job gets `submission` as $CLUSTERTRAIN_SUBMISSION.
-
-        Raises:
-            ClusterError: the scheduler does not answer, or refuses the job.
-        """
-
-    def first_word(self, job: SiteJob) -> str:
-        """Return the cluster's first report on a job that it has just accepted; empty if its state has it.
-
-        Raises:
-            JobError: it says that it will never run the job.
-        """
-        return ""
-
-    @abstractmethod
-    def states(self, jobs: Sequence[Handle]) -> Answer:
-        """Return the states of jobs, with one query for all.
-
-        No error is raised: `Answer.no_answer` contains it.
-        """
-
-    def pinned(self, job: SiteJob, handle: Handle) -> SiteJob:
-        """Return the job with the place of what was submitted, if the user's own settings chose it.
-
-        Later commands ask there, whatever these settings are by then.
-        """
-        return job
-
-    def located(self, job: JobState) -> JobState:
-        """Return the state of a job that waits, with its position in the queue, if the scheduler can tell."""
-        return job
-
-    def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
-        """Return the arguments that run a command on a node of a running job.
-
-        Their exit code is the exit code of the command.
-
-        Args:
-            start: the start of the job, as its run recorded it; None for a run that no job started.
-            host: the name of the node as its ranks know it.
-
-        Raises:
-            JobError: the scheduler has no such way.
-            ClusterError: this machine cannot reach the node.
-        """
-        raise JobError(f"exec: the launcher {self.name} has no way to the nodes of a job.\nLog in to {host}.")
-
-    @abstractmethod
-    def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
-        """Cancel a job; no effect if it has ended or, with `only_waiting`, if it has started.
-
-        Raises:
-            ClusterError: the scheduler does not answer, or the job belongs to another user.
-        """
+    if hosts > max_hosts:
+        raise JobError(
+            f"resources.nodes is {hosts}, and a job of {label} has at most {max_hosts} here.\n"
+            f"Set resources.nodes to {max_hosts}."
+        )

@@ -7,7 +7,8 @@ from typing import Any
 
 from clustertrain import variables
 from clustertrain.errors import JobError
-from clustertrain.launchers.scheduler.interface import Scheduler
+from clustertrain.launchers.scheduler.interface import Sent, here
+from clustertrain.launchers.scheduler.status import Registered
 from clustertrain.launchers.shell import attached
 from clustertrain.run.claims import claim_of, who_runs
 from clustertrain.run.command_line import command_on
@@ -34,11 +35,11 @@ def host_and_argv(
     return str(found[rank].get("host")), ["env", f"RANK={rank}", f"{variables.PID}={pid}", *command]
 
 
-def exec_on_rank(scheduler: Scheduler, run: RunDir, rank: int, command: Sequence[str]) -> int:
+def exec_on_rank(queue: Registered, run: RunDir, rank: int, command: Sequence[str]) -> int:
     """Run a command on the node of a rank, with this terminal, and return its exit code.
 
     Raises:
-        JobError: the run is not running, or has no such rank; the scheduler cannot do it.
+        JobError: the run is not running, or has no such rank.
         ClusterError: the node is another machine, which only a shell of its own reaches.
     """
     attempt = run.newest_attempt()
@@ -46,4 +47,9 @@ def exec_on_rank(scheduler: Scheduler, run: RunDir, rank: int, command: Sequence
         shows = command_on(run.uri, "status")
         raise JobError(f"{run.name} is not running, so no node has its ranks.\n`{shows}` shows its state.")
     host, argv = host_and_argv(ranks_of(newest_group(attempt)), rank, run.name, command)
-    return attached(scheduler.argv_on(claim_of(attempt).allocation, host, argv))
+    start = claim_of(attempt).allocation
+    if start is None:
+        return attached(here(host, argv))
+    names = {node.partition(".")[0]: node for node in start.nodes}  # the scheduler may name it otherwise
+    node = names.get(host.partition(".")[0], host)
+    return attached(queue.scheduler.command_on(Sent(start.job_id, place=start.place), node, argv))

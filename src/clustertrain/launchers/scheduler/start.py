@@ -8,6 +8,7 @@ that of `clustertrain run`.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,8 +16,7 @@ import sys
 import threading
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,11 +29,11 @@ from clustertrain.launchers.one_host import (
     ray_address,
     world_sizes_here,
 )
-from clustertrain.launchers.scheduler.in_job import read_start, run_to_its_end
+from clustertrain.launchers.scheduler.in_job import check_plugin, read_start, run_to_its_end
 from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines
-from clustertrain.run.admission import is_same_start, was_stopped_by_user
+from clustertrain.run.admission import was_stopped_by_user
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.states import STATES
@@ -67,11 +67,13 @@ def _parsed(argv: Sequence[str]) -> Namespace:
     parser = ArgumentParser(prog="clustertrain.launchers.scheduler.start")
     parser.add_argument("launcher", help="the name of the launcher")
     parser.add_argument("job_id", help="the scheduler's ID of this job")
-    parser.add_argument("start", help="what the submission sent as text, or the path of the job file")
-    parser.add_argument("--cluster", help="the name of the scheduler's cluster")
+    parser.add_argument("submission", help="what the submission sent as text, or the path of the job file")
+    parser.add_argument("--place", type=json.loads, default={}, help="where the job is, as JSON")
+    parser.add_argument("--start", default="", help="the scheduler's mark of this start")
     parser.add_argument("--at-time-limit", help="the signal that comes before the end of the job's time")
-    parser.add_argument("--time-limit", type=float, help="seconds after which it comes, or another signal")
+    parser.add_argument("--warned-after", type=float, help="seconds until then; without a signal it is USR1")
     parser.add_argument("--restart-code", type=int, help="with this exit code the scheduler restarts the job")
+    parser.add_argument("--restarts-on-term", action="store_true", help="it restarts a job that it ended")
     parser.add_argument("--given-ray", action="store_true", help="use the Ray cluster of RAY_ADDRESS, if set")
     return parser.parse_args(argv)
 
@@ -79,12 +81,14 @@ def _parsed(argv: Sequence[str]) -> Namespace:
 def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
     host, label = socket.gethostname(), f"{arguments.launcher} job {arguments.job_id}"
     check_installed(host, f"{arguments.launcher}.python")
+    check_plugin(arguments.launcher)
     if not arguments.given_ray:
         os.environ.pop("RAY_ADDRESS", None)
     unpack = not ray_address()  # its nodes read the folders of the job file
-    job, run, options, code = read_start(arguments.start, folder, "submit", unpack=unpack)
-    start = SchedulerStart(arguments.launcher, arguments.cluster, arguments.job_id, nodes=(host,))
-    start = replace(start, restart=sum(is_same_start(each, start) for each in run.attempts()))
+    job, run, options, code = read_start(arguments.submission, folder, "submit", unpack=unpack)
+    start = SchedulerStart(
+        arguments.launcher, arguments.job_id, arguments.place, arguments.start, nodes=(host,)
+    )
     if was_stopped_by_user(run, start):
         screen.echo(f"{run.name} was stopped by its user, and its job was restarted: nothing is started.")
         return None
@@ -104,24 +108,34 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
 def _meanings(arguments: Namespace) -> dict[int, tuple[str, str]]:
     """Return the state and the cause of a run that each signal ends.
 
-    With a time limit, a timer changes them shortly before it.
+    At `--warned-after` a timer changes them, or sends the signal of the time limit if nobody else does.
     """
-    meanings: dict[int, tuple[str, str]] = dict.fromkeys(REQUESTS_TO_END, ("stopped", "terminated"))
-    if arguments.at_time_limit:
-        state = "stopped" if arguments.restart_code is None else "preempted"
-        number = int(signal.Signals[f"SIG{arguments.at_time_limit}"])
-        own = {number: (state, "time_limit")}
-        meanings |= own
-        if arguments.time_limit is not None:  # after another signal than that one, no other start follows
-            later = dict.fromkeys(REQUESTS_TO_END, ("stopped", "time_limit")) | own
-            began_s = this_process().pid_started_ticks / os.sysconf("SC_CLK_TCK")
-            ran_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
-            timer = threading.Timer(
-                max(0.0, arguments.time_limit - _EARLY_S - ran_s), meanings.update, [later]
-            )
-            timer.daemon = True
-            timer.start()
+    state = "preempted" if arguments.restarts_on_term else "stopped"
+    cause = "requeued" if arguments.restarts_on_term else "terminated"
+    meanings: dict[int, tuple[str, str]] = dict.fromkeys(REQUESTS_TO_END, (state, cause))
+    at_time_limit = arguments.at_time_limit or ("USR1" if arguments.warned_after is not None else None)
+    if at_time_limit is None:
+        return meanings
+    number = int(signal.Signals[f"SIG{at_time_limit}"])
+    own = {number: ("stopped" if arguments.restart_code is None else "preempted", "time_limit")}
+    meanings |= own
+    if arguments.warned_after is None:
+        return meanings
+    if arguments.at_time_limit is None:
+        _after(arguments.warned_after, partial(os.kill, os.getpid(), number))
+    else:  # after another signal than that one, no other start follows
+        later = dict.fromkeys(REQUESTS_TO_END, ("stopped", "time_limit")) | own
+        _after(arguments.warned_after - _EARLY_S, partial(meanings.update, later))
     return meanings
+
+
+def _after(seconds: float, act: Callable[[], object]) -> None:
+    """Act so many seconds after the start of this process."""
+    began_s = this_process().pid_started_ticks / os.sysconf("SC_CLK_TCK")
+    ran_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
+    timer = threading.Timer(max(0.0, seconds - ran_s), act)
+    timer.daemon = True
+    timer.start()
 
 
 def _environment(job: Job, code: Sequence[Path], folder: Path) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Scheduler
+from clustertrain.errors import ClusterError
+from clustertrain.job.launcher_plugins import distribution_of, raised
+from clustertrain.launchers.scheduler.interface import Scheduler, Sent, State, start_text
 from clustertrain.launchers.scheduler.run_state import Files, standing_of
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import (
@@ -22,7 +24,46 @@ from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import SchedulerJob, SchedulerStart
 
-_ANOTHER_JOB_S = 3600.0  # the clocks of two machines differ by less
+
+@dataclass(frozen=True)
+class Registered:
+    """A scheduler, and the name under which its plug-in registered it.
+
+    `reads_storage`: whether this machine reads the storage of its runs, and sends the code through it.
+    """
+
+    name: str
+    scheduler: Scheduler
+    reads_storage: bool = True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A scheduler's answer about some jobs; `no_answer`: the reason if it did not answer."""
+
+    states: Mapping[str, State]
+    no_answer: str | None = None
+
+
+def ask(queue: Registered, jobs: Sequence[Sent]) -> Answer:
+    """Ask for the states of jobs of one place; `no_answer` is also a mistake of a plug-in."""
+    if not jobs:
+        return Answer({})
+    try:
+        states = queue.scheduler.query(jobs)
+        wrong = [each for each in states.values() if not isinstance(each, State)]
+        if wrong:
+            raise TypeError(f"query returned {wrong[0]!r}, not a State")
+    except ClusterError as error:
+        return Answer({}, str(error).splitlines()[0])
+    except Exception as error:  # noqa: BLE001  of a plug-in: its runs stay listed, and can be stopped
+        return Answer({}, f"query of {blamed(queue.name, error)}")
+    return Answer(states)
+
+
+def blamed(name: str, error: Exception) -> str:
+    """Name the plug-in, its distribution, the error, and the line of code that raised it."""
+    return f"the launcher {name} of {distribution_of(name)} failed: {raised(error)}"
 
 
 @dataclass(frozen=True)
@@ -30,24 +71,24 @@ class QueuedJob:
     """A job of a run.
 
     Attributes:
-        handle: its ID, and the path of the output file that the scheduler writes if that is known.
+        sent: its ID and place, and the path of the output file that the scheduler writes if that is known.
         queue: the state in the scheduler, or None if that has purged the job, or does not answer.
         no_answer: the reason if the scheduler does not answer, or None if it does.
         cancelled_by_stop: whether `stop` cancelled it while it waited for its start or its restart.
     """
 
-    handle: Handle
-    queue: JobState | None = None
+    sent: Sent
+    queue: State | None = None
     no_answer: str | None = None
     cancelled_by_stop: bool = False
 
     @property
     def job_id(self) -> str:
-        return self.handle.job_id
+        return self.sent.job_id
 
     @property
     def is_cancelled(self) -> bool:
-        return self.cancelled_by_stop or (self.queue is not None and self.queue.is_cancelled)
+        return self.cancelled_by_stop or (self.queue is not None and self.queue.phase == "cancelled")
 
 
 @dataclass(frozen=True)
@@ -55,18 +96,18 @@ class QueuedStatus(Status):
     """The status of a run with a job in a scheduler, present or past.
 
     Attributes:
-        scheduler: how messages name the scheduler.
+        label: how messages name the scheduler.
         job: the job that determines the state of the run.
         waiting_jobs: further jobs of the run, which wait in the queue.
     """
 
-    scheduler: str
+    label: str
     job: QueuedJob
     waiting_jobs: tuple[QueuedJob, ...] = ()
 
     @property
     def where(self) -> str:
-        return f"{self.scheduler} job {self.job.job_id}"
+        return f"{self.label} job {self.job.job_id}"
 
     @property
     def no_answer(self) -> str | None:
@@ -75,44 +116,46 @@ class QueuedStatus(Status):
     @property
     def job_rows(self) -> list[Row]:
         job, queue = self.job, self.job.queue
-        rows = [("job", f"{self.scheduler} {job.job_id}" + (f": {queue.text}" if queue is not None else ""))]
+        rows = [("job", f"{self.label} {job.job_id}" + (f": {queue.text}" if queue is not None else ""))]
         if queue is not None:
-            requeued = f"{queue.restarts} times" if (queue.restarts or 0) > 1 else "once"
-            known = {
-                "starts": queue.starts,
-                "nodes": queue.nodes,
-                "time left": queue.time_left.lower() if queue.has_nodes else "",
-                "requeued": requeued if queue.restarts else "",
-            }
-            rows += [(name, text) for name, text in known.items() if text]
+            rows += rows_of(queue)
         for each in self.waiting_jobs:
             if each.queue is not None:
-                rows.append(("next job", f"{self.scheduler} {each.job_id}: {each.queue.text}"))
-        return [*rows, ("output", job.handle.output)] if job.handle.output else rows
+                rows.append(("next job", f"{self.label} {each.job_id}: {each.queue.text}"))
+        return [*rows, ("output", job.sent.output)] if job.sent.output else rows
 
 
-def located(scheduler: Scheduler, status: Status) -> Status:
-    """Return the status, with the position of a job that waits."""
-    if not isinstance(status, QueuedStatus) or status.job.queue is None or not status.job.queue.is_waiting:
-        return status
-    return replace(status, job=replace(status.job, queue=scheduler.located(status.job.queue)))
+def rows_of(state: State) -> list[Row]:
+    """Return the rows about a job in a queue: its start, its hosts, and those of the scheduler."""
+    starts = start_text(state.starts_at) if state.is_waiting else ""
+    known = {"starts": starts, "nodes": state.hosts, **state.rows}
+    return [(name, text) for name, text in known.items() if text]
 
 
-def status_of(scheduler: Scheduler, run: RunDir) -> Status:
+def status_of(queue: Registered, run: RunDir) -> Status:
     """Return the status of one run.
 
     Raises:
         NotStarted: it was neither started nor submitted.
     """
-    return statuses(scheduler, [read_files(run)])[0]
+    return statuses(queue, [read_files(run)])[0]
 
 
-def statuses(scheduler: Scheduler, runs: Sequence[RunFiles]) -> list[Status]:
-    """Return the statuses of runs, with one query to the scheduler for all of them."""
-    read = [_Files(files, scheduler) for files in runs]
-    job_ids = sorted({job_id for each in read for job_id in each.job_ids})
-    answer = scheduler.states([*map(Handle, job_ids)]) if job_ids else Answer({})
-    return [_status(each, answer) for each in read]
+def statuses(queue: Registered, runs: Sequence[RunFiles]) -> list[Status]:
+    """Return the statuses of runs, with one query to the scheduler for each place of their jobs."""
+    read = [_Files(files, queue) for files in runs]
+    places: dict[tuple[tuple[str, str], ...], dict[str, Sent]] = {}
+    for job in (job for each in read for job in each.asked):
+        places.setdefault(_key(job), {})[job.job_id] = job
+    answers = {place: ask(queue, [jobs[job_id] for job_id in sorted(jobs)]) for place, jobs in places.items()}
+    return [_status(each, answers) for each in read]
+
+
+Place = tuple[tuple[str, str], ...]
+
+
+def _key(job: Sent) -> Place:
+    return tuple(sorted(job.place.items()))
 
 
 @dataclass(frozen=True)
@@ -120,14 +163,14 @@ class _Files:
     """The files of a run, and the jobs of a scheduler that they name."""
 
     files: RunFiles
-    scheduler: Scheduler
+    queue: Registered
 
     @property
     def own_start(self) -> SchedulerStart | None:
         """The start of the job that claimed the newest attempt, or None if no job of this scheduler did."""
         claim = self.files.claim
         allocation = claim.allocation if claim is not None else None
-        return allocation if allocation is not None and allocation.scheduler == self.scheduler.name else None
+        return allocation if allocation is not None and allocation.scheduler == self.queue.name else None
 
     @property
     def jobs(self) -> list[SchedulerJob | SchedulerStart]:
@@ -137,7 +180,7 @@ class _Files:
         claimed this attempt.
         """
         began_at = self.files.claim.time if self.files.claim is not None else float("-inf")
-        own_jobs = (each for each in self.files.submissions if each.scheduler == self.scheduler.name)
+        own_jobs = (each for each in self.files.submissions if each.scheduler == self.queue.name)
         later = [each for each in reversed([*own_jobs]) if each.time > began_at]
         own = self.own_start
         if own is None:
@@ -145,16 +188,22 @@ class _Files:
         return [*(each for each in later if each.job_id != own.job_id), own]
 
     @property
-    def job_ids(self) -> list[str]:
-        """The IDs of the jobs to query, or empty for a run that is done and has no later job."""
+    def asked(self) -> list[Sent]:
+        """The jobs to query; none for a run that is done and has no later job."""
         jobs, result = self.jobs, self.files.result
         is_done = result is not None and result.state == "done" and jobs in ([], [self.own_start])
-        return [] if is_done else [job.job_id for job in jobs]
+        return [] if is_done else [self.sent(job) for job in jobs]
+
+    def sent(self, job: SchedulerJob | SchedulerStart) -> Sent:
+        """Return a job that a submission or a claim names, as the scheduler's plug-in knows it."""
+        record = next((each for each in self.files.submissions if each.job_id == job.job_id), None)
+        place = job.place or (record.place if record is not None else {})
+        return Sent(job.job_id, record.output if record is not None else "", place=place)
 
 
-def _status(read: _Files, answer: Answer) -> Status:
+def _status(read: _Files, answers: Mapping[Place, Answer]) -> Status:
     files = read.files
-    job, waiting_jobs = _jobs_of(read, answer)
+    job, waiting_jobs = _jobs_of(read, answers)
     if job is None:
         return status_by_files(files)
     standing = _standing_in_job(read, job)
@@ -162,65 +211,40 @@ def _status(read: _Files, answer: Answer) -> Status:
         # The query and the check of the heartbeat take time; the run may have ended meanwhile.
         late = with_late_result(files)
         if late is not files:
-            return _status(replace(read, files=late), answer)
-    return QueuedStatus(files, standing, read.scheduler.label, job, waiting_jobs)
+            return _status(replace(read, files=late), answers)
+    return QueuedStatus(files, standing, read.queue.scheduler.label, job, waiting_jobs)
 
 
-def _jobs_of(read: _Files, answer: Answer) -> tuple[QueuedJob | None, tuple[QueuedJob, ...]]:
+def _jobs_of(read: _Files, answers: Mapping[Place, Answer]) -> tuple[QueuedJob | None, tuple[QueuedJob, ...]]:
     """Return the job that determines the state of the run, and the other jobs that wait in the queue.
 
-    The first is the job that has nodes, else one that waits, else the newest. A job that was cancelled before
+    The first is the job that has hosts, else one that waits, else the newest. A job that was cancelled before
     it began an attempt does not count.
     """
-    jobs = [_queued_job(named, read, answer) for named in read.jobs]
+    jobs = [_queued_job(read, read.sent(named), answers) for named in read.jobs]
     if read.files.attempt is not None:
         own_id = read.own_start.job_id if read.own_start is not None else None
         jobs = [job for job in jobs if job.job_id == own_id or not job.is_cancelled]
-    running = [job for job in jobs if job.queue is not None and job.queue.has_nodes]
     waiting = [job for job in jobs if job.queue is not None and job.queue.is_waiting]
+    running = [job for job in jobs if job.queue is not None and not job.queue.is_over and job not in waiting]
     current = next(iter([*running, *waiting, *jobs]), None)
     return current, tuple(job for job in waiting if job is not current)
 
 
-def _queued_job(named: SchedulerJob | SchedulerStart, read: _Files, answer: Answer) -> QueuedJob:
-    """Return a job named by a submission or an allocation, with its state in the scheduler."""
-    job_id = named.job_id
-    record = next((each for each in read.files.submissions if each.job_id == job_id), None)
-    cluster = named.cluster or (record.cluster if record is not None else None)
-    queue = answer.jobs.get(job_id)
-    here = queue.cluster if queue is not None else answer.cluster
-    if queue is not None and _is_another(queue, cluster, record.time if record is not None else None):
-        queue = None
-    no_answer = answer.no_answer
-    if queue is None and cluster and here and here != cluster:
-        no_answer = f"{read.scheduler.label}'s cluster here is {here}, the run's is {cluster}"
-    cancelled_by_stop = read.files.run.cancellation(read.scheduler.name, job_id).exists()
-    handle = Handle(job_id, cluster, record.output if record is not None else "")
-    return QueuedJob(handle, queue, no_answer, cancelled_by_stop)
-
-
-def _is_another(queue: JobState, cluster: str | None, recorded_at: float | None) -> bool:
-    """Return whether the job with this ID in the queue is not the run's job.
-
-    Then it is of another cluster, or the cluster has reset its job IDs. A requeue sets a new submission time,
-    so requeued jobs are not compared.
-    """
-    if cluster and queue.cluster and cluster != queue.cluster:
-        return True
-    if queue.restarts != 0 or recorded_at is None or queue.submitted_at is None:
-        return False
-    return queue.submitted_at - recorded_at > _ANOTHER_JOB_S
+def _queued_job(read: _Files, sent: Sent, answers: Mapping[Place, Answer]) -> QueuedJob:
+    answer = answers.get(_key(sent), Answer({}))
+    cancelled_by_stop = read.files.run.cancellation(read.queue.name, sent.job_id).exists()
+    return QueuedJob(sent, answer.states.get(sent.job_id), answer.no_answer, cancelled_by_stop)
 
 
 def _standing_in_job(read: _Files, job: QueuedJob) -> RunState:
     attempt, own = read.files.attempt, read.own_start
     is_of_job = own is not None and own.job_id == job.job_id
     files = Files(
-        read.scheduler.label,
-        job.job_id,
+        f"{read.queue.scheduler.label} job {job.job_id}",
         attempt=attempt.n if attempt else None,
         is_of_job=is_of_job,
-        restart=own.restart if own is not None else 0,
+        start=own.start if own is not None else "",
         result=read.files.result,
         live=live_state(attempt) if is_of_job and attempt and read.files.result is None else "waiting",
         cancelled=job.cancelled_by_stop,

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.launchers.scheduler.interface import Handle, JobState, Scheduler
-from clustertrain.launchers.scheduler.status import QueuedStatus, status_of
+from clustertrain.launchers.scheduler.interface import Sent, State
+from clustertrain.launchers.scheduler.run_state import may_go_on
+from clustertrain.launchers.scheduler.status import QueuedStatus, Registered, ask, status_of
 from clustertrain.observe.status import Status
+from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.recorded_job import job_of
 from clustertrain.run.records import Cancellation, Result, StopRequest
@@ -26,7 +28,7 @@ _JOB_ENDS_WITHIN_S = 30.0  # after the result: Ray ends; after a cancellation al
 _QUEUE_POLL_S = 2.0
 
 
-def stop_run(scheduler: Scheduler, run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> None:
+def stop_run(queue: Registered, run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> None:
     """Request that a run finishes its step, saves and ends; cancel its jobs that wait in the queue.
 
     Args:
@@ -36,42 +38,43 @@ def stop_run(scheduler: Scheduler, run: RunDir, echo: Callable[[str], None], *, 
         JobError: the run has no process, and no job in the scheduler.
         ClusterError: its job waits in the queue, and the scheduler does not answer.
     """
-    _Stop(scheduler, run, echo).stop(wait=wait)
+    _Stop(queue, run, echo).stop(wait=wait)
 
 
 @dataclass(frozen=True)
 class _Stop:
-    scheduler: Scheduler
+    queue: Registered
     run: RunDir
     echo: Callable[[str], None]
 
     def stop(self, *, wait: bool) -> None:
-        status = status_of(self.scheduler, self.run)
+        status = status_of(self.queue, self.run)
         for job in status.waiting_jobs if isinstance(status, QueuedStatus) else ():
-            self._cancel(job.handle)
+            self._cancel(job.sent)
         if status.state == "queued":
             self._cancel(self._job(status))
-            status = status_of(self.scheduler, self.run)
+            status = status_of(self.queue, self.run)
             if status.standing.over:
                 return
+        ended = status.result is not None and not _may_start_again(status.result)
         # A process of another machine that is lost is put back by nobody.
-        if status.standing.over or (status.runner is None and not self.scheduler.is_elsewhere):
+        if status.standing.over or ended or (status.runner is None and self.queue.scheduler.runs_here):
             raise _not_running(status)
         if status.runner is None:  # its job is being requeued, or the scheduler does not answer
             self._cancel_remaining(self._job(status))
             return
-        if status.attempt is None or status.standing.cause == "nodes":
-            self._cancel_before_its_attempt(self._job(status))
+        if status.attempt is None or (status.standing.cause == "nodes" and who_runs(status.attempt) is None):
+            self._cancel_without_an_attempt(self._job(status))
             return
         _request_stop(status.attempt, status, self.echo)
         if wait:
             self._wait_for_the_end(status.attempt, status)
 
-    def _cancel(self, job: Handle) -> None:
+    def _cancel(self, job: Sent) -> None:
         """Cancel a job that waits; no effect if it has started meanwhile."""
-        self.scheduler.cancel(job, only_waiting=True)
+        self.queue.scheduler.cancel_waiting(job)
         state = self._wait_in_queue(job, lambda state: state is None or not state.is_waiting)
-        if state is None or state.is_cancelled:
+        if state is None or state.phase == "cancelled":
             self._record_cancellation(job)
             self.echo(f"{self._named(job)} was cancelled in the queue")
         elif state.is_waiting:
@@ -79,65 +82,72 @@ class _Stop:
                 f"{self._named(job)} was cancelled without effect: it is still {state.text}.\nTry again."
             )
 
-    def _cancel_before_its_attempt(self, job: Handle) -> None:
-        self.scheduler.cancel(job)
+    def _cancel_without_an_attempt(self, job: Sent) -> None:
+        self.queue.scheduler.cancel(job)
         state = self._wait_in_queue(job, lambda state: state is None or state.is_over)
-        if self.run.newest_attempt() is None and (state is None or state.is_cancelled):
+        has_begun = self.run.newest_attempt() is not None
+        if not has_begun and (state is None or state.phase == "cancelled"):
             self._record_cancellation(job)
-        self.echo(f"{self._named(job)} was cancelled: there was nothing to save yet")
+        nothing = "" if has_begun else ": there was nothing to save yet"
+        self.echo(f"{self._named(job)} was cancelled{nothing}")
 
-    def _job(self, status: Status) -> Handle:
+    def _job(self, status: Status) -> Sent:
         """Return the job to cancel.
 
         Raises:
             ClusterError: the scheduler does not show the state of the job.
         """
         if not isinstance(status, QueuedStatus) or status.job.queue is None:
-            label = self.scheduler.label
+            label = self.queue.scheduler.label
             why = status.note or f"{label} does not list its job"
             raise ClusterError(
                 f"{status.run.name} is {status.state}, and {why}.\n"
                 f"Only {label} can cancel a waiting job: try again, or on a login node of the job's cluster."
             )
-        return status.job.handle
+        return status.job.sent
 
-    def _named(self, job: Handle) -> str:
-        return f"{self.scheduler.label} job {job.job_id}"
+    def _named(self, job: Sent) -> str:
+        return f"{self.queue.scheduler.label} job {job.job_id}"
 
-    def _record_cancellation(self, job: Handle) -> None:
+    def _record_cancellation(self, job: Sent) -> None:
         who = f"{os.environ.get('USER', os.getuid())} on {socket.gethostname()}"  # a uid may have no name
-        self.run.cancellation(self.scheduler.name, job.job_id).create(Cancellation(by=who))
+        self.run.cancellation(self.queue.name, job.job_id).create(Cancellation(by=who))
 
     def _wait_for_the_end(self, attempt: Attempt, status: Status) -> None:
         result = _wait_for_result(attempt, self.echo)
         if isinstance(status, QueuedStatus):
-            job = status.job.handle
+            job = status.job.sent
             try:
                 self._cancel_remaining(job, ended=result is not None)
             except ClusterError as error:
                 self.echo(f"warning: it is not known whether {self._named(job)} has ended: {error}")
 
-    def _cancel_remaining(self, job: Handle, *, ended: bool = True) -> None:
+    def _cancel_remaining(self, job: Sent, *, ended: bool = True) -> None:
         """Cancel a job that does not end on its own, or waits for a restart."""
         state = self._state(job)
         if ended:  # the run has its result: its job gets time to end on its own
-            state = self._wait_in_queue(job, lambda state: state is None or not state.has_nodes)
+            state = self._wait_in_queue(job, lambda state: state is None or state.is_over or state.is_waiting)
         if state is None or state.is_over:
             return
-        self.scheduler.cancel(job)
-        self.echo(f"{self._named(job)} was {state.native}: cancelled")
+        self.queue.scheduler.cancel(job)
+        self.echo(f"{self._named(job)} was {state.word}: cancelled")
         if state.is_waiting:
             self._record_cancellation(job)
 
-    def _wait_in_queue(self, job: Handle, condition: Callable[[JobState | None], bool]) -> JobState | None:
+    def _wait_in_queue(self, job: Sent, condition: Callable[[State | None], bool]) -> State | None:
         """Wait at most 30 s until the job meets the condition, and return its state; None if it is purged."""
         return wait_until(lambda: self._state(job), _JOB_ENDS_WITHIN_S, _QUEUE_POLL_S, condition)
 
-    def _state(self, job: Handle) -> JobState | None:
-        answer = self.scheduler.states([job])
+    def _state(self, job: Sent) -> State | None:
+        answer = ask(self.queue, [job])
         if answer.no_answer is not None:
             raise ClusterError(f"{answer.no_answer}.\nTry again.")
-        return answer.jobs.get(job.job_id)
+        return answer.states.get(job.job_id)
+
+
+def _may_start_again(result: Result) -> bool:
+    """Return whether the job of a run with this result may start again: its scheduler has ended it."""
+    return may_go_on(result) or result.cause in ("terminated", "time_limit")
 
 
 def _not_running(status: Status) -> JobError:

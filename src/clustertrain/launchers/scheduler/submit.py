@@ -1,22 +1,32 @@
 """Submits a job to a scheduler. What is sent is identical to the output of `render`.
 
-plan ─▶ preflight ─▶ may the run start? ─▶ check of the code ─▶ snapshot ─▶ submit ─▶ record in the storage
+script ─▶ check ─▶ may the run start? ─▶ check of the code ─▶ snapshot ─▶ submit ─▶ record in the storage
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from clustertrain.errors import ClusterError, StorageError
+from clustertrain import variables
+from clustertrain.errors import (
+    EXIT_CLUSTER,
+    ClusterError,
+    ClusterTrainError,
+    StorageError,
+    error_of_code,
+)
+from clustertrain.job.launcher_plugins import distribution_of
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
-from clustertrain.launchers.check import check_code
-from clustertrain.launchers.scheduler.interface import Handle, JobState, Plan, Scheduler
-from clustertrain.launchers.scheduler.status import status_of
+from clustertrain.launchers.check import check_code, placing
+from clustertrain.launchers.one_host import ray_address
+from clustertrain.launchers.scheduler.interface import Sent, State, check_hosts
+from clustertrain.launchers.scheduler.needs_of_job import environment_of, needs_of
+from clustertrain.launchers.scheduler.status import Registered, ask, blamed, rows_of, status_of
 from clustertrain.launchers.source_state import source_of
 from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
 from clustertrain.run.command_line import CommandLine
@@ -27,6 +37,8 @@ from clustertrain.run.states import STATES
 from clustertrain.run.submission import Submission, record, submission_of, upload
 from clustertrain.run.working_folder import note_left_files
 
+Echo = Callable[[str], None]
+
 
 @dataclass(frozen=True)
 class Submitted:
@@ -36,13 +48,11 @@ class Submitted:
     """
 
     job: SiteJob
-    handle: Handle
-    state: JobState | None
+    sent: Sent
+    state: State | None
 
 
-def submit(
-    scheduler: Scheduler, job: SiteJob, options: Options, echo: Callable[[str], None]
-) -> Submitted | None:
+def submit(queue: Registered, job: SiteJob, options: Options, echo: Echo) -> Submitted | None:
     """Check a job, store its snapshot, and send it; return None if its run is already finished.
 
     Raises:
@@ -52,37 +62,93 @@ def submit(
             run is already queued or running.
         StorageError: the storage or the output folder cannot be written.
     """
-    if not scheduler.reads_storage:
+    if not queue.reads_storage:
         options = replace(options, source=source_of(job))
-    plan = scheduler.plan(job, options)
-    notes = [*scheduler.preflight(job, plan, options.command), *plan.notes, *idle_workers(scheduler, job)]
-    if scheduler.reads_storage:
+    with placing(options.command):
+        script = script_of(queue, job, options)
+        notes = [*queue.scheduler.check(job, script), *idle_workers(queue, job)]
+    if queue.reads_storage:
         check_storage(job.storage.location)
-        notes = [*_unset_variables(scheduler, job), *notes]
+        notes = [*_unset_variables(queue, job), *notes]
     for note in notes:
         echo(f"note: {note}")
     run = None
-    if scheduler.reads_storage and (run := choose_generation(scheduler, job, plan, options, echo)) is None:
+    if queue.reads_storage and (run := choose_generation(queue, job, options, echo)) is None:
         return None
     if not options.no_check:
-        check_code(job, echo, command=options.command, elsewhere=scheduler.is_elsewhere)
-    submission = _snapshot(run, job, plan, options) if run is not None else None
-    text = submission.to_text() if submission is not None else ""
-    handle = scheduler.submit(job, plan, text, options.command)
-    for line in handle.printed:
+        check_code(job, echo, command=options.command, elsewhere=is_elsewhere(queue))
+    submission = _snapshot(run, job, options) if run is not None else None
+    sent = _sent(queue, job, script, submission, options)
+    for line in sent.printed:
         echo(line)
     if submission is not None:
-        _record(scheduler, submission, handle, echo)
-    state = scheduler.states([handle]).jobs.get(handle.job_id)
-    if state is not None and state.is_waiting:
-        state = scheduler.located(state)
-    return Submitted(job, handle, state)
+        _record(queue, submission, sent, echo)
+    return Submitted(job, sent, ask(queue, [sent]).states.get(sent.job_id))
 
 
-def idle_workers(scheduler: Scheduler, job: Job) -> list[str]:
+def is_elsewhere(queue: Registered) -> bool:
+    """Return whether its jobs run on other machines: then what is missing on this one is no error."""
+    return not queue.scheduler.runs_here or bool(ray_address())
+
+
+def script_of(queue: Registered, job: SiteJob, options: Options) -> str:
+    """Return the script of a job.
+
+    Raises:
+        JobError: the job cannot run there.
+    """
+    needs = needs_of(job, options, queue.name, reads_storage=queue.reads_storage)
+    check_hosts(queue.scheduler.label, queue.scheduler.max_hosts, needs.hosts)
+    return queue.scheduler.script(job, needs)
+
+
+def _sent(
+    queue: Registered, job: SiteJob, script: str, submission: Submission | None, options: Options
+) -> Sent:
+    """Send the script, and record the job also if the plug-in then fails.
+
+    Raises:
+        ClusterError: the job was refused; or it was accepted, and the text names its ID.
+    """
+    environment = environment_of(job, submission.to_text() if submission is not None else "")
+    if options.after:
+        environment[variables.AFTER] = " ".join(options.after)
+    try:
+        sent = queue.scheduler.submit(job, script, environment)
+    except Exception as error:
+        job_id = str(getattr(error, "job_id", ""))
+        if isinstance(error, ClusterTrainError) and not job_id:
+            raise
+        why = str(error) if isinstance(error, ClusterTrainError) else f"submit of {blamed(queue.name, error)}"
+        code = error.exit_code if isinstance(error, ClusterTrainError) else EXIT_CLUSTER
+        became = _what_became_of_it(queue, job_id, submission, options)
+        raise error_of_code(code, f"{why}\n{became}") from error
+    if isinstance(sent, Sent):
+        return sent
+    job_id = sent if isinstance(sent, str) else str(getattr(sent, "job_id", ""))
+    plugin = f"the launcher {queue.name} of {distribution_of(queue.name)}"
+    raise ClusterError(
+        f"submit of {plugin} returned {sent!r}, not a Sent.\n"
+        + _what_became_of_it(queue, job_id, submission, options)
+    )
+
+
+def _what_became_of_it(
+    queue: Registered, job_id: str, submission: Submission | None, options: Options
+) -> str:
+    """Return where a job is after an error, and how to cancel it; record it if it has an ID."""
+    label = queue.scheduler.label
+    if not job_id:
+        return f"The job may be queued: look there with the commands of {label}, and cancel it."
+    if submission is not None:
+        record(submission.run, queue.name, Sent(job_id), submission.digest)
+    return f"{label} has accepted the job as {job_id}. Cancel it: `{options.command.of('stop')}`"
+
+
+def idle_workers(queue: Registered, job: Job) -> list[str]:
     """Return a note if the job asks for more workers than `global_batch_size` ever has work for."""
     shape, most = job.resources, job.world_sizes[-1]
-    is_asked = scheduler.is_elsewhere and shape.nodes is None  # SLURM gets no idle nodes
+    is_asked = is_elsewhere(queue) and shape.nodes is None  # no idle nodes are asked for
     if not is_asked or job.train is None or most == shape.max_workers:
         return []
     why = f"no larger number × accumulate divides train.global_batch_size {job.train.global_batch_size}"
@@ -92,24 +158,25 @@ def idle_workers(scheduler: Scheduler, job: Job) -> list[str]:
     ]
 
 
-def _unset_variables(scheduler: Scheduler, job: Job) -> list[str]:
+def _unset_variables(queue: Registered, job: Job) -> list[str]:
     return [
         f"{key}: {name} is not set here; if no node sets it, the job ends at its start"
         for name, key in names_of(job.start_texts).items()
-        if scheduler.is_elsewhere and name not in os.environ
+        if is_elsewhere(queue) and name not in os.environ
     ]
 
 
-def _snapshot(run: RunDir, job: Job, plan: Plan, options: Options) -> Submission:
-    snapshot = take_snapshot(job, left_out=re.compile(plan.own_output) if plan.own_output else None)
+def _snapshot(run: RunDir, job: Job, options: Options) -> Submission:
+    earlier = (
+        each for generation in range(1, run.generation + 1) for each in run.at(generation).submissions()
+    )
+    snapshot = take_snapshot(job, outputs=[Path(each.output) for each in earlier if each.output])
     upload(run, snapshot)
     run.snapshot_source(snapshot.digest).write(source_of(job))
     return submission_of(run, snapshot.digest, options)
 
 
-def choose_generation(
-    scheduler: Scheduler, job: Job, plan: Plan, options: Options, echo: Callable[[str], None]
-) -> RunDir | None:
+def choose_generation(queue: Registered, job: Job, options: Options, echo: Echo) -> RunDir | None:
     """Choose the generation of the run for the job, after the same checks as at a start on one machine.
 
     Return None if the run is already finished. A requeued job stays in its generation.
@@ -121,8 +188,9 @@ def choose_generation(
     previous = run.newest_attempt()
     if previous is None and not run.submissions():
         return run
-    if not options.takeover and not plan.waits_for_another:
-        _check_not_active(scheduler, run, options.command)
+    section = job.launcher_sections.get(queue.name)
+    if not options.takeover and not (section is not None and section.starts_after_another):
+        _check_not_active(queue, run, options.command)
     if options.fresh:
         note_left_files(run, echo)
         return run.fresh()
@@ -132,44 +200,35 @@ def choose_generation(
     return run
 
 
-def _check_not_active(scheduler: Scheduler, run: RunDir, command: CommandLine) -> None:
-    status = status_of(scheduler, run)
+def _check_not_active(queue: Registered, run: RunDir, command: CommandLine) -> None:
+    status = status_of(queue, run)
     if status.standing.over or STATES[status.state].final:
         return
     where = status.where or status.runner
     attempt = f"attempt {status.attempt.n}, " if status.attempt and status.state != "queued" else ""
-    after = f",\nor let {scheduler.after_another}" if scheduler.after_another else ""
     raise ClusterError(
         f"{run.name} is {status.state} already: {attempt}{where}.\n"
-        f"Wait for it, end it with `{command.of('stop')}`, take it over with `{command} --takeover`{after}."
+        f"Wait for it, end it with `{command.of('stop')}`, take it over with `{command} --takeover`."
     )
 
 
-def _record(
-    scheduler: Scheduler, submission: Submission, handle: Handle, echo: Callable[[str], None]
-) -> None:
+def _record(queue: Registered, submission: Submission, sent: Sent, echo: Echo) -> None:
     try:
-        record(
-            submission.run,
-            scheduler=scheduler.name,
-            cluster=handle.cluster,
-            job_id=handle.job_id,
-            digest=submission.digest,
-            output=handle.output,
-        )
+        record(submission.run, queue.name, sent, submission.digest)
     except StorageError as error:  # the job runs without the record; only `status` does not query it
-        job = f"{scheduler.label} job {handle.job_id}"
+        job = f"{queue.scheduler.label} job {sent.job_id}"
         echo(f"warning: {job} is queued, but its record could not be written: {error}")
 
 
-def what_next(scheduler: Scheduler, submitted: Submitted, command: CommandLine) -> str:
+def what_next(queue: Registered, submitted: Submitted, command: CommandLine) -> str:
     """Return a message with the next commands; `command` submitted the run."""
-    state, output = submitted.state, submitted.handle.output
-    text = f": {state.text}" if state is not None and state.text else ""
-    starts = f"\nstarts: {state.starts}" if state is not None and state.starts else ""
-    return (
-        f"submitted {submitted.job.name} as {scheduler.label} job {submitted.handle.job_id}{text}{starts}\n"
-        f"status: {command.of('status')}\n"
-        f"logs:   {command.of('logs', '--follow')}\n"
-        f"stop:   {command.of('stop')}" + (f"\n{scheduler.label}'s own output: {output}" if output else "")
-    )
+    state, sent, label = submitted.state, submitted.sent, queue.scheduler.label
+    is_waiting = state is not None and state.is_waiting
+    lines = [
+        f"submitted {submitted.job.name} as {label} job {sent.job_id}{f': {state.text}' if state else ''}"
+    ]
+    lines += [f"{name}: {text}" for name, text in rows_of(state)] if state is not None and is_waiting else []
+    lines += [f"status: {command.of('status')}", f"logs:   {command.of('logs', '--follow')}"]
+    lines += [f"stop:   {command.of('stop')}"]
+    lines += [f"{label}'s own output: {sent.output}"] if sent.output else []
+    return "\n".join(lines)

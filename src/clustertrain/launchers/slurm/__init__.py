@@ -2,9 +2,10 @@
 
 plugin.py      registers the launcher
 section.py     the section `slurm` of a job file
-launcher.py    the scheduler: plans a submission, and calls sbatch
+scheduler.py   the scheduler: calls sbatch
 preflight.py   the checks before a job is submitted
 script.py      the sbatch script of a job, with the files of templates/
+place.py       the name of the cluster, with each job
 queue.py       the states of jobs in squeue and sacct
 ray_start_retry.py  what follows if Ray does not start on a node
 ray.py         the driver's connection to the Ray of its job

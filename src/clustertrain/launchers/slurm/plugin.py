@@ -7,8 +7,8 @@ _COMMANDS = ("sbatch", "squeue", "sinfo", "scontrol", "scancel", "sacct")
 _REMEDY = "SLURM's commands are on the login nodes of its cluster: log in there, or add their folder to PATH."
 
 PLUGIN = Plugin(
-    launcher="clustertrain.launchers.slurm.launcher:LAUNCHER",
-    connect="clustertrain.launchers.slurm.ray:ray_cluster",
+    "clustertrain.launchers.slurm.scheduler:SCHEDULER",
     section=Slurm,
     remedies=dict.fromkeys(_COMMANDS, _REMEDY),
+    connect="clustertrain.launchers.slurm.ray:ray_cluster",
 )

@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from shlex import join, quote
 
-from clustertrain.errors import ClusterError, StorageError
+from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.model import Job
-from clustertrain.launchers.scheduler.interface import Plan, start_text
+from clustertrain.launchers.scheduler.interface import start_text
 from clustertrain.launchers.shell import CommandFailed, Done, Unanswered, run
 from clustertrain.launchers.slurm.script import is_image_file
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.launchers.slurm.times import slurm_time_s
-from clustertrain.run.command_line import CommandLine
 from clustertrain.storage.posix import refused
 from clustertrain.units import duration_text
 
@@ -103,13 +102,13 @@ def check_time(job: Job, lead_s: float) -> None:
     """Check that the time limit covers the start, the lead time for the last save, and the grace time.
 
     Raises:
-        ClusterError: it is shorter; the message shows the arithmetic.
+        JobError: it is shorter; the message shows the arithmetic.
     """
     limit_s, grace_s = job.section(Slurm).time_limit_s, job.failures.grace_s
     required_s = START_S + lead_s + grace_s
     if limit_s is None or limit_s >= required_s:
         return
-    raise ClusterError(
+    raise JobError(
         f"slurm.time_limit is {duration_text(limit_s)}, and the job needs {START_S:g} s to start + "
         f"{lead_s:g} s for the last save (slurm.lead_time) + {grace_s:g} s to end (failures.grace) = "
         f"{required_s:g} s.\n"
@@ -117,7 +116,7 @@ def check_time(job: Job, lead_s: float) -> None:
     )
 
 
-def test_only(plan: Plan, environ: Mapping[str, str], command: CommandLine) -> str | None:
+def test_only(script: str, environ: Mapping[str, str]) -> str | None:
     """Let SLURM check the exact script that will be submitted.
 
     Return when a job that has to wait would start, or what SLURM prints if it plans no start: it plans with
@@ -128,7 +127,7 @@ def test_only(plan: Plan, environ: Mapping[str, str], command: CommandLine) -> s
     """
     argv = ["sbatch", "--test-only"]
     try:
-        done = run(argv, input=plan.script, environ=environ, timeout_s=TEST_S, check=False)
+        done = run(argv, input=script.encode(), environ=environ, timeout_s=TEST_S, check=False)
     except CommandFailed as error:
         return f"SLURM has not checked the job: {' '.join(argv)} {error.how}"
     if done.code == 0:
@@ -137,10 +136,12 @@ def test_only(plan: Plan, environ: Mapping[str, str], command: CommandLine) -> s
         return f"SLURM would start the job {starts} if it came now" if starts else None
     if any(text in done.stderr for text in _QUEUED):
         return f"SLURM plans no start of the job yet. sbatch --test-only printed:\n{done.stderr.strip()}"
-    raise refusal(done, f"`{command.on_job('render --to slurm')}` prints the script that was sent.")
+    raise refusal(done)
 
 
-def refusal(done: Done, where_to_look: str) -> ClusterError:
+def refusal(done: Done, where_to_look: str = "") -> ClusterError:
     """Return the error for an sbatch that failed, with what it printed."""
     printed = done.stderr.strip() or "It printed nothing."
-    return ClusterError(f"{join(done.argv)} ended with code {done.code}:\n{printed}\n{where_to_look}")
+    return ClusterError(
+        f"{join(done.argv)} ended with code {done.code}:\n{printed}\n{where_to_look}".rstrip()
+    )

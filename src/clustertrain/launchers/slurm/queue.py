@@ -11,74 +11,72 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.scheduler.interface import Answer, JobState, Meaning, ordinal
+from clustertrain.launchers.scheduler.interface import Phase, Sent, State
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
 from clustertrain.launchers.slurm.times import slurm_time_s
 
 ANSWER_S = 10.0  # if the controller is down, squeue retries for 18 s: too long for an interactive command
 
 
-# Every state of `man squeue`, JOB STATE CODES.
-NATIVE_STATES: dict[str, Meaning] = {
-    "PENDING": Meaning("queued", "scheduler", "waits in the queue"),
-    "REQUEUED": Meaning("queued", "requeued", "is being requeued"),
-    "REQUEUE_FED": Meaning("queued", "requeued", "is being requeued in its federation"),
-    "REQUEUE_HOLD": Meaning("queued", "held", "was requeued and is held: scontrol release JOBID"),
-    "RESV_DEL_HOLD": Meaning("queued", "held", "is held, because its reservation was deleted"),
-    "SPECIAL_EXIT": Meaning("queued", "held", "was requeued and is held: scontrol release JOBID"),
-    "CONFIGURING": Meaning("waiting", "nodes", "has nodes, which are not ready yet"),
-    "SUSPENDED": Meaning("waiting", "suspended", "was suspended by the scheduler"),
-    "STOPPED": Meaning("waiting", "suspended", "was stopped (SIGSTOP) by the scheduler"),
-    "RUNNING": Meaning("running", "training", "runs"),
-    "RESIZING": Meaning("running", "training", "is about to change size"),
-    "SIGNALING": Meaning("running", "training", "is being signalled"),
-    "STAGE_OUT": Meaning("running", "training", "is staging files out"),
-    "COMPLETING": Meaning("running", "training", "is ending: SLURM is ending its last processes", "ending"),
-    "COMPLETED": Meaning("lost", "vanished", "ended with code 0 and wrote no result", "succeeded"),
-    "FAILED": Meaning("lost", "vanished", "failed before it could write a result", "failed"),
-    "CANCELLED": Meaning("cancelled", "cancelled", "was cancelled through SLURM"),
-    "PREEMPTED": Meaning("lost", "preempted", "was preempted and not requeued"),
-    "TIMEOUT": Meaning("lost", "time_limit", "reached its time limit before it could write a result"),
-    "DEADLINE": Meaning("lost", "time_limit", "reached its deadline before it could write a result"),
-    "NODE_FAIL": Meaning("lost", "node_fail", "lost a node"),
-    "BOOT_FAIL": Meaning("lost", "boot_fail", "could not be launched: a node did not boot"),
-    "OUT_OF_MEMORY": Meaning("lost", "out_of_memory", "was killed because it exceeded its memory limit"),
-    "REVOKED": Meaning("lost", "revoked", "was started by another cluster of the federation: query that one"),
+# Every state of `man squeue`, JOB STATE CODES: its phase, and what it means if SLURM gives no reason.
+NATIVE_STATES: dict[str, tuple[Phase, str]] = {
+    "PENDING": ("waits", ""),
+    "REQUEUED": ("waits", "is being requeued"),
+    "REQUEUE_FED": ("waits", "is being requeued in its federation"),
+    "REQUEUE_HOLD": ("held", "was requeued and is held: scontrol release JOBID"),
+    "RESV_DEL_HOLD": ("held", "is held, because its reservation was deleted"),
+    "SPECIAL_EXIT": ("held", "was requeued and is held: scontrol release JOBID"),
+    "CONFIGURING": ("starts", "its nodes are not ready yet"),
+    "SUSPENDED": ("suspended", "was suspended by the scheduler"),
+    "STOPPED": ("suspended", "was stopped (SIGSTOP) by the scheduler"),
+    "RUNNING": ("runs", ""),
+    "RESIZING": ("runs", ""),
+    "SIGNALING": ("runs", ""),
+    "STAGE_OUT": ("runs", ""),
+    "COMPLETING": ("ends", "SLURM is ending its last processes"),
+    "COMPLETED": ("ended", ""),
+    "FAILED": ("ended", ""),
+    "CANCELLED": ("cancelled", ""),
+    "PREEMPTED": ("ended", "was preempted and not requeued"),
+    "TIMEOUT": ("timed out", "it reached its time limit"),
+    "DEADLINE": ("timed out", "it reached its deadline"),
+    "NODE_FAIL": ("ended", "lost a node"),
+    "BOOT_FAIL": ("ended", "a node did not boot"),
+    "OUT_OF_MEMORY": ("ended", "was killed because it exceeded its memory limit"),
+    "REVOKED": ("ended", "was started by another cluster of the federation: query that one"),
 }
+_NO_REASON = ("", "None", "NonZeroExitCode")  # of a job that is over or runs, the state says as much
 
 
-@dataclass(frozen=True)
-class QueueState(JobState):
-    """The state of one job in squeue or sacct, which does not contain the number of requeues.
-
-    `nodes` is in SLURM's short form, such as node[1-2]; `time_left` is d-hh:mm:ss, or UNLIMITED.
-    """
-
-    meanings = NATIVE_STATES
-
-    def end_of(self, job_text: str) -> str:
-        why = self.reason if self.native == "FAILED" else ""  # other states are a reason
-        return f"{super().end_of(job_text)}: {why}" if why else super().end_of(job_text)
-
-
-def query_queue(job_ids: Sequence[str]) -> Answer:
+def query_queue(jobs: Sequence[Sent]) -> dict[str, State]:
     """Return the states of some jobs in SLURM.
 
-    No error is raised: `Answer.no_answer` contains it.
+    Raises:
+        ClusterError: SLURM does not answer, or this machine's cluster is another one.
     """
+    job_ids = [job.job_id for job in jobs]
     try:
-        jobs = query_squeue(job_ids)
+        found = query_squeue(job_ids)
     except CommandMissing:
-        return Answer({}, "squeue is not on PATH here")
+        raise ClusterError("squeue is not on PATH here") from None
     except CommandFailed as error:
-        return Answer({}, f"SLURM does not answer: {_error_text(error)}")
-    purged = [job_id for job_id in job_ids if job_id not in jobs]
-    if not purged:
-        return Answer(jobs)
-    return Answer({**_from_accounting(purged), **jobs}, cluster=cluster_name())
+        raise ClusterError(f"SLURM does not answer: {_error_text(error)}") from None
+    cluster = jobs[0].place.get("cluster")
+    if cluster and (here := cluster_name()) and here != cluster:
+        raise ClusterError(f"SLURM's cluster here is {here}, the run's is {cluster}")
+    if purged := [job_id for job_id in job_ids if job_id not in found]:
+        found |= _from_accounting(purged)
+    if len(jobs) == 1:  # one run is asked for: its position costs another command
+        return {job_id: _with_position(job_id, state) for job_id, state in found.items()}
+    return found
+
+
+def _with_position(job_id: str, state: State) -> State:
+    known = position(job_id) if state.phase == "waits" else ""
+    return replace(state, rows={**state.rows, "position": known}) if known else state
 
 
 def _error_text(error: CommandFailed) -> str:
@@ -88,13 +86,10 @@ def _error_text(error: CommandFailed) -> str:
 
 _UNKNOWN = "Invalid job id"
 _SQUEUE = ("squeue", "--noheader")
-_COLUMNS = (
-    *("JobID", "State", "RestartCnt", "TimeLeft", "Cluster"),
-    *("SubmitTime", "StartTime", "exit_code", "NodeList"),
-)
+_COLUMNS = ("JobID", "State", "RestartCnt", "TimeLeft", "StartTime", "exit_code", "NodeList")
 
 
-def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
+def query_squeue(job_ids: Sequence[str]) -> dict[str, State]:
     """Return the jobs that squeue still lists, with one call of it; purged jobs are omitted.
 
     Raises:
@@ -109,8 +104,13 @@ def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
         if _UNKNOWN in error.stderr:  # only with a single ID
             return {}
         raise
-    found = [_parsed(line) for line in printed.splitlines() if line.count("|") > len(_COLUMNS)]
-    return {state.job_id: state for state in found}
+    return dict(_parsed(line) for line in printed.splitlines() if line.count("|") > len(_COLUMNS))
+
+
+def ordinal(number: int) -> str:
+    """Return a number as 1st, 2nd, 3rd or 11th."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}th" if number % 100 in (11, 12, 13) else f"{number}{ending}"
 
 
 def position(job_id: str) -> str:
@@ -131,33 +131,37 @@ def position(job_id: str) -> str:
     return f"{ordinal(before.index(job_id) + 1)} in its partition's queue" if own is not None else ""
 
 
-def _parsed(line: str) -> QueueState:
-    """Parse a line of squeue.
+def _parsed(line: str) -> tuple[str, State]:
+    """Parse a line of squeue, and return the ID of the job and its state.
 
     The reason is the last column, because only it may contain the separator.
     """
-    job_id, native, restarts, left, cluster, submitted, starts, status, nodes, reason = line.split("|", 9)
-    return QueueState(
-        job_id=job_id,
-        native=native,
-        reason="" if reason == "None|" else reason.removesuffix("|"),
-        restarts=int(restarts) if restarts.isdecimal() else None,
-        nodes=nodes,
-        time_left=left if left == "UNLIMITED" or re.fullmatch(r"[\d:-]+", left) else "",
-        cluster=cluster,
-        submitted_at=slurm_time_s(submitted),
-        start_estimate=slurm_time_s(starts),  # of a job that does not wait, the time of its start
-        exit_code=_exit_code(status),
-    )
+    job_id, native, restarts, left, starts, status, nodes, reason = line.split("|", len(_COLUMNS))
+    time_left = left.lower() if left == "UNLIMITED" or re.fullmatch(r"[\d:-]+", left) else ""
+    state = state_of(native, reason.removesuffix("|"), nodes, _exit_code(native, status))
+    rows = {"time left": time_left if state.phase in ("runs", "starts", "suspended", "ends") else ""}
+    if (requeued := int(restarts) if restarts.isdecimal() else 0) > 0:
+        rows["requeued"] = f"{requeued} times" if requeued > 1 else "once"
+    # Of a job that does not wait, StartTime is the time of its start.
+    return job_id, replace(state, start=restarts, starts_at=slurm_time_s(starts), rows=rows)
 
 
-def _exit_code(status: str) -> int | None:
-    """Return the nonzero exit code of the batch script, from its wait() status.
+def state_of(native: str, reason: str, nodes: str, code: int | None) -> State:
+    """Return a state in SLURM's words; an unknown one counts as running, and the heartbeat shows more."""
+    phase, meaning = NATIVE_STATES.get(native, ("runs", ""))
+    # A cancelled job may keep the reason of its wait.
+    why = meaning if phase == "cancelled" or reason in _NO_REASON else reason
+    why = f"{meaning}: {why}" if phase == "held" and why != meaning else why
+    return State(native, phase, why, nodes, code)
 
-    Return None for 0 and after a signal.
+
+def _exit_code(native: str, status: str) -> int | None:
+    """Return the exit code of the batch script, from its wait() status.
+
+    Return None before its end, or after a signal.
     """
     code, signal_number = divmod(int(status), 256) if status.isdecimal() else (0, 0)
-    return code if code and not signal_number else None
+    return code if not signal_number and native in ("COMPLETED", "FAILED") else None
 
 
 def _environment() -> dict[str, str]:
@@ -170,21 +174,21 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
 
 
-def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
+def _from_accounting(job_ids: Sequence[str]) -> dict[str, State]:
     """Return the states in the accounting of slurmdbd; empty without accounting or an answer."""
     argv = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(job_ids)}"]
     try:
-        argv.append("--format=JobID,State,Cluster,NodeList")
+        argv.append("--format=JobID,State,NodeList")
         done = run(argv, environ=_environment(), timeout_s=ANSWER_S, check=False)
     except ClusterError:
         return {}
     found = {}
     lines = done.stdout.splitlines() if done.code == 0 else ()
-    for line in (each for each in lines if each.count("|") == 3):
-        job_id, native, cluster, nodes = line.split("|")
+    for line in (each for each in lines if each.count("|") == 2):
+        job_id, native, nodes = line.split("|")
         native = native.partition(" ")[0]  # "CANCELLED by 1000"
         nodes = "" if nodes == "None assigned" else nodes
-        found[job_id] = QueueState(job_id, native, "", None, nodes, cluster=cluster)
+        found[job_id] = state_of(native, "", nodes, 0 if native == "COMPLETED" else None)
     return found
 
 

@@ -12,7 +12,6 @@ comments to the shell, and the model accepts only a single word as their value. 
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Iterator
 from importlib import resources
@@ -24,66 +23,41 @@ from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import referred_names
 from clustertrain.launchers.gpu_slices import check_slices
-from clustertrain.launchers.scheduler import lead_time
-from clustertrain.launchers.scheduler.interface import Plan
+from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.slurm.section import LONGEST_LEAD_S, Slurm
 from clustertrain.node.installed import how_to_install, missing_for_training
 from clustertrain.storage.location import local_path
 from clustertrain.version import __version__
 
-_GIB, _MIB = 2**30, 2**20
-# Memory for Ray's own processes and the driver, in addition to that of the workers of a node.
-RAY_AND_DRIVER_BYTES = 2 * _GIB
+_MIB = 2**20
 # The variables of the submitter's environment that the agent and the batch shell need. Others are passed on
 # only if the job names them, so that no secret of the login session reaches the nodes.
 _PASSED_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", variables.SUBMISSION)
 _FOLDERS = ("PATH", "LD_LIBRARY_PATH")
-# With a list of names in --export, a node first runs the user's login shell; if that is slow, SLURM requeues
-# the job again and again. The script has such a list for plain sbatch. `submit` overrides it by ALL, and
-# gives sbatch an environment that contains only the variables to pass on.
-_ARGV = ("sbatch", "--parsable", "--export=ALL")
 # The mailbox of the batch shell and the agent is a folder in this one (mailbox.sh); a container mounts it.
 _TEMPORARY = '"$temporary"'
 # What NVIDIA's hooks read to give a container GPUs, whatever its image sets for them.
 _NVIDIA = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
 
-def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Plan:
-    """Render the script of a job whose `slurm` section is merged with the site file's.
-
-    Args:
-        job_path: the path of the job file on the nodes; a relative one starts at the folder of the
-            submission.
-        python: the Python on the nodes, or in the container.
-        lead_s: seconds between SLURM's signal and the time limit; see `lead_time_s`.
+def render(job: Job, needs: Needs) -> str:
+    """Return the script of a job whose `slurm` section is merged with the site file's.
 
     Raises:
-        JobError: the path of the job file has control characters, a path for a container has ',' or ':', or
-            several ranks of a node would use slices of a GPU.
+        JobError: a path for a container has ',' or ':', several ranks of a node would use slices of a GPU, or
+            the Python of the nodes is not known.
     """
-    if not job_path.isprintable():
-        raise JobError(f"{job_path!r}: a path with control characters\nrename the file or its folder")
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH --{option}" for option in _options(job, lead_s)),
-        f"# Made by clustertrain {__version__}: clustertrain render --to slurm {quote(job_path)}",
+        *(f"#SBATCH --{option}" for option in _options(job, needs)),
+        f"# Made by clustertrain {__version__}: clustertrain render --to slurm {quote(needs.job_file)}",
         "",
         _template("mailbox.sh"),
         "# The values of this job.",
-        *_variables(job, job_path, python),
+        *_variables(job, needs),
         "",
     ]
-    slurm, notes = job.section(Slurm), []
-    if slurm.python is None and slurm.container == "none":
-        notes.append(f"the nodes use the Python of this command, {python}; slurm.python names another")
-    return Plan(
-        "\n".join([*lines, _template("batch.sh")]).encode(),
-        _ARGV,
-        lead_s,
-        own_output=rf"{re.escape(job_name(job))}-[\d_]+\.out",
-        notes=tuple(notes),
-        waits_for_another=slurm.dependency is not None,
-    )
+    return "\n".join([*lines, _template("batch.sh")])
 
 
 def job_name(job: Job) -> str:
@@ -109,47 +83,26 @@ def _named_variables(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*job.section(Slurm).environment, *named)))
 
 
-def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
+def lead_time_s(job: Job, needs: Needs) -> float:
     """Return the seconds from SLURM's signal to the time limit: slurm.lead_time if the job sets it."""
     if (lead_time_s := job.section(Slurm).lead_time_s) is not None:
         return lead_time_s
-    return min(lead_time.lead_time_s(job, measured_save_s), float(LONGEST_LEAD_S))
-
-
-def cpus_per_node(job: Job) -> int:
-    """Return the number of CPU cores that the job requests on every node."""
-    shape = job.resources
-    # Rounded first: as floats, 10 workers × 1.1 CPUs are 11.000000000000002.
-    return math.ceil(round(shape.workers_per_node * shape.cpus_per_worker, 6))
-
-
-def gpus_per_node(job: Job) -> int:
-    """Return the number of GPUs that the job requests on every node."""
-    return job.resources.workers_per_node * job.resources.gpus_per_worker
-
-
-def memory_per_node_bytes(job: Job) -> int | None:
-    """Return the bytes of memory that the job requests on every node, including Ray and the driver.
-
-    Return None for the site's default.
-    """
-    each = job.resources.memory_per_worker_bytes
-    return None if each is None else job.resources.workers_per_node * each + RAY_AND_DRIVER_BYTES
+    return min(needs.lead_s, float(LONGEST_LEAD_S))
 
 
 # ------------------------------------------------------------------------------------------ #SBATCH lines
 
 
-def _options(job: Job, lead_s: float) -> Iterator[str]:
+def _options(job: Job, needs: Needs) -> Iterator[str]:
     slurm = job.section(Slurm)
     yield f"job-name={job_name(job)}"
     for option in ("partition", "account", "qos", "reservation", "constraint", "dependency"):
         if (value := getattr(slurm, option)) is not None:
             yield f"{option}={value}"
-    yield from _shape(job)
+    yield from _shape(job, needs)
     if slurm.time_limit_s is not None:
         yield f"time={_time(slurm.time_limit_s)}"
-    yield f"signal=B:{slurm.signal}@{math.ceil(lead_s)}"
+    yield f"signal=B:{slurm.signal}@{math.ceil(lead_time_s(job, needs))}"
     yield "requeue" if slurm.requeue else "no-requeue"  # the default is the cluster's JobRequeue
     yield f"export={','.join(passed_variables(job))}"
     yield f"output={slurm.output.rstrip('/')}/%x-%j.out"
@@ -160,22 +113,22 @@ def _options(job: Job, lead_s: float) -> Iterator[str]:
     yield from (option.removeprefix("--") for option in slurm.options)
 
 
-def _shape(job: Job) -> Iterator[str]:
+def _shape(job: Job, needs: Needs) -> Iterator[str]:
     slurm, counts = job.section(Slurm), job.node_counts
     if len(counts) == 1:
         yield f"nodes={counts[0]}"
         yield "ntasks-per-node=1"
     else:  # with --ntasks-per-node SLURM would allocate only the minimum of the range (seen with 22.05)
         yield f"nodes={counts[0]}-{counts[-1]}"
-    yield f"cpus-per-task={cpus_per_node(job)}"
-    if gpus := gpus_per_node(job):
+    yield f"cpus-per-task={needs.cpus}"
+    if gpus := needs.gpus:
         shape = job.resources
         each, key = shape.gpus_per_worker, ("slurm", "gpu_type")
         check_slices(key, slurm.gpu_type or "", shape.workers_per_node, each, "node")
         kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
         yield f"gres=gpu:{kind}{gpus}" if slurm.gpus_as == "gres" else f"gpus-per-node={kind}{gpus}"
-    if memory_bytes := memory_per_node_bytes(job):
-        shares = cpus_per_node(job) if slurm.memory_as == "mem-per-cpu" else 1
+    if memory_bytes := needs.memory_bytes:
+        shares = needs.cpus if slurm.memory_as == "mem-per-cpu" else 1
         yield f"{slurm.memory_as}={-(-memory_bytes // (shares * _MIB))}M"
     if slurm.exclusive:
         yield "exclusive"
@@ -192,19 +145,19 @@ def _time(seconds: float) -> str:
 # ---------------------------------------------------------------------------------------------- variables
 
 
-def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
+def _variables(job: Job, needs: Needs) -> Iterator[str]:
     """Yield lines of shell that set the body's variables: job, at_time_limit, setup, launch."""
     container = job.section(Slurm).container
-    is_absolute = job_path.startswith("/")
+    is_absolute = needs.job_file.startswith("/")
     folder = "" if container == "none" or is_absolute else '"$PWD"/'  # a container has another $PWD
-    yield f"job={folder}{quote(job_path)}"
+    yield f"job={folder}{quote(needs.job_file)}"
     yield f"at_time_limit={job.section(Slurm).at_time_limit}"
     lines = "\n".join(job.section(Slurm).setup)
     if lines:
         yield "# shellcheck disable=SC2016  # another shell expands $ here"
     yield f"setup={quote(lines)}"
     if container == "pyxis":
-        yield from _gpus_in_container(job)
+        yield from _gpus_in_container(needs)
     prefixes = {"apptainer": _apptainer, "pyxis": _pyxis}
     yield "launch=("
     # --cpus-per-task is repeated, because srun does not inherit it from the job since SLURM 22.05. With a
@@ -213,37 +166,37 @@ def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
     yield '    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
     # With --mem=0 the step gets all memory of the job. Where SLURM gives that for each CPU and more CPUs than
     # requested (MaxMemPerCPU, whole nodes), the step would get that of its own CPUs only.
-    yield f"    --cpus-per-task={cpus_per_node(job)} --mem=0"
+    yield f"    --cpus-per-task={needs.cpus} --mem=0"
     yield "    --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL"
     if container in prefixes:
-        yield from (f"    {line}" for line in prefixes[container](job))
-    yield f"    {quote(python)} -m clustertrain.launchers.slurm.agent"
+        yield from (f"    {line}" for line in prefixes[container](job, needs))
+    yield f"    {quote(python_on_nodes(job))} -m clustertrain.launchers.slurm.agent"
     yield ")"
 
 
-def _gpus_in_container(job: Job) -> Iterator[str]:
+def _gpus_in_container(needs: Needs) -> Iterator[str]:
     """Set NVIDIA_VISIBLE_DEVICES for NVIDIA's container hooks.
 
     A job with GPUs gets the node's value or `all`, which SLURM's cgroup limits. A job without GPUs gets
     `void`, which also works on a node without a driver.
     """
-    visible = '"${NVIDIA_VISIBLE_DEVICES:-all}"' if gpus_per_node(job) else "void"
+    visible = '"${NVIDIA_VISIBLE_DEVICES:-all}"' if needs.gpus else "void"
     yield f"export NVIDIA_VISIBLE_DEVICES={visible}"
     yield 'export NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"'
 
 
-def _apptainer(job: Job) -> Iterator[str]:
+def _apptainer(job: Job, needs: Needs) -> Iterator[str]:
     """Yield the command that runs a program in a container of Apptainer.
 
     Apptainer passes on the environment, the network, /dev and the working folder by default.
     """
     image = job.image or ""
-    yield "apptainer exec --nv" if gpus_per_node(job) else "apptainer exec"
+    yield "apptainer exec --nv" if needs.gpus else "apptainer exec"
     yield from (f"--bind {mount}" for mount in _mounts(job))
     yield quote(image if "://" in image or is_image_file(image) else f"docker://{image}")
 
 
-def _pyxis(job: Job) -> Iterator[str]:
+def _pyxis(job: Job, needs: Needs) -> Iterator[str]:
     """Yield the options that Pyxis adds to srun.
 
     The container runs as the user, not as root, without the home folder. Pyxis passes on the environment and

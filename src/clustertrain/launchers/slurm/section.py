@@ -248,6 +248,10 @@ class Slurm(LauncherSection):
         return is_passed or any(variable in line for line in self.setup)
 
     @property
+    def starts_after_another(self) -> bool:
+        return self.dependency is not None
+
+    @property
     def has_own_packages(self) -> bool:
         return self.python is not None
 

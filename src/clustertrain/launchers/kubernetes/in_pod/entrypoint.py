@@ -71,13 +71,12 @@ def _check_versions(rendered_by: str) -> None:
 
 
 def this_start() -> SchedulerStart:
-    """Return the record of this start for the claim: the RayJob, its Ray cluster, and the pod."""
+    """Return the record of this start for the claim: the RayJob and its Ray cluster."""
     return SchedulerStart(
         "kubernetes",
-        os.environ[variables.NAMESPACE],
         os.environ[variables.RAYJOB],
-        ray_cluster=os.environ.get("RAY_CLUSTER_NAME", ""),
-        pod=os.environ[variables.POD],
+        place={"namespace": os.environ[variables.NAMESPACE]},
+        series=os.environ.get("RAY_CLUSTER_NAME", ""),
     )
 
 
@@ -128,9 +127,7 @@ def _has_started_before(job: Job, allocation: SchedulerStart) -> bool:
     previous = RunDir.newest(job.storage.location, job.name).newest_attempt()
     earlier = allocation_of(previous) if previous is not None else None
     return (
-        earlier is not None
-        and earlier.is_same_job(allocation)
-        and earlier.ray_cluster == allocation.ray_cluster != ""
+        earlier is not None and earlier.is_same_job(allocation) and earlier.series == allocation.series != ""
     )
 
 

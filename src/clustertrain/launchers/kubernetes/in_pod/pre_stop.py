@@ -23,7 +23,7 @@ from clustertrain.errors import ClusterTrainError
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.run.claims import allocation_of
+from clustertrain.run.claims import claim_of
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import SaveRequest, StopRequest
 from clustertrain.run.streams.stream_upload import StreamUpload, attempts_here
@@ -56,9 +56,8 @@ def main(role: str) -> int:
 
 def _is_kept(attempt: Attempt) -> bool:
     """Return whether this pod has trained to the run's end, and no other head's pod follows."""
-    start, result = allocation_of(attempt), attempt.result.read()
-    is_here = start is not None and start.pod == os.environ[variables.POD]
-    return is_here and result is not None and result.state in ("done", "failed")
+    result = attempt.result.read()
+    return claim_of(attempt).is_here and result is not None and result.state in ("done", "failed")
 
 
 def _stop(attempt: Attempt, grace_s: float) -> None:

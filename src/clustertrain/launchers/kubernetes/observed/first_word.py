@@ -28,13 +28,15 @@ def first_word(job: Job) -> str:
         found = wait_until(lambda: _said(job, observe_run(job, [])), _WITHIN_S, _POLL_S)
     except ClusterError as error:  # the run was applied, and does not depend on this
         return f"note: whether its pods start was not read: {words_of(error)}"
+    except KeyboardInterrupt:  # nor on the wait for it
+        return "note: it was applied, and what the cluster says of its pods was not waited for"
     return found or f"note: the cluster has said nothing of its pods within {_WITHIN_S:g} s"
 
 
 def _said(job: Job, observed: Observed) -> str:
     """Return what the cluster reports about the pods, or an empty text."""
     standing = standing_of(observed, None)
-    if observed.is_over and observed.native.cause == "job":
+    if observed.is_refused:
         remedy = "Correct it in the job file: the next submit replaces this RayJob."
         raise JobError(f"RayJob {job.name} was applied, and {standing.text}\n{remedy}")
     there = [pod for pod in observed.pods if not is_terminating(pod)]

@@ -1,4 +1,4 @@
-"""The state of a RayJob, from its status, queue, pods and events, as scheduler/run_state.py needs it.
+"""The state of a RayJob, from its status, queue, pods and events, and of its run.
 
 The functions are pure. Pods and events show why a run does not start.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from clustertrain.errors import EXIT_CLUSTER, EXIT_DONE, EXIT_FAILED, EXIT_JOB
 from clustertrain.launchers.kubernetes.observed.fields import at, items, mapping
 from clustertrain.launchers.kubernetes.observed.pods import (
     Object,
@@ -22,11 +23,10 @@ from clustertrain.launchers.kubernetes.observed.pods import (
     troubles,
 )
 from clustertrain.launchers.scheduler import run_state
-from clustertrain.launchers.scheduler.interface import JobState, Meaning
+from clustertrain.launchers.scheduler.interface import Phase, State
 from clustertrain.launchers.scheduler.run_state import Files
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.run.states import CAUSE_OF_CODE, STATES
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _SUMMARY = ("jobDeploymentStatus", "jobStatus", "reason")
@@ -35,41 +35,44 @@ _CLOCK_SKEW_S = 5.0  # the clocks of a pod and of the API server may differ by t
 _MESSAGE_LINES = 3  # of Ray's message: its end is what the entrypoint printed last
 
 # By the jobDeploymentStatus of KubeRay, of a RayJob that is not over.
-LIVE: Mapping[str, Meaning] = {
-    "": Meaning("queued", "scheduler", "the KubeRay operator has not processed it yet"),
-    "Initializing": Meaning("waiting", "nodes", "its pods are starting"),
-    "Running": Meaning("running", "training", "runs"),
-    "Suspending": Meaning("queued", "requeued", "is being suspended: its pods are deleted"),
-    "Suspended": Meaning("queued", "scheduler", "is suspended"),
+LIVE: Mapping[str, tuple[Phase, str]] = {
+    "": ("waits", "the KubeRay operator has not processed it yet"),
+    "Initializing": ("starts", "its pods are starting"),
+    "Running": ("runs", ""),
+    "Suspending": ("waits", ""),
+    "Suspended": ("waits", ""),
 }
 _OVER = ("Complete", "Failed", "ValidationFailed")
 # By the reason, jobDeploymentStatus or jobStatus of a RayJob that is over. The first that is here counts.
-ENDS: Mapping[str, Meaning] = {
-    "SubmissionFailed": Meaning("failed", "cluster", "its job could not be submitted to Ray"),
-    "DeadlineExceeded": Meaning("lost", "time_limit", "reached kubernetes.deadline"),
-    "PreRunningDeadlineExceeded": Meaning(
-        "failed",
-        "cluster",
+ENDS: Mapping[str, tuple[Phase, str, int | None]] = {
+    "SubmissionFailed": ("ended", "its job could not be submitted to Ray", EXIT_CLUSTER),
+    "DeadlineExceeded": ("timed out", "reached kubernetes.deadline", None),
+    "PreRunningDeadlineExceeded": (
+        "ended",
         "its pods did not start within kubernetes.start_deadline; the events of the namespace say why",
+        EXIT_CLUSTER,
     ),
-    "ValidationFailed": Meaning("failed", "job", "the KubeRay operator refuses it"),
-    "SUCCEEDED": Meaning("done", "finished", "succeeded", "succeeded"),
-    "STOPPED": Meaning("cancelled", "cancelled", "its job was stopped in Ray"),
-    "FAILED": Meaning("failed", "error", "failed"),
-    "AppFailed": Meaning("failed", "error", "failed"),
+    "ValidationFailed": ("ended", "the KubeRay operator refuses it", EXIT_JOB),
+    "SUCCEEDED": ("ended", "", EXIT_DONE),
+    "STOPPED": ("cancelled", "its job was stopped in Ray", None),
+    "FAILED": ("ended", "failed", EXIT_FAILED),
+    "AppFailed": ("ended", "failed", EXIT_FAILED),
 }
-_SUBMITTED = Meaning("waiting", "workers", "its pods run, and its job is being submitted to Ray")
-_UNKNOWN = Meaning("waiting", "nodes", "is in a state that is unknown to this version of clustertrain")
-_NO_REASON = Meaning("lost", "vanished", "ended, and KubeRay reports no reason")
+_SUBMITTED: tuple[Phase, str] = "starts", "its pods run, and its job is being submitted to Ray"
+_UNKNOWN: tuple[Phase, str] = "starts", "is in a state that is unknown to this version of clustertrain"
+_NO_REASON: tuple[Phase, str, None] = "ended", "ended, and KubeRay reports no reason", None
 
 
-def native_of(deployment: str, job: str, reason: str) -> Meaning:
-    """Return the meaning of KubeRay's words; an unknown state, of a later KubeRay, counts as not over."""
+def native_of(deployment: str, job: str, reason: str) -> tuple[Phase, str, int | None]:
+    """Return the phase, why, and the exit code of KubeRay's words.
+
+    An unknown state, of a later KubeRay, counts as not over.
+    """
     if deployment in _OVER:
         return next((ENDS[word] for word in (reason, deployment, job) if word in ENDS), _NO_REASON)
     if deployment == "Running" and job in ("", "PENDING"):
-        return _SUBMITTED
-    return LIVE.get(deployment, _UNKNOWN)
+        return *_SUBMITTED, None
+    return *LIVE.get(deployment, _UNKNOWN), None
 
 
 @dataclass(frozen=True)
@@ -93,15 +96,40 @@ class Observed:
         return mapping(self.rayjob, "status")
 
     @property
-    def native(self) -> Meaning:
+    def native(self) -> State:
+        """The state by the RayJob and its queue alone, without pods and events."""
+        phase, why, code = native_of(*self._words)
+        if self._words[0] in ("Suspending", "Suspended"):
+            phase, why = self._suspended
+        # The exit code of the entrypoint, which Ray puts into its message.
+        if code == EXIT_FAILED and (found := re.search(r"exit code (\d+)", str(self._status.get("message")))):
+            code = int(found[1])
+        return State(self.summary, phase, why, code=code, goes_on=True)
+
+    @property
+    def _words(self) -> tuple[str, str, str]:
         deployment, job, reason = (str(self._status.get(key, "")) for key in _SUMMARY)
         if not deployment and at(self.rayjob, "spec", "suspend"):
             deployment = "Suspended"  # the operator will set it
-        return native_of(deployment, job, reason)
+        return deployment, job, reason
 
     @property
-    def is_suspended(self) -> bool:
-        return self.native is LIVE["Suspended"]
+    def is_refused(self) -> bool:
+        """Whether the operator refuses the RayJob."""
+        return "ValidationFailed" in self._words
+
+    @property
+    def is_without_head(self) -> bool:
+        """Whether the pod of the head should run, and does not."""
+        return self._words[0] == "Running" and self.head is None
+
+    @property
+    def _suspended(self) -> tuple[Phase, str]:
+        """The phase and why of a RayJob that is suspended, in Kueue's words."""
+        if not self.queue:
+            return "held", "suspended by hand: spec.suspend is true, and it is in no queue"
+        words = f": {self.queue_words}" if self.queue_words else ""
+        return "waits", f"waits in queue {self.queue} of Kueue{words}"
 
     @property
     def summary(self) -> str:
@@ -120,7 +148,7 @@ class Observed:
     @property
     def is_over(self) -> bool:
         """Whether the operator is done with the RayJob."""
-        return self.rayjob is not None and STATES[self.native.state].final
+        return self.rayjob is not None and self._words[0] in _OVER
 
     @property
     def queue(self) -> str:
@@ -183,49 +211,16 @@ class Observed:
         return f"head {how}, {run} of {of} workers run" if there else "none"
 
 
-@dataclass(frozen=True)
-class RayJobState(JobState):
-    """The state of a RayJob. `observed`: without its pods, why it does not start is not known."""
-
-    again = "it continues after attempt"
-    stays = True
-
-    observed: Observed = field(default_factory=lambda: Observed(None))
-
-    @classmethod
-    def of(cls, job_id: str, observed: Observed) -> RayJobState:
-        return cls(job_id, observed.summary, submitted_at=observed.created_at, observed=observed)
-
-    @property
-    def meaning(self) -> Meaning:
-        native = self.observed.native
-        if native.state == "waiting" and self.observed.head is None:
-            return replace(native, cause="nodes")
-        if self.observed.is_suspended:
-            return _why_suspended(self.observed)
-        # The exit code of the entrypoint, which Ray puts into its message.
-        message = str(at(self.observed.rayjob, "status", "message") or "")
-        if native.cause == "error" and (code := re.search(r"exit code (\d+)", message)):
-            return replace(native, cause=CAUSE_OF_CODE.get(int(code[1]), native.cause))
-        return native
-
-    @property
-    def why_it_waits(self) -> str:
-        return self.meaning.text
-
-    @property
-    def before_its_attempt(self) -> Meaning:
-        if self.observed.head is None:
-            return Meaning("waiting", "nodes", "its head's pod does not run")
-        return Meaning("waiting", "workers", "its driver has not started an attempt")
-
-    @property
-    def trouble(self) -> str:
-        native = self.meaning.text if self.meaning.state == "waiting" else ""
-        return "\n".join(self.observed.troubles) or native
-
-    def end_of(self, job_text: str) -> str:
-        return "\n".join(filter(None, (self.meaning.text, self.observed.message, *self.observed.troubles)))
+def state_of(observed: Observed) -> State:
+    """Return the state of a RayJob, with why its pods do not run, or what it said at its end."""
+    state = observed.native
+    if observed.is_without_head:
+        state = replace(state, phase="starts", why="its head's pod does not run")
+    if state.is_waiting:
+        return state
+    if state.is_over:
+        return replace(state, why="\n".join(filter(None, (state.why, observed.message, *observed.troubles))))
+    return replace(state, why="\n".join(observed.troubles) or state.why)
 
 
 def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
@@ -234,13 +229,11 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
     Args:
         stored: the status in the storage, or None if it was not or could not be read.
     """
-    job = RayJobState.of("", observed) if observed.rayjob is not None else None
+    job = state_of(observed) if observed.rayjob is not None else None
     read = stored or StoredStatus()
     files = Files(
-        "KubeRay",
-        "",
-        read.attempt,
-        job_name=_JOB,
+        _JOB,
+        attempt=read.attempt,
         is_of_job=observed.made(read),
         result=read.standing if read.of_result else None,
         live=read.state,
@@ -248,15 +241,10 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
         text=read.text if job is not None else "its RayJob is deleted: it saves and ends",
         are_read=stored is not None,
     )
-    standing = run_state.standing_of(files, job, None, lambda: None if read.over else "its pods")
-    is_failure = standing.of_result and standing.state == "failed"  # its result is not on this machine
-    return replace(standing, text=read.text) if is_failure else standing
-
-
-def _why_suspended(observed: Observed) -> Meaning:
-    """Return why the RayJob is suspended, in Kueue's words."""
-    if not observed.queue:
-        text = "its RayJob is suspended by hand: spec.suspend is true, and it is in no queue"
-        return Meaning("queued", "held", text)
-    words = f": {observed.queue_words}" if observed.queue_words else ""
-    return Meaning("queued", "scheduler", f"waits in queue {observed.queue} of Kueue{words}")
+    one_line = replace(job, why=job.why.partition("\n")[0]) if job is not None and job.is_over else job
+    standing = run_state.standing_of(files, one_line, None, lambda: None if read.over else "its pods")
+    if standing.of_result and standing.state == "failed":  # its result is not on this machine
+        return replace(standing, text=read.text)
+    if job is not None and job.is_over and job.code != EXIT_DONE and not standing.of_result:
+        return replace(standing, text=job.why)
+    return standing

@@ -103,7 +103,7 @@ def observe_run(job: Job, notes: list[str]) -> Observed:
         own = [each for each in events if each["involvedObject"].get("name") in names]
         since = tuple(each for each in own if time_of(each) >= observed.created_at)
         observed = replace(observed, events=since)
-    if observed.queue and observed.native.state == "queued":
+    if observed.queue and observed.native.is_waiting:
         uid = rayjob["metadata"]["uid"]
         workloads = (each for each in _listed(kubectl, WORKLOADS, notes) if uid in _owners(each))
         observed = replace(observed, workload=next(workloads, None))

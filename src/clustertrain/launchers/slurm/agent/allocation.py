@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.place import place_of
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import SchedulerStart
 
@@ -28,8 +29,8 @@ def read_start_of_job(environ: Mapping[str, str] = os.environ) -> tuple[Schedule
             "The script of `clustertrain submit` starts this program. On one machine use `clustertrain run`."
         )
     nodes = tuple(environ[variables.NODES].split(","))
-    cluster, restart = environ.get("SLURM_CLUSTER_NAME"), int(environ.get("SLURM_RESTART_COUNT") or 0)
-    start = SchedulerStart("slurm", cluster, environ["SLURM_JOB_ID"], restart, nodes)
+    place, restart = place_of(environ.get("SLURM_CLUSTER_NAME")), environ.get("SLURM_RESTART_COUNT") or "0"
+    start = SchedulerStart("slurm", environ["SLURM_JOB_ID"], place, restart, nodes)
     return start, int(environ["SLURM_NODEID"])
 
 

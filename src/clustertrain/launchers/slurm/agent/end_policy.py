@@ -94,7 +94,7 @@ class SlurmEndPolicy:
         return ended(self.attempt, state, cause, text=late)
 
     def _ending(self, answer: str, asked: float, *, is_lead: bool) -> Ending:
-        restart = self.start.record.restart
+        restart = int(self.start.record.start or 0)
         ending = ending_of(answer, restart=restart, is_lead=is_lead, asked=asked)
         if "JobState=" not in answer and self.ending is not None:  # it was SLURM that warned before
             return Ending(self.ending.cause, ending.deadline)

@@ -118,7 +118,7 @@ def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
     job = start.record
     rendezvous = Rendezvous(
         job_id=job.job_id,
-        restart=job.restart,
+        start=job.start,
         head_address=node.address,
         port=node.ports.first,
         token_path=str(node.token_path),

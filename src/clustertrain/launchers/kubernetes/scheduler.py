@@ -1,4 +1,4 @@
-"""Kubernetes as a scheduler: RayJobs are planned, checked, applied and asked for.
+"""Kubernetes as a scheduler: RayJobs are rendered, checked, applied and asked for.
 
 manifests ─▶ the API server's dry run ─▶ kubectl apply
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import yaml
 
@@ -19,16 +19,15 @@ from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, words_of
 from clustertrain.launchers.kubernetes.observed.first_word import first_word
 from clustertrain.launchers.kubernetes.observed.pods import is_terminating, name_of
-from clustertrain.launchers.kubernetes.observed.state import Observed, RayJobState
+from clustertrain.launchers.kubernetes.observed.state import Observed
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
-from clustertrain.launchers.shell import Unanswered
-from clustertrain.run.admission import Options
-from clustertrain.run.command_line import CommandLine
+from clustertrain.launchers.scheduler.interface import Scheduler, Sent, State
+from clustertrain.launchers.scheduler.needs import Needs
+from clustertrain.launchers.shell import CommandFailed
 
 OUR_LABEL = "app.kubernetes.io/managed-by=clustertrain"
 _DELETED_WITH_IT = "configmaps", "networkpolicies.networking.k8s.io"
@@ -41,41 +40,32 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in Python a second an
 
 
 class KubernetesScheduler(Scheduler):
-    """The clusters of kubectl's configuration.
+    """The clusters of kubectl's configuration; the ID of a job is the name of its RayJob."""
 
-    The ID of a job is the name of its RayJob, so the jobs of one query are in one namespace.
-    """
-
-    name = "kubernetes"
     label = "Kubernetes"
-    job_word = "RayJob"
-    reads_storage = False
+    max_hosts = math.inf
 
-    def cluster_text(self, handle: Handle) -> str:
-        return f"{self.label} {handle.cluster}"
+    def script(self, job: SiteJob, needs: Needs) -> str:
+        return to_yaml(manifests(job, needs.options))
 
-    def plan(self, job: SiteJob, options: Options) -> Plan:
-        objects = manifests(job, options)
-        names = tuple(f"{each['kind']} {each['metadata']['name']}" for each in objects)
-        return Plan(to_yaml(objects).encode(), ("kubectl", *_APPLY), objects=names)
-
-    def preflight(self, job: SiteJob, plan: Plan, command: CommandLine) -> Iterator[str]:
-        kubectl = Kubectl.of(job)
+    def check(self, job: SiteJob, script: str) -> Iterator[str]:
+        kubectl, objects = Kubectl.of(job), _read(script)
+        yield "its objects: " + ", ".join(f"{each['kind']} {name_of(each)}" for each in objects)
         for name, key in names_of(job.start_texts).items():
             if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
                 yield f"{key}: {name} is not sent from here; the image has to set it, or a Secret"
         is_replaced = kubectl.find(RAYJOBS, job.name) is not None
-        yield from check_admission(_objects(plan, kubectl), kubectl, replaced=is_replaced)
+        yield from check_admission(_without_claims(objects, kubectl), kubectl, replaced=is_replaced)
 
-    def submit(self, job: SiteJob, plan: Plan, submission: str, command: CommandLine) -> Handle:
-        """Apply the objects of the plan, which contain the job and its code.
+    def submit(self, job: SiteJob, script: str, environment: Mapping[str, str]) -> Sent:
+        """Apply the objects of the script, which contain the job and its code.
 
         An earlier RayJob of the same name is replaced if it is over.
         """
         kubectl, printed = Kubectl.of(job), []
-        objects = _objects(plan, kubectl)
+        objects = _without_claims(_read(script), kubectl)
         if (before := kubectl.find(RAYJOBS, job.name)) is not None:
-            _check_over(before, command)
+            _check_over(before)
             printed.append(
                 f"RayJob {job.name} is over ({Observed(before).summary}) and is replaced; its storage stays"
             )
@@ -85,35 +75,22 @@ class KubernetesScheduler(Scheduler):
         made = json.loads(kubectl("get", RAYJOBS, job.name, "--output=json").stdout)
         # The owner's uid exists only now. Server-side apply replaces the owner that an earlier one has left.
         kubectl(*_APPLY, input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
-        handle = handle_of(job, made)
-        return replace(handle, printed=(*printed, f"the run is in {handle.storage}/{job.name}"))
+        there = Kubectl(str(made["metadata"]["namespace"]), kubectl.current_context())
+        printed += [f"the run is in {storage_in_pods(job)}/{job.name}", first_word(job)]
+        log = f"{there.typed} logs -f job/{job.name}"
+        return Sent(job.name, log, printed, place_of(there))
 
-    def pinned(self, job: SiteJob, handle: Handle) -> SiteJob:
-        """Return the job with the context and namespace of kubectl's configuration at the submission."""
-        there = {"namespace": handle.namespace or None, "context": handle.context or None}
-        section = job.section(Kubernetes).model_copy(update=there)
-        return SiteJob(job.model_copy(update={"kubernetes": section}))
-
-    def first_word(self, job: SiteJob) -> str:
-        return first_word(job)
-
-    def states(self, jobs: Sequence[Handle]) -> Answer:
+    def query(self, jobs: Sequence[Sent]) -> dict[str, State]:
         try:
             rayjobs = _kubectl_of(jobs[0]).list(RAYJOBS, OUR_LABEL)
-        except ClusterError as error:
-            return Answer({}, words_of(error))
-        observed = {name_of(rayjob): Observed(rayjob) for rayjob in rayjobs}
-        names = observed.keys() & {job.job_id for job in jobs}
-        return Answer({name: RayJobState.of(name, observed[name]) for name in names})
+        except CommandFailed as error:
+            raise ClusterError(words_of(error)) from error
+        asked = {job.job_id for job in jobs}
+        return {name_of(each): Observed(each).native for each in rayjobs if name_of(each) in asked}
 
-    def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
+    def cancel(self, job: Sent) -> None:
         """Delete the RayJob, and the objects that have no owner because `kubectl apply` created them."""
-        answer, kubectl = self.states([job]), _kubectl_of(job)
-        if only_waiting and answer.no_answer is not None:  # it may have started
-            raise Unanswered(answer.no_answer)
-        state = answer.jobs.get(job.job_id)
-        if only_waiting and state is not None and not state.is_waiting:
-            return
+        kubectl = _kubectl_of(job)
         kubectl.delete(RAYJOBS, job.job_id, _DELETE_S)
         for kind in _DELETED_WITH_IT:
             kubectl("delete", kind, f"--selector={RUN_LABEL}={job.job_id}", "--wait=false")
@@ -122,30 +99,30 @@ class KubernetesScheduler(Scheduler):
 SCHEDULER = KubernetesScheduler()
 
 
-def named(name: str, kubectl: Kubectl) -> Handle:
-    """Return the handle of the RayJob of this name."""
-    where = f"namespace {kubectl.namespace}" + (f" of context {kubectl.context}" if kubectl.context else "")
-    return Handle(name, where, namespace=kubectl.namespace or "", context=kubectl.context or "")
+def place_of(kubectl: Kubectl) -> dict[str, str]:
+    """Return the place of the jobs that this kubectl sees."""
+    place = {"namespace": kubectl.namespace, "context": kubectl.context}
+    return {key: value for key, value in place.items() if value}
 
 
-def _kubectl_of(job: Handle) -> Kubectl:
-    return Kubectl(job.namespace or None, job.context or None)
+def storage_in_pods(job: SiteJob) -> str:
+    """Return the URI of the job's storage in its pods."""
+    return PodJob.of(job).job.storage.uri
 
 
-def handle_of(job: SiteJob, rayjob: Manifest) -> Handle:
-    """Return the handle of a job's RayJob, whoever applied it."""
-    namespace, context = str(rayjob["metadata"]["namespace"]), Kubectl.of(job).current_context()
-    kubectl = Kubectl(namespace, context)
-    log = f"{kubectl.typed} logs -f job/{job.name}"
-    return replace(named(job.name, kubectl), output=log, storage=PodJob.of(job).job.storage.uri)
+def _kubectl_of(job: Sent) -> Kubectl:
+    return Kubectl(job.place.get("namespace"), job.place.get("context"))
 
 
-def _objects(plan: Plan, kubectl: Kubectl) -> list[Manifest]:
-    """Return the objects of the plan, without claims that exist: these may have another size or class."""
-    planned = [*yaml.load_all(plan.script, _LOADER)]
-    claims = [each for each in planned if each["kind"] == "PersistentVolumeClaim"]
+def _read(script: str) -> list[Manifest]:
+    return [*yaml.load_all(script, _LOADER)]
+
+
+def _without_claims(objects: Sequence[Manifest], kubectl: Kubectl) -> list[Manifest]:
+    """Return the objects without claims that exist: these may have another size or class."""
+    claims = [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
     existing = [each for each in claims if kubectl.find("persistentvolumeclaim", name_of(each)) is not None]
-    return [each for each in planned if each not in existing]
+    return [each for each in objects if each not in existing]
 
 
 def _end_head(kubectl: Kubectl, name: str) -> None:
@@ -170,10 +147,10 @@ def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:
     ]
 
 
-def _check_over(rayjob: Manifest, command: CommandLine) -> None:
+def _check_over(rayjob: Manifest) -> None:
     """Refuse to replace a RayJob that is not over."""
     if not Observed(rayjob).is_over:
         raise ClusterError(
-            f"RayJob {rayjob['metadata']['name']} exists already: {Observed(rayjob).summary}.\n"
-            f"Wait for its end, or stop it with `{command.of('stop')}`."
+            f"RayJob {name_of(rayjob)} exists already: {Observed(rayjob).summary}.\n"
+            "Wait for its end, or stop it."
         )

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.launcher import Launcher
-from clustertrain.launchers.scheduler.interface import Answer, Handle, JobState, Plan, Scheduler
-from clustertrain.launchers.scheduler.lead_time import measured_save_s
+from clustertrain.job.site import SiteJob
+from clustertrain.launchers.scheduler.interface import Scheduler, Sent, State
+from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm import queue
+from clustertrain.launchers.slurm.place import place_of
 from clustertrain.launchers.slurm.preflight import (
     check_controller,
     check_image,
@@ -33,10 +34,11 @@ from clustertrain.launchers.slurm.script import (
     render,
 )
 from clustertrain.launchers.slurm.section import Slurm
-from clustertrain.run.admission import Options
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.records import SchedulerStart
 
+# With a list of names in --export, a node first runs the user's login shell; if that is slow, SLURM requeues
+# the job again and again. The script has such a list for plain sbatch. `submit` overrides it by ALL, and
+# gives sbatch an environment that contains only the variables to pass on.
+_ARGV = ("sbatch", "--parsable", "--export=ALL")
 _SUBMIT_S = 120.0  # a busy controller answers late, and may queue the job even after a timeout here
 _MAY_BE_QUEUED = "If SLURM did not answer, the job may still be queued: check with `squeue --me`."
 # For sbatch these take precedence over the script, so each is passed on only if the job does not set its key.
@@ -50,32 +52,30 @@ _COMMAND_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_CLUSTERS",
 class SlurmScheduler(Scheduler):
     """Jobs that are submitted with sbatch, or started within a SLURM job."""
 
-    name = "slurm"
     label = "SLURM"
-    submit_program = "sbatch"
-    after_another = "SLURM start this job after it with slurm.dependency: singleton"
+    max_hosts = math.inf
 
-    def plan(self, job: Job, options: Options) -> Plan:
-        """Render the script, with a lead time computed from the saves of the run's last attempts."""
-        lead_s = lead_time_s(job, measured_save_s(job))
-        path = options.command.job_file
-        return render(job, job_path=path, python=python_on_nodes(job), lead_s=lead_s)
+    def script(self, job: SiteJob, needs: Needs) -> str:
+        check_time(job, lead_time_s(job, needs))
+        return render(job, needs)
 
-    def preflight(self, job: Job, plan: Plan, command: CommandLine) -> Sequence[str]:
-        """Check the job with SLURM, and return why it can only wait now."""
-        environ = environment(job)
+    def check(self, job: SiteJob, script: str) -> Iterator[str]:
+        slurm = job.section(Slurm)
+        if slurm.python is None and slurm.container == "none":
+            python = python_on_nodes(job)
+            yield f"the nodes use the Python of this command, {python}; slurm.python names another"
+        environ = own_environment(job)
         check_controller(environ)
         check_output(job)
         check_image(job)
-        check_time(job, plan.lead_s)
-        waits = test_only(plan, environ, command)
-        return [waits] if waits else []
+        if waits := test_only(script, environ):
+            yield waits
 
-    def submit(self, job: Job, plan: Plan, submission: str, command: CommandLine) -> Handle:
-        environ = {**environment(job), variables.SUBMISSION: submission}
+    def submit(self, job: SiteJob, script: str, environment: Mapping[str, str]) -> Sent:
+        environ = {**own_environment(job), **environment}
         try:
             done = run_command(
-                plan.argv, input=plan.script, environ=environ, timeout_s=_SUBMIT_S, check=False
+                _ARGV, input=script.encode(), environ=environ, timeout_s=_SUBMIT_S, check=False
             )
         except CommandFailed as error:
             raise ClusterError(f"{error}\n{_MAY_BE_QUEUED}") from None
@@ -89,36 +89,31 @@ class SlurmScheduler(Scheduler):
             )
         job_id, cluster = answers[-1]  # a plugin of the site may print lines before it
         output = Path(job.section(Slurm).output).absolute() / f"{job_name(job)}-{job_id}.out"
-        printed = tuple(done.stderr.splitlines())  # messages of a site's plugin
-        return Handle(job_id, cluster or queue.cluster_name(), str(output), printed)
+        printed = done.stderr.splitlines()  # messages of a site's plugin
+        return Sent(job_id, str(output), printed, place_of(cluster or queue.cluster_name()))
 
-    def states(self, jobs: Sequence[Handle]) -> Answer:
-        return queue.query_queue([job.job_id for job in jobs])
+    def query(self, jobs: Sequence[Sent]) -> dict[str, State]:
+        return queue.query_queue(jobs)
 
-    def located(self, job: JobState) -> JobState:
-        return replace(job, position=queue.position(job.job_id))
-
-    def argv_on(self, start: SchedulerStart | None, host: str, command: Sequence[str]) -> Sequence[str]:
+    def command_on(self, job: Sent, host: str, command: Sequence[str]) -> Sequence[str]:
         """Return the arguments of a step beside the run's own step, which shares its CPUs and GPUs.
 
         In the shell of an salloc, srun would take that allocation's memory and GPUs for the request of this
         step.
         """
-        if start is None:
-            return super().argv_on(start, host, command)
-        names = {node.partition(".")[0]: node for node in start.nodes}
-        node = names.get(host.partition(".")[0], host)
-        job = f"--jobid={start.job_id}"
-        step = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", job)
+        step = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", f"--jobid={job.job_id}")
         own = [name for name in os.environ if name.startswith(("SLURM_", "SRUN_"))]
         removed = [word for name in own if name not in _COMMAND_VARIABLES for word in ("-u", name)]
         return [*(["env", *removed] if removed else []), "srun", *step, *command]
 
-    def cancel(self, job: Handle, *, only_waiting: bool = False) -> None:
-        queue.cancel(job.job_id, only_waiting=only_waiting)
+    def cancel(self, job: Sent) -> None:
+        queue.cancel(job.job_id)
+
+    def cancel_waiting(self, job: Sent) -> None:
+        queue.cancel(job.job_id, only_waiting=True)
 
 
-def environment(job: Job) -> dict[str, str]:
+def own_environment(job: Job) -> dict[str, str]:
     """Return the environment of sbatch, which --export=ALL passes on to the job.
 
     It contains only the variables to pass on: no secret of the login session, and no SBATCH_… variable that
@@ -129,4 +124,4 @@ def environment(job: Job) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in passed_on}
 
 
-LAUNCHER = Launcher(SlurmScheduler())
+SCHEDULER = SlurmScheduler()
