@@ -211,7 +211,7 @@ class InMemoryScheduler(Scheduler):
     Attributes:
         scripts, environments: what was submitted, by the ID of the job.
         cancelled: the IDs of the jobs that were cancelled, in order.
-        no_answer: why it does not answer; empty if it does.
+        no_answer: why it answers no query and takes no job; empty if it does.
     """
 
     label = "fake"
@@ -245,7 +245,6 @@ class InMemoryScheduler(Scheduler):
         return {job.job_id: self._states[job.job_id] for job in jobs if job.job_id in self._states}
 
     def cancel(self, job: Sent) -> None:
-        self._answer()
         self.cancelled.append(job.job_id)
         state = self._states.get(job.job_id)
         if state is not None and not state.is_over:

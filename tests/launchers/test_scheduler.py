@@ -12,7 +12,7 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.elsewhere import LauncherElsewhere, _Shown
 from clustertrain.launchers.lookup import launcher_of
-from clustertrain.launchers.scheduler.interface import Scheduler, Sent
+from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.scheduler.start import _meanings, _parsed
 from clustertrain.launchers.scheduler.status import Registered
 from clustertrain.launchers.scheduler.stop import stop_run
@@ -25,35 +25,19 @@ from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.records import SchedulerStart
+from clustertrain.testing import InMemoryScheduler
 from sample_records import sample_claim, sample_submission
 from waiting import wait_until
 
 
-class Queue(Scheduler):
-    """Every job is in this state of SLURM; None: no answer."""
-
-    label = "queue"
-
-    def __init__(self, native="PENDING"):
-        self.native = native
-
-    def script(self, job, needs):
-        return "script"
-
-    def submit(self, job, script, environment):
-        raise NotImplementedError
-
-    def query(self, jobs):
-        if self.native is None:
-            raise ClusterError("the queue does not answer")
-        return {job.job_id: state_of(self.native, "", "", None) for job in jobs}
-
-    def cancel(self, job):
-        self.native = "CANCELLED"
-
-
-def queue(native="PENDING"):
-    return Registered("slurm", Queue(native))
+def queue(native="PENDING", job_id="12"):
+    """A scheduler that has one job, in this state of SLURM; None: it does not answer."""
+    scheduler = InMemoryScheduler()
+    if native is None:
+        scheduler.no_answer = "the queue does not answer"
+    else:
+        scheduler.set(job_id, state_of(native, "", "", None))
+    return Registered("slurm", scheduler)
 
 
 LOCAL = Registered("local", launcher_of("local").scheduler)
@@ -67,7 +51,7 @@ def test_a_user_without_a_name_cancels_a_job_that_waits(run, monkeypatch):
     run.submission("slurm", "12").write(sample_submission())
     said = []
     stop_run(queue(), run, said.append)
-    assert said == ["queue job 12 was cancelled in the queue"]
+    assert said == ["fake job 12 was cancelled in the queue"]
     assert run.cancellation("slurm", "12").read().by.startswith("4000000 on ")
 
 
@@ -124,15 +108,15 @@ class Reach:
 TARGET = SimpleNamespace(submitted_job=SimpleNamespace(name="digits"), command=lambda start: UNKNOWN)
 
 
-def elsewhere(queue, *statuses):
-    return LauncherElsewhere("slurm", queue, Reach(*statuses))
+def elsewhere(native, *statuses):
+    return LauncherElsewhere("slurm", queue(native, "digits").scheduler, Reach(*statuses))
 
 
 def test_a_cluster_that_is_away_after_the_end_of_a_run_does_not_change_its_exit_code(capsys):
     ended = StoredStatus(
         state="stopped", cause="user", over=True, exit_code=75, rows=(("state", "stopped (user)"),)
     )
-    launcher = elsewhere(Queue("COMPLETED"), ended, Unanswered("the cluster does not answer"))
+    launcher = elsewhere("COMPLETED", ended, Unanswered("the cluster does not answer"))
     assert launcher.follow(TARGET, print) == 75
     assert "stopped (user)" in capsys.readouterr().out
 
@@ -140,14 +124,14 @@ def test_a_cluster_that_is_away_after_the_end_of_a_run_does_not_change_its_exit_
 def test_a_cluster_that_does_not_list_its_jobs_has_perhaps_one_to_stop():
     said = []
     running = StoredStatus(state="running", cause="training")
-    elsewhere(Queue(native=None), running).stop(TARGET, said.append, wait=True)
-    assert said == ["stop was requested", "queue job digits is deleted; its storage stays"]
+    elsewhere(None, running).stop(TARGET, said.append, wait=True)
+    assert said == ["stop was requested", "fake job digits is deleted; its storage stays"]
 
 
 def test_the_log_of_a_run_whose_storage_cannot_be_read_says_why():
     rows = ("run", "digits"), ("note", "the storage was not read: exec is denied")
     ended = StoredStatus(state="done", cause="finished", over=True, rows=rows)
-    lines = [*elsewhere(Queue(), ended).logs(TARGET, LogSelection(), follow=False)]
+    lines = [*elsewhere("PENDING", ended).logs(TARGET, LogSelection(), follow=False)]
     assert lines == [ended.standing.line, "note: the storage was not read: exec is denied", "submitted"]
 
 
