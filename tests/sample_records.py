@@ -3,7 +3,9 @@
 import time
 
 from clustertrain.node.processes import Process
-from clustertrain.run.records import Claim, Failure, RestartClaim, SchedulerJob
+from clustertrain.run.records.claim import Claim, RestartClaim
+from clustertrain.run.records.result import Failure
+from clustertrain.run.records.scheduler import SchedulerJob
 
 FAR = Process("far/boot/pid:[1]", 7, 1)
 """A process of another machine."""

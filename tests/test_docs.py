@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote
 
+import click
 import grimp
 import pytest
 import yaml
@@ -88,7 +89,8 @@ def states_markdown() -> str:
 
 
 def test_the_groups_of_the_help_have_every_command_once():
-    shown = [name for name, command in main.commands.items() if not command.hidden]
+    context = click.Context(main)
+    shown = [name for name in main.list_commands(context) if not main.get_command(context, name).hidden]
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(shown)
 
 
@@ -219,7 +221,7 @@ def test_the_picture_of_a_run_has_the_paths_of_its_folder():
         names = [re.sub(r"^1$", "<n>", re.sub(r"-\d", "-<r>", name)) for name in path.split("/")]
         for name in names:
             known = name.replace("events", "events*") in folder.__doc__ or name in ("…", "model.pt")
-            assert known, f"{path}: run/folder.py has no {name}"
+            assert known, f"{path}: run/folder/ has no {name}"
 
 
 def test_the_newest_version_of_the_changelog_is_the_packages():

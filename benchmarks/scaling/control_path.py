@@ -34,10 +34,12 @@ from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of, committed_step, heartbeat_period_s, overtaken_by
 from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.folder import Attempt, Restart, RunDir
+from clustertrain.run.folder.run_dir import Attempt, Restart, RunDir
 from clustertrain.run.provenance import is_tried
 from clustertrain.run.recorded_job import is_of_script, job_of
-from clustertrain.run.records import Failure, FunctionSeed, RestartClaim, ResumePoint, SchedulerStart
+from clustertrain.run.records.claim import FunctionSeed, RestartClaim, ResumePoint
+from clustertrain.run.records.result import Failure
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.rendezvous import wait_for_head
 from clustertrain.run.result import stopped, write_result
 from clustertrain.run.retry_budget import RetryBudget

@@ -24,11 +24,11 @@ INTRODUCTION = """\
 
 def commands_markdown() -> str:
     """The text of the page: a heading for each command, and a list of its options."""
-    lines = [INTRODUCTION]
+    lines, context = [INTRODUCTION], click.Context(main)
     for title, names in GROUPS.items():
         lines.append(f"## {title}\n")
         for name in names:
-            lines += _command(main.commands[name], f"clustertrain {name}", 3)
+            lines += _command(main.get_command(context, name), f"clustertrain {name}", 3)
     return "\n".join(lines)
 
 

@@ -38,8 +38,8 @@ from clustertrain.observe.wait import wait_for_end
 from clustertrain.record_file import typed as checked
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, CommandLine, typed
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import BestCheckpoint, Result
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import BestCheckpoint, Result
 from clustertrain.run.streams.history import curve
 
 _NO_OVERRIDES: Mapping[str, Any] = {}

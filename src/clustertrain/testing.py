@@ -27,7 +27,7 @@ from clustertrain.launchers.scheduler.submit import script_of
 from clustertrain.launchers.shell import run
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import typed
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.submission import record
 
 SUBMISSION = "0123456789abcdef"

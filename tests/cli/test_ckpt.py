@@ -15,9 +15,9 @@ from clustertrain.cli.main import main
 from clustertrain.job.file import parse_job
 from clustertrain.observe.tables import summary_rows
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import BestCheckpoint
+from clustertrain.run.records.result import BestCheckpoint
 from clustertrain.run.result import ended, write_result
 from commands import ran
 from shelves import commit, save

@@ -3,7 +3,7 @@
 from clustertrain.checkpoints.manifest import names
 from clustertrain.cli import checkpoints
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from shelves import commit
 
 

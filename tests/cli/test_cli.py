@@ -5,6 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -16,9 +17,9 @@ from clustertrain.node.installed import launcher_names
 from clustertrain.observe.tables import finish
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import typed
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import Result
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.version import __version__
@@ -35,7 +36,9 @@ def cli(tmp_path, monkeypatch):
 
 def test_help_lists_every_command(cli):
     shown = re.findall(r"^  (\w+)  ", cli("--help").output, re.MULTILINE)
-    assert {*shown} == {name for name, command in main.commands.items() if not command.hidden}
+    context = click.Context(main)
+    names = main.list_commands(context)
+    assert {*shown} == {name for name in names if not main.get_command(context, name).hidden}
     cut = re.findall(r"^  \w.*\.\.\.$", cli("--help").output, re.MULTILINE)
     assert cut == [], "a first sentence does not fit on its line"
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.job.file import dump_job, load_job
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from clustertrain.staging.entry import data_folder
 from clustertrain.waiting import wait_until

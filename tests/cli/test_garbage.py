@@ -15,20 +15,13 @@ from clustertrain.errors import StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.record_file import decoded
 from clustertrain.run import claims
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import (
-    Beat,
-    Claim,
-    Failure,
-    JobChanges,
-    Outcome,
-    Result,
-    ResumePoint,
-    SaveRequest,
-    SchedulerJob,
-    StopRequest,
-)
+from clustertrain.run.records.claim import Beat, Claim, ResumePoint
+from clustertrain.run.records.provenance import JobChanges
+from clustertrain.run.records.requests import SaveRequest, StopRequest
+from clustertrain.run.records.result import Failure, Outcome, Result
+from clustertrain.run.records.scheduler import SchedulerJob
 from clustertrain.run.streams.event_log import EventLog
 from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 

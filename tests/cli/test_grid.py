@@ -13,9 +13,10 @@ from clustertrain.job.file import load_job
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.slurm.scheduler import SlurmScheduler
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import Result, ResumePoint
+from clustertrain.run.records.claim import ResumePoint
+from clustertrain.run.records.result import Result
 from clustertrain.run.streams.event_log import EventLog
 
 

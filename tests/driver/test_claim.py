@@ -9,8 +9,9 @@ from clustertrain.job.file import dump_job
 from clustertrain.job.identity import Change
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Failure, JobChanges
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.provenance import JobChanges
+from clustertrain.run.records.result import Failure
 from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.run.streams.step_counter import Reached
 from clustertrain.worker.scripts.script_command import script_arguments

@@ -12,7 +12,9 @@ from clustertrain.errors import ClusterError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.records import Outcome, ResizeRequest, ResumePoint, StopRequest
+from clustertrain.run.records.claim import ResumePoint
+from clustertrain.run.records.requests import ResizeRequest, StopRequest
+from clustertrain.run.records.result import Outcome
 from clustertrain.run.streams.events import read_events
 from sample_records import sample_restart_claim
 

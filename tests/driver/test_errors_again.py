@@ -7,7 +7,8 @@ from urllib.error import URLError
 
 import pytest
 
-from clustertrain.driver.cause.failures import Group, _died_of_lost_peer
+from clustertrain.driver.cause.failures import _died_of_lost_peer
+from clustertrain.driver.cause.rank_failure import RankFailures
 from clustertrain.driver.cause.signature import signature, signature_of
 from clustertrain.explain.first_cause import shows_lost_peer
 from clustertrain.worker.code.error_report import ErrorReport, Frame
@@ -16,12 +17,12 @@ from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 from clustertrain.worker.scripts.script import ScriptFailed
 
 
-class Judge(Group):
-    """A group without processes, of one rank of which no limits are known."""
+class Judge(RankFailures):
+    """The failures of a group without processes, of one rank of which no limits are known."""
 
     def __init__(self, *, at_start=False, is_untried=False):
-        self._limits = {}
-        self._workers = {0: SimpleNamespace(metadata=SimpleNamespace(hostname="node1", pid=7))}
+        workers = {0: SimpleNamespace(metadata=SimpleNamespace(hostname="node1", pid=7))}
+        super().__init__(SimpleNamespace(workers=workers, limits={}))
         self._has_just_begun, self._is_untried = lambda: at_start, lambda: is_untried
 
     def _where_whole(self, rank):

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from clustertrain.driver.calls import NoAnswer, RankDied
-from clustertrain.driver.cause import failures
-from clustertrain.driver.cause.failures import Group, _tail
+from clustertrain.driver.cause import ranks
+from clustertrain.driver.cause.failures import Group
+from clustertrain.driver.cause.rank_failure import RankFailures
+from clustertrain.driver.cause.ranks import Ranks, _tail
 from clustertrain.node.processes import this_host
 from sample_records import sample_failure
 
@@ -14,23 +16,31 @@ ABORTED = "ncclRemoteError: A call failed possibly due to a network error\nFatal
 OWN_GPU = "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access\n"
 
 
-class Ranks(Group):
-    """A group without processes: ranks that have died, by the end of their log."""
+class DeadRanks(Ranks):
+    """Ranks without processes: those that have died, by the end of their log."""
 
     def __init__(self, dead: dict[int, str]) -> None:
         self._logs = dead
 
-    def _dead_ranks(self):
+    def dead(self):
         return {rank: RuntimeError("died") for rank in self._logs}
 
-    def _tail(self, rank):
+    def log_tail(self, rank):
         return self._logs[rank]
 
-    def _of_dead_rank(self, rank, error):
+
+class SampleFailures(RankFailures):
+    def of_dead_rank(self, rank, error):
         return sample_failure(rank=rank, error="died")
 
-    def _of_exception(self, rank, error):
+    def of_exception(self, rank, error):
         return sample_failure(rank=rank, error=type(error).__name__)
+
+
+class GroupOf(Group):
+    def __init__(self, dead: dict[int, str]) -> None:
+        self.ranks = DeadRanks(dead)
+        self._failures = SampleFailures(self.ranks)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +60,15 @@ class Ranks(Group):
 )
 def test_the_rank_at_fault_is_named(dead, raised, cause):
     errors = {rank: RuntimeError("RayActorError") for rank in dead} | raised
-    found = Ranks(dead)._first_cause(errors)
+    found = GroupOf(dead)._first_cause(errors)
     assert (found.rank, found.error) == cause
 
 
 def test_a_worker_that_ray_killed_for_memory_before_its_training_is_found():
     """Ray's OutOfMemoryError has no id of the actor."""
-    group, recorded = Ranks({1: ""}), []
-    group._workers = {rank: SimpleNamespace(metadata=SimpleNamespace(pid=10 + rank)) for rank in (0, 1)}
+    group, recorded = GroupOf({1: ""}), []
+    workers = {rank: SimpleNamespace(metadata=SimpleNamespace(pid=10 + rank)) for rank in (0, 1)}
+    group.ranks.workers = workers
     group._record = recorded.append
     group.report_lost_worker(RankDied("1 worker(s) were killed due to the node running low on memory"))
     assert [(failure.rank, failure.error) for failure in recorded] == [(1, "died")]
@@ -66,13 +77,13 @@ def test_a_worker_that_ray_killed_for_memory_before_its_training_is_found():
 def test_the_stopped_rank_is_named_and_not_one_that_is_busy(monkeypatch):
     """Rank 0 stages data, and answers nothing meanwhile either."""
     states = {10: "S (sleeping)", 11: "T (stopped)"}
-    monkeypatch.setattr(failures, "process_state", states.get)
-    group, recorded = Ranks({}), []
+    monkeypatch.setattr(ranks, "process_state", states.get)
+    group, recorded = GroupOf({}), []
     metadata = [SimpleNamespace(pid=pid, hostname="a") for pid in states]
-    group._workers = {rank: SimpleNamespace(metadata=each) for rank, each in enumerate(metadata)}
-    group._limits = dict.fromkeys((0, 1), SimpleNamespace(host=this_host()))
-    group._answers, group._answer_s, group._record = dict, 5.0, recorded.append
-    group._failure = lambda rank, error, text, *_, **fields: (rank, text)
+    group.ranks.workers = {rank: SimpleNamespace(metadata=each) for rank, each in enumerate(metadata)}
+    group.ranks.limits = dict.fromkeys((0, 1), SimpleNamespace(host=this_host()))
+    group.ranks.all_answers, group.ranks.answer_s, group._record = dict, 5.0, recorded.append
+    group._failures.failure = lambda rank, error, text, *_, **fields: (rank, text)
     group.report_lost_worker(NoAnswer())
     ((rank, text),) = recorded
     assert rank == 1 and "rank 1 (pid 11 on a) does not answer; its process is in state T (stopped)" in text

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import fake_nvml
-from clustertrain.driver.cause.failures import Group
+from clustertrain.driver.cause.rank_failure import RankFailures
+from clustertrain.driver.cause.ranks import Ranks
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 from fake_nvml import FakeGpu
 from sample_records import sample_restart_claim
@@ -34,19 +35,19 @@ class Workers:
         ]
 
 
-class HereGroup(Group):
-    def _call_on_node(self, rank, function, *args):
+class RanksHere(Ranks):
+    def call_on_node(self, rank, function, *args):
         return function(*args)
 
 
 def started(worker_group, attempt):
-    group = HereGroup(worker_group, attempt.restart(0))
-    group.note_limits(answer_s=5.0)
-    return group
+    ranks = RanksHere(worker_group, attempt.restart(0))
+    ranks.note_limits(answer_s=5.0)
+    return ranks
 
 
 @pytest.fixture
-def group(attempt, monkeypatch):
+def ranks(attempt, monkeypatch):
     gpu = FakeGpu("GPU-a", processes={99: 40 << 30, 11: 34 << 30})
     fake_nvml.install(monkeypatch, gpu)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -54,8 +55,8 @@ def group(attempt, monkeypatch):
     return started(Workers(), attempt)
 
 
-def test_the_event_of_a_start_has_the_gpus(group):
-    event = group.as_event()
+def test_the_event_of_a_start_has_the_gpus(ranks):
+    event = ranks.as_event()
     assert event["world_size"] == 2
     assert abs(event["ranks"][1].pop("clock_ahead_s")) < 1
     assert event["ranks"][1] == {
@@ -66,7 +67,7 @@ def test_the_event_of_a_start_has_the_gpus(group):
     }
 
 
-def test_the_event_of_a_start_has_the_clock_of_each_rank(group, attempt):
+def test_the_event_of_a_start_has_the_clock_of_each_rank(ranks, attempt):
     """That of rank 1's node is five minutes ahead."""
 
     def later():
@@ -86,23 +87,27 @@ FULL = (
 )
 
 
-def test_memory_that_the_rank_itself_has_used_up_is_not_retried(group):
-    failure = group._of_exception(1, UserCodeFailed(report_of(torch.OutOfMemoryError(FULL), "/code")))
+def test_memory_that_the_rank_itself_has_used_up_is_not_retried(ranks):
+    failure = RankFailures(ranks).of_exception(
+        1, UserCodeFailed(report_of(torch.OutOfMemoryError(FULL), "/code"))
+    )
     assert failure.text.startswith("rank 1 (pid 11 on node7): out of GPU memory, 20.00 GiB were requested. ")
     assert failure.fatal
 
 
-def test_memory_of_another_process_is_retried_and_a_broken_gpu_once(group):
+def test_memory_of_another_process_is_retried_and_a_broken_gpu_once(ranks):
     taken = RuntimeError(
         f"{FULL} Process 99 has 40.00 GiB memory in use. Including non-PyTorch memory, this "
         "process has 34.00 GiB memory in use. Of the allocated memory 32.11 GiB is allocated by PyTorch."
     )
-    failure = group._of_exception(1, taken)
+    failure = RankFailures(ranks).of_exception(1, taken)
     assert (failure.cause, failure.fatal, failure.transient) == ("out_of_memory", False, True)
     assert failure.retry_after_s == 30.0 and failure.broken_node == ""
     of_processes = failure.text.partition(":")[2]
     assert "process 99 with 40.0 GiB" in of_processes and "11 with" not in of_processes
-    broken = group._of_exception(1, RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+    broken = RankFailures(ranks).of_exception(
+        1, RuntimeError("CUDA error: uncorrectable ECC error encountered")
+    )
     assert (broken.cause, broken.fatal, broken.transient, broken.retry_after_s) == ("gpu", False, False, 0.0)
     assert broken.broken_node == "ab12"
     assert "GPU-a at PCI address 00000000:1B:00.0" in broken.text

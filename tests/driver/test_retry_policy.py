@@ -18,7 +18,8 @@ from clustertrain.launchers.local.ray import LocalRay
 from clustertrain.observe.event_lines import line_of
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import Result, StopRequest
+from clustertrain.run.records.requests import StopRequest
+from clustertrain.run.records.result import Result
 from clustertrain.run.streams.events import read_events
 from sample_records import sample_failure, sample_restart_claim
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from clustertrain.driver.cause import failures
-from clustertrain.driver.cause.failures import Group
+from clustertrain.driver.cause import rank_failure
+from clustertrain.driver.cause.rank_failure import RankFailures
 from clustertrain.run.streams.step_counter import Reached
 from clustertrain.worker.code.error_report import ErrorReport, Frame
 from clustertrain.worker.code.printed_traceback import base_names
@@ -28,13 +28,11 @@ ARGPARSE = "import argparse; argparse.ArgumentParser().parse_args(['--lrr', '3']
 CLICK = "import click; click.command()(lambda: None)(['--lrr', '3'])"
 
 
-class OneRank(Group):
-    """A group without processes, of one rank."""
-
-    def __init__(self, restart) -> None:
-        self._restart, self._attempt, self.began_s = restart, restart.attempt, time.monotonic()
-        self._workers = {0: SimpleNamespace(metadata=SimpleNamespace(hostname="node1", pid=7))}
-        self._limits = {}
+def of_one_rank(restart):
+    """The failures of a group without processes, of one rank."""
+    ranks = SimpleNamespace(restart=restart, attempt=restart.attempt, began_s=time.monotonic(), limits={})
+    ranks.workers = {0: SimpleNamespace(metadata=SimpleNamespace(hostname="node1", pid=7))}
+    return RankFailures(ranks)
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def judged(tmp_path, attempt):
         program = Program("train.py", (sys.executable, "train.py"))
         with pytest.raises(ScriptFailed) as failed:
             ran_script(program, tmp_path, environment={"CUDA_VISIBLE_DEVICES": "", "no_proxy": "*"})
-        return OneRank(attempt.restart(start))._of_exception(0, failed.value)
+        return of_one_rank(attempt.restart(start)).of_exception(0, failed.value)
 
     return judge
 
@@ -75,11 +73,11 @@ def test_a_mistake_in_a_function_costs_a_restart_only_after_a_step(attempt):
     error = UserCodeFailed(ErrorReport("AttributeError", "lr", base_names("AttributeError"), frames))
     for number in (0, 1):
         attempt.restart(number).claim.create(sample_restart_claim())
-        assert OneRank(attempt.restart(number))._of_exception(0, error).fatal
+        assert of_one_rank(attempt.restart(number)).of_exception(0, error).fatal
     reached = Reached(attempt.run.local_path(attempt.restart(0).reached_key))
     reached.set(1)
     reached.close()
-    assert not OneRank(attempt.restart(1))._of_exception(0, error).fatal
+    assert not of_one_rank(attempt.restart(1)).of_exception(0, error).fatal
 
 
 def test_a_server_that_refuses_may_come(judged):
@@ -90,7 +88,7 @@ def test_a_server_that_refuses_may_come(judged):
 def test_a_network_that_was_there_may_come_back(judged, monkeypatch):
     """After a restart, or minutes after the start."""
     with monkeypatch.context() as later:
-        later.setattr(failures, "_BEGINNING_S", 0.0)
+        later.setattr(rank_failure, "_BEGINNING_S", 0.0)
         found = [judged(NO_NETWORK)]
     found.append(judged(NO_NETWORK, start=1))
     assert [(failure.fatal, failure.transient) for failure in found] == [(False, True)] * 2

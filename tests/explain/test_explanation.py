@@ -18,7 +18,9 @@ from clustertrain.node.processes import this_process
 from clustertrain.observe.tables import finish
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.records import Beat, Result, ResumePoint, SchedulerStart
+from clustertrain.run.records.claim import Beat, ResumePoint
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import OUTPUT_ENDS, start_line

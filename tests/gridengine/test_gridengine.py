@@ -10,7 +10,7 @@ import yaml
 from clusters.gridengine import GridEngine, why_not
 from clustertrain.errors import ClusterError
 from clustertrain.launcher import Sent
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.streams.history import events_of_attempt
 from commands import ran
 from waiting import wait_until

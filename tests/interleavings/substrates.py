@@ -25,7 +25,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from schedule import LOST, Schedule, Touches
 
 from clustertrain.node import processes
-from clustertrain.run import claims, folder
+from clustertrain.run import claims
+from clustertrain.run.folder import run_dir
 from clustertrain.staging import lease
 from clustertrain.storage import s3_client, s3_objects
 
@@ -341,7 +342,7 @@ def give_own_time(patch: pytest.MonkeyPatch, spools: Path) -> None:
     patch.setattr(processes.Process, "is_here", property(is_here))
     patch.setattr(processes.Process, "is_gone", property(is_gone))
     patch.setattr(
-        folder, "spool_folder", lambda store: spools / str(getattr(Schedule.process(), "index", "x"))
+        run_dir, "spool_folder", lambda store: spools / str(getattr(Schedule.process(), "index", "x"))
     )
 
 

@@ -17,7 +17,7 @@ from clustertrain.errors import StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.worker.memory_shelf import memory_saver, memory_shelf
 from small_job import job

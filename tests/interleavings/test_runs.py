@@ -19,8 +19,8 @@ from clustertrain.run import admission
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import ended, write_result
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.worker.rank import WorkerRun

@@ -11,7 +11,7 @@ import pytest
 from clusters.kube_s3 import BUCKET, ENDPOINT, SECRET, s3_server
 from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import verify
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.streams.history import AttemptFollower, curve
 from clustertrain.run.streams.streams import Tail
 from kubernetes.rayjob_runs import PATIENCE_S, RayJobRun, slow

@@ -16,7 +16,7 @@ from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.scheduler.start import main as main_of_start
 from clustertrain.node import installed
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from commands import ran
 from sample_records import sample_submission
 

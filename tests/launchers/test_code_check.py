@@ -17,8 +17,8 @@ from clustertrain.node.installed import how_to_install
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from commands import ran
 

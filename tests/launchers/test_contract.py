@@ -15,8 +15,9 @@ from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.scheduler.status import status_of
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.submission import record
 from clustertrain.testing import FAKE_HELD, SchedulerContract, fake_commands
 from launchers.test_another_launcher import forget_the_launchers, install

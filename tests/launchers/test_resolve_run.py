@@ -18,7 +18,7 @@ from clustertrain.launchers.resolve_run import find, find_job
 from clustertrain.launchers.target import Target
 from clustertrain.observe.status import NotStarted
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
 from sample_records import sample_submission
 

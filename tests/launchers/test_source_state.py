@@ -4,7 +4,7 @@ import pytest
 
 from clustertrain.launchers import source_state
 from clustertrain.launchers.source_state import read_source
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.provenance import record_provenance
 from commands import ran
 from sample_records import sample_claim

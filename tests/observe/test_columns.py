@@ -11,9 +11,10 @@ from clustertrain.cli.main import main
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import Result, ResumePoint
+from clustertrain.run.records.claim import ResumePoint
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from sample_records import sample_submission

@@ -8,8 +8,9 @@ from clustertrain.errors import JobError
 from clustertrain.observe import logs
 from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Cancellation, Result, SchedulerStart
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import Cancellation, SchedulerStart
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.stream_upload import StreamUpload

@@ -12,7 +12,7 @@ from clustertrain.observe.rank_output import RankOutput
 from clustertrain.observe.screen import Bar, Lines
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.rank_log import OUTPUT_BEGINS, OUTPUT_ENDS, start_line

@@ -18,9 +18,11 @@ from clustertrain.observe.tables import next_step, print_ending, print_table, st
 from clustertrain.observe.wait import follow_to_its_end, wait_for_end
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import Result, ResumePoint, SchedulerStart
+from clustertrain.run.records.claim import ResumePoint
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.result import stopped, write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.storage import Location, open_store

@@ -10,8 +10,10 @@ from clustertrain.job.file import dump_job
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Beat, Result, SchedulerStart
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.claim import Beat
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.result import write_result
 from shelves import commit, shelf_at
 

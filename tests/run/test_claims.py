@@ -14,7 +14,9 @@ from clustertrain.node.processes import this_process
 from clustertrain.run import claims
 from clustertrain.run.admission import check_progress
 from clustertrain.run.claims import Heartbeat, claim_attempt, committed_step, progress_of, who_runs
-from clustertrain.run.records import Beat, Result, SchedulerStart
+from clustertrain.run.records.claim import Beat
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.states import STATES
 from sample_records import FAR, sample_claim
 
@@ -33,7 +35,7 @@ def test_attempts_count_up_and_name_their_process(run):
 def test_a_killed_process_runs_nothing(run, tmp_path):
     code = (
         "import sys; from clustertrain.run.claims import claim_attempt\n"
-        "from clustertrain.run.folder import RunDir\n"
+        "from clustertrain.run.folder.run_dir import RunDir\n"
         f"claim_attempt(RunDir.newest({str(tmp_path)!r}, 'digits')); print('claimed', flush=True)\n"
         "sys.stdin.read()"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.run.records import ResumePoint
+from clustertrain.run.records.claim import ResumePoint
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.events import new_records, read_events
 from clustertrain.run.streams.history import (

@@ -8,7 +8,9 @@ from clustertrain.observe.tables import next_step, status_rows
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.recorded_job import job_of, newest_job, trained_jobs
-from clustertrain.run.records import JobChanges, Result, ResumePoint
+from clustertrain.run.records.claim import ResumePoint
+from clustertrain.run.records.provenance import JobChanges
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.history import curve

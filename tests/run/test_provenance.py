@@ -10,7 +10,8 @@ from clustertrain.node.processes import this_process
 from clustertrain.run import snapshot
 from clustertrain.run.claims import attempts_that_trained
 from clustertrain.run.provenance import code_changes, record_provenance
-from clustertrain.run.records import CodeChange, Result, Source
+from clustertrain.run.records.provenance import CodeChange, Source
+from clustertrain.run.records.result import Result
 from clustertrain.run.snapshot import code_files
 from sample_records import sample_claim
 

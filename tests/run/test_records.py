@@ -9,24 +9,12 @@ from clustertrain.errors import EXIT_STORAGE, StorageError
 from clustertrain.job.identity import Change
 from clustertrain.node.processes import this_process
 from clustertrain.record_file import decoded, encoded
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import (
-    Arrival,
-    Beat,
-    BestCheckpoint,
-    Cancellation,
-    Hang,
-    JobChanges,
-    Outcome,
-    Rendezvous,
-    ResizeRequest,
-    Result,
-    ResumePoint,
-    Returned,
-    SaveRequest,
-    SchedulerStart,
-    StopRequest,
-)
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.claim import Beat, ResumePoint
+from clustertrain.run.records.provenance import JobChanges
+from clustertrain.run.records.requests import ResizeRequest, SaveRequest, StopRequest
+from clustertrain.run.records.result import BestCheckpoint, Hang, Outcome, Result, Returned
+from clustertrain.run.records.scheduler import Arrival, Cancellation, Rendezvous, SchedulerStart
 from clustertrain.run.states import STATES
 from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 

@@ -4,7 +4,7 @@ import pytest
 
 from clustertrain.errors import StorageError
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.records import Arrival, Rendezvous, SchedulerStart
+from clustertrain.run.records.scheduler import Arrival, Rendezvous, SchedulerStart
 from clustertrain.run.rendezvous import arrivals, failures, report_failure, wait_for_head
 
 

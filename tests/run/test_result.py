@@ -17,7 +17,9 @@ from clustertrain.errors import (
     StorageError,
 )
 from clustertrain.run.job_diff import standing_attempt
-from clustertrain.run.records import Outcome, Result, ResumePoint, StopRequest
+from clustertrain.run.records.claim import ResumePoint
+from clustertrain.run.records.requests import StopRequest
+from clustertrain.run.records.result import Outcome, Result
 from clustertrain.run.result import ended, write_result
 from clustertrain.run.streams.event_log import EventLog
 from sample_records import sample_claim, sample_failure, sample_restart_claim

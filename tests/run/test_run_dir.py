@@ -2,8 +2,10 @@
 
 import pytest
 
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import SchedulerJob, Source, StopRequest
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.provenance import Source
+from clustertrain.run.records.requests import StopRequest
+from clustertrain.run.records.scheduler import SchedulerJob
 from clustertrain.run.run_address import RunAddress, addresses_of, run_names
 from clustertrain.storage import Location, PosixStore, open_store
 from sample_records import sample_claim, sample_restart_claim

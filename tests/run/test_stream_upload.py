@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.streams import stream_upload
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.events import new_records

@@ -17,8 +17,8 @@ from clustertrain.job.file import load_job, record_of
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.run import snapshot
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Cancellation
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.scheduler import Cancellation
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.submission import Submission, record, upload
 from clustertrain.staging.archive import extract

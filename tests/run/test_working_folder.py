@@ -8,7 +8,7 @@ import pytest
 from clustertrain.errors import StorageError
 from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
-from clustertrain.run.records import LeftFiles
+from clustertrain.run.records.provenance import LeftFiles
 from clustertrain.run.working_folder import (
     FilesOfRun,
     copy_code,

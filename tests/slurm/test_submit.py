@@ -13,8 +13,8 @@ import pytest
 
 from clustertrain.job.file import load_job
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.submission import Submission
 from commands import ran
@@ -24,7 +24,8 @@ ENDING_AGENT = """\
 import os, sys, time
 from pathlib import Path
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.result import write_result
 from clustertrain.run.submission import Submission
 

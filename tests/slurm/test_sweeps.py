@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.submission import Submission
 
 pytestmark = pytest.mark.timeout(600)

@@ -18,8 +18,8 @@ from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.slurm import queue as slurm_queue
 from clustertrain.launchers.slurm.queue import query_squeue
 from clustertrain.launchers.slurm.scheduler import SCHEDULER
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from run_status import status_of
 from sample_records import sample_submission
@@ -30,9 +30,10 @@ AGENT = """
 import os, socket, sys, time
 from clustertrain.run.claims import Heartbeat, claim_attempt
 from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.result import write_result
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 
 storage, name, obeys = sys.argv[1:]
 attempt = claim_attempt(RunDir.newest(storage, name), launcher="slurm", allocation=SchedulerStart(

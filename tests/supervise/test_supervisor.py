@@ -9,7 +9,7 @@ import pytest
 from clustertrain.node.processes import Process
 from clustertrain.record_file import RecordFile
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from commands import ran
 from sample_records import sample_claim
 
@@ -65,7 +65,7 @@ from clustertrain.node.processes import Process, this_process
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.record_file import RecordFile
-from clustertrain.run.records import Result
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 
 attempt, supervisor = AttemptRef.from_text(sys.argv[1]).open(), int(sys.argv[2])

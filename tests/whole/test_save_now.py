@@ -8,7 +8,7 @@ import pytest
 from clustertrain.checkpoints.manifest import names, read_manifest
 from clustertrain.cli.checkpoints import save_now
 from clustertrain.errors import JobError
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
 from commands import ran
 from sample_records import sample_claim

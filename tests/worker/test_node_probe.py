@@ -8,7 +8,7 @@ import pytest
 
 from clustertrain.errors import StorageError
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.worker.machine import storage_probe as node_probe
 from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
 from commands import ran

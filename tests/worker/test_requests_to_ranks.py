@@ -3,8 +3,8 @@
 import time
 
 from clustertrain.record_file import encoded
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import ResizeRequest, SaveRequest, StopRequest
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.requests import ResizeRequest, SaveRequest, StopRequest
 from clustertrain.run.save_interval import best_interval_s, first_interval_s
 from clustertrain.session import Session
 from clustertrain.training.ranks.host import Requests

@@ -1,14 +1,19 @@
-"""The command line.
+"""The command line: main.py says which file has which command.
 
 __main__.py     `python -m clustertrain.cli`
-main.py         every command, a few lines each
+main.py         the command `clustertrain`: its help, its errors, and which file has which command
+start.py        the commands init, import, check, render, run and submit
+watch.py        the commands status, logs, ls, report and stop
+debug.py        the commands explain, stacks, exec, drill and drilled
+data_and_checkpoints.py  the commands `data` and `ckpt`, with those below them
+tools.py        the command schema
 options.py      the arguments and options that several commands have
 where.py        where a command reads a storage: here, or in the cluster
-init.py         `clustertrain init`: a job file and a Task to start from
-import_job.py   `clustertrain import`: a job file from the file or command of another launcher
+init.py         what `init` writes: a job file and a Task to start from
+import_job.py   what `import` writes: a job file from the file or command of another launcher
 grid.py         `--grid`: the points of a sweep
-explain.py      `clustertrain explain` and `clustertrain stacks`
-checkpoints.py  `clustertrain ckpt`: list, verify, export and request checkpoints
-report.py       `clustertrain report`
-data.py         `clustertrain data`: list, fetch and remove data sets
+explain.py      what `explain` and `stacks` print
+checkpoints.py  what the commands `ckpt` do: list, verify, export and request checkpoints
+report.py       what `report` writes: the facts of runs, on a page
+data.py         what the commands `data` do: list, fetch and remove data sets
 """

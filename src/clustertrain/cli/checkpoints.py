@@ -18,9 +18,9 @@ from clustertrain.observe.checkpoints import SCRIPT, Checkpoint, checkpoints_of,
 from clustertrain.observe.status import live_state
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
 from clustertrain.run.recorded_job import job_of
-from clustertrain.run.records import SaveRequest
+from clustertrain.run.records.requests import SaveRequest
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.units import aligned, moment_text, size_text
 from clustertrain.waiting import wait_until

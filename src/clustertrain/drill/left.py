@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
 from clustertrain.run.recorded_job import job_at
 from clustertrain.run.streams.history import AttemptFollower, events_of_attempt, host_of
 from clustertrain.run.streams.streams import Tail

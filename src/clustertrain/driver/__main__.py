@@ -35,8 +35,8 @@ from clustertrain.node.ray_settings import NCCL_HANG_DETECTOR, RAY_ENVIRONMENT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import JOB_YAML, Attempt
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import JOB_YAML, Attempt
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.working_folder import copy_code

@@ -12,9 +12,9 @@ from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.driver.world_size import Workers
 from clustertrain.errors import StorageError
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records import ResizeRequest
+from clustertrain.run.records.requests import ResizeRequest
 from clustertrain.run.streams.event_log import EventLog
 
 _LOOK_EVERY_S = 5.0

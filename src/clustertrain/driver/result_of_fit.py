@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from clustertrain.errors import ClusterTrainError, RunStopped
 from clustertrain.run.claims import claim_of, shows_progress
-from clustertrain.run.folder import Attempt
-from clustertrain.run.records import Failure, Result
+from clustertrain.run.folder.run_dir import Attempt
+from clustertrain.run.records.result import Failure, Result
 from clustertrain.run.result import ended, failed, stopped
 from clustertrain.run.states import CAUSE_OF_CODE
 from clustertrain.worker.code.error_report import first_lines

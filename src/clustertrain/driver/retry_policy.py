@@ -16,9 +16,9 @@ from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import committed_step, progress_of, shows_progress
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.recorded_job import is_of_script, job_of
-from clustertrain.run.records import Failure, Result
+from clustertrain.run.records.result import Failure, Result
 from clustertrain.run.result import failed
 from clustertrain.run.retry_budget import RetryBudget
 from clustertrain.run.streams.event_log import EventLog

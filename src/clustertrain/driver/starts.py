@@ -12,7 +12,7 @@ from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import Workers
 from clustertrain.job.model import Job
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.records import Result
+from clustertrain.run.records.result import Result
 
 
 def result_of_starts(

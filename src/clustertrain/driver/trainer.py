@@ -42,7 +42,7 @@ from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.job.file import parse_job
 from clustertrain.job.start_environment import start_environment
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import JOB_YAML
+from clustertrain.run.folder.run_dir import JOB_YAML
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.worker import train as worker

@@ -20,7 +20,7 @@ import yaml
 
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.yaml_reader import JobLoader
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.recorded_job import job_of
 
 BEGIN = "<!-- catalogue: the list below is clustertrain.explain.catalogue.markdown() -->"

@@ -14,10 +14,10 @@ from clustertrain.explain.first_cause import Hit, Source, first_cause, hits_of
 from clustertrain.explain.stacks import Group, of_script, ranks_text, stacks_now, waits_for, where_all_are
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
 from clustertrain.run.job_diff import standing_attempt
 from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records import Failure
+from clustertrain.run.records.result import Failure
 from clustertrain.run.streams.rank_log import OUTPUT_ENDS
 
 _ADVICE = "If it makes no step, look at the first group: the others wait for it. Ask again to compare."

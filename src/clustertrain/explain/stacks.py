@@ -16,7 +16,7 @@ from clustertrain.node.limits import process_place
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import command_on
 from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records import StacksRequest
+from clustertrain.run.records.requests import StacksRequest
 from clustertrain.run.streams.history import events_of_attempt
 from clustertrain.waiting import wait_until
 

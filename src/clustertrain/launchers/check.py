@@ -16,10 +16,10 @@ never trained, or whose job or code has changed (`is_tried` in `run/provenance.p
 task (`training/sanity.py`): one batch of the evaluation with every metric, `images()`, the state of a
 checkpoint, whether the loss is a sum. The rehearsal calls the same functions and `prepare`, so both say
 the same lines. What the user's code raises there, or in the first step, is a `RaisedByTask`. It travels
-to the driver with the report of its cause, and `driver/cause/failures.py` decides: a mistake ends the run
-with exit code 2 and no restart, and what the network, the storage, the memory, a GPU or another rank has
-raised is handled as at any other step. The attempt stays, and determines neither state nor job of a run
-that had a checkpoint.
+to the driver with the report of its cause, and `driver/cause/rank_failure.py` decides: a mistake ends the
+run with exit code 2 and no restart, and what the network, the storage, the memory, a GPU or another rank
+has raised is handled as at any other step. The attempt stays, and determines neither state nor job of a
+run that had a checkpoint.
 
 A JobError has the keys of the job file that it is about (`at`), if it concerns one; the process that read
 the file puts line and column before the message. The run is claimed under the number that was free before

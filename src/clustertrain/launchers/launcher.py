@@ -31,7 +31,7 @@ from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine, command_on
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.storage import Location
 
 

@@ -18,7 +18,7 @@ from clustertrain.observe.columns import NO_COLUMNS, Columns
 from clustertrain.observe.run_table import RunRow, Table, left_out, points_of_sweep, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
 from clustertrain.run.command_line import command_on, to_type
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 
 
 def list_runs(

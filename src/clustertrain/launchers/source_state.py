@@ -9,7 +9,7 @@ from dataclasses import replace
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.shell import CommandFailed, run
-from clustertrain.run.records import Repository, Source
+from clustertrain.run.records.provenance import Repository, Source
 from clustertrain.run.snapshot import code_files
 
 MOST_DIFF_BYTES = 1_000_000

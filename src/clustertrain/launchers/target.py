@@ -15,7 +15,7 @@ from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status import RunFiles, no_run
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import CommandLine, typed
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 
 Echo = Callable[[str], None]
 

@@ -9,7 +9,7 @@ from typing import Any
 from clustertrain.checkpoints.retention import best_of
 from clustertrain.job.identity import hyperparameters
 from clustertrain.job.model import Job
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.streams.history import curve
 
 Cell = str | int | float | None

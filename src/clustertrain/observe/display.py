@@ -5,7 +5,7 @@ from __future__ import annotations
 from clustertrain.observe.rank_output import RankOutput
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.streams.history import AttemptFollower
 
 

@@ -16,7 +16,8 @@ from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
 from clustertrain.observe.terminal_text import Printed
 from clustertrain.run.claims import who_runs
-from clustertrain.run.folder import Attempt, RunDir, rank_of_log
+from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run.folder.stream_names import rank_of_log
 from clustertrain.run.streams.history import AttemptFollower, host_of, newest_group
 from clustertrain.run.streams.rank_log import separated
 from clustertrain.run.streams.streams import Tail, stream_names

@@ -12,7 +12,7 @@ from contextlib import suppress
 from clustertrain.errors import StorageError
 from clustertrain.observe.event_lines import Record
 from clustertrain.observe.terminal_text import Printed
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.streams.history import host_of
 from clustertrain.run.streams.rank_log import own_line, separated
 from clustertrain.run.streams.streams import Tail

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clustertrain.errors import EXIT_FAILED
-from clustertrain.run.records import Result
+from clustertrain.run.records.result import Result
 from clustertrain.run.states import CODE_OF_CAUSE, STATES
 
 

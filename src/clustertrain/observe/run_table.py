@@ -16,7 +16,7 @@ from clustertrain.observe.event_lines import figures_text
 from clustertrain.observe.status import RunFiles, Status, read_files
 from clustertrain.observe.tables import LEAST_WALL_S
 from clustertrain.observe.terminal_text import plain
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import trained_jobs
 from clustertrain.units import aligned
 

@@ -18,10 +18,12 @@ from clustertrain.ledger.of_run import ledger_of
 from clustertrain.observe.run_state import RunState, alive, of_result
 from clustertrain.run.claims import allocation_of, committed_step, who_runs
 from clustertrain.run.command_line import UNKNOWN, typed
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
 from clustertrain.run.job_diff import standing_attempt
 from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records import Claim, Result, SchedulerJob
+from clustertrain.run.records.claim import Claim
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerJob
 from clustertrain.run.run_address import RunAddress, addresses_of, run_names
 from clustertrain.run.states import STATES
 from clustertrain.run.streams.history import curve, events_of_attempt

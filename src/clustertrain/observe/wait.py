@@ -14,7 +14,7 @@ from clustertrain.observe.status import Status, StatusOf
 from clustertrain.observe.tables import finish, print_table, status_rows
 from clustertrain.run.claims import heartbeat_period_s
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 
 _SURE_S = 2.0
 

@@ -1,7 +1,7 @@
 """The files of a run: every path, and the processes that write and read each.
 
-folder.py        every path of a run, in one object; the spool of a node
-records.py       the contents of its small files, a frozen class for each
+folder/          every path of a run, in one object; the spool of a node
+records/         the contents of its small files, a frozen class for each
 recorded_job.py  the job files of a run and of its attempts
 attempt_ref.py   a reference to an attempt, as text that one process passes to another
 states.py        the states of a run, their causes and exit codes
@@ -23,7 +23,7 @@ streams/         files that grow while a run trains: events, metrics, logs
 
 Reasons:
 
-Records. Each small file contains one record, a frozen class in run/records.py. The object that names the
+Records. Each small file contains one record, a frozen class in run/records/. The object that names the
 file also reads and writes it, and nothing else does: `attempt.claim.read()`,
 `attempt.stop.write(StopRequest("user"))` (record_file.py). A reader checks every type. It ignores keys
 that it does not know, because a later version may add some; a change in the meaning of a file raises its

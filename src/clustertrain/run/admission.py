@@ -17,11 +17,14 @@ from clustertrain.job.model import Job
 from clustertrain.job.references import check_set
 from clustertrain.run.claims import allocation_of, claim_attempt, progress_of, who_runs
 from clustertrain.run.command_line import UNKNOWN, CommandLine
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
 from clustertrain.run.job_diff import echo_changes, job_changes, standing_attempt
 from clustertrain.run.provenance import record_provenance
 from clustertrain.run.recorded_job import last_job, record_job
-from clustertrain.run.records import JobChanges, Result, SchedulerStart, Source, StopRequest
+from clustertrain.run.records.provenance import JobChanges, Source
+from clustertrain.run.records.requests import StopRequest
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.working_folder import note_left_files
 from clustertrain.storage import Location, open_store, probe
 

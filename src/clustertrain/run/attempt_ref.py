@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from clustertrain.record_file import typed
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
 from clustertrain.storage import Location, open_store
 
 

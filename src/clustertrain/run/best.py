@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.job.model import Job
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import BestCheckpoint
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import BestCheckpoint
 
 
 def retention_of(job: Job) -> Retention:

@@ -20,8 +20,10 @@ from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.node.processes import this_process
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import Attempt, Restart, RunDir
-from clustertrain.run.records import Beat, Claim, Failure, Progress, SchedulerStart
+from clustertrain.run.folder.run_dir import Attempt, Restart, RunDir
+from clustertrain.run.records.claim import Beat, Claim, Progress
+from clustertrain.run.records.result import Failure
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.waiting import wait_until
 
 

@@ -40,8 +40,8 @@ from clustertrain.job.identity import Change, identity_difference, needs_consent
 from clustertrain.job.model import Job
 from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.records import JobChanges
+from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run.records.provenance import JobChanges
 
 _NAME_CHARACTERS = 43  # of at most 47, before the number of another run
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from clustertrain.node.installed import installed_packages
 from clustertrain.node.limits import read_limits
 from clustertrain.run.claims import attempts_that_trained
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
 from clustertrain.run.recorded_job import job_of
-from clustertrain.run.records import CodeChange, CodeFile, Provenance, Source
+from clustertrain.run.records.provenance import CodeChange, CodeFile, Provenance, Source
 from clustertrain.run.streams.step_counter import has_finished_a_step
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job, record_of
 from clustertrain.job.model import Job
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
 from clustertrain.run.job_diff import changed_nothing, standing_attempt
 from clustertrain.run.streams.step_counter import reached_step
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from clustertrain.errors import StorageError
 from clustertrain.run.claims import allocation_of
-from clustertrain.run.folder import RENDEZVOUS, Attempt, RunDir
-from clustertrain.run.records import Arrival, Rendezvous, SchedulerStart
+from clustertrain.run.folder.run_dir import RENDEZVOUS, Attempt, RunDir
+from clustertrain.run.records.scheduler import Arrival, Rendezvous, SchedulerStart
 from clustertrain.waiting import wait_until
 
 

@@ -11,10 +11,11 @@ from clustertrain.checkpoints.manifest import names, newest_manifest
 from clustertrain.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from clustertrain.run.best import best_checkpoint
 from clustertrain.run.claims import has_script_checkpoint
-from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.folder.run_dir import Attempt, Restart
 from clustertrain.run.job_diff import standing_attempt
 from clustertrain.run.recorded_job import is_of_script, job_of, restore_job
-from clustertrain.run.records import Result, StopRequest
+from clustertrain.run.records.requests import StopRequest
+from clustertrain.run.records.result import Result
 from clustertrain.run.states import CAUSE_OF_CODE
 from clustertrain.run.streams.events import read_events
 from clustertrain.run.streams.history import curve

@@ -6,7 +6,7 @@ The count follows from the files of the run, so that it continues if the driver 
 from __future__ import annotations
 
 from clustertrain.run.claims import committed_step
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder.run_dir import Attempt
 
 
 class RetryBudget:

@@ -1,6 +1,6 @@
 """The run that a folder belongs to, and the runs in a storage.
 
-The folder is the folder of a run, of a generation or of an attempt, as folder.py names them. Every folder
+The folder is the folder of a run, of a generation or of an attempt, as folder/ names them. Every folder
 that clustertrain prints names its run in a command.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.errors import StorageError
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.storage import Location, Store
 
 _GENERATION = re.compile(r"g\d+")

@@ -27,7 +27,7 @@ from clustertrain.job.code_folders import is_own, places
 from clustertrain.job.file import record_of
 from clustertrain.job.model import Job
 from clustertrain.regular_file import read_file
-from clustertrain.run.records import CodeFile
+from clustertrain.run.records.provenance import CodeFile
 from clustertrain.run.run_address import run_names
 from clustertrain.staging.archive import wrong_name
 from clustertrain.storage import Location, local_path, open_store

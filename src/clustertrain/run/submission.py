@@ -23,9 +23,9 @@ from clustertrain.job.model import Job
 from clustertrain.record_file import json_object, typed
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, CommandLine
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import job_at
-from clustertrain.run.records import SchedulerJob
+from clustertrain.run.records.scheduler import SchedulerJob
 from clustertrain.run.snapshot import Snapshot
 from clustertrain.staging.archive import extract
 from clustertrain.storage import Location, open_store

@@ -17,8 +17,8 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.code_folders import places
 from clustertrain.job.model import Job
 from clustertrain.regular_file import read_file
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import CopiedCode, LeftFiles
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.provenance import CopiedCode, LeftFiles
 from clustertrain.run.snapshot import Entry, FileId, entries_of, ids_of_no_code
 from clustertrain.storage.posix import refused
 

@@ -18,9 +18,10 @@ from clustertrain.job.start_environment import python_environment, start_environ
 from clustertrain.node.limits import read_limits
 from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.recorded_job import job_of
-from clustertrain.run.records import RestartClaim, Result
+from clustertrain.run.records.claim import RestartClaim
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import ended, stopped
 from clustertrain.run.retry_budget import RetryBudget
 from clustertrain.run.streams.event_log import EventLog

@@ -10,9 +10,9 @@ from pathlib import Path
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import UNKNOWN, CommandLine
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records import Result
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import ended
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.supervise.driver_process import start_driver

@@ -20,7 +20,7 @@ from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
 from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.folder import JOB_YAML
+from clustertrain.run.folder.run_dir import JOB_YAML
 from clustertrain.supervise.check_process import CheckFolder, CheckReport, CheckRequest
 from clustertrain.worker.code.user_code import (
     ImportRefused,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder import JOB_YAML
+from clustertrain.run.folder.run_dir import JOB_YAML
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.target import Target
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.streams.event_log import EventLog
 from launchers.kubernetes.api_objects import pod, rayjob

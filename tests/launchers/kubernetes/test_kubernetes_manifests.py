@@ -20,7 +20,7 @@ from clustertrain.launchers.kubernetes.render.paths import PodJob, volumes
 from clustertrain.record_file import decoded
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.records import Repository, Source
+from clustertrain.run.records.provenance import Repository, Source
 from clustertrain.version import RAY_VERSION
 from launchers.kubernetes.pod_job import containers, group_of, of_kind, pods, spec_of
 

@@ -11,8 +11,8 @@ import pytest
 from clustertrain.job.file import dump_job
 from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.streams import Tail
 

@@ -8,7 +8,7 @@ import pytest
 
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from commands import ran
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
@@ -25,7 +25,7 @@ from clustertrain.driver.world_size import Workers
 from clustertrain.launchers.kubernetes.ray import PodRay
 from clustertrain.node.ray_settings import WORKER_SLOT
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.records import StopRequest
+from clustertrain.run.records.requests import StopRequest
 
 slots = {WORKER_SLOT: 1}
 ray.init(address="local", num_cpus=1, resources=slots, log_to_driver=False, include_dashboard=False)

@@ -16,8 +16,8 @@ from clustertrain.observe.screen import open_screen
 from clustertrain.observe.status import read_files
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import write_result
 from small_job import job
 

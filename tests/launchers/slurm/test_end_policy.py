@@ -12,8 +12,8 @@ from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import Start
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Arrival, SchedulerStart
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.scheduler import Arrival, SchedulerStart
 from clustertrain.run.rendezvous import report_failure
 from clustertrain.run.streams.history import events_of_attempt
 

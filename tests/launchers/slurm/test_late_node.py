@@ -14,9 +14,9 @@ from clustertrain.launchers.slurm.ray import SlurmRay
 from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import SchedulerStart
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.result import write_result
 from commands import ran
 

@@ -14,7 +14,7 @@ from clustertrain.launchers.slurm.agent.node import prepare_node
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.ports import Ports
 from clustertrain.run.admission import Options
-from clustertrain.run.records import SchedulerStart
+from clustertrain.run.records.scheduler import SchedulerStart
 
 JOB = parse_job(
     "name: a\nfunction: m:f\n"

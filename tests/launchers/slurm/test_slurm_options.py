@@ -6,7 +6,7 @@ import pytest
 
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.submission import Submission, submission_of
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from clustertrain.launchers.scheduler.run_state import Files, standing_of
 from clustertrain.launchers.slurm.queue import NATIVE_STATES, state_of
-from clustertrain.run.records import Result
+from clustertrain.run.records.result import Result
 from clustertrain.run.states import STATES
 
 DONE = Result("done", "finished", 0)

@@ -13,8 +13,9 @@ from clustertrain.launchers.slurm.agent.node import NodeLost, Start
 from clustertrain.record_file import RecordFile
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Rendezvous, Result, SchedulerStart
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import Rendezvous, SchedulerStart
 from clustertrain.run.result import write_result
 from waiting import wait_until
 

@@ -14,7 +14,7 @@ from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.calls import answers, first_of_each_node
 from clustertrain.run.claims import overtaken_by
-from clustertrain.run.folder import Restart
+from clustertrain.run.folder.run_dir import Restart
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.worker.memory_shelf import is_sound, names_on_node
 

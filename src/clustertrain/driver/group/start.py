@@ -33,9 +33,9 @@ from clustertrain.job.model import Job
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint
-from clustertrain.run.folder import Attempt, Restart, RunDir
+from clustertrain.run.folder.run_dir import Attempt, Restart, RunDir
 from clustertrain.run.provenance import is_tried
-from clustertrain.run.records import FunctionSeed, RestartClaim, ResumePoint
+from clustertrain.run.records.claim import FunctionSeed, RestartClaim, ResumePoint
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
@@ -96,7 +96,7 @@ class GroupStart:
         plan = _claim(self, workers)
         try:
             self._group = Group(group, self.ref.open().restart(plan.restart))
-            self._group.note_limits(self.answer_s)
+            self._group.ranks.note_limits(self.answer_s)
             self._on_all(workers, set_up, plan)
             self._probe(workers, plan)
             self._stage(workers, plan)
@@ -109,8 +109,8 @@ class GroupStart:
             self.has_lost_worker(error)
             what = "died" if isinstance(error, RankDied) else "did not answer"
             raise GroupNotStarted(f"A worker {what} before training began.") from error
-        self._group.began_s = time.monotonic()
-        EventLog(self.ref.open().events).write("group_started", **self._group.as_event())
+        self._group.ranks.began_s = time.monotonic()
+        EventLog(self.ref.open().events).write("group_started", **self._group.ranks.as_event())
 
     def has_failed(self, errors: Mapping[int, BaseException]) -> None:
         """Record the failure of the workers, by rank, unless a failure is recorded.
@@ -185,7 +185,7 @@ class GroupStart:
             except RankDied:
                 raise
             except NoAnswer:
-                if self._group is not None and self._group.stopped_ranks():
+                if self._group is not None and self._group.ranks.stopped():
                     raise
 
     def _of_first(self, workers: Sequence[Any], function: Callable[[], Any]) -> Any:

@@ -15,7 +15,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
 from clustertrain.launchers.one_host import NO_RAY, ray_address
 from clustertrain.node.network import LOOPBACK
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.streams.event_log import EventLog
 
 

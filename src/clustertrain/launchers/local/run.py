@@ -20,8 +20,8 @@ from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.run.working_folder import FilesOfRun

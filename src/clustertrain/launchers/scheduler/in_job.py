@@ -17,8 +17,10 @@ from clustertrain.observe.screen import Screen
 from clustertrain.observe.tables import print_ending
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.records import Result, SchedulerStart, Source
+from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run.records.provenance import Source
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.run.submission import Submission
 

@@ -12,7 +12,7 @@ from clustertrain.launchers.scheduler.status import Registered
 from clustertrain.launchers.shell import attached
 from clustertrain.run.claims import claim_of, who_runs
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.streams.history import newest_group, ranks_of
 
 

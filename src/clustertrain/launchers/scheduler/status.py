@@ -21,8 +21,8 @@ from clustertrain.observe.status import (
     with_late_result,
 )
 from clustertrain.run.claims import who_runs
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import SchedulerJob, SchedulerStart
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.scheduler import SchedulerJob, SchedulerStart
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,11 @@ from clustertrain.launchers.scheduler.run_state import may_go_on
 from clustertrain.launchers.scheduler.status import QueuedStatus, Registered, ask, status_of
 from clustertrain.observe.status import Status
 from clustertrain.run.claims import who_runs
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
 from clustertrain.run.recorded_job import job_of
-from clustertrain.run.records import Cancellation, Result, StopRequest
+from clustertrain.run.records.requests import StopRequest
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import Cancellation
 from clustertrain.waiting import wait_until
 
 _BEYOND_GRACE_S = 60.0

@@ -30,8 +30,8 @@ from clustertrain.launchers.scheduler.status import Registered, ask, blamed, row
 from clustertrain.launchers.source_state import source_of
 from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run.records.result import Result
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.states import STATES
 from clustertrain.run.submission import Submission, record, submission_of, upload

@@ -15,8 +15,8 @@ from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import is_listening
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import Attempt
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import Attempt
+from clustertrain.run.records.result import Result
 from clustertrain.run.rendezvous import arrivals
 from clustertrain.waiting import wait_until
 

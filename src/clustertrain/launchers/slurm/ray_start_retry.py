@@ -10,8 +10,8 @@ from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.run.claims import allocation_of
-from clustertrain.run.folder import Attempt
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import Attempt
+from clustertrain.run.records.result import Result
 from clustertrain.run.result import ended, failed
 
 

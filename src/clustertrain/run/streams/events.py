@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter
 from typing_extensions import TypedDict
 
 from clustertrain.record_file import json_object
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.streams.streams import Tail
 from clustertrain.units import LARGEST_INTEGER, LATEST_S
 

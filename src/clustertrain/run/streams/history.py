@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from clustertrain.errors import StorageError
-from clustertrain.run.folder import Attempt, RunDir, is_events_stream, is_stream_of_records
+from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run.folder.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run.job_diff import changed_nothing
 from clustertrain.run.streams.events import new_records, read_events
 from clustertrain.run.streams.streams import Tail, stream_names

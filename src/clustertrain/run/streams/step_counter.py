@@ -6,7 +6,7 @@ import mmap
 import struct
 from pathlib import Path
 
-from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.folder.run_dir import Attempt, Restart
 from clustertrain.run.streams.events import read_events
 
 

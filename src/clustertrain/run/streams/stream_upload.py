@@ -19,7 +19,8 @@ from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.record_file import decoded, encoded
-from clustertrain.run.folder import STREAMS, WHOLE_FILES, Attempt, RunDir
+from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run.folder.stream_names import STREAMS, WHOLE_FILES
 from clustertrain.run.streams.streams import part_key
 from clustertrain.storage import Store
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from clustertrain.regular_file import open_file
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.storage.posix import refused
 
 _BLOCK_BYTES = 1 << 20

@@ -17,7 +17,7 @@ from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.source import check_source, imported_now
 from clustertrain.node.interpreter import interpreter_file
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder.run_dir import RunDir
 from clustertrain.run.working_folder import working_folder
 from clustertrain.training.user_frames import defined_at
 from clustertrain.worker.code.error_report import first_lines

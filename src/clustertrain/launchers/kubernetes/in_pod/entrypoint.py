@@ -26,8 +26,9 @@ from clustertrain.observe.screen import Lines, Screen
 from clustertrain.run.admission import Options, is_same_start
 from clustertrain.run.claims import allocation_of, who_runs
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import SchedulerStart
 from clustertrain.run.states import STATES
 from clustertrain.supervise.stop_on_signal import run_driver
 from clustertrain.version import RAY_VERSION, __version__

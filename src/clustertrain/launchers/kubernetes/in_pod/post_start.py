@@ -12,7 +12,8 @@ from pathlib import Path
 
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
-from clustertrain.run.folder import Attempt, RunDir, spool_folder
+from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run.folder.spool import spool_folder
 from clustertrain.run.streams.event_log import EventLog
 from clustertrain.run.streams.stream_upload import StreamUpload, attempts_here
 from clustertrain.storage import open_store

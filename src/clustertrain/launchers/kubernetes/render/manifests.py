@@ -40,7 +40,7 @@ from clustertrain.launchers.kubernetes.render.pods import (
 )
 from clustertrain.record_file import encoded
 from clustertrain.run.admission import Options
-from clustertrain.run.records import Source
+from clustertrain.run.records.provenance import Source
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.units import size_value
 from clustertrain.version import RAY_VERSION, __version__

@@ -10,7 +10,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.place import place_of
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.records import SchedulerStart
+from clustertrain.run.records.scheduler import SchedulerStart
 
 _OF_THE_STEP = ("SLURM_JOB_ID", "SLURM_NODEID", variables.NODES, variables.TOKEN, variables.MAIL)
 

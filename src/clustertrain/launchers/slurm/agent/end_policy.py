@@ -25,8 +25,8 @@ from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Screen
-from clustertrain.run.folder import Attempt
-from clustertrain.run.records import Result
+from clustertrain.run.folder.run_dir import Attempt
+from clustertrain.run.records.result import Result
 from clustertrain.run.rendezvous import failures
 from clustertrain.run.result import ended, failed
 from clustertrain.run.streams.event_log import EventLog

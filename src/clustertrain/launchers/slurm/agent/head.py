@@ -22,8 +22,9 @@ from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.run.admission import was_stopped_by_user
-from clustertrain.run.folder import Attempt
-from clustertrain.run.records import Rendezvous, Result
+from clustertrain.run.folder.run_dir import Attempt
+from clustertrain.run.records.result import Result
+from clustertrain.run.records.scheduler import Rendezvous
 from clustertrain.run.result import failed, write_result
 from clustertrain.run.states import STATES
 from clustertrain.supervise.driver_process import start_driver

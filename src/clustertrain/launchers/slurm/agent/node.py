@@ -22,8 +22,8 @@ from clustertrain.node.network import address_towards
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.node.user_folders import spool_base
 from clustertrain.run.admission import Options
-from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.records import Arrival, SchedulerStart
+from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run.records.scheduler import Arrival, SchedulerStart
 from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 from clustertrain.supervise.process import Guarded
 

@@ -20,8 +20,8 @@ from clustertrain.launchers.slurm.agent.node import (
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import is_listening, is_refused
 from clustertrain.observe.screen import Lines
-from clustertrain.run.folder import Attempt
-from clustertrain.run.records import Arrival, Rendezvous
+from clustertrain.run.folder.run_dir import Attempt
+from clustertrain.run.records.scheduler import Arrival, Rendezvous
 from clustertrain.run.rendezvous import report_failure, wait_for_head
 from clustertrain.run.streams.stream_upload import StreamUpload
 from clustertrain.supervise.process import Guarded

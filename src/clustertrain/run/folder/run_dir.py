@@ -1,116 +1,29 @@
-"""Every path of a run, in one object.
-
-    <storage>/<name>/
-      g<k>/                       a generation: `--fresh` starts the next one and keeps the old one
-        job.yaml                  the job as the newest attempt runs it
-        seed.json                 of a run of a function: the seed with which it begins
-        submissions/              the jobs that were submitted to schedulers
-          <digest>/               a snapshot: job.yaml, code.tar.gz and source.json
-          slurm-<id>.json         a job of a scheduler; slurm-<id>.ended.json if `stop` cancelled it
-        attempts/<n>/             one start of the run, claimed by creating claim.json
-          claim.json              its process: host, pid and start of that process, scheduler's job id
-          provenance.json, diff.patch  commit, packages and machine; the changes since the commit
-          job.yaml, changes.json  the job of this attempt, and its differences from the one before
-          rendezvous.json         the address of Ray's head; nodes/<k>.json: a node that found it
-          node-failures/<k>.json  why a node cannot take part, or was lost
-          restarts/<r>/           one start of the worker group; only its newest one may write
-            claim.json            the process that claimed it; plan.json: what it resumes from
-            failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
-            reached, resize       the last finished step; a request to change the number of workers
-            hang.json, stacks/    the first rank that hung; which ranks have written their stacks
-            stacks-now/           a request for the stacks of all ranks, and their answers
-            profile/              the ranks' profiles
-            nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
-          heartbeat.json          a counter that changes while the driver lives
-          stop, save              requests; the file exists if the request was made
-          events*.jsonl           events; one writing process per file
-          metrics-<r>.jsonl       metrics, by rank 0 of restart r
-          logs/                   driver.log, <host>/rank-<k>.log, <host>/ray.log
-          result.json             its result, written once
-        checkpoints/<step>-<n>.<r>/   files, MANIFEST.json
-        work/                     where the code of a submitted run works; work.json: what was copied there
-        left.json                 the files that a run on one machine has left in the folder of its code
-        tensorboard/              the curve, a file from each start of the worker group
-        wandb/                    files of W&B, which names them itself
-      data/                       data sets that are staged once for the whole cluster
-      mlruns/                     MLflow's file store, for all runs of the storage
-
-A small file contains one record (records.py), and the object that names it also reads and writes it. Streams
-(events, metrics, logs) are written in place, or with S3 in this node's spool, which
-streams/stream_upload.py uploads.
-"""
+"""Every path of a run: of a generation, of its attempts, and of the starts of their workers."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.node.processes import Process
-from clustertrain.node.user_folders import spool_base
-from clustertrain.record_file import RecordFile, RequestFile, T
-from clustertrain.run import records
+from clustertrain.record_file import RecordFile
+from clustertrain.run.folder.named_files import Key, OnThisNode, Record, Request
+from clustertrain.run.folder.spool import spool_folder
+from clustertrain.run.folder.stream_names import TENSORBOARD
+from clustertrain.run.records.claim import Beat, Claim, FunctionSeed, RestartClaim, ResumePoint
+from clustertrain.run.records.provenance import CopiedCode, JobChanges, LeftFiles, Provenance, Source
+from clustertrain.run.records.requests import ResizeRequest, SaveRequest, StacksRequest, StopRequest
+from clustertrain.run.records.result import Failure, Hang, Outcome, Result, Returned
+from clustertrain.run.records.scheduler import Arrival, Cancellation, Rendezvous, SchedulerJob
 from clustertrain.storage import Location, Store, open_store
 
 JOB_YAML = "job.yaml"
 RENDEZVOUS = "rendezvous.json"
-STREAMS = ("*.jsonl", "logs/*.log", "logs/*/*.log")
-"""The files in the folder of an attempt that grow, as patterns of Path.glob."""
-_TENSORBOARD = "tensorboard"
-WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached", "restarts/*/*/rank-*")
-"""The files there that are rewritten in place."""
-
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
-_EVENTS = re.compile(r"events.*\.jsonl")
-_RANK_LOG = re.compile(r"rank-(\d+)\.log")
 _SUBMISSIONS = "submissions"
 _SUBMISSION = re.compile(r".+-.+(?<!\.ended)\.json")
-
-
-@dataclass(frozen=True)
-class _Record(Generic[T]):
-    """The small file `name` in the folder of each generation, attempt or restart; it contains a `kind`."""
-
-    name: str
-    kind: type[T]
-
-    def __get__(self, folder: RunDir | Attempt | Restart, owner: type) -> RecordFile[T]:
-        return RecordFile(folder.run.store, f"{folder.key}/{self.name}", self.kind)
-
-
-@dataclass(frozen=True)
-class _Request(Generic[T]):
-    """The request file `name` in the folder of each attempt or restart; it contains a `kind`."""
-
-    name: str
-    kind: type[T]
-
-    def __get__(self, folder: Attempt | Restart, owner: type) -> RequestFile[T]:
-        return RequestFile(folder.run.store, f"{folder.key}/{self.name}", self.kind, folder.run.spool)
-
-
-@dataclass(frozen=True)
-class _Key:
-    """The key of the file or folder `name` in the folder of each generation, attempt or restart."""
-
-    name: str
-
-    def __get__(self, folder: RunDir | Attempt | Restart, owner: type) -> str:
-        return f"{folder.key}/{self.name}"
-
-
-@dataclass(frozen=True)
-class _OnThisNode:
-    """Where this node writes the stream `name` of each attempt or restart."""
-
-    name: str
-
-    def __get__(self, folder: Attempt | Restart, owner: type) -> Path:
-        return folder.run.local_path(f"{folder.key}/{self.name}")
 
 
 @dataclass(frozen=True)
@@ -120,20 +33,20 @@ class Restart:
     attempt: Attempt
     number: int
 
-    claim = _Record("claim.json", records.RestartClaim)
-    plan = _Record("plan.json", records.ResumePoint)
-    failure = _Record("failure.json", records.Failure)
-    outcome = _Record("outcome.json", records.Outcome)
-    resize = _Request("resize", records.ResizeRequest)
-    hang = _Record("hang.json", records.Hang)
+    claim = Record("claim.json", RestartClaim)
+    plan = Record("plan.json", ResumePoint)
+    failure = Record("failure.json", Failure)
+    outcome = Record("outcome.json", Outcome)
+    resize = Request("resize", ResizeRequest)
+    hang = Record("hang.json", Hang)
     """Created by the first rank whose watchdog expires, or that waits for a rank that has returned."""
-    _returned_key = _Key("returned")
-    stacks_request = _Record("stacks-now/request.json", records.StacksRequest)
+    _returned_key = Key("returned")
+    stacks_request = Record("stacks-now/request.json", StacksRequest)
     """The newest request for the stacks of all ranks."""
-    reached_key = _Key("reached")
-    reached = _OnThisNode("reached")
+    reached_key = Key("reached")
+    reached = OnThisNode("reached")
     """The last finished step of rank 0, mapped into its memory: it survives a SIGKILL of the writer."""
-    stacks_key = _Key("stacks")
+    stacks_key = Key("stacks")
     """The folder with a file of each rank that has written its stacks."""
 
     @property
@@ -152,8 +65,8 @@ class Restart:
     def metrics(self) -> Path:
         return self.run.local_path(self.metrics_key)
 
-    def returned(self, rank: int) -> RecordFile[records.Returned]:
-        return RecordFile(self.run.store, f"{self._returned_key}/{rank}.json", records.Returned)
+    def returned(self, rank: int) -> RecordFile[Returned]:
+        return RecordFile(self.run.store, f"{self._returned_key}/{rank}.json", Returned)
 
     def returned_ranks(self) -> list[int]:
         """Return the ranks that have returned from the user's function."""
@@ -196,30 +109,30 @@ class Attempt:
     run: RunDir
     n: int
 
-    claim = _Record("claim.json", records.Claim)
-    changes = _Record("changes.json", records.JobChanges)
-    provenance = _Record("provenance.json", records.Provenance)
-    heartbeat = _Record("heartbeat.json", records.Beat)
-    stop = _Request("stop", records.StopRequest)
-    save = _Request("save", records.SaveRequest)
-    result = _Record("result.json", records.Result)
-    rendezvous = _Record(RENDEZVOUS, records.Rendezvous)
-    job_key = _Key(JOB_YAML)
+    claim = Record("claim.json", Claim)
+    changes = Record("changes.json", JobChanges)
+    provenance = Record("provenance.json", Provenance)
+    heartbeat = Record("heartbeat.json", Beat)
+    stop = Request("stop", StopRequest)
+    save = Request("save", SaveRequest)
+    result = Record("result.json", Result)
+    rendezvous = Record(RENDEZVOUS, Rendezvous)
+    job_key = Key(JOB_YAML)
     """The job as this attempt runs it."""
-    diff_key = _Key("diff.patch")
+    diff_key = Key("diff.patch")
     """The changes since the commit of the code."""
-    _arrivals_key = _Key("nodes")
-    _node_failures_key = _Key("node-failures")
-    logs_key = _Key("logs")
-    driver_log_key = _Key("logs/driver.log")
-    driver_log = _OnThisNode("logs/driver.log")
-    events_key = _Key("events.jsonl")
-    events = _OnThisNode("events.jsonl")
-    launcher_events = _OnThisNode("events-cli.jsonl")
+    _arrivals_key = Key("nodes")
+    _node_failures_key = Key("node-failures")
+    logs_key = Key("logs")
+    driver_log_key = Key("logs/driver.log")
+    driver_log = OnThisNode("logs/driver.log")
+    events_key = Key("events.jsonl")
+    events = OnThisNode("events.jsonl")
+    launcher_events = OnThisNode("events-cli.jsonl")
     """The events of `clustertrain run`."""
-    agent_events = _OnThisNode("events-agent.jsonl")
+    agent_events = OnThisNode("events-agent.jsonl")
     """The events of the agent on SLURM's head node."""
-    checkpoint_copy = _OnThisNode("brought")
+    checkpoint_copy = OnThisNode("brought")
     """The folder for this node's copy of the checkpoint that it resumes from, if the storage is S3."""
 
     @property
@@ -235,11 +148,11 @@ class Attempt:
         """Where this node writes the attempt's streams."""
         return self.run.local_path(self.key)
 
-    def arrival(self, node_rank: int) -> RecordFile[records.Arrival]:
-        return RecordFile(self.run.store, f"{self._arrivals_key}/{node_rank}.json", records.Arrival)
+    def arrival(self, node_rank: int) -> RecordFile[Arrival]:
+        return RecordFile(self.run.store, f"{self._arrivals_key}/{node_rank}.json", Arrival)
 
-    def node_failure(self, node_rank: int) -> RecordFile[records.Arrival]:
-        return RecordFile(self.run.store, f"{self._node_failures_key}/{node_rank}.json", records.Arrival)
+    def node_failure(self, node_rank: int) -> RecordFile[Arrival]:
+        return RecordFile(self.run.store, f"{self._node_failures_key}/{node_rank}.json", Arrival)
 
     def failed_nodes(self) -> list[int]:
         """Return the ranks of the nodes that have reported a failure."""
@@ -278,12 +191,12 @@ class Attempt:
     def tensorboard(self) -> Path:
         """Where this node writes TensorBoard's files; a spool has a folder of each attempt."""
         run = self.run
-        return self.path / _TENSORBOARD if run.is_spooled else run.local_path(run.tensorboard_key)
+        return self.path / TENSORBOARD if run.is_spooled else run.local_path(run.tensorboard_key)
 
     def key_of(self, path: Path) -> str:
         """Return the key in the storage of a file in the attempt's folder on this node."""
         relative = path.relative_to(self.path)
-        return f"{self.run.key if relative.parts[0] == _TENSORBOARD else self.key}/{relative}"
+        return f"{self.run.key if relative.parts[0] == TENSORBOARD else self.key}/{relative}"
 
     def restart(self, number: int) -> Restart:
         return Restart(self, number)
@@ -306,14 +219,14 @@ class RunDir:
     name: str
     generation: int
 
-    job_key = _Key(JOB_YAML)
-    work_key = _Key("work")
+    job_key = Key(JOB_YAML)
+    work_key = Key("work")
     """Where the user's code of a submitted run works."""
-    copied_code = _Record("work.json", records.CopiedCode)
-    left_files = _Record("left.json", records.LeftFiles)
-    _submissions_key = _Key(_SUBMISSIONS)
-    attempts_key = _Key("attempts")
-    tensorboard_key = _Key(_TENSORBOARD)
+    copied_code = Record("work.json", CopiedCode)
+    left_files = Record("left.json", LeftFiles)
+    _submissions_key = Key(_SUBMISSIONS)
+    attempts_key = Key("attempts")
+    tensorboard_key = Key(TENSORBOARD)
     """TensorBoard's files of all attempts, in one folder: `tensorboard --logdir` shows one curve."""
 
     @classmethod
@@ -381,29 +294,29 @@ class RunDir:
         """Return the key of the code of a snapshot."""
         return f"{self._submissions_key}/{digest}/code.tar.gz"
 
-    def snapshot_source(self, digest: str) -> RecordFile[records.Source]:
+    def snapshot_source(self, digest: str) -> RecordFile[Source]:
         """Return the file with the state of the code's repositories when it was submitted last."""
-        return RecordFile(self.store, f"{self._submissions_key}/{digest}/source.json", records.Source)
+        return RecordFile(self.store, f"{self._submissions_key}/{digest}/source.json", Source)
 
-    def submission(self, scheduler: str, job_id: str) -> RecordFile[records.SchedulerJob]:
+    def submission(self, scheduler: str, job_id: str) -> RecordFile[SchedulerJob]:
         """Return the record file of a job that was submitted to a scheduler for this run."""
         key = f"{self._submissions_key}/{scheduler}-{job_id}.json"
-        return RecordFile(self.store, key, records.SchedulerJob)
+        return RecordFile(self.store, key, SchedulerJob)
 
-    def cancellation(self, scheduler: str, job_id: str) -> RecordFile[records.Cancellation]:
+    def cancellation(self, scheduler: str, job_id: str) -> RecordFile[Cancellation]:
         """Return the record file of a waiting job that `stop` cancelled."""
         key = f"{self._submissions_key}/{scheduler}-{job_id}.ended.json"
-        return RecordFile(self.store, key, records.Cancellation)
+        return RecordFile(self.store, key, Cancellation)
 
     @property
-    def function_seed(self) -> RecordFile[records.FunctionSeed]:
-        return RecordFile(self.store, f"{self.key}/seed.json", records.FunctionSeed)
+    def function_seed(self) -> RecordFile[FunctionSeed]:
+        return RecordFile(self.store, f"{self.key}/seed.json", FunctionSeed)
 
-    def submissions(self) -> list[records.SchedulerJob]:
+    def submissions(self) -> list[SchedulerJob]:
         """Return the records of the jobs that were submitted, oldest first."""
         key = self._submissions_key
         names = filter(_SUBMISSION.fullmatch, self.store.list(key))
-        found = (RecordFile(self.store, f"{key}/{name}", records.SchedulerJob).read() for name in names)
+        found = (RecordFile(self.store, f"{key}/{name}", SchedulerJob).read() for name in names)
         return sorted((job for job in found if job is not None), key=lambda job: job.time)
 
     @property
@@ -443,29 +356,3 @@ class RunDir:
         """
         later = (attempt for attempt in reversed(self.attempts()) if attempt.n > n)
         return next((attempt for attempt in later if attempt.claim.exists()), None)
-
-
-def spool_folder(store: Store) -> Path:
-    """Return the folder for the streams of this node until they are sent to the storage, under the same keys.
-
-    The nodes of a cluster may have one home folder, and no node may remove what another one writes.
-    """
-    location = store.location
-    identity = f"{socket.gethostname()} {location.endpoint or ''} {location.uri.rstrip('/')}"
-    return spool_base() / hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-
-def is_events_stream(name: str) -> bool:
-    """Return whether a file of an attempt's folder contains events."""
-    return _EVENTS.fullmatch(name) is not None
-
-
-def is_stream_of_records(name: str) -> bool:
-    """Return whether a file of an attempt's folder contains events or metrics."""
-    return name.endswith(".jsonl")
-
-
-def rank_of_log(name: str) -> int | None:
-    """Return the rank of a file in a node's log folder, or None if it is not the log of a rank."""
-    match = _RANK_LOG.fullmatch(name)
-    return int(match[1]) if match else None
