@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -84,7 +84,9 @@ class SchedulerContract:
     def sent(self, scheduler: Scheduler, program: str, options: str = "") -> Sent:
         """Submit a job that runs this program of the shell."""
         script = f"#!/bin/bash\n{self.header}{options}{program}"
-        return scheduler.submit(self.job(), script, {variables.SUBMISSION: SUBMISSION})
+        sent = scheduler.submit(self.job(), script, {variables.SUBMISSION: SUBMISSION})
+        assert isinstance(sent, Sent), f"submit returned {sent!r}, not a Sent"
+        return sent
 
     def received(self, scheduler: Scheduler, sent: Sent) -> str:
         """Return the submission that a job got, after its end."""
@@ -139,7 +141,9 @@ class SchedulerContract:
 
     def test_a_check_returns_texts(self, scheduler: Scheduler) -> None:
         job = self.job()
-        assert all(isinstance(note, str) for note in scheduler.check(job, self.script(job)))
+        notes = scheduler.check(job, self.script(job))
+        assert isinstance(notes, Iterable), f"check returned {notes!r}, not texts"
+        assert all(isinstance(note, str) for note in notes)
 
     def test_an_unknown_job_is_neither_a_state_nor_an_error(self, scheduler: Scheduler) -> None:
         assert dict(scheduler.query([self.unknown])) == {}
@@ -178,9 +182,12 @@ class SchedulerContract:
 
     def test_a_job_that_waits_is_cancelled_in_the_queue(self, scheduler: Scheduler) -> None:
         sent = self.sent(scheduler, _RUNS_FOR_LONG, self.held)
-        self.wait(scheduler, sent, lambda state: state is not None and state.is_waiting)
-        scheduler.cancel_waiting(sent)
-        self.wait(scheduler, sent, lambda state: state is None or state.is_over)
+        try:
+            self.wait(scheduler, sent, lambda state: state is not None and state.is_waiting)
+            scheduler.cancel_waiting(sent)
+            self.wait(scheduler, sent, lambda state: state is None or state.is_over)
+        finally:
+            scheduler.cancel(sent)
 
     def test_a_job_that_runs_is_not_cancelled_in_the_queue(self, scheduler: Scheduler) -> None:
         sent = self.sent(scheduler, _RUNS_FOR_LONG)

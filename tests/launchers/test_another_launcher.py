@@ -338,6 +338,25 @@ def test_what_a_check_says_is_a_refusal_unless_nobody_answered(folder):
     assert (done.returncode, "false ended with code 1" in done.stderr) == (3, True), done.stdout
 
 
+def test_a_check_that_returns_nothing_is_a_mistake_of_its_plugin(folder):
+    wrong = "    def check(self, job, script):\n        pass\n\n    def script"
+    install(folder / "site", scheduler=SCHEDULER.replace("    def script", wrong))
+    (folder / "m.py").write_text("def f(config): pass\n")
+    for command in (["check", "--no-code"], ["submit", "--no-check"]):
+        done = in_a_new_process(folder, *command, "--to", "queue", "job.yaml")
+        named = (
+            "check of the launcher queue of queue-of-the-lab 1.2 failed: TypeError: 'NoneType'" in done.stderr
+        )
+        assert (done.returncode, named) == (3, True), done.stderr
+
+
+def test_a_phase_that_is_none_is_an_error_where_it_is_made(folder, submitted_here):
+    submitted_here('return {job.job_id: State("R", "runing") for job in jobs}')
+    output = call("status", "job.yaml")
+    assert "State.phase is 'runing', and the phases are waits, held" in output
+    assert "a_queue/scheduler.py:" in output
+
+
 def test_a_job_whose_python_lacks_the_plugin_ends_before_its_attempt(folder, capfd):
     assert main_of_start(["queue", "77", "job.yaml"]) == 3
     printed = capfd.readouterr().err

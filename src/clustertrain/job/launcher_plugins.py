@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import Field, create_model
@@ -29,6 +30,7 @@ API = 1
 """The number of the interface of launchers."""
 
 _OWN = "clustertrain."  # the modules of the launchers of this distribution
+_PACKAGE = Path(__file__).parents[1]
 
 LauncherSectionT = TypeVar("LauncherSectionT", bound="LauncherSection")
 FileT = TypeVar("FileT", bound="WithLaunchers")
@@ -150,8 +152,11 @@ def part_of(name: str, path: str) -> Any:
 
 
 def raised(error: Exception) -> str:
-    """Name an error of a plug-in, and the line that raised it."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    """Name an error of a plug-in, and the line of its code that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    paths = {each.filename: Path(each.filename) for each in frames}
+    of_plugin = [name for name, path in paths.items() if path.exists() and _PACKAGE not in path.parents]
+    last = [*frames, *(each for each in frames if each.filename in of_plugin)][-1]
     return f"{type(error).__name__}: {error}, {last.filename}:{last.lineno}"
 
 

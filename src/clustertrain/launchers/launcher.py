@@ -20,7 +20,7 @@ from clustertrain.launchers.scheduler.interface import Scheduler
 from clustertrain.launchers.scheduler.on_rank import exec_on_rank
 from clustertrain.launchers.scheduler.status import Registered, status_of, statuses
 from clustertrain.launchers.scheduler.stop import stop_run
-from clustertrain.launchers.scheduler.submit import idle_workers, script_of, submit, what_next
+from clustertrain.launchers.scheduler.submit import idle_workers, notes_of, script_of, submit, what_next
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, Unanswered
 from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.columns import Columns
@@ -69,7 +69,7 @@ class Launcher:
         end = f"{command.job_file} can be submitted: `{submit_it}`"
         try:
             with placing(command):
-                for note in self.scheduler.check(job, script):
+                for note in notes_of(self.queue, job, script):
                     notes.append(note)
         except (CommandMissing, CommandFailed, Unanswered) as error:
             if isinstance(error, CommandFailed) and error.code is not None:  # it answered, and refused
@@ -84,9 +84,10 @@ class Launcher:
         Raises:
             JobError: the job cannot be rendered.
         """
+        script = script_of(self.queue, job, Options(command=command))
         if command.sets and self.reach is None:
             note(f"note: submitted by hand, the job reads {command.job_file} without the changes of --set")
-        return script_of(self.queue, job, Options(command=command))
+        return script
 
     def submit(self, job: SiteJob, options: Options, echo: Echo) -> Target | None:
         """Check a job, submit it, record its run, and print the next commands.

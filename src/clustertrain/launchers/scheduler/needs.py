@@ -72,8 +72,8 @@ class Needs:
         """
         if warned_after_s is not None and warned_after_s <= 0:
             raise JobError(
-                f"The time limit of the job ends {duration_text(-warned_after_s)} before a last save of "
-                f"{duration_text(self.lead_s)} is possible.\nSet a longer one."
+                "The time limit of the job leaves no time before a last save of "
+                f"{duration_text(self.lead_s)}.\nSet a longer one."
             )
         flags = {
             "--start": start,

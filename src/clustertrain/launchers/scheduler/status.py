@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from clustertrain.errors import ClusterError
+from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.job.launcher_plugins import distribution_of, raised
 from clustertrain.launchers.scheduler.interface import Scheduler, Sent, State, start_text
 from clustertrain.launchers.scheduler.run_state import Files, standing_of
@@ -59,6 +60,17 @@ def ask(queue: Registered, jobs: Sequence[Sent]) -> Answer:
     except Exception as error:  # noqa: BLE001  of a plug-in: its runs stay listed, and can be stopped
         return Answer({}, f"query of {blamed(queue.name, error)}")
     return Answer(states)
+
+
+@contextmanager
+def blaming(queue: Registered, method: str) -> Iterator[None]:
+    """Make an error of a method of a plug-in that is none of clustertrain's a ClusterError that names it."""
+    try:
+        yield
+    except ClusterTrainError:
+        raise
+    except Exception as error:
+        raise ClusterError(f"{method} of {blamed(queue.name, error)}") from error
 
 
 def blamed(name: str, error: Exception) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.launchers.scheduler.interface import Sent, State
 from clustertrain.launchers.scheduler.run_state import may_go_on
-from clustertrain.launchers.scheduler.status import QueuedStatus, Registered, ask, status_of
+from clustertrain.launchers.scheduler.status import QueuedStatus, Registered, ask, blaming, status_of
 from clustertrain.observe.status import Status
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder.run_dir import Attempt, RunDir
@@ -74,7 +74,8 @@ class _Stop:
 
     def _cancel(self, job: Sent) -> None:
         """Cancel a job that waits; no effect if it has started meanwhile."""
-        self.queue.scheduler.cancel_waiting(job)
+        with blaming(self.queue, "cancel_waiting"):
+            self.queue.scheduler.cancel_waiting(job)
         state = self._wait_in_queue(job, lambda state: state is None or not state.is_waiting)
         if state is None or state.phase == "cancelled":
             self._record_cancellation(job)
@@ -85,7 +86,8 @@ class _Stop:
             )
 
     def _cancel_without_an_attempt(self, job: Sent) -> None:
-        self.queue.scheduler.cancel(job)
+        with blaming(self.queue, "cancel"):
+            self.queue.scheduler.cancel(job)
         state = self._wait_in_queue(job, lambda state: state is None or state.is_over)
         has_begun = self.run.newest_attempt() is not None
         if not has_begun and (state is None or state.phase == "cancelled"):
@@ -131,7 +133,8 @@ class _Stop:
             state = self._wait_in_queue(job, lambda state: state is None or state.is_over or state.is_waiting)
         if state is None or state.is_over:
             return
-        self.queue.scheduler.cancel(job)
+        with blaming(self.queue, "cancel"):
+            self.queue.scheduler.cancel(job)
         self.echo(f"{self._named(job)} was {state.word}: cancelled")
         if state.is_waiting:
             self._record_cancellation(job)

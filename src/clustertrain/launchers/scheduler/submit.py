@@ -6,7 +6,7 @@ script ─▶ check ─▶ may the run start? ─▶ check of the code ─▶ sn
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.one_host import ray_address
 from clustertrain.launchers.scheduler.interface import Sent, State, check_hosts
 from clustertrain.launchers.scheduler.needs_of_job import environment_of, needs_of
-from clustertrain.launchers.scheduler.status import Registered, ask, blamed, rows_of, status_of
+from clustertrain.launchers.scheduler.status import Registered, ask, blamed, blaming, rows_of, status_of
 from clustertrain.launchers.source_state import source_of
 from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
 from clustertrain.run.command_line import CommandLine
@@ -66,7 +66,7 @@ def submit(queue: Registered, job: SiteJob, options: Options, echo: Echo) -> Sub
         options = replace(options, source=source_of(job))
     with placing(options.command):
         script = script_of(queue, job, options)
-        notes = [*queue.scheduler.check(job, script), *idle_workers(queue, job)]
+        notes = [*notes_of(queue, job, script), *idle_workers(queue, job)]
     if queue.reads_storage:
         check_storage(job.storage.location)
         notes = [*_unset_variables(queue, job), *notes]
@@ -99,7 +99,14 @@ def script_of(queue: Registered, job: SiteJob, options: Options) -> str:
     """
     needs = needs_of(job, options, queue.name, reads_storage=queue.reads_storage)
     check_hosts(queue.scheduler.label, queue.scheduler.max_hosts, needs.hosts)
-    return queue.scheduler.script(job, needs)
+    with blaming(queue, "script"):
+        return queue.scheduler.script(job, needs)
+
+
+def notes_of(queue: Registered, job: SiteJob, script: str) -> Iterator[str]:
+    """Yield what a user should know before the submission; raise as `Scheduler.check`."""
+    with blaming(queue, "check"):
+        yield from queue.scheduler.check(job, script)
 
 
 def _sent(
