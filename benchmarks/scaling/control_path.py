@@ -22,10 +22,12 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Writer
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy, _taken_over
-from clustertrain.launchers.slurm.agent.head import _publish_rendezvous
-from clustertrain.launchers.slurm.agent.node import Node, Start, record_arrival
-from clustertrain.launchers.slurm.agent.worker import is_over
+from clustertrain.launchers.agent.head import _publish_rendezvous
+from clustertrain.launchers.agent.node import Node, Start, record_arrival
+from clustertrain.launchers.agent.node_end import taken_over
+from clustertrain.launchers.agent.worker import is_over
+from clustertrain.launchers.slurm.agent.allocation import settings_of
+from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.node.ports import Ports
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
@@ -111,8 +113,8 @@ class ControlPath:
             use.moved_bytes += more * (use.moved_bytes - before_bytes)
 
     def _start_of(self, node: int) -> Start:
-        record = SchedulerStart("slurm", None, "1", 0, self.names)
-        return Start(self.job, self.run, Options(), record, node, self._folder, ())
+        record = SchedulerStart("slurm", "1", {}, "0", self.names)
+        return Start(self.job, self.run, Options(), record, node, self._folder, (), settings_of(self.job), "")
 
     def _node(self) -> Node:
         return Node("10.0.0.1", Ports(20000, 20099), Path("/token"), {})
@@ -222,7 +224,7 @@ class ControlPath:
             display.update()  # what was written before this minute
         self._polled("a minute", "head", _DISPLAY_S, display.update)
         policy = SlurmEndPolicy(self._start_of(0), attempt, None, [], None, None)  # type: ignore[arg-type]
-        self._polled("a minute", "head", _POLICY_S, lambda: _taken_over(attempt))
+        self._polled("a minute", "head", _POLICY_S, lambda: taken_over(attempt))
         self._polled("a minute", "head", _POLICY_S, lambda: policy._failed_arrival(attempt, True))
 
     def save(self) -> None:

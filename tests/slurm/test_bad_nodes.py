@@ -153,7 +153,7 @@ def went_on(run, uninterrupted) -> list[Result]:
 
 def kill(cluster, node: str, program: str) -> None:
     """SIGKILL to the one process on the node whose command line has this in it."""
-    (pid,) = [pid for pid, argv in cluster.processes_on(node) if re.search(program, " ".join(argv[:3]))]
+    (pid,) = [pid for pid, argv in cluster.processes_on(node) if re.search(program, " ".join(argv[:4]))]
     os.kill(pid, signal.SIGKILL)
 
 
@@ -188,7 +188,7 @@ def test_ray_that_dies_on_a_node_costs_a_restart(make, cluster, uninterrupted, n
 def test_a_killed_driver_costs_a_restart_of_the_workers_and_not_the_job(make, cluster, uninterrupted):
     run = make("driverless", **slow(0.5), slurm=ON_TWO).submit()
     run.wait_for_step(5)
-    kill(cluster, "node1", r"python\S* -m clustertrain\.driver$")
+    kill(cluster, "node1", r"python\S* -P -m clustertrain\.driver$")
     output = run.wait("COMPLETED", 400)
     assert cluster.job(run.job_id)["Restarts"] == "0", output
     (attempt,) = run.run_dir.attempts()
@@ -205,7 +205,7 @@ def test_a_killed_driver_costs_a_restart_of_the_workers_and_not_the_job(make, cl
 def test_a_killed_agent_of_the_head_leaves_nothing_anywhere(make, cluster):
     run = make("headless", **slow(0.5), slurm=ON_TWO).submit()
     run.wait_for_step(3)
-    kill(cluster, "node1", r"python\S* -m clustertrain\.launchers\.slurm\.agent$")
+    kill(cluster, "node1", r"python\S* -m clustertrain\.launchers\.slurm\.agent ")
     wait_for_no_process(cluster, cluster.nodes, within_s=15)
     run.wait("FAILED", 240)
     said = run.command("status", str(run.job_file)).stdout

@@ -102,6 +102,6 @@ def preempt(run: Submitted) -> None:
     first, second = run.run_dir.attempts()
     ended = first.result.read()
     assert (ended.state, ended.cause, ended.exit_code) == ("preempted", "preempted", 75), output
-    assert second.claim.read().allocation.restart == 1
+    assert second.claim.read().allocation.start == "1"
     resumed = [event for event in run.events if event["kind"] == "resumed"]
     assert [(event["step"], event["redone_steps"]) for event in resumed] == [(ended.step, 0)]

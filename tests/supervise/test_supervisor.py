@@ -24,7 +24,7 @@ from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Lines
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.supervise.process import Guarded
-from clustertrain.supervise.stop_on_signal import _StopOnSignal
+from clustertrain.supervise.stop_on_signal import StopOnSignal
 from clustertrain.supervise.supervisor import supervise
 
 case, attempt = json.loads(sys.argv[1]), AttemptRef.from_text(sys.argv[2]).open()
@@ -41,7 +41,7 @@ class Broken:
         if is_training:
             raise BROKEN[case["broken"]]
 
-class Seeing(_StopOnSignal):
+class Seeing(StopOnSignal):
     def end_now(self, is_training):
         if is_training:
             (folder / "training").touch()

@@ -307,7 +307,7 @@ class Failures(Section):
     """Time limits per phase."""
 
     ray_start_s: Seconds = Field(default=300.0, alias="ray_start")
-    """How long Ray may take to start on this machine, or to answer at `RAY_ADDRESS`. Clusters have
+    """How long Ray may take to start, or to answer at `RAY_ADDRESS`. SLURM and Kubernetes have
     `slurm.nodes_wait` and `kubernetes.start_deadline` instead."""
 
     resize_after_s: Seconds = Field(default=120.0, alias="resize_after")

@@ -9,6 +9,7 @@ resolve_run.py   finds the launcher of the run that a command names
 known_runs.py    the runs that this user started, one small file each
 listing.py       `clustertrain ls`: the runs of all launchers in one table
 model.py         the model of a checkpoint, wherever its storage is
+agent/           the program on each host of a job of several hosts
 scheduler/       what a scheduler implements, and what is the same for all of them
 source_state.py  the commit of a job's code, and what differs from it
 shell.py         runs the commands of a scheduler, and starts runs in the background

@@ -42,5 +42,5 @@ script, what rank 0 prints: from the log of the rank as it grows, each line in i
 (`observe/terminal_text.py`), so that no output can change the user's terminal. In each round it calls an
 `EndPolicy`, which may end the run. On one machine and in a pod the policy checks for signals: the first
 requests a save and a stop, the second ends the run. On SLURM it checks for SLURM's signals, for lost
-nodes, and for a newer attempt (`launchers/slurm/agent/end_policy.py`).
+nodes, and for a newer attempt (`launchers/agent/node_end.py`, `launchers/slurm/agent/end_policy.py`).
 """

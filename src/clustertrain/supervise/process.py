@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,8 @@ class Guarded:
         code = self._process.wait()
         if code < 0:
             return f"ended with its guardian, which was killed by signal {-code}"
-        return f"was killed by signal {code - 128}" if code > 128 else f"ended with code {code}"
+        is_signal = 128 < code < 128 + signal.NSIG  # ssh and srun themselves end with 255
+        return f"was killed by signal {code - 128}" if is_signal else f"ended with code {code}"
 
     def last_lines(self) -> str:
         """Return the end of its log, each line marked."""

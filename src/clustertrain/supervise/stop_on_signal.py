@@ -57,13 +57,13 @@ def run_driver(
                 at_end.callback(end_processes_of, folder)
             return start_driver(attempt, folder, environment_in(folder), shielded=shielded)
 
-        policy = _StopOnSignal(attempt, signals, meanings, screen, once=once)
+        policy = StopOnSignal(attempt, signals, meanings, screen, once=once)
         return supervise(attempt, start, policy, screen, command=command, owns_process=owns_process)
 
 
 @dataclass
-class _StopOnSignal:
-    """An EndPolicy."""
+class StopOnSignal:
+    """An EndPolicy; its arguments are those of `run_driver`."""
 
     attempt: Attempt
     signals: Sequence[int]

@@ -10,8 +10,9 @@ from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline, ray_cluster_of
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.ray import SlurmRay
-from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
+from clustertrain.launchers.agent.ray import AgentsRay
+from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
+from clustertrain.launchers.slurm.agent.allocation import settings_of
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder.run_dir import RunDir
@@ -41,7 +42,8 @@ def start(tmp_path):
 
 
 def late(attempt, job=None):
-    return write_result(attempt, result_of_late_node(attempt, job or job_of(), LATE))
+    job = job or job_of()
+    return write_result(attempt, result_of_late_node(attempt, job, LATE, settings_of(job).next_start))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,9 @@ def test_the_agents_environment_names_head_and_nodes_and_a_head_without_a_listen
         monkeypatch.setenv("CLUSTERTRAIN_HEAD", f"127.0.0.1:{port}")
         monkeypatch.setenv("CLUSTERTRAIN_NODES", "n1,n2")
         cluster = ray_cluster_of("slurm", job)
-        assert cluster == SlurmRay("127.0.0.1", port, ("n1", "n2"), Deadline(7.0, "slurm.nodes_wait"))
+        deadline = Deadline(7.0, "slurm.nodes_wait")
+        again = "The job goes back into the queue."
+        assert cluster == AgentsRay("127.0.0.1", port, ("n1", "n2"), deadline, again)
         assert cluster.has_worker_slots and not cluster.outlives_run and not cluster.is_this_machine
         assert not cluster.is_gone()
     assert cluster.is_gone()

@@ -2,16 +2,15 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.slurm.agent import node as module
-from clustertrain.launchers.slurm.agent.allocation import read_start_of_job
-from clustertrain.launchers.slurm.agent.node import prepare_node
-from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
+from clustertrain.launchers.agent import node as module
+from clustertrain.launchers.agent.node import Start, prepare_node
+from clustertrain.launchers.agent.ray_command import node_environment, ports_needed, ray_command
+from clustertrain.launchers.slurm.agent.allocation import read_start_of_job, settings_of
 from clustertrain.node.ports import Ports
 from clustertrain.run.admission import Options
 from clustertrain.run.records.scheduler import SchedulerStart
@@ -27,10 +26,10 @@ SCRIPT = {"CLUSTERTRAIN_NODES": "n1", "CLUSTERTRAIN_TOKEN": "s3cret", "CLUSTERTR
 def parameters(head):
     ports = Ports(20100, 20100 + ports_needed(JOB) - 1)
     folder, events = Path("/tmp/ct-1"), Path("/runs/events-n1.jsonl")
-    command = ray_command(
-        JOB, host="n1", address="10.0.0.1", ports=ports, folder=folder, events=events, head=head
-    )
-    assert command[-3:-1] == ["300.0", "/runs/events-n1.jsonl"]
+    deadline = settings_of(JOB).nodes_wait
+    of_node = {"host": "n1", "address": "10.0.0.1", "ports": ports, "folder": folder}
+    command = ray_command(JOB, **of_node, events=events, head=head, deadline=deadline)
+    assert command[-4:-1] == ["300.0", "slurm.nodes_wait", "/runs/events-n1.jsonl"]
     return json.loads(command[-1]), ports
 
 
@@ -73,14 +72,17 @@ def in_step(monkeypatch, number):
     step = {"SLURM_JOB_ID": number, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1", **SCRIPT}
     for name, value in step.items():
         monkeypatch.setenv(name, value)
-    return read_start_of_job()[0].nodes[0]
+    return read_start_of_job()
+
+
+def start_of(monkeypatch, number, job, folder):
+    record, rank = in_step(monkeypatch, number)
+    return Start(job, None, Options(), record, rank, folder, [], settings_of(job), "s3cret")
 
 
 def test_ray_and_the_fork_server_start_with_the_hash_seed_of_the_job(tmp_path, monkeypatch):
-    host = in_step(monkeypatch, "101")
-    monkeypatch.setenv("CLUSTERTRAIN_TOKEN", "s3cret")
     job = parse_job("name: a\ntask: m:T\ntrain: {epochs: 1, batch_size: 1, seed: 5}\n", "job.yaml")
-    start = SimpleNamespace(job=job, options=Options(), host=host, folder=tmp_path, code=[])
+    start = start_of(monkeypatch, "101", job, tmp_path)
     assert prepare_node(start, "127.0.0.1").environment["PYTHONHASHSEED"] == "5"
 
 
@@ -93,11 +95,10 @@ def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, m
         raise ClusterError("")
 
     monkeypatch.setattr(module, "free_block", free_block)
-    start = SimpleNamespace(job=parse_job("name: a\nfunction: m:f\n", "job.yaml"), options=Options())
+    job = parse_job("name: a\nfunction: m:f\n", "job.yaml")
     for number in ("101", "110"):
-        start.host = in_step(monkeypatch, number)
         with pytest.raises(ClusterError):
-            prepare_node(start, "127.0.0.1")
+            prepare_node(start_of(monkeypatch, number, job, tmp_path), "127.0.0.1")
     assert seeds[0] != seeds[1]
 
 

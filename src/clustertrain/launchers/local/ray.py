@@ -13,6 +13,8 @@ from clustertrain.driver.ray_cluster import Deadline, RayCluster, node_parameter
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
+from clustertrain.launchers.agent.node import settings_of
+from clustertrain.launchers.agent.ray import ray_of_agents
 from clustertrain.launchers.one_host import NO_RAY, ray_address
 from clustertrain.node.network import LOOPBACK
 from clustertrain.run.folder.run_dir import Attempt
@@ -20,7 +22,13 @@ from clustertrain.run.streams.event_log import EventLog
 
 
 def ray_cluster(job: Job) -> RayCluster:
-    """Return the cluster of RAY_ADDRESS if that is set; else Ray on this machine, or none."""
+    """Return the Ray of the agents of a job of several hosts, which a plug-in has started.
+
+    Else that of RAY_ADDRESS, if it is set; else Ray on this machine, or none.
+    """
+    if variables.HEAD in os.environ:
+        settings = settings_of(job)
+        return ray_of_agents(settings.nodes_wait, settings.next_start)
     has_ray = os.environ.get(variables.RAY) != NO_RAY
     deadline = Deadline(job.failures.ray_start_s, "failures.ray_start")
     if not has_ray or not (address := ray_address()):

@@ -9,5 +9,7 @@ run_state.py  the state of a run, derived from its files and its job
 stop.py       stops a run, and keeps the scheduler from starting it again
 on_rank.py    `exec`: a command on the node of a rank
 in_job.py     what the programs of all jobs do
-start.py      the program of a job on one host
+start.py      the program of a job, on its first host
+several_hosts.py  the head of a job of several hosts
+agent.py      the program of each other host
 """

@@ -99,7 +99,7 @@ class Scheduler(ABC):
 
     Attributes:
         label: how messages name it.
-        max_hosts: the most hosts of a job.
+        max_hosts: the most hosts of a job. With more than 1, its script names the hosts (`Needs.program`).
         runs_here: whether its jobs are processes of this machine; of schedulers of a cluster none is.
     """
 

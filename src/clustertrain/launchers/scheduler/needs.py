@@ -52,8 +52,10 @@ class Needs:
         warned_after_s: float | None = None,
         restart_code: int | None = None,
         restarts_on_term: bool = False,
+        hosts: str = "",
+        on: str = "",
     ) -> str:
-        """Return the last lines of a script of bash: the program of the job on one host.
+        """Return the last lines of a script of bash: the program of the job.
 
         It starts in the folder of the submission. Its exit code is that of `clustertrain run`.
 
@@ -66,10 +68,16 @@ class Needs:
                 With a signal: after them every other signal means the end of the time, too.
             restart_code: the exit code after which the scheduler starts the job again.
             restarts_on_term: the scheduler starts a job again that it has ended with SIGTERM.
+            hosts: the shell's words for the hosts of a job of several, separated by commas.
+            on: the words that run a command on one of them, such as `ssh {host}`, with its standard input
+                and exit code; `{host}` is its name. They are not for the shell.
 
         Raises:
+            TypeError: `on` does not have the name of the host.
             JobError: no time is left for a last save.
         """
+        if hosts and "{host}" not in on:
+            raise TypeError(f"on is {on!r}, without {{host}}")
         if warned_after_s is not None and warned_after_s <= 0:
             raise JobError(
                 "The time limit of the job leaves no time before a last save of "
@@ -81,6 +89,7 @@ class Needs:
             "--warned-after": "" if warned_after_s is None else str(math.floor(warned_after_s)),
             "--restart-code": "" if restart_code is None else str(restart_code),
         }
+        flags |= {"--hosts": hosts, "--on": quote(on)} if hosts else {}
         words = [quote(python or sys.executable), "-m clustertrain.launchers.scheduler.start", self.launcher]
         words += [f"{flag} {value}" for flag, value in flags.items() if value]
         words += ["--restarts-on-term"] if restarts_on_term else []

@@ -1,4 +1,4 @@
-"""The program of a job on one host: it claims the attempt, and runs the driver under a guardian.
+"""The program of a job, on its first host: it claims the attempt, and runs the driver under a guardian.
 
     exec python -m clustertrain.launchers.scheduler.start NAME JOB_ID "${CLUSTERTRAIN_SUBMISSION:-job.yaml}"
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -23,6 +24,8 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.errors import EXIT_DONE, ClusterTrainError, RunStopped
 from clustertrain.job.model import Job
+from clustertrain.launchers.agent.head import world_sizes_on
+from clustertrain.launchers.agent.node import Start, settings_of
 from clustertrain.launchers.one_host import (
     check_installed,
     driver_environment,
@@ -30,6 +33,7 @@ from clustertrain.launchers.one_host import (
     world_sizes_here,
 )
 from clustertrain.launchers.scheduler.in_job import check_plugin, read_start, run_to_its_end
+from clustertrain.launchers.scheduler.several_hosts import run_on_hosts
 from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines
@@ -75,6 +79,8 @@ def _parsed(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--warned-after", type=float, help="seconds until then; without a signal it is USR1")
     parser.add_argument("--restart-code", type=int, help="with this exit code the scheduler restarts the job")
     parser.add_argument("--restarts-on-term", action="store_true", help="it restarts a job that it ended")
+    parser.add_argument("--hosts", default="", help="the hosts of the job, separated by commas")
+    parser.add_argument("--on", default="", help="the words that run a command on a {host}")
     parser.add_argument("--given-ray", action="store_true", help="use the Ray cluster of RAY_ADDRESS, if set")
     return parser.parse_args(argv)
 
@@ -87,23 +93,36 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
         os.environ.pop("RAY_ADDRESS", None)
     unpack = not ray_address()  # its nodes read the folders of the job file
     job, run, options, code = read_start(arguments.submission, folder, "submit", unpack=unpack)
-    start = SchedulerStart(
-        arguments.launcher, arguments.job_id, arguments.place, arguments.start, nodes=(host,)
-    )
+    hosts = _hosts(arguments.hosts, host)
+    start = SchedulerStart(arguments.launcher, arguments.job_id, arguments.place, arguments.start, hosts)
     if was_stopped_by_user(run, start):
         screen.echo(f"{run.name} was stopped by its user, and its job was restarted: nothing is started.")
         return None
 
     def supervise(attempt: Attempt) -> Result:
+        if len(hosts) > 1:
+            token, settings = secrets.token_hex(32), settings_of(job)
+            of_head = Start(job, run, options, start, 0, folder, code, settings, token)
+            meanings = _meanings(arguments)
+            on, submission = arguments.on, arguments.submission
+            return run_on_hosts(of_head, attempt, on, submission, meanings=meanings, screen=screen)
         screen.echo(f"{run.name}: attempt {attempt.n} in {attempt.uri}, {label} on {host}")
         environment, meanings = partial(_environment, job, code), _meanings(arguments)
         return run_driver(
             attempt, environment, meanings, screen, command=options.command, shielded=True, once=True
         )
 
-    return run_to_its_end(
-        job, options, start, screen, world_sizes=lambda: world_sizes_here(job), supervise=supervise, run=run
-    )
+    def world_sizes() -> list[int]:
+        return world_sizes_on(job, hosts) if len(hosts) > 1 else world_sizes_here(job)
+
+    return run_to_its_end(job, options, start, screen, world_sizes=world_sizes, supervise=supervise, run=run)
+
+
+def _hosts(text: str, own: str) -> tuple[str, ...]:
+    """Return the hosts of the job, once each, and this one first; only this one if `text` is empty."""
+    names = dict.fromkeys(text.split(",")) if text else [own]
+    short = own.partition(".")[0]
+    return tuple(sorted(names, key=lambda name: name.partition(".")[0] != short))
 
 
 def _meanings(arguments: Namespace) -> dict[int, tuple[str, str]]:

@@ -7,7 +7,6 @@ preflight.py   the checks before a job is submitted
 script.py      the sbatch script of a job, with the files of templates/
 place.py       the name of the cluster, with each job
 queue.py       the states of jobs in squeue and sacct
-ray_start_retry.py  what follows if Ray does not start on a node
 ray.py         the driver's connection to the Ray of its job
 times.py       times and durations as SLURM writes them
 agent/         the program that runs on every node of a job
@@ -32,11 +31,11 @@ Reasons:
   has increased, the run time has reached the limit, or, if it is COMPLETING for no other reason, a
   scancel (measured with 22.05). The deadline is the job's EndTime + KillWait; three seconds before it the
   agent itself writes the result.
-- `agent/ray_process.py` starts Ray, not `ray start`: the latter also starts Ray Client's server, a port
-  that runs code for its clients, and has no option to turn it off.
+- `launchers/agent/ray_process.py` starts Ray, not `ray start`: the latter also starts Ray Client's server,
+  a port that runs code for its clients, and has no option to turn it off.
 - A job of one node uses the loopback address, as a run on one machine does, so that none of its ports can
   be reached from outside. `ray.init` replaces a loopback address by the node's external one, unless Ray's
-  switch for clusters is off (`launchers/slurm/ray.py`), and torch's store would listen on all addresses
+  switch for clusters is off (`launchers/agent/ray.py`), and torch's store would listen on all addresses
   (`worker/process_group.py`).
 - The token is created by the batch shell and passed in the environment of the step, which only its owner
   can read. It is in no argument, and on each node in one file of mode 0600.
@@ -44,10 +43,11 @@ Reasons:
 - `submit` uses `--export=ALL` from a cleaned environment. With a list of variables, SLURM first runs the
   user's login shell on the node, and if that is slow, it requeues the job repeatedly ("not found
   BatchStartTime after startup", observed with 22.05).
-- A node on which Ray does not start is treated as lost if the job has several (`ray_start_retry.py`): the
-  job is requeued, because SLURM may allocate other nodes. The error may also be the job's or the site's:
-  as every start without a new checkpoint it counts for `failures.attempts`. A node that refuses the job
-  by an exit code of its own (another version, too few CPUs) ends it at once.
+- A node on which Ray does not start is treated as lost if the job has several
+  (`launchers/agent/ray_start_retry.py`): the job is requeued, because SLURM may allocate other nodes. The
+  error may also be the job's or the site's: as every start without a new checkpoint it counts for
+  `failures.attempts`. A node that refuses the job by an exit code of its own (another version, too few
+  CPUs) ends it at once.
 - What SLURM refuses is said by SLURM: `sbatch --test-only` and then `sbatch` check the job, and what they
   print is shown whole. Only the texts of jobs that sbatch queues although it plans no start yet are known
   here (`preflight.py`).

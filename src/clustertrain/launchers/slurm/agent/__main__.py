@@ -13,9 +13,9 @@ import sys
 
 from clustertrain import variables
 from clustertrain.errors import ClusterTrainError, RunStopped
+from clustertrain.launchers.agent.worker import run_on_worker_node
+from clustertrain.launchers.slurm.agent.allocation import read_start
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
-from clustertrain.launchers.slurm.agent.node import read_start
-from clustertrain.launchers.slurm.agent.worker import run_on_worker_node
 from clustertrain.node.signals import REQUESTS_TO_END, handled_signals
 from clustertrain.observe.screen import Lines
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants

@@ -1,18 +1,47 @@
-"""The start of the SLURM job that this process is a task of."""
+"""The start of the SLURM job that this process is a task of, as its agents read it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from clustertrain import variables
+from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.launchers.agent.node import AgentSettings, Start
+from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
 from clustertrain.launchers.slurm.place import place_of
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records.scheduler import SchedulerStart
 
 _OF_THE_STEP = ("SLURM_JOB_ID", "SLURM_NODEID", variables.NODES, variables.TOKEN, variables.MAIL)
+
+
+def read_start(argument: str, folder: Path) -> Start:
+    """Read the start of this agent's job from the snapshot of the submission, or from the job file.
+
+    Raises:
+        ClusterTrainError: the job is wrong, the snapshot is missing, this process is not in a SLURM step, or
+            the SLURM job is an element of an array.
+    """
+    record, node_rank = read_start_of_job()
+    job, run, options, code = read_start_of(argument, folder, "submit --to slurm")
+    check_no_array(job, options.command)
+    token = os.environ[variables.TOKEN]
+    return Start(job, run, options, record, node_rank, folder, code, settings_of(job), token)
+
+
+def settings_of(job: Job) -> AgentSettings:
+    """Return what the agents of the job need to know of SLURM."""
+    slurm = job.section(Slurm)
+    return AgentSettings(
+        Deadline(slurm.nodes_wait_s, "slurm.nodes_wait"),
+        "The job goes back into the queue." if slurm.requeue else None,
+        os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
+    )
 
 
 def read_start_of_job(environ: Mapping[str, str] = os.environ) -> tuple[SchedulerStart, int]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import select
-import signal
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from clustertrain import variables
-from clustertrain.errors import StorageError
+from clustertrain.launchers.agent.node import LEAD_SIGNALS, TERM_SIGNALS
+from clustertrain.launchers.agent.node_end import NodeEnd
 from clustertrain.launchers.slurm.agent.mailbox import (
     Ending,
     Mailbox,
@@ -20,53 +18,26 @@ from clustertrain.launchers.slurm.agent.mailbox import (
     ending_of,
     lost_node,
 )
-from clustertrain.launchers.slurm.agent.node import Start, ray_ended
-from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
 from clustertrain.launchers.slurm.section import Slurm
-from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Screen
-from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.records.result import Result
-from clustertrain.run.rendezvous import failures
-from clustertrain.run.result import ended, failed
+from clustertrain.run.result import ended
 from clustertrain.run.streams.event_log import EventLog
-from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop
-
-LEAD_SIGNALS = {signal.SIGUSR1, signal.SIGUSR2}
-"""SLURM sends one of these slurm.lead_time before the end (slurm.signal). Others mean an immediate end."""
-TERM_SIGNALS = {*REQUESTS_TO_END} - LEAD_SIGNALS
-
-_CHECK_EVERY_S = 2.0  # the interval of the checks for a lost node and for a newer attempt
-_RAY_ENDS_WITHIN_S = 3.0  # ray_process polls every 0.5 s, and then its guardian ends the rest of Ray
 
 
 @dataclass
-class SlurmEndPolicy:
+class SlurmEndPolicy(NodeEnd):
     """An EndPolicy for the agent of the head node."""
 
-    start: Start
-    attempt: Attempt
-    ray: Guarded
     signals: Sequence[int]
     mail: Mailbox
     screen: Screen
     ending: Ending | None = None
     term_seen: bool = False
-    checked_at: float = 0.0
-    ended_agent: str = ""
 
     def end_now(self, is_training: bool) -> Result | None:
-        return self._end_of_the_job(is_training) or self._end_of_a_node(is_training)
-
-    def after_driver(self, is_training: bool) -> Result | None:
-        """Return the result if the driver wrote none because Ray on this node has ended; else None."""
-        if self.attempt.result.exists():
-            return None
-        select.select([self.ray.fd], [], [], _RAY_ENDS_WITHIN_S)
-        if self.ray.code() is None:
-            return None
-        return self._node_lost(str(ray_ended(self.start.host, self.ray)), is_training)
+        return self._end_of_the_job(is_training) or self.end_of_a_node(is_training)
 
     # -- SLURM ends the job ----------------------------------------------------------------------
 
@@ -122,56 +93,14 @@ class SlurmEndPolicy:
             return "preempted" if self.start.job.section(Slurm).requeue else "stopped"
         return {"cancelled": "cancelled", "terminated": "stopped"}.get(cause, "preempted")
 
-    # -- a node is lost, or a newer attempt runs ---------------------------------------------------
+    # -- a node is lost ----------------------------------------------------------------------------
 
-    def _end_of_a_node(self, is_training: bool) -> Result | None:
-        if time.monotonic() - self.checked_at < _CHECK_EVERY_S:
-            return None
-        self.checked_at = time.monotonic()
-        if self.ray.code() is not None:
-            return self._node_lost(str(ray_ended(self.start.host, self.ray)), is_training)
+    def find_lost_node(self) -> str:
         errors = self.mail.errors()
-        if lost_node(errors, ""):
-            return ended(self.attempt, "lost", "node_fail", text=lost_node(errors, self.mail.query_job()))
-        impatient = self.attempt.run.with_patience(0).attempt(self.attempt.n)
-        with suppress(StorageError):  # the next save fails with the same error and reports it
-            if result := _taken_over(impatient) or self._failed_arrival(impatient, is_training):
-                return result
-        return self._ended_agent(errors, is_training)
+        return lost_node(errors, self.mail.query_job()) if lost_node(errors, "") else ""
 
-    def _ended_agent(self, errors: str, is_training: bool) -> Result | None:
-        """Return the result if srun has reported the end of another node's agent, at two checks in a row.
-
-        An agent that finds the storage writes there why it ends.
-        """
-        before, self.ended_agent = self.ended_agent, ended_agent(errors) if self.ending is None else ""
-        return self._node_lost(self.ended_agent, is_training) if before and self.ended_agent else None
-
-    def _failed_arrival(self, attempt: Attempt, is_training: bool) -> Result | None:
-        """Return the result if a node could not join the run, or was lost; else None."""
-        for failure in failures(attempt):
-            if failure.error is not None:
-                if failure.exit_code is None:
-                    return self._node_lost(failure.error, is_training)
-                return failed(self.attempt, failure.error, failure.exit_code)
-        return None
-
-    def _node_lost(self, text: str, is_training: bool) -> Result:
-        """Return the result after the loss of a node, which another start of the job follows.
-
-        If no worker had started, the job needs several nodes for another start.
-        """
-        if is_training:
-            return ended(self.attempt, "lost", "node_fail", text=text)
-        return result_of_late_node(self.attempt, self.start.job, text)
-
-
-def _taken_over(attempt: Attempt) -> Result | None:
-    newest = attempt.run.attempt_after(attempt.n)
-    if newest is None:
-        return None
-    text = f"Attempt {newest.n} has taken over the run; this attempt ends."
-    return ended(attempt, "stopped", "terminated", text=text)
+    def find_ended_agent(self) -> str:
+        return ended_agent(self.mail.errors()) if self.ending is None else ""
 
 
 _CAUSE_TEXTS = {

@@ -18,12 +18,13 @@ from clustertrain.waiting import wait_until
 _HEAD_POLL_S = 0.05
 
 
-def main(cpus_per_worker: str, nodes_wait_s: str, events: str, parameters_json: str) -> int:
+def main(cpus_per_worker: str, wait_s: str, wait_key: str, events: str, parameters_json: str) -> int:
     """Start Ray's processes, and return 1 when one has ended or does not answer, or 3 if they did not start.
 
     Args:
         cpus_per_worker: of the job.
-        nodes_wait_s: how long the start may take; on a node that is not the head, after the head's.
+        wait_s: how long the start may take; on a node that is not the head, after the head's.
+        wait_key: the key of the job file that sets it.
         events: the file for the events of this node.
         parameters_json: fields of Ray's RayParams as JSON; without `gcs_address` this node is the head.
     """
@@ -40,7 +41,7 @@ def main(cpus_per_worker: str, nodes_wait_s: str, events: str, parameters_json: 
         print(text, flush=True)
         EventLog(Path(events)).write("warning", text=text)
 
-    deadline = Deadline(float(nodes_wait_s), "slurm.nodes_wait")
+    deadline = Deadline(float(wait_s), wait_key)
     head = parameters.get("gcs_address")
     if head is not None:
         # Ray also waits for the head, but polls only every 2 s, and not for long. If this wait times out, Ray

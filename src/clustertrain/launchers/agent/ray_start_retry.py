@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.run.claims import allocation_of
 from clustertrain.run.folder.run_dir import Attempt
 from clustertrain.run.records.result import Result
 from clustertrain.run.result import ended, failed
 
 
-def result_of_late_node(attempt: Attempt, job: Job, text: str) -> Result:
-    """Return the result of an attempt that a node ended before the workers started; `text` names the node."""
+def result_of_late_node(attempt: Attempt, job: Job, text: str, next_start: str | None) -> Result:
+    """Return the result of an attempt that a node ended before the workers started; `text` names the node.
+
+    `next_start`: what the result says of the next start; None if the scheduler never starts the job again.
+    """
     start = allocation_of(attempt)
-    if (
-        start is None
-        or len(start.nodes) == 1
-        or not job.section(Slurm).requeue
-        or not job.failures.most_restarts
-    ):
+    if start is None or len(start.nodes) == 1 or next_start is None or not job.failures.most_restarts:
         return failed(attempt, text, EXIT_CLUSTER)
-    return ended(attempt, "lost", "node_fail", text=f"{text}\nThe job goes back into the queue.")
+    return ended(attempt, "lost", "node_fail", text=f"{text}\n{next_start}")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
-from clustertrain.launchers.slurm.agent.end_policy import TERM_SIGNALS
-from clustertrain.launchers.slurm.agent.node import (
+from clustertrain.launchers.agent.node import (
+    TERM_SIGNALS,
     NodeLost,
     Start,
     prepare_node,
@@ -17,7 +17,6 @@ from clustertrain.launchers.slurm.agent.node import (
     record_arrival,
     start_ray,
 )
-from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import is_listening, is_refused
 from clustertrain.observe.screen import Lines
 from clustertrain.run.folder.run_dir import Attempt
@@ -37,7 +36,7 @@ def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
     found = wait_for_head(
         start.run,
         start.record,
-        start.job.section(Slurm).nodes_wait_s,
+        start.settings.nodes_wait.seconds,
         start.poll_s,
         is_over=lambda: not TERM_SIGNALS.isdisjoint(signals),
     )
@@ -45,7 +44,7 @@ def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
         return 0
     attempt, rendezvous = found
     try:
-        _check_version(rendezvous, start.host)
+        _check_version(rendezvous, start)
         node = prepare_node(start, rendezvous.head_address)
         record_arrival(start, attempt)
         with StreamUpload(attempt, screen.echo):
@@ -62,13 +61,13 @@ def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
     return 0
 
 
-def _check_version(rendezvous: Rendezvous, host: str) -> None:
+def _check_version(rendezvous: Rendezvous, start: Start) -> None:
     if rendezvous.version != __version__:
         raise ClusterError(
-            f"{host} has clustertrain {__version__}, and {rendezvous.nodes[0]} has "
+            f"{start.host} has clustertrain {__version__}, and {rendezvous.nodes[0]} has "
             f"{rendezvous.version}.\n"
-            "All nodes need the same version: install it on each node, or set slurm.python to a Python that "
-            "all nodes share."
+            "All nodes need the same version: install it on each node, or set "
+            f"{start.python_key} to a Python that all nodes share."
         )
 
 

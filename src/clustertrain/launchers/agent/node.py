@@ -1,25 +1,23 @@
-"""The common part of all agents: reads the start, chooses address and ports, starts Ray."""
+"""The common part of all agents: what they know of the start, address and ports, the start of Ray."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain import variables
+from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import hash_seed
+from clustertrain.launchers.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.launchers.one_host import check_installed
-from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
-from clustertrain.launchers.slurm.agent.allocation import (
-    check_no_array,
-    read_start_of_job,
-)
-from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.network import address_towards
 from clustertrain.node.ports import Ports, free_block
+from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.node.user_folders import spool_base
 from clustertrain.run.admission import Options
 from clustertrain.run.folder.run_dir import Attempt, RunDir
@@ -27,12 +25,37 @@ from clustertrain.run.records.scheduler import Arrival, SchedulerStart
 from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 from clustertrain.supervise.process import Guarded
 
+LEAD_SIGNALS = {signal.SIGUSR1, signal.SIGUSR2}
+"""A scheduler may send one of these some time before the end. Others mean an immediate end."""
+TERM_SIGNALS = {*REQUESTS_TO_END} - LEAD_SIGNALS
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What the agents of a scheduler's jobs need to know of it.
+
+    Attributes:
+        nodes_wait: how long the start of Ray on all nodes may take.
+        next_start: what a result says of the start that follows a node on which Ray does not start; None if
+            none follows.
+        own_address: the address of this node by which the others know it; None if the routes decide.
+    """
+
+    nodes_wait: Deadline
+    next_start: str | None
+    own_address: str | None = None
+
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a SLURM job, as each of its nodes reads it.
+    """One start of a job, as each of its nodes reads it.
 
-    `record`: as the claim of its attempt has it; `node_rank`: the index of this node in `record.nodes`.
+    Attributes:
+        record: as the claim of its attempt has it.
+        node_rank: the index of this node in `record.nodes`.
+        folder: a private folder of this node with a short path.
+        code: the folders of the unpacked code.
+        token: a secret of the agents of this start, for their Ray.
     """
 
     job: Job
@@ -40,12 +63,19 @@ class Start:
     options: Options
     record: SchedulerStart
     node_rank: int
-    folder: Path  # a private folder of this node with a short path
+    folder: Path
     code: Sequence[Path]
+    settings: AgentSettings
+    token: str
 
     @property
     def host(self) -> str:
         return self.record.nodes[self.node_rank]
+
+    @property
+    def python_key(self) -> str:
+        """The key of the job file that names the Python of the nodes."""
+        return f"{self.record.scheduler}.python"
 
     @property
     def poll_s(self) -> float:
@@ -70,17 +100,10 @@ class NodeLost(ClusterError):
     """Ray ended on a node during a run. Another start of the run may succeed."""
 
 
-def read_start(argument: str, folder: Path) -> Start:
-    """Read the start of this agent's job from the snapshot of the submission, or from the job file.
-
-    Raises:
-        ClusterTrainError: the job is wrong, the snapshot is missing, this process is not in a SLURM step, or
-            the SLURM job is an element of an array.
-    """
-    record, node_rank = read_start_of_job()
-    job, run, options, code = read_start_of(argument, folder, "submit --to slurm")
-    check_no_array(job, options.command)
-    return Start(job, run, options, record, node_rank, folder, code)
+def settings_of(job: Job) -> AgentSettings:
+    """Return the settings for a scheduler that has none of its own."""
+    nodes_wait = Deadline(job.failures.ray_start_s, "failures.ray_start")
+    return AgentSettings(nodes_wait, "The next start of the run may have other hosts.")
 
 
 def prepare_node(start: Start, route_target: str) -> Node:
@@ -92,10 +115,10 @@ def prepare_node(start: Start, route_target: str) -> Node:
     Raises:
         ClusterError: torch or Ray is not installed here, or there is no route to that host.
     """
-    check_installed(start.host, "slurm.python")
+    check_installed(start.host, start.python_key)
     address = address_towards(route_target)
-    ports = free_block(ports_needed(start.job), seed=int(os.environ["SLURM_JOB_ID"]))
-    token_path = write_token(start.folder, os.environ[variables.TOKEN])
+    ports = free_block(ports_needed(start.job), seed=_seed(start.record.job_id))
+    token_path = write_token(start.folder, start.token)
     own = {
         "TMPDIR": str(temporary_folder(start.folder)),
         variables.MEMORY_DIR: str(memory_folder(start.folder)),
@@ -111,6 +134,11 @@ def prepare_node(start: Start, route_target: str) -> Node:
     return Node(address, ports, token_path, environment)
 
 
+def _seed(job_id: str) -> int:
+    """Return a number for each ID of a job, which may have letters."""
+    return int("".join(each for each in job_id if each.isdecimal()) or "0")
+
+
 def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
     """Start Ray on this node; its output goes to the folder with the logs of the node's ranks."""
     host = start.host
@@ -124,6 +152,7 @@ def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> G
         folder=ray_folder,
         events=attempt.node_events(host),
         head=head,
+        deadline=start.settings.nodes_wait,
     )
     log = attempt.ray_log(host)
     return Guarded(command, log, ray_folder, node.environment, shielded=True)

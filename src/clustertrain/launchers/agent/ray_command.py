@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clustertrain import variables
-from clustertrain.driver.ray_cluster import node_parameters
+from clustertrain.driver.ray_cluster import Deadline, node_parameters
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.ports import Ports
 from clustertrain.node.ray_settings import RAY_ENVIRONMENT
 
@@ -49,7 +48,15 @@ def ports_needed(job: Job) -> int:
 
 
 def ray_command(
-    job: Job, *, host: str, address: str, ports: Ports, folder: Path, events: Path, head: str | None
+    job: Job,
+    *,
+    host: str,
+    address: str,
+    ports: Ports,
+    folder: Path,
+    events: Path,
+    head: str | None,
+    deadline: Deadline,
 ) -> list[str]:
     """Return the command that starts Ray (ray_process.py).
 
@@ -61,6 +68,7 @@ def ray_command(
         folder: a private folder, for Ray's files and sockets.
         events: the file for the events of this node.
         head: the address and port of the head, or None on the head itself.
+        deadline: of the start.
     """
     resources, each = job.resources, job.resources.workers_per_node
     servers = range(ports.first + _HEAD_PORTS, ports.first + _HEAD_PORTS + len(_SERVER_PORTS))
@@ -72,8 +80,8 @@ def ray_command(
         "min_worker_port": servers.stop,
         "max_worker_port": ports.last - each,  # the ports above are for the process groups of scripts
     }
-    program = [sys.executable, "-P", "-m", "clustertrain.launchers.slurm.agent.ray_process"]
-    program += [str(resources.cpus_per_worker), str(job.section(Slurm).nodes_wait_s)]
+    program = [sys.executable, "-P", "-m", "clustertrain.launchers.agent.ray_process"]
+    program += [str(resources.cpus_per_worker), str(deadline.seconds), deadline.key]
     return [*program, str(events), json.dumps(parameters)]
 
 
