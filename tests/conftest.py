@@ -19,7 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from clusters.kube_client import is_built
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 
 # What every test may use.
 pytest_plugins = ["clusters.containers", "given_ray", "s3_servers", "small_job", "whole_run"]

@@ -2,7 +2,7 @@
 
 from clustertrain.launchers.listing import statuses_of
 from clustertrain.observe.status import Status, read_files
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 
 
 def status_of(run: RunDir) -> Status:

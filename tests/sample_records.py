@@ -3,9 +3,9 @@
 import time
 
 from clustertrain.node.processes import Process
-from clustertrain.run.records.claim import Claim, RestartClaim
-from clustertrain.run.records.result import Failure
-from clustertrain.run.records.scheduler import SchedulerJob
+from clustertrain.run_files.records.claim import Claim, RestartClaim
+from clustertrain.run_files.records.result import Failure
+from clustertrain.run_files.records.scheduler import SchedulerJob
 
 FAR = Process("far/boot/pid:[1]", 7, 1)
 """A process of another machine."""

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from clustertrain.launchers.scheduler.needs_of_job import needs_of
 from clustertrain.launchers.slurm.script import render
-from clustertrain.run.admission import Options
-from clustertrain.run.command_line import typed
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.command_line import typed
 
 
 def needs(job, *, job_file="job.yaml", lead_s=90.0):

@@ -7,7 +7,7 @@ import yaml
 
 from clustertrain.job.file import parse_job
 from clustertrain.node.installed import installed_packages
-from clustertrain.run import provenance
+from clustertrain.run_files import provenance
 
 _CODE = """\
 from clustertrain import Task

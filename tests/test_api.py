@@ -19,13 +19,13 @@ from clustertrain.job.file import load_job, sets_of
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.observe.checkpoints import Checkpoint
 from clustertrain.record_file import typed
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.claim import ResumePoint
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.claim import ResumePoint
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.streams.event_log import EventLog
 from commands import ran
 from sample_records import sample_restart_claim
 from shelves import save
@@ -252,7 +252,7 @@ def test_a_run_in_the_users_process_ends_nothing_that_is_not_its_own(monkeypatch
 def test_the_import_is_lazy_and_run_can_be_called_whatever_was_imported_before():
     code = (
         "import sys, clustertrain; assert not {'torch', 'pydantic'} & sys.modules.keys();"
-        "import clustertrain.run.folder.run_dir as r; assert callable(clustertrain.run) and r.RunDir;"
+        "import clustertrain.run_files.folder.run_dir as r; assert callable(clustertrain.run) and r.RunDir;"
         "clustertrain.submit; assert callable(clustertrain.run); assert 'torch' not in sys.modules\n"
         "try: clustertrain.run({})\nexcept clustertrain.errors.JobError as error: print(error)"
     )

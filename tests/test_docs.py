@@ -19,8 +19,8 @@ from clustertrain.cli.main import GROUPS, main
 from clustertrain.explain.catalogue import BEGIN, END, markdown
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
-from clustertrain.run import folder
-from clustertrain.run.states import STATES
+from clustertrain.run_files import folder
+from clustertrain.run_files.states import STATES
 from commands import ran
 
 ROOT = Path(__file__).parents[1]
@@ -221,7 +221,7 @@ def test_the_picture_of_a_run_has_the_paths_of_its_folder():
         names = [re.sub(r"^1$", "<n>", re.sub(r"-\d", "-<r>", name)) for name in path.split("/")]
         for name in names:
             known = name.replace("events", "events*") in folder.__doc__ or name in ("…", "model.pt")
-            assert known, f"{path}: run/folder/ has no {name}"
+            assert known, f"{path}: run_files/folder/ has no {name}"
 
 
 def test_the_newest_version_of_the_changelog_is_the_packages():

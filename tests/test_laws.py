@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "clustertrain"
-SUBMIT_SIDE = ["cli", "job", "launchers", "migrate", "node", "observe", "run", "staging", "storage"]
+SUBMIT_SIDE = ["cli", "job", "launchers", "migrate", "node", "observe", "run_files", "staging", "storage"]
 SUBMIT_SIDE += ["report", "supervise"]
 
 
@@ -141,14 +141,14 @@ RUN_FILES = re.compile(
 
 
 def test_run_folder_names_every_file_of_a_run():
-    folder = [path.relative_to(SRC).as_posix() for path in (SRC / "run" / "folder").glob("*.py")]
+    folder = [path.relative_to(SRC).as_posix() for path in (SRC / "run_files" / "folder").glob("*.py")]
     assert strings_where(RUN_FILES.search, *folder) == []
     texts = [text for name in folder for _, text in strings_of(SRC / name)]
     assert len([text for text in texts if RUN_FILES.search(text)]) >= 20
 
 
 KNOWS_THE_COMMANDS = (
-    "run/command_line.py",
+    "run_files/command_line.py",
     "cli/init.py",
     "launchers/slurm/section.py",
     "variables.py",
@@ -165,7 +165,7 @@ DESCRIPTIONS = (
 
 
 def test_a_message_advises_a_command_as_the_user_typed_it():
-    """With the job file and the overrides of the command line, which only run/command_line.py adds."""
+    """With the job file and the overrides of the command line, which only run_files/command_line.py adds."""
 
     def is_advice(text):
         return COMMAND.search(reduce(lambda rest, part: rest.replace(part, ""), DESCRIPTIONS, text))

@@ -18,9 +18,9 @@ from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.job.file import load_job
 from clustertrain.ledger.book import Ledger
 from clustertrain.ledger.of_run import ledger_of
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.streams.history import AttemptFollower, events_of_attempt
 from leftovers import children, left_after, living_descendants
 
 CODE = Path(__file__).parent / "whole" / "jobs"

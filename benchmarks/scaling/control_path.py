@@ -32,22 +32,28 @@ from clustertrain.node.ports import Ports
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
 from clustertrain.observe.status import read_files, status_by_files
-from clustertrain.run.admission import Options, claim_next_attempt
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import Heartbeat, claim_of, committed_step, heartbeat_period_s, overtaken_by
-from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.folder.run_dir import Attempt, Restart, RunDir
-from clustertrain.run.provenance import is_tried
-from clustertrain.run.recorded_job import is_of_script, job_of
-from clustertrain.run.records.claim import FunctionSeed, RestartClaim, ResumePoint
-from clustertrain.run.records.result import Failure
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.rendezvous import wait_for_head
-from clustertrain.run.result import stopped, write_result
-from clustertrain.run.retry_budget import RetryBudget
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.rank_log import start_line
-from clustertrain.run.streams.step_counter import Reached, reached_step
+from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.claims import (
+    Heartbeat,
+    claim_of,
+    committed_step,
+    heartbeat_period_s,
+    overtaken_by,
+)
+from clustertrain.run_files.command_line import UNKNOWN
+from clustertrain.run_files.folder.run_dir import Attempt, Restart, RunDir
+from clustertrain.run_files.provenance import is_tried
+from clustertrain.run_files.recorded_job import is_of_script, job_of
+from clustertrain.run_files.records.claim import FunctionSeed, RestartClaim, ResumePoint
+from clustertrain.run_files.records.result import Failure
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.rendezvous import wait_for_head
+from clustertrain.run_files.result import stopped, write_result
+from clustertrain.run_files.retry_budget import RetryBudget
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.rank_log import start_line
+from clustertrain.run_files.streams.step_counter import Reached, reached_step
 from clustertrain.storage import open_store
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.worker import stacks

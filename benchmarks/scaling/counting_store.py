@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.streams import Tail
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.streams import Tail
 from clustertrain.storage import PosixStore
 
 OPERATIONS = {

@@ -36,8 +36,8 @@ _NOT_OF_API = {
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name in ("run", "session"):  # `run` is a folder that can be called
-        return _importlib.import_module(f"clustertrain.{name}")
+    if name == "session":
+        return _importlib.import_module("clustertrain.session")
     if name in __all__:
         return getattr(_importlib.import_module(_NOT_OF_API.get(name, "clustertrain.api")), name)
     raise AttributeError(f"module 'clustertrain' has no attribute {name!r}")

@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from clustertrain import variables
 from clustertrain.errors import JobError
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.training.ranks.host import Host, Requests, SaveProgress
 
 if TYPE_CHECKING:

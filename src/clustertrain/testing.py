@@ -25,10 +25,10 @@ from clustertrain.launchers.scheduler.interface import Phase, Scheduler, Sent, S
 from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.scheduler.submit import script_of
 from clustertrain.launchers.shell import run
-from clustertrain.run.admission import Options
-from clustertrain.run.command_line import typed
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.submission import record
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.command_line import typed
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.submission import record
 
 SUBMISSION = "0123456789abcdef"
 _OPTIONS = Options(command=typed("submit", "job.yaml"))

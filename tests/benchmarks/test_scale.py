@@ -25,9 +25,9 @@ from scaling.simulation import (
 
 from clustertrain.checkpoints.write import Writer
 from clustertrain.job.file import dump_job
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.streams.step_counter import Reached
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.streams.step_counter import Reached
 from clustertrain.training.ranks.host import SaveProgress
 
 

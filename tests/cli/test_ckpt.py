@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.job.file import parse_job
 from clustertrain.observe.tables import summary_rows
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.result import BestCheckpoint
-from clustertrain.run.result import ended, write_result
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.result import BestCheckpoint
+from clustertrain.run_files.result import ended, write_result
 from commands import ran
 from shelves import commit, save
 

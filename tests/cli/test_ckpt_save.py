@@ -2,8 +2,8 @@
 
 from clustertrain.checkpoints.manifest import names
 from clustertrain.cli import checkpoints
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
 from shelves import commit
 
 

@@ -15,13 +15,13 @@ from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
 from clustertrain.node.installed import launcher_names
 from clustertrain.observe.tables import finish
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.command_line import typed
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.command_line import typed
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.version import __version__
 from commands import ran
 

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.job.file import dump_job, load_job
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
 from clustertrain.staging.entry import data_folder
 from clustertrain.waiting import wait_until
 from web import Answer, serving

@@ -14,15 +14,15 @@ from clustertrain.cli.main import main
 from clustertrain.errors import StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.record_file import decoded
-from clustertrain.run import claims
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.claim import Beat, Claim, ResumePoint
-from clustertrain.run.records.provenance import JobChanges
-from clustertrain.run.records.requests import SaveRequest, StopRequest
-from clustertrain.run.records.result import Failure, Outcome, Result
-from clustertrain.run.records.scheduler import SchedulerJob
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files import claims
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.claim import Beat, Claim, ResumePoint
+from clustertrain.run_files.records.provenance import JobChanges
+from clustertrain.run_files.records.requests import SaveRequest, StopRequest
+from clustertrain.run_files.records.result import Failure, Outcome, Result
+from clustertrain.run_files.records.scheduler import SchedulerJob
+from clustertrain.run_files.streams.event_log import EventLog
 from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 
 pytestmark = pytest.mark.slow

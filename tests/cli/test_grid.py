@@ -12,12 +12,12 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.slurm.scheduler import SlurmScheduler
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.claim import ResumePoint
-from clustertrain.run.records.result import Result
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.claim import ResumePoint
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.streams.event_log import EventLog
 
 
 @pytest.fixture

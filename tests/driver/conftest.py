@@ -2,7 +2,7 @@
 
 import pytest
 
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 from sample_records import sample_claim
 
 

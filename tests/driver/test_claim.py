@@ -7,13 +7,13 @@ import pytest
 from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.job.file import dump_job
 from clustertrain.job.identity import Change
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.provenance import JobChanges
-from clustertrain.run.records.result import Failure
-from clustertrain.run.streams.history import events_of_attempt
-from clustertrain.run.streams.step_counter import Reached
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.provenance import JobChanges
+from clustertrain.run_files.records.result import Failure
+from clustertrain.run_files.streams.history import events_of_attempt
+from clustertrain.run_files.streams.step_counter import Reached
 from clustertrain.worker.scripts.script_command import script_arguments
 from sample_records import sample_restart_claim
 from small_job import job

@@ -9,8 +9,8 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from clustertrain.driver.trainer import RayStart
 from clustertrain.errors import DataError
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.folder.run_dir import RunDir
 from commands import ran
 
 pytestmark = pytest.mark.slow
@@ -19,8 +19,8 @@ _WORKERS_HANG = """
 import sys, time
 from types import SimpleNamespace
 from clustertrain.driver.trainer import RayStart
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.folder.run_dir import RunDir
 attempt = RunDir.newest(sys.argv[1], "a").attempt(1)
 stages = lambda *args: time.sleep(2)
 first = RayStart(SimpleNamespace(ref=AttemptRef.of(attempt), answer_s=1.0, run=stages), None)

@@ -6,7 +6,7 @@ import pytest
 
 from clustertrain.driver.cause.diagnosis import Node, diagnose
 from clustertrain.node.limits import Cgroup, Limits, cgroup_folders, process_state, read_limits
-from clustertrain.run.states import STATES
+from clustertrain.run_files.states import STATES
 
 GIB = 1 << 30
 OUT_OF_MEMORY, LIMIT = "out_of_memory", "limit"

@@ -11,11 +11,11 @@ from clustertrain.driver.world_size import RayNode, Workers
 from clustertrain.errors import ClusterError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.records.claim import ResumePoint
-from clustertrain.run.records.requests import ResizeRequest, StopRequest
-from clustertrain.run.records.result import Outcome
-from clustertrain.run.streams.events import read_events
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.records.claim import ResumePoint
+from clustertrain.run_files.records.requests import ResizeRequest, StopRequest
+from clustertrain.run_files.records.result import Outcome
+from clustertrain.run_files.streams.events import read_events
 from sample_records import sample_restart_claim
 
 GPU_NODE = {"CPU": 8.0, "GPU": 4.0}

@@ -9,8 +9,8 @@ from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import RayNode, Workers
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay, LocalRay
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.streams.events import read_events
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.streams.events import read_events
 
 JOB = parse_job("name: a\nfunction: m:f\nresources: {workers: [2, 6], gpus_per_worker: 1}\n", "job.yaml")
 NODE = {"CPU": 8.0, "GPU": 2.0}

@@ -14,7 +14,7 @@ from clustertrain.driver.cause.gpu_facts import Gpus
 from clustertrain.explain.catalogue import Where
 from clustertrain.node import gpus as node_gpus
 from clustertrain.node.limits import read_limits
-from clustertrain.run.states import STATES
+from clustertrain.run_files.states import STATES
 
 OUT_OF_MEMORY, LIMIT, GPU = "out_of_memory", "limit", "gpu"
 WHO = "rank 1 (pid 4711 on node7)"

@@ -7,7 +7,7 @@ from ray.exceptions import RayError
 
 from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.driver.group import resume
-from clustertrain.run.streams.events import read_events
+from clustertrain.run_files.streams.events import read_events
 from clustertrain.worker.memory_shelf import is_sound, names_on_node
 
 

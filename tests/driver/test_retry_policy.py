@@ -16,11 +16,11 @@ from clustertrain.errors import DataError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import LocalRay
 from clustertrain.observe.event_lines import line_of
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.requests import StopRequest
-from clustertrain.run.records.result import Result
-from clustertrain.run.streams.events import read_events
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.requests import StopRequest
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.streams.events import read_events
 from sample_records import sample_failure, sample_restart_claim
 
 ONE = Workers(1)

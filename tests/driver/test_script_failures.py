@@ -8,7 +8,7 @@ import pytest
 
 from clustertrain.driver.cause import rank_failure
 from clustertrain.driver.cause.rank_failure import RankFailures
-from clustertrain.run.streams.step_counter import Reached
+from clustertrain.run_files.streams.step_counter import Reached
 from clustertrain.worker.code.error_report import ErrorReport, Frame
 from clustertrain.worker.code.printed_traceback import base_names
 from clustertrain.worker.code.user_error import UserCodeFailed

@@ -3,7 +3,7 @@
 import pytest
 
 from clustertrain.driver.world_size import RayNode, largest, resize_text, room_on
-from clustertrain.run.records.claim import ResumePoint
+from clustertrain.run_files.records.claim import ResumePoint
 
 
 def node(address, resources, free=None):

@@ -17,13 +17,13 @@ from clustertrain.explain.stacks import grouped, ranks_text, stacks_now, where_a
 from clustertrain.node.processes import this_process
 from clustertrain.observe.tables import finish
 from clustertrain.observe.terminal_text import plain
-from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.records.claim import Beat, ResumePoint
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.result import write_result
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.rank_log import OUTPUT_ENDS, start_line
+from clustertrain.run_files.command_line import UNKNOWN
+from clustertrain.run_files.records.claim import Beat, ResumePoint
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.rank_log import OUTPUT_ENDS, start_line
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.5]:41713"

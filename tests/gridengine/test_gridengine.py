@@ -10,8 +10,8 @@ import yaml
 from clusters.gridengine import GridEngine, why_not
 from clustertrain.errors import ClusterError
 from clustertrain.launcher import Sent
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.streams.history import events_of_attempt
 from commands import ran
 from waiting import wait_until
 from whole_run import CODE

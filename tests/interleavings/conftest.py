@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from substrates import S3, FileSystem, give_own_time, serve, stop_renewals
 
-from clustertrain.run import admission, recorded_job
+from clustertrain.run_files import admission, recorded_job
 from clustertrain.storage import Store, open_store
 
 

@@ -25,8 +25,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from schedule import LOST, Schedule, Touches
 
 from clustertrain.node import processes
-from clustertrain.run import claims
-from clustertrain.run.folder import run_dir
+from clustertrain.run_files import claims
+from clustertrain.run_files.folder import run_dir
 from clustertrain.staging import lease
 from clustertrain.storage import s3_client, s3_objects
 

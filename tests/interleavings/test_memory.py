@@ -15,9 +15,9 @@ from clustertrain.checkpoints.write import Writer
 from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.errors import StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.worker.memory_shelf import memory_saver, memory_shelf
 from small_job import job

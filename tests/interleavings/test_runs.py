@@ -15,13 +15,13 @@ from clustertrain.driver.group import resume
 from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.run import admission
-from clustertrain.run.admission import Options, claim_next_attempt
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import ended, write_result
+from clustertrain.run_files import admission
+from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import ended, write_result
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.worker.rank import WorkerRun
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusters.kube import KubeCluster
 from clusters.kube_api import Refused
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 from commands import Done, ran
 from whole_run import Run
 

@@ -11,7 +11,7 @@ import pytest
 from clusters.kube_api import manifest
 from clusters.kube_conf import NODE
 from clustertrain.launchers.kubernetes.observed.pods import seconds
-from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.run_files.streams.step_counter import reached_step
 from kubernetes.rayjob_runs import HELD, HELD_STEP, slow
 from whole_run import same_weights
 

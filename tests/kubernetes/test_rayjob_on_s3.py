@@ -11,9 +11,9 @@ import pytest
 from clusters.kube_s3 import BUCKET, ENDPOINT, SECRET, s3_server
 from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import verify
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.streams.history import AttemptFollower, curve
-from clustertrain.run.streams.streams import Tail
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.streams.history import AttemptFollower, curve
+from clustertrain.run_files.streams.streams import Tail
 from kubernetes.rayjob_runs import PATIENCE_S, RayJobRun, slow
 from on_clusters import DIGITS
 from whole_run import same_weights

@@ -15,8 +15,8 @@ from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.scheduler.start import main as main_of_start
 from clustertrain.node import installed
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
 from commands import ran
 from sample_records import sample_submission
 

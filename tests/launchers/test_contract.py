@@ -14,11 +14,11 @@ from clustertrain.launchers.local.turn import place_here
 from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.scheduler.status import status_of
 from clustertrain.launchers.scheduler.stop import stop_run
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.submission import record
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.submission import record
 from clustertrain.testing import FAKE_HELD, SchedulerContract, fake_commands
 from launchers.test_another_launcher import forget_the_launchers, install
 from sample_records import sample_claim

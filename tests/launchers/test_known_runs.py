@@ -15,7 +15,7 @@ from clustertrain.launchers.known_runs import (
     record_known_run,
 )
 from clustertrain.node.user_folders import known_runs_folder
-from clustertrain.run.command_line import CommandLine
+from clustertrain.run_files.command_line import CommandLine
 
 
 @pytest.fixture(autouse=True)

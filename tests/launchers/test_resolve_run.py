@@ -17,9 +17,9 @@ from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.resolve_run import find, find_job
 from clustertrain.launchers.target import Target
 from clustertrain.observe.status import NotStarted
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
 from sample_records import sample_submission
 
 FUTURE = 4e9

@@ -22,9 +22,9 @@ from clustertrain.launchers.slurm.queue import state_of
 from clustertrain.launchers.target import NotThere
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.records.scheduler import SchedulerStart
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.command_line import UNKNOWN
+from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.testing import InMemoryScheduler
 from sample_records import sample_claim, sample_submission
 from waiting import wait_until

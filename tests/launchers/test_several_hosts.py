@@ -17,10 +17,10 @@ from clustertrain.launchers.scheduler.agent import ForAgent
 from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.scheduler.several_hosts import SeveralHostsEnd, _start_agents
 from clustertrain.launchers.scheduler.start import _hosts, _parsed
-from clustertrain.run.admission import Options
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.scheduler import SchedulerStart
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.stop_on_signal import StopOnSignal
 from waiting import wait_until

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from clustertrain.ledger.of_run import ledger_of
-from clustertrain.run.records.claim import RestartClaim, ResumePoint
-from clustertrain.run.records.provenance import JobChanges
-from clustertrain.run.records.result import Outcome, Result
-from clustertrain.run.records.scheduler import SchedulerStart
+from clustertrain.run_files.records.claim import RestartClaim, ResumePoint
+from clustertrain.run_files.records.provenance import JobChanges
+from clustertrain.run_files.records.result import Outcome, Result
+from clustertrain.run_files.records.scheduler import SchedulerStart
 from sample_records import sample_claim, sample_submission
 
 T0 = 1_000_000.0

@@ -11,7 +11,7 @@ from clustertrain.checkpoints import read
 from clustertrain.checkpoints.manifest import read_manifest
 from clustertrain.cli.main import main
 from clustertrain.observe import checkpoints
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 
 SAMPLE = Path(__file__).parents[1] / "fixtures" / "sample_runs" / "storage"
 

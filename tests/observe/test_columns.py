@@ -10,13 +10,13 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.claim import ResumePoint
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.claim import ResumePoint
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.streams.event_log import EventLog
 from sample_records import sample_submission
 
 KEEP_BEST = {"keep_best": {"metric": "accuracy", "mode": "max"}}

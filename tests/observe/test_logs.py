@@ -7,13 +7,13 @@ from clustertrain.cli.main import main
 from clustertrain.errors import JobError
 from clustertrain.observe import logs
 from clustertrain.observe.logs import LogSelection, log_lines
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import Cancellation, SchedulerStart
-from clustertrain.run.result import write_result
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.stream_upload import StreamUpload
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import Cancellation, SchedulerStart
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.stream_upload import StreamUpload
 from run_status import status_of
 from sample_records import sample_submission
 

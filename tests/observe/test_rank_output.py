@@ -10,13 +10,13 @@ from clustertrain.observe import screen as screens
 from clustertrain.observe.display import Display
 from clustertrain.observe.rank_output import RankOutput
 from clustertrain.observe.screen import Bar, Lines
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.rank_log import OUTPUT_BEGINS, OUTPUT_ENDS, start_line
-from clustertrain.run.streams.stream_upload import StreamUpload
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.rank_log import OUTPUT_BEGINS, OUTPUT_ENDS, start_line
+from clustertrain.run_files.streams.stream_upload import StreamUpload
 
 
 @pytest.fixture

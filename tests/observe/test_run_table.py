@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.observe.run_table import rows_of
 from clustertrain.observe.status import status_by_files
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 
 SAMPLE = Path(__file__).parents[1] / "fixtures" / "sample_runs" / "storage"
 

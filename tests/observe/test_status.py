@@ -16,15 +16,15 @@ from clustertrain.observe.status import read_files, status_by_files
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.tables import next_step, print_ending, print_table, status_rows, summary_rows
 from clustertrain.observe.wait import follow_to_its_end, wait_for_end
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.claim import ResumePoint
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.result import stopped, write_result
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.claim import ResumePoint
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.result import stopped, write_result
+from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.storage import Location, open_store
 from run_status import status_of
 from sample_records import sample_failure, sample_restart_claim, sample_submission

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain import version
-from clustertrain.run.records.result import Result
+from clustertrain.run_files.records.result import Result
 from commands import ran
 from slurm.trained import FAULTY, ON_TWO, slow, wait_for_no_process
 from waiting import wait_until

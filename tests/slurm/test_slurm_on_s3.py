@@ -2,7 +2,7 @@
 
 import pytest
 
-from clustertrain.run.claims import committed_step
+from clustertrain.run_files.claims import committed_step
 from fault_proxy import FaultProxy
 from s3_servers import ENVIRONMENT
 from slurm.trained import PATIENCE_S, Submitted, preempt, slow

@@ -12,22 +12,22 @@ from pathlib import Path
 import pytest
 
 from clustertrain.job.file import load_job
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
-from clustertrain.run.submission import Submission
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.submission import Submission
 from commands import ran
 
 ENDING_AGENT = """\
 #!{python}
 import os, sys, time
 from pathlib import Path
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.result import write_result
-from clustertrain.run.submission import Submission
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.submission import Submission
 
 if os.environ["SLURM_NODEID"] == "0":
     Path(os.environ["CLUSTERTRAIN_MAIL"], "agent").touch()

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.submission import Submission
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.submission import Submission
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -18,9 +18,9 @@ from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.slurm import queue as slurm_queue
 from clustertrain.launchers.slurm.queue import query_squeue
 from clustertrain.launchers.slurm.scheduler import SCHEDULER
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
 from run_status import status_of
 from sample_records import sample_submission
 from waiting import wait_until
@@ -28,12 +28,12 @@ from waiting import wait_until
 SLURM = Registered("slurm", SCHEDULER)
 AGENT = """
 import os, socket, sys, time
-from clustertrain.run.claims import Heartbeat, claim_attempt
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.result import write_result
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.claims import Heartbeat, claim_attempt
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.folder.run_dir import RunDir
 
 storage, name, obeys = sys.argv[1:]
 attempt = claim_attempt(RunDir.newest(storage, name), launcher="slurm", allocation=SchedulerStart(

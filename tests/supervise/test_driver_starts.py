@@ -11,13 +11,13 @@ from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.errors import EXIT_DRIVER_FAILED, EXIT_RAY_ENDED
 from clustertrain.job.file import parse_job
 from clustertrain.observe.event_lines import line_of
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.claim import ResumePoint
-from clustertrain.run.records.requests import StopRequest
-from clustertrain.run.records.result import Outcome
-from clustertrain.run.retry_budget import RetryBudget
-from clustertrain.run.streams.events import read_events
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.claim import ResumePoint
+from clustertrain.run_files.records.requests import StopRequest
+from clustertrain.run_files.records.result import Outcome
+from clustertrain.run_files.retry_budget import RetryBudget
+from clustertrain.run_files.streams.events import read_events
 from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.process import Guarded
 from commands import ran
@@ -77,7 +77,7 @@ def test_a_killed_driver_is_started_again_until_the_retries_are_used_up(attempt,
 SUPERVISOR = """
 import os, select, sys
 from pathlib import Path
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.process import Guarded
 attempt = RunDir.newest(sys.argv[1], "digits").attempt(1)

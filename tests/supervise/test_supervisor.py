@@ -8,8 +8,8 @@ import pytest
 
 from clustertrain.node.processes import Process
 from clustertrain.record_file import RecordFile
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.folder.run_dir import RunDir
 from commands import ran
 from sample_records import sample_claim
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from clustertrain.errors import StorageError
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Lines
-from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.stop_on_signal import StopOnSignal
 from clustertrain.supervise.supervisor import supervise
@@ -62,11 +62,11 @@ DRIVER = """
 import json, os, subprocess, sys, time
 from pathlib import Path
 from clustertrain.node.processes import Process, this_process
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.record_file import RecordFile
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
 
 attempt, supervisor = AttemptRef.from_text(sys.argv[1]).open(), int(sys.argv[2])
 RecordFile(attempt.run.store, "driver.json", Process).write(this_process())

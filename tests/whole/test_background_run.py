@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.waiting import wait_until
 from commands import ran
 from whole_run import ONE_WORKER, Run

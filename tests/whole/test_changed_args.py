@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.run.streams.history import curve
+from clustertrain.run_files.streams.history import curve
 from example_modules import clustertrain
 
 LOOP = """\

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.run.streams.history import curve
+from clustertrain.run_files.streams.history import curve
 from curves import mlflow_client, mlflow_points, wandb_points
 from waiting import wait_until
 from whole_run import ONE_WORKER

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from clustertrain.checkpoints.manifest import Shelf, names
 from clustertrain.checkpoints.read import verify
 from clustertrain.cli.main import main
-from clustertrain.run.streams.history import curve
+from clustertrain.run_files.streams.history import curve
 from clustertrain.storage import open_store
 from fault_proxy import FaultProxy
 from whole_run import FAULTY, ONE_WORKER, same_weights

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.run.best import best_checkpoint
-from clustertrain.run.recorded_job import job_of
+from clustertrain.run_files.best import best_checkpoint
+from clustertrain.run_files.recorded_job import job_of
 
 pytestmark = pytest.mark.parametrize("start", ["without Ray"], indirect=True)
 

@@ -32,7 +32,7 @@ def sections(workers, **args):
 
 
 def steps_of(run):
-    from clustertrain.run.streams.history import curve
+    from clustertrain.run_files.streams.history import curve
 
     return [r["step"] for r in curve(run.run_dir) if r["kind"] == "train"]
 

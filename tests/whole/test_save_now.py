@@ -8,8 +8,8 @@ import pytest
 from clustertrain.checkpoints.manifest import names, read_manifest
 from clustertrain.cli.checkpoints import save_now
 from clustertrain.errors import JobError
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
 from commands import ran
 from sample_records import sample_claim
 from whole_run import FAULTY, ONE_WORKER, of_one_process, same_weights

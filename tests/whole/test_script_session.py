@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 
 import clustertrain
 from clustertrain import variables
-from clustertrain.run.streams.events import read_events
+from clustertrain.run_files.streams.events import read_events
 from clustertrain.waiting import wait_until
 from commands import ran
 from example_modules import clustertrain as command

@@ -1,6 +1,6 @@
 import pytest
 
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 
 
 @pytest.fixture(params=["posix", pytest.param("moto", marks=pytest.mark.slow)])

@@ -17,8 +17,8 @@ from PIL import Image
 
 from clustertrain.job.identity import Change
 from clustertrain.node.installed import how_to_install
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.provenance import JobChanges
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.provenance import JobChanges
 from clustertrain.worker.loggers import background
 from clustertrain.worker.loggers.background import MOST_IMAGES, MOST_POINTS, Background
 from clustertrain.worker.loggers.curve import Curve
@@ -245,7 +245,7 @@ def test_a_package_that_is_missing_is_a_warning_with_the_remedy(run, monkeypatch
 
 _TRAINING = """\
 import json, os, sys, time
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 storage, within_s, *names = sys.argv[1:]

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from clustertrain.errors import StorageError
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.worker.machine import storage_probe as node_probe
 from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
 from commands import ran
@@ -22,7 +22,7 @@ _OTHER_NODE = """
 import sys
 from clustertrain.errors import StorageError
 from clustertrain.worker.machine.storage_probe import write_nonce
-from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run_files.attempt_ref import AttemptRef
 try:
     write_nonce(AttemptRef.from_text(sys.argv[1]), 0, 1, {1: "theirs"})
 except StorageError as error:

@@ -3,9 +3,9 @@
 import time
 
 from clustertrain.record_file import encoded
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.requests import ResizeRequest, SaveRequest, StopRequest
-from clustertrain.run.save_interval import best_interval_s, first_interval_s
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.requests import ResizeRequest, SaveRequest, StopRequest
+from clustertrain.run_files.save_interval import best_interval_s, first_interval_s
 from clustertrain.session import Session
 from clustertrain.training.ranks.host import Requests
 from clustertrain.training.settings import SaveEvery

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.worker import watchdog as module
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import StepLimit
@@ -152,7 +152,7 @@ def test_after_a_request_to_stop_a_step_has_the_grace_time_or_twice_the_longest(
 RANK = """
 import sys, time
 from clustertrain.worker import watchdog
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.worker.stacks import Stacks
 
 watchdog._QUIET_S = 0.2

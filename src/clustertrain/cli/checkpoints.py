@@ -16,12 +16,12 @@ from clustertrain.launchers.target import Target
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.checkpoints import SCRIPT, Checkpoint, checkpoints_of, choose, some
 from clustertrain.observe.status import live_state
-from clustertrain.run.claims import who_runs
-from clustertrain.run.command_line import command_on
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.recorded_job import job_of
-from clustertrain.run.records.requests import SaveRequest
-from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.run_files.claims import who_runs
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.recorded_job import job_of
+from clustertrain.run_files.records.requests import SaveRequest
+from clustertrain.run_files.streams.step_counter import reached_step
 from clustertrain.units import aligned, moment_text, size_text
 from clustertrain.waiting import wait_until
 

@@ -21,7 +21,7 @@ from clustertrain.launchers.listing import statuses_of
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import read_files, runs_of
-from clustertrain.run.recorded_job import job_of
+from clustertrain.run_files.recorded_job import job_of
 from clustertrain.staging.entry import Entry, data_folder, local_folder
 from clustertrain.staging.lease import Contender
 from clustertrain.staging.source import masked

@@ -9,7 +9,7 @@ from clustertrain.explain.explanation import claimed_attempt, explain
 from clustertrain.explain.stacks import stacks_now
 from clustertrain.observe.as_json import as_json as json_of
 from clustertrain.observe.terminal_text import plain
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 
 
 def explain_lines(run: RunDir, attempt: int | None, *, as_json: bool) -> Iterator[str]:

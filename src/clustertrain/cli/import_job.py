@@ -8,7 +8,7 @@ from pathlib import Path
 from clustertrain.cli.init import write_new
 from clustertrain.migrate.job_text import job_text
 from clustertrain.migrate.sbatch import found_in_command, found_in_script
-from clustertrain.run.command_line import typed
+from clustertrain.run_files.command_line import typed
 
 
 def write_job(source: Sequence[str], output: str, echo: Callable[[str], None]) -> None:

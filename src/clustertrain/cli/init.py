@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.values import as_name
-from clustertrain.run.command_line import typed
+from clustertrain.run_files.command_line import typed
 
 JOB_YAML = """\
 # Check it:  clustertrain check         Run it:  clustertrain run

@@ -69,7 +69,7 @@ def check(
     from clustertrain.launchers.lookup import launcher_of
     from clustertrain.launchers.target import silent
     from clustertrain.observe.as_json import as_json as json_of
-    from clustertrain.run.command_line import typed
+    from clustertrain.run_files.command_line import typed
 
     job = load_job(Path(job_file), sets)
     echo = silent if as_json else note if defaults else click.echo
@@ -94,7 +94,7 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
     """Print what `submit` would send, and send nothing."""
     from clustertrain.job.file import load_job
     from clustertrain.launchers.lookup import launcher_of
-    from clustertrain.run.command_line import typed
+    from clustertrain.run_files.command_line import typed
 
     launcher, job = launcher_of(to), load_job(Path(job_file), sets)
     click.echo(launcher.render(launcher.merged(job), typed("render", job_file, sets), note), nl=False)

@@ -9,7 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from clustertrain.job.model import Job
-    from clustertrain.run.folder.run_dir import RunDir
+    from clustertrain.run_files.folder.run_dir import RunDir
 
 
 class Named(NamedTuple):

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.recorded_job import job_at
-from clustertrain.run.streams.history import AttemptFollower, events_of_attempt, host_of
-from clustertrain.run.streams.streams import Tail
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.recorded_job import job_at
+from clustertrain.run_files.streams.history import AttemptFollower, events_of_attempt, host_of
+from clustertrain.run_files.streams.streams import Tail
 
 _COMPARED = ("loss", "lr", "grad_norm", "loss_scale")
 _COUNTED = re.compile(r"(?i)(epoch|step|iteration|iter|batch)s?\W{0,4}(\d+(?:\.\d+)?)")

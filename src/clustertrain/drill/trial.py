@@ -17,7 +17,7 @@ from clustertrain.launchers.resolve_run import find
 from clustertrain.launchers.target import silent
 from clustertrain.observe.as_json import last_printed
 from clustertrain.observe.screen import Screen
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 
 _READ_TIMEOUT_S = 900.0
 HIDDEN_COMMAND = "drilled"

@@ -32,14 +32,14 @@ from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import driver_environment
 from clustertrain.node.ray_settings import NCCL_HANG_DETECTOR, RAY_ENVIRONMENT
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import Heartbeat, claim_of
-from clustertrain.run.command_line import command_on
-from clustertrain.run.folder.run_dir import JOB_YAML, Attempt
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.working_folder import copy_code
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.claims import Heartbeat, claim_of
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.folder.run_dir import JOB_YAML, Attempt
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.working_folder import copy_code
 from clustertrain.worker.code.user_code import check_code, code_folders, enter_code
 from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus

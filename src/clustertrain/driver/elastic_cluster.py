@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from clustertrain.driver.ray_cluster import RayCluster, all_there
 from clustertrain.driver.world_size import RayNode, Workers, largest, room_on
 from clustertrain.node.network import is_listening
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.streams.event_log import EventLog
 
 _NOTICED_WITHIN_S = 60.0  # Ray calls a lost node alive for up to 30 s
 _LOOK_EVERY_S = 1.0

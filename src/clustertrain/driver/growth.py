@@ -11,11 +11,11 @@ from dataclasses import replace
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.driver.world_size import Workers
 from clustertrain.errors import StorageError
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records.requests import ResizeRequest
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.recorded_job import is_of_script
+from clustertrain.run_files.records.requests import ResizeRequest
+from clustertrain.run_files.streams.event_log import EventLog
 
 _LOOK_EVERY_S = 5.0
 

@@ -7,11 +7,11 @@ of the driver.
 from __future__ import annotations
 
 from clustertrain.errors import ClusterTrainError, RunStopped
-from clustertrain.run.claims import claim_of, shows_progress
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.records.result import Failure, Result
-from clustertrain.run.result import ended, failed, stopped
-from clustertrain.run.states import CAUSE_OF_CODE
+from clustertrain.run_files.claims import claim_of, shows_progress
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.records.result import Failure, Result
+from clustertrain.run_files.result import ended, failed, stopped
+from clustertrain.run_files.states import CAUSE_OF_CODE
 from clustertrain.worker.code.error_report import first_lines
 
 

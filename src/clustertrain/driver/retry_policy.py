@@ -13,15 +13,15 @@ from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.driver.result_of_fit import of_failure
 from clustertrain.driver.world_size import Workers
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import committed_step, progress_of, shows_progress
-from clustertrain.run.command_line import command_on
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.recorded_job import is_of_script, job_of
-from clustertrain.run.records.result import Failure, Result
-from clustertrain.run.result import failed
-from clustertrain.run.retry_budget import RetryBudget
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.claims import committed_step, progress_of, shows_progress
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.recorded_job import is_of_script, job_of
+from clustertrain.run_files.records.result import Failure, Result
+from clustertrain.run_files.result import failed
+from clustertrain.run_files.retry_budget import RetryBudget
+from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.waiting import wait_until
 
 

@@ -11,8 +11,8 @@ from clustertrain.driver.result_of_fit import of_outcome
 from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import Workers
 from clustertrain.job.model import Job
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.records.result import Result
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.records.result import Result
 
 
 def result_of_starts(

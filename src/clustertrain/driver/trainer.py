@@ -41,10 +41,10 @@ from clustertrain.driver.world_size import Workers
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.job.file import parse_job
 from clustertrain.job.start_environment import start_environment
-from clustertrain.run.command_line import command_on
-from clustertrain.run.folder.run_dir import JOB_YAML
-from clustertrain.run.result import failed, write_result
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.folder.run_dir import JOB_YAML
+from clustertrain.run_files.result import failed, write_result
+from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.worker import train as worker
 
 _ENDS_WITHIN_S = 30.0  # of the workers' processes, after which the call of Ray fails

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clustertrain.run.records.claim import ResumePoint
+from clustertrain.run_files.records.claim import ResumePoint
 
 _ROUNDING = 1e-6  # Ray counts in units of 1e-4
 

@@ -20,8 +20,8 @@ import yaml
 
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.yaml_reader import JobLoader
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.recorded_job import job_of
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.recorded_job import job_of
 
 BEGIN = "<!-- catalogue: the list below is clustertrain.explain.catalogue.markdown() -->"
 END = "<!-- end of catalogue -->"

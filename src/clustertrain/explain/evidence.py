@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from clustertrain.explain.first_cause import Source
-from clustertrain.run.folder.run_dir import Attempt, Restart
-from clustertrain.run.folder.stream_names import rank_of_log
-from clustertrain.run.records.claim import Claim
-from clustertrain.run.records.result import Failure, Result
-from clustertrain.run.streams.history import clocks_ahead_s, events_of_attempt, ranks_of
-from clustertrain.run.streams.rank_log import where_start_begins
-from clustertrain.run.streams.streams import Tail, stream_names
+from clustertrain.run_files.folder.run_dir import Attempt, Restart
+from clustertrain.run_files.folder.stream_names import rank_of_log
+from clustertrain.run_files.records.claim import Claim
+from clustertrain.run_files.records.result import Failure, Result
+from clustertrain.run_files.streams.history import clocks_ahead_s, events_of_attempt, ranks_of
+from clustertrain.run_files.streams.rank_log import where_start_begins
+from clustertrain.run_files.streams.streams import Tail, stream_names
 from clustertrain.units import moment_text
 
 _OF_RECORD, _OF_RUN, _OF_RANK, _OF_DRIVER = range(4)  # Source.order

@@ -12,13 +12,13 @@ from clustertrain.explain.catalogue import UNKNOWN, Entry, Part, Where, by_name
 from clustertrain.explain.evidence import Start
 from clustertrain.explain.first_cause import Hit, Source, first_cause, hits_of
 from clustertrain.explain.stacks import Group, of_script, ranks_text, stacks_now, waits_for, where_all_are
-from clustertrain.run.claims import who_runs
-from clustertrain.run.command_line import command_on
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.job_diff import standing_attempt
-from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records.result import Failure
-from clustertrain.run.streams.rank_log import OUTPUT_ENDS
+from clustertrain.run_files.claims import who_runs
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.job_diff import standing_attempt
+from clustertrain.run_files.recorded_job import is_of_script
+from clustertrain.run_files.records.result import Failure
+from clustertrain.run_files.streams.rank_log import OUTPUT_ENDS
 
 _ADVICE = "If it makes no step, look at the first group: the others wait for it. Ask again to compare."
 _EVIDENCE, _OF_CAUSE = 10, 7  # lines in all, and of the cause itself

@@ -13,11 +13,11 @@ from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.explain.evidence import Start
 from clustertrain.node.limits import process_place
-from clustertrain.run.claims import who_runs
-from clustertrain.run.command_line import command_on
-from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records.requests import StacksRequest
-from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.run_files.claims import who_runs
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.recorded_job import is_of_script
+from clustertrain.run_files.records.requests import StacksRequest
+from clustertrain.run_files.streams.history import events_of_attempt
 from clustertrain.waiting import wait_until
 
 _WAIT_S = 10.0

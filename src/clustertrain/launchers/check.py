@@ -12,7 +12,7 @@ is shared.
 
 `run` is its own check: it reads the text, claims, and starts. Only with `--takeover` and `--fresh`, which
 end or hide a run that may be good, does the process come first. Before the first step of a run that has
-never trained, or whose job or code has changed (`is_tried` in `run/provenance.py`), the ranks try the
+never trained, or whose job or code has changed (`is_tried` in `run_files/provenance.py`), the ranks try the
 task (`training/sanity.py`): one batch of the evaluation with every metric, `images()`, the state of a
 checkpoint, whether the loss is a sum. The rehearsal calls the same functions and `prepare`, so both say
 the same lines. What the user's code raises there, or in the first step, is a `RaisedByTask`. It travels
@@ -57,7 +57,7 @@ from clustertrain.node.installed import (
     missing_of,
 )
 from clustertrain.node.interpreter import interpreter_file
-from clustertrain.run.command_line import UNKNOWN, CommandLine
+from clustertrain.run_files.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
 from clustertrain.supervise.check_process import CheckRequest, run_check
 

@@ -24,8 +24,8 @@ from clustertrain.job.site import SiteJob
 from clustertrain.node.user_folders import known_runs_folder
 from clustertrain.record_file import decoded, encoded
 from clustertrain.regular_file import read_file
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.run_address import RunAddress
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.run_address import RunAddress
 from clustertrain.storage import Location, open_store
 from clustertrain.storage.posix import refused
 

@@ -29,9 +29,9 @@ from clustertrain.observe.run_table import Table, left_out, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, read_files, runs_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.wait import follow_to_its_end
-from clustertrain.run.admission import Options
-from clustertrain.run.command_line import CommandLine, command_on
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.command_line import CommandLine, command_on
+from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.storage import Location
 
 

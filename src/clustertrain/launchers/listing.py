@@ -17,8 +17,8 @@ from clustertrain.launchers.resolve_run import launcher_in_storage
 from clustertrain.observe.columns import NO_COLUMNS, Columns
 from clustertrain.observe.run_table import RunRow, Table, left_out, points_of_sweep, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
-from clustertrain.run.command_line import command_on, to_type
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.command_line import command_on, to_type
+from clustertrain.run_files.folder.run_dir import RunDir
 
 
 def list_runs(

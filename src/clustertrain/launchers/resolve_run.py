@@ -21,7 +21,7 @@ from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.target import Echo, Reach, Target
 from clustertrain.observe.status import RunFiles, is_job_file, no_run, places_named, read_files, run_at
-from clustertrain.run.recorded_job import job_at
+from clustertrain.run_files.recorded_job import job_at
 
 
 def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[Launcher, Target]:

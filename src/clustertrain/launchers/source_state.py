@@ -9,8 +9,8 @@ from dataclasses import replace
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.shell import CommandFailed, run
-from clustertrain.run.records.provenance import Repository, Source
-from clustertrain.run.snapshot import code_files
+from clustertrain.run_files.records.provenance import Repository, Source
+from clustertrain.run_files.snapshot import code_files
 
 MOST_DIFF_BYTES = 1_000_000
 _GIT_S = 20.0

@@ -14,8 +14,8 @@ from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status import RunFiles, no_run
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.run.command_line import CommandLine, typed
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.command_line import CommandLine, typed
+from clustertrain.run_files.folder.run_dir import RunDir
 
 Echo = Callable[[str], None]
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.record_file import RecordFile, T
-from clustertrain.run.folder.run_dir import Attempt, Restart
-from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records.claim import Claim, ResumePoint
-from clustertrain.run.records.provenance import JobChanges
-from clustertrain.run.records.result import Outcome, Result
-from clustertrain.run.streams.events import read_events
-from clustertrain.run.streams.history import events_of_attempt
-from clustertrain.run.streams.step_counter import counted_step
+from clustertrain.run_files.folder.run_dir import Attempt, Restart
+from clustertrain.run_files.recorded_job import is_of_script
+from clustertrain.run_files.records.claim import Claim, ResumePoint
+from clustertrain.run_files.records.provenance import JobChanges
+from clustertrain.run_files.records.result import Outcome, Result
+from clustertrain.run_files.streams.events import read_events
+from clustertrain.run_files.streams.history import events_of_attempt
+from clustertrain.run_files.streams.step_counter import counted_step
 
 Record = Mapping[str, Any]
 

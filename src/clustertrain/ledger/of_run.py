@@ -9,10 +9,10 @@ from dataclasses import replace
 from clustertrain.ledger.attempt_files import AttemptFiles, Group, gpus_per_rank, of_kind, read_attempt
 from clustertrain.ledger.book import CATEGORIES, Booking, Ledger, Phase, summed
 from clustertrain.ledger.start import Start, Stretch, step_s
-from clustertrain.run.claims import committed_step
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.job_diff import changed_nothing
-from clustertrain.run.records.scheduler import SchedulerJob
+from clustertrain.run_files.claims import committed_step
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.job_diff import changed_nothing
+from clustertrain.run_files.records.scheduler import SchedulerJob
 
 _SCRIPT = "a script counts its own steps: all its time from its start to its end is booked as steps"
 _NO_QUEUE = "the time in the queue is unknown: the storage has no record of the submission"

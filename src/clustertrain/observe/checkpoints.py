@@ -16,12 +16,12 @@ from clustertrain.checkpoints.manifest import (
     read_manifest,
 )
 from clustertrain.errors import JobError
-from clustertrain.run.best import best_checkpoint
-from clustertrain.run.claims import files_below
-from clustertrain.run.command_line import command_on
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import job_at
-from clustertrain.run.records.result import BestCheckpoint
+from clustertrain.run_files.best import best_checkpoint
+from clustertrain.run_files.claims import files_below
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import job_at
+from clustertrain.run_files.records.result import BestCheckpoint
 
 if TYPE_CHECKING:
     from clustertrain.storage.s3 import S3Store

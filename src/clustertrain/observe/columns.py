@@ -9,8 +9,8 @@ from typing import Any
 from clustertrain.checkpoints.retention import best_of
 from clustertrain.job.identity import hyperparameters
 from clustertrain.job.model import Job
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.streams.history import curve
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.streams.history import curve
 
 Cell = str | int | float | None
 """A value of a table, or None if it is unknown."""

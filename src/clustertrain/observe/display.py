@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from clustertrain.observe.rank_output import RankOutput
 from clustertrain.observe.screen import Screen
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.streams.history import AttemptFollower
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.streams.history import AttemptFollower
 
 
 class Display:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clustertrain.observe.terminal_text import plain
-from clustertrain.run.streams.history import ranks_of
+from clustertrain.run_files.streams.history import ranks_of
 from clustertrain.units import size_text
 
 Record = dict[str, Any]
@@ -17,7 +17,7 @@ def line_of(record: Record) -> str | None:
     """Return the line of text for an event, or None.
 
     The line may contain what the user's code raised. None is for events that are only for programs, and for
-    events that lack a field of their kind (see run/streams/events.py).
+    events that lack a field of their kind (see run_files/streams/events.py).
     """
     make = _LINES.get(record["kind"])
     try:

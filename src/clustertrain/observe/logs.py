@@ -15,12 +15,12 @@ from clustertrain.observe.event_lines import Record, line_of
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
 from clustertrain.observe.terminal_text import Printed
-from clustertrain.run.claims import who_runs
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.folder.stream_names import rank_of_log
-from clustertrain.run.streams.history import AttemptFollower, host_of, newest_group
-from clustertrain.run.streams.rank_log import separated
-from clustertrain.run.streams.streams import Tail, stream_names
+from clustertrain.run_files.claims import who_runs
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.folder.stream_names import rank_of_log
+from clustertrain.run_files.streams.history import AttemptFollower, host_of, newest_group
+from clustertrain.run_files.streams.rank_log import separated
+from clustertrain.run_files.streams.streams import Tail, stream_names
 from clustertrain.units import moment_text
 from clustertrain.waiting import wait_until
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from clustertrain.errors import StorageError
 from clustertrain.observe.event_lines import Record
 from clustertrain.observe.terminal_text import Printed
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.streams.history import host_of
-from clustertrain.run.streams.rank_log import own_line, separated
-from clustertrain.run.streams.streams import Tail
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.streams.history import host_of
+from clustertrain.run_files.streams.rank_log import own_line, separated
+from clustertrain.run_files.streams.streams import Tail
 
 _MOST_BYTES = 4 << 20  # of one call, so that signals are not left waiting
 _PIECES_EVERY_S = 5.0  # as they are sent; each look is a request to S3

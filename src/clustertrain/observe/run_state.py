@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clustertrain.errors import EXIT_FAILED
-from clustertrain.run.records.result import Result
-from clustertrain.run.states import CODE_OF_CAUSE, STATES
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.states import CODE_OF_CAUSE, STATES
 
 
 @dataclass(frozen=True)

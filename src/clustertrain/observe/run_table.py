@@ -16,8 +16,8 @@ from clustertrain.observe.event_lines import figures_text
 from clustertrain.observe.status import RunFiles, Status, read_files
 from clustertrain.observe.tables import LEAST_WALL_S
 from clustertrain.observe.terminal_text import plain
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import trained_jobs
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import trained_jobs
 from clustertrain.units import aligned
 
 _WIDEST = 60  # of a column: the reason of a failure may be a long line

@@ -16,17 +16,17 @@ from clustertrain.job.model import Job
 from clustertrain.ledger.book import Ledger
 from clustertrain.ledger.of_run import ledger_of
 from clustertrain.observe.run_state import RunState, alive, of_result
-from clustertrain.run.claims import allocation_of, committed_step, who_runs
-from clustertrain.run.command_line import UNKNOWN, typed
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.job_diff import standing_attempt
-from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records.claim import Claim
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import SchedulerJob
-from clustertrain.run.run_address import RunAddress, addresses_of, run_names
-from clustertrain.run.states import STATES
-from clustertrain.run.streams.history import curve, events_of_attempt
+from clustertrain.run_files.claims import allocation_of, committed_step, who_runs
+from clustertrain.run_files.command_line import UNKNOWN, typed
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.job_diff import standing_attempt
+from clustertrain.run_files.recorded_job import is_of_script
+from clustertrain.run_files.records.claim import Claim
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import SchedulerJob
+from clustertrain.run_files.run_address import RunAddress, addresses_of, run_names
+from clustertrain.run_files.states import STATES
+from clustertrain.run_files.streams.history import curve, events_of_attempt
 from clustertrain.storage import Location, open_store
 
 Row = tuple[str, str]

@@ -13,7 +13,7 @@ from clustertrain.observe.as_json import as_json, last_printed
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.tables import status_rows
-from clustertrain.run.streams.history import newest_group, ranks_of
+from clustertrain.run_files.streams.history import newest_group, ranks_of
 
 
 @dataclass(frozen=True)

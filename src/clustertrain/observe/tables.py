@@ -12,11 +12,11 @@ from clustertrain.explain.explanation import summary
 from clustertrain.observe.event_lines import NOT_FIGURES
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.terminal_text import plain
-from clustertrain.run.command_line import CommandLine, to_type
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.job_diff import change_lines, changed_nothing, run_beside, standing_attempt
-from clustertrain.run.provenance import code_changes
-from clustertrain.run.records.result import Result
+from clustertrain.run_files.command_line import CommandLine, to_type
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.job_diff import change_lines, changed_nothing, run_beside, standing_attempt
+from clustertrain.run_files.provenance import code_changes
+from clustertrain.run_files.records.result import Result
 from clustertrain.units import aligned, time_text
 
 LEAST_WALL_S = 60.0

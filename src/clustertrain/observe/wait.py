@@ -12,9 +12,9 @@ from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, St
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import Status, StatusOf
 from clustertrain.observe.tables import finish, print_table, status_rows
-from clustertrain.run.claims import heartbeat_period_s
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.claims import heartbeat_period_s
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.folder.run_dir import RunDir
 
 _SURE_S = 2.0
 

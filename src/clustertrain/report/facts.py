@@ -13,10 +13,10 @@ from clustertrain.ledger.book import Ledger
 from clustertrain.ledger.of_run import ledger_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.report.curves import Curve, curves_of
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.recorded_job import newest_job, trained_jobs
-from clustertrain.run.records.provenance import Provenance
-from clustertrain.run.streams.history import curve, events_of_attempt
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.recorded_job import newest_job, trained_jobs
+from clustertrain.run_files.records.provenance import Provenance
+from clustertrain.run_files.streams.history import curve, events_of_attempt
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -28,13 +28,13 @@ with its driver, and the next start on the machine ends the rest (`supervise/orp
 
 A killed driver is started again by its supervisor (`supervise/driver_process.py`), with a new Ray on one
 machine, in the same attempt. It counts as a failed start of the worker group; one that was not claimed
-yet is claimed for that, so that the count follows from the files (`run/retry_budget.py`). On one machine
-the driver also ends as soon as one of Ray's processes ends or does not answer (`driver/ray_watch.py`):
-Ray itself notices this after 30 to 60 s, or not at all. A GCS that gets SIGTERM stays without its port,
-and the workers would train to an end that nobody hears of; therefore it is asked every second, from the
-moment in which it has started. A driver that ends by an error of its own is not started again, nor one
-that the kernel killed for memory: as for a worker, the counters of its cgroups before and after show it
-(`node/memory_kill.py`).
+yet is claimed for that, so that the count follows from the files (`run_files/retry_budget.py`). On one
+machine the driver also ends as soon as one of Ray's processes ends or does not answer
+(`driver/ray_watch.py`): Ray itself notices this after 30 to 60 s, or not at all. A GCS that gets SIGTERM
+stays without its port, and the workers would train to an end that nobody hears of; therefore it is asked
+every second, from the moment in which it has started. A driver that ends by an error of its own is not
+started again, nor one that the kernel killed for memory: as for a worker, the counters of its cgroups
+before and after show it (`node/memory_kill.py`).
 
 One loop supervises the driver (`supervise/supervisor.py`): in `clustertrain run`, in the agent of a SLURM
 job's head node, and in the entrypoint of a RayJob. It shows the run's events and, for a function or a

@@ -17,15 +17,15 @@ from clustertrain.job.references import with_values
 from clustertrain.job.start_environment import python_environment, start_environment, without_gpus
 from clustertrain.node.limits import read_limits
 from clustertrain.node.memory_kill import kill_for_memory
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.recorded_job import job_of
-from clustertrain.run.records.claim import RestartClaim
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import ended, stopped
-from clustertrain.run.retry_budget import RetryBudget
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.recorded_job import job_of
+from clustertrain.run_files.records.claim import RestartClaim
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import ended, stopped
+from clustertrain.run_files.retry_budget import RetryBudget
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.step_counter import reached_step
 from clustertrain.supervise.process import Guarded
 
 MARK = "clustertrain: "

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
-from clustertrain.run.command_line import UNKNOWN, CommandLine
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.recorded_job import is_of_script
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import ended
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.command_line import UNKNOWN, CommandLine
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.recorded_job import is_of_script
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import ended
+from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.supervise.driver_process import start_driver
 from clustertrain.supervise.orphans import end_processes_of
 from clustertrain.supervise.private_folder import private_folder, remove

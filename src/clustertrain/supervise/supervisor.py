@@ -12,12 +12,12 @@ from typing import Protocol
 from clustertrain.errors import EXIT_STORAGE, ClusterTrainError, StorageError
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
-from clustertrain.run.command_line import UNKNOWN, CommandLine
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.job_diff import run_beside
-from clustertrain.run.records.requests import StopRequest
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import failed, write_result
+from clustertrain.run_files.command_line import UNKNOWN, CommandLine
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.job_diff import run_beside
+from clustertrain.run_files.records.requests import StopRequest
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import failed, write_result
 from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
 from clustertrain.supervise.process import Guarded

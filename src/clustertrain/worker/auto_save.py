@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from clustertrain.run.save_interval import best_interval_s, first_interval_s
+from clustertrain.run_files.save_interval import best_interval_s, first_interval_s
 
 
 class AutoSave:

@@ -19,8 +19,8 @@ from clustertrain.errors import EXIT_FAILED, ClusterTrainError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
-from clustertrain.run.command_line import UNKNOWN
-from clustertrain.run.folder.run_dir import JOB_YAML
+from clustertrain.run_files.command_line import UNKNOWN
+from clustertrain.run_files.folder.run_dir import JOB_YAML
 from clustertrain.supervise.check_process import CheckFolder, CheckReport, CheckRequest
 from clustertrain.worker.code.user_code import (
     ImportRefused,

@@ -22,8 +22,8 @@ from typing import Any
 import torch.distributed as dist
 
 from clustertrain.errors import StorageError
-from clustertrain.run.folder.run_dir import Restart
-from clustertrain.run.records.result import Hang, Returned
+from clustertrain.run_files.folder.run_dir import Restart
+from clustertrain.run_files.records.result import Hang, Returned
 from clustertrain.training.user_frames import OWN, source_lines_of
 from clustertrain.worker.code.error_report import user_frames
 from clustertrain.worker.watchdog import EXIT_CODE

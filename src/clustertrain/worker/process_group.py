@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type: ignore[attr-defined]
 
 from clustertrain.node.network import LOOPBACK, is_listening
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.worker import nccl_transport
 from clustertrain.worker.setup import worker_state
 from clustertrain.worker.stacks import Stacks

@@ -24,12 +24,12 @@ from clustertrain.job.identity import hyperparameters, job_hash
 from clustertrain.job.loggers import loggers_of
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
-from clustertrain.run.best import retention_of
-from clustertrain.run.save_interval import mtbf_s
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.events import new_records
-from clustertrain.run.streams.step_counter import Reached
-from clustertrain.run.streams.streams import Tail
+from clustertrain.run_files.best import retention_of
+from clustertrain.run_files.save_interval import mtbf_s
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.events import new_records
+from clustertrain.run_files.streams.step_counter import Reached
+from clustertrain.run_files.streams.streams import Tail
 from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder.run_dir import JOB_YAML
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.folder.run_dir import JOB_YAML
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from clustertrain.job.references import without_references
 from clustertrain.job.start_environment import without_gpus
 from clustertrain.node.network import interface_variables
 from clustertrain.node.signals import REQUESTS_TO_END
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.rank_log import start_line
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.rank_log import start_line
 from clustertrain.staging.entry import data_folder
 from clustertrain.worker.code.user_code import enter_code, works_in
 from clustertrain.worker.machine.gc_tuning import collect_rarely

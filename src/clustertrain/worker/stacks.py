@@ -21,8 +21,8 @@ from importlib import import_module
 
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import this_process
-from clustertrain.run.folder.run_dir import Restart
-from clustertrain.run.records.result import Hang
+from clustertrain.run_files.folder.run_dir import Restart
+from clustertrain.run_files.records.result import Hang
 from clustertrain.waiting import wait_until
 
 _LOOK_EVERY_S = 1.0

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 
 from clustertrain.errors import StorageError
-from clustertrain.run.folder.run_dir import Restart
+from clustertrain.run_files.folder.run_dir import Restart
 
 
 def answer_requests(restart: Restart, rank: int, world_size: int) -> None:

@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from clustertrain.errors import StorageError
 from clustertrain.record_file import decoded
-from clustertrain.run.folder.run_dir import Attempt, Restart
-from clustertrain.run.records.requests import SaveRequest
+from clustertrain.run_files.folder.run_dir import Attempt, Restart
+from clustertrain.run_files.records.requests import SaveRequest
 from clustertrain.storage import Store
 from clustertrain.training.ranks.host import Requests
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from clustertrain.job.sections import Drill
-from clustertrain.run.folder.run_dir import Restart
-from clustertrain.run.records.requests import StopRequest
+from clustertrain.run_files.folder.run_dir import Restart
+from clustertrain.run_files.records.requests import StopRequest
 
 _HOLD_S = 30.0  # until the end of this process: with the driver
 _READ_S = 1.0  # after which rank 0 has read a request to stop

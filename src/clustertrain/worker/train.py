@@ -18,10 +18,10 @@ from clustertrain import session, variables
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Outcome
-from clustertrain.run.streams.rank_log import marks_of_output
-from clustertrain.run.working_folder import files_beside_code, lost_files
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Outcome
+from clustertrain.run_files.streams.rank_log import marks_of_output
+from clustertrain.run_files.working_folder import files_beside_code, lost_files
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import Host

@@ -19,10 +19,10 @@ from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.target import Target
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.streams.event_log import EventLog
 from launchers.kubernetes.api_objects import pod, rayjob
 from shelves import save
 

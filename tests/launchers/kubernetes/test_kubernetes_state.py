@@ -16,7 +16,7 @@ from clustertrain.launchers.kubernetes.status import status_of
 from clustertrain.launchers.scheduler.interface import State
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.run.states import STATES
+from clustertrain.run_files.states import STATES
 from launchers.kubernetes.api_objects import (
     MADE,
     event,

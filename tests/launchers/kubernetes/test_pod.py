@@ -14,13 +14,13 @@ from clustertrain.job.file import dump_job
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as pod
 from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
 from clustertrain.launchers.kubernetes.in_pod import unpack_code as pod_code
-from clustertrain.run.admission import is_same_start
-from clustertrain.run.claims import claim_attempt, claim_of
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.requests import StopRequest
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
-from clustertrain.run.snapshot import take_snapshot
+from clustertrain.run_files.admission import is_same_start
+from clustertrain.run_files.claims import claim_attempt, claim_of
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.requests import StopRequest
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.snapshot import take_snapshot
 from clustertrain.version import __version__
 
 

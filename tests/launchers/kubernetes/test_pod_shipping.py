@@ -10,11 +10,11 @@ import pytest
 
 from clustertrain.job.file import dump_job
 from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
-from clustertrain.run.streams.streams import Tail
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
+from clustertrain.run_files.streams.streams import Tail
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from clustertrain.errors import EXIT_CLUSTER
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.folder.run_dir import RunDir
 from commands import ran
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
@@ -24,8 +24,8 @@ from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import Workers
 from clustertrain.launchers.kubernetes.ray import PodRay
 from clustertrain.node.ray_settings import WORKER_SLOT
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.records.requests import StopRequest
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.records.requests import StopRequest
 
 slots = {WORKER_SLOT: 1}
 ray.init(address="local", num_cpus=1, resources=slots, log_to_driver=False, include_dashboard=False)

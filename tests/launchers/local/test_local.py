@@ -14,11 +14,11 @@ from clustertrain.launchers.target import Target
 from clustertrain.node.gpus import gpu_count
 from clustertrain.observe.screen import open_screen
 from clustertrain.observe.status import read_files
-from clustertrain.run.admission import Options
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import write_result
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import write_result
 from small_job import job
 
 pytestmark = pytest.mark.slow

@@ -11,12 +11,12 @@ from clustertrain.launchers.agent.node import Start
 from clustertrain.launchers.slurm.agent.allocation import settings_of
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
-from clustertrain.run.admission import Options
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.scheduler import Arrival, SchedulerStart
-from clustertrain.run.rendezvous import report_failure
-from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.scheduler import Arrival, SchedulerStart
+from clustertrain.run_files.rendezvous import report_failure
+from clustertrain.run_files.streams.history import events_of_attempt
 
 PREEMPTED = "JobState=RUNNING PreemptTime=2026-11-21T16:09:55 Restarts=0"
 AGAIN = "Submit the job again to continue."

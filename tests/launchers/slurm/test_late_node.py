@@ -13,12 +13,12 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.agent.ray import AgentsRay
 from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
 from clustertrain.launchers.slurm.agent.allocation import settings_of
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.result import write_result
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.recorded_job import record_job
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.result import write_result
 from commands import ran
 
 NODES = ("node1", "node2")

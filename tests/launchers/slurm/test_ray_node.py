@@ -12,8 +12,8 @@ from clustertrain.launchers.agent.node import Start, prepare_node
 from clustertrain.launchers.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.launchers.slurm.agent.allocation import read_start_of_job, settings_of
 from clustertrain.node.ports import Ports
-from clustertrain.run.admission import Options
-from clustertrain.run.records.scheduler import SchedulerStart
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.records.scheduler import SchedulerStart
 
 JOB = parse_job(
     "name: a\nfunction: m:f\n"

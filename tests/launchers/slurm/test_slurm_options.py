@@ -4,10 +4,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from clustertrain.run.admission import Options
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.submission import Submission, submission_of
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.submission import Submission, submission_of
 
 
 @pytest.mark.parametrize("option", ["takeover", "accept_changes"])

@@ -4,8 +4,8 @@ import pytest
 
 from clustertrain.launchers.scheduler.run_state import Files, standing_of
 from clustertrain.launchers.slurm.queue import NATIVE_STATES, state_of
-from clustertrain.run.records.result import Result
-from clustertrain.run.states import STATES
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.states import STATES
 
 DONE = Result("done", "finished", 0)
 FAILED = Result("failed", "error", 1, text="eels")

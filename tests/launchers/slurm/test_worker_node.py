@@ -12,12 +12,12 @@ from clustertrain.launchers.agent import worker
 from clustertrain.launchers.agent.node import NodeLost, Start
 from clustertrain.launchers.slurm.agent.allocation import settings_of
 from clustertrain.record_file import RecordFile
-from clustertrain.run.admission import Options
-from clustertrain.run.claims import claim_attempt
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import Rendezvous, SchedulerStart
-from clustertrain.run.result import write_result
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.claims import claim_attempt
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import Rendezvous, SchedulerStart
+from clustertrain.run_files.result import write_result
 from waiting import wait_until
 
 

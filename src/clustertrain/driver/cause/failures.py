@@ -16,10 +16,10 @@ from clustertrain.driver.cause.ranks import Ranks
 from clustertrain.driver.cause.signature import signature
 from clustertrain.errors import EXIT_JOB
 from clustertrain.explain.first_cause import has_consequence, shows_lost_peer
-from clustertrain.run.folder.run_dir import Restart
-from clustertrain.run.records.result import Failure
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.run_files.folder.run_dir import Restart
+from clustertrain.run_files.records.result import Failure
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.step_counter import reached_step
 
 _OWN_FAULT = re.compile(
     r"(?:CUDA|HIP) error: "

@@ -18,11 +18,11 @@ from clustertrain.explain.catalogue import UNKNOWN, Entry, Where
 from clustertrain.explain.first_cause import Hit, known, shows_lost_peer
 from clustertrain.node.gpus import gpu_states
 from clustertrain.node.limits import read_limits
-from clustertrain.run.claims import has_script_checkpoint
-from clustertrain.run.command_line import command_on
-from clustertrain.run.provenance import is_tried
-from clustertrain.run.records.result import Failure
-from clustertrain.run.streams.step_counter import has_finished_a_step
+from clustertrain.run_files.claims import has_script_checkpoint
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.provenance import is_tried
+from clustertrain.run_files.records.result import Failure
+from clustertrain.run_files.streams.step_counter import has_finished_a_step
 from clustertrain.worker import watchdog
 from clustertrain.worker.code.error_report import ErrorReport, first_lines
 from clustertrain.worker.code.user_error import UserCodeFailed

@@ -14,9 +14,9 @@ from clustertrain.driver.calls import RankDied, answer, answers, answers_by_rank
 from clustertrain.node.gpus import Gpu, visible_gpus
 from clustertrain.node.limits import Limits, process_state, read_limits
 from clustertrain.node.processes import this_host
-from clustertrain.run.folder.run_dir import Restart
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.rank_log import where_start_begins
+from clustertrain.run_files.folder.run_dir import Restart
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.rank_log import where_start_begins
 
 _T = TypeVar("_T")
 _LOG_TAIL_BYTES = 20_000

@@ -13,9 +13,9 @@ from typing import Any
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.calls import answers, first_of_each_node
-from clustertrain.run.claims import overtaken_by
-from clustertrain.run.folder.run_dir import Restart
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.claims import overtaken_by
+from clustertrain.run_files.folder.run_dir import Restart
+from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.worker.memory_shelf import is_sound, names_on_node
 
 _ANSWER_S = 120.0  # to verify a checkpoint in the memory of a node

@@ -31,13 +31,13 @@ from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.job.model import Job
 from clustertrain.node.ports import Ports, free_port
-from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import has_script_checkpoint
-from clustertrain.run.folder.run_dir import Attempt, Restart, RunDir
-from clustertrain.run.provenance import is_tried
-from clustertrain.run.records.claim import FunctionSeed, RestartClaim, ResumePoint
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.run_files.attempt_ref import AttemptRef
+from clustertrain.run_files.claims import has_script_checkpoint
+from clustertrain.run_files.folder.run_dir import Attempt, Restart, RunDir
+from clustertrain.run_files.provenance import is_tried
+from clustertrain.run_files.records.claim import FunctionSeed, RestartClaim, ResumePoint
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.step_counter import reached_step
 from clustertrain.worker import setup
 from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
 from clustertrain.worker.process_group import GroupSpec, join_process_group

@@ -11,10 +11,10 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.agent.node import Node, Start, prepare_node, record_arrival, start_ray
 from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.observe.screen import Screen
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import Rendezvous
-from clustertrain.run.result import failed, write_result
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import Rendezvous
+from clustertrain.run_files.result import failed, write_result
 from clustertrain.supervise.driver_process import start_driver
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import EndPolicy, supervise

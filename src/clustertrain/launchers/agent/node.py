@@ -19,9 +19,9 @@ from clustertrain.node.network import address_towards
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.node.user_folders import spool_base
-from clustertrain.run.admission import Options
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.records.scheduler import Arrival, SchedulerStart
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.records.scheduler import Arrival, SchedulerStart
 from clustertrain.supervise.private_folder import memory_folder, temporary_folder, write_token
 from clustertrain.supervise.process import Guarded
 

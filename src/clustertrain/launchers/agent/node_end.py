@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from clustertrain.errors import StorageError
 from clustertrain.launchers.agent.node import Start, ray_ended
 from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.records.result import Result
-from clustertrain.run.rendezvous import failures
-from clustertrain.run.result import ended, failed
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.rendezvous import failures
+from clustertrain.run_files.result import ended, failed
 from clustertrain.supervise.process import Guarded
 
 _CHECK_EVERY_S = 2.0  # the interval of the checks for a lost node and for a newer attempt

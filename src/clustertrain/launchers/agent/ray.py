@@ -13,10 +13,10 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
 from clustertrain.node.network import is_listening
-from clustertrain.run.command_line import command_on
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.records.result import Result
-from clustertrain.run.rendezvous import arrivals
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.rendezvous import arrivals
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.1

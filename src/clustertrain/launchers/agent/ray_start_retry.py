@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.job.model import Job
-from clustertrain.run.claims import allocation_of
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import ended, failed
+from clustertrain.run_files.claims import allocation_of
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import ended, failed
 
 
 def result_of_late_node(attempt: Attempt, job: Job, text: str, next_start: str | None) -> Result:

@@ -19,10 +19,10 @@ from clustertrain.launchers.agent.node import (
 )
 from clustertrain.node.network import is_listening, is_refused
 from clustertrain.observe.screen import Lines
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.records.scheduler import Arrival, Rendezvous
-from clustertrain.run.rendezvous import report_failure, wait_for_head
-from clustertrain.run.streams.stream_upload import StreamUpload
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.records.scheduler import Arrival, Rendezvous
+from clustertrain.run_files.rendezvous import report_failure, wait_for_head
+from clustertrain.run_files.streams.stream_upload import StreamUpload
 from clustertrain.supervise.process import Guarded
 from clustertrain.version import __version__
 from clustertrain.waiting import wait_until

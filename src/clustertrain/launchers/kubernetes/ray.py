@@ -12,7 +12,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.ray_settings import WORKER_SLOT
-from clustertrain.run.folder.run_dir import Attempt
+from clustertrain.run_files.folder.run_dir import Attempt
 
 
 def ray_cluster(job: Job) -> RayCluster:

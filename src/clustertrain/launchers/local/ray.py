@@ -17,8 +17,8 @@ from clustertrain.launchers.agent.node import settings_of
 from clustertrain.launchers.agent.ray import ray_of_agents
 from clustertrain.launchers.one_host import NO_RAY, ray_address
 from clustertrain.node.network import LOOPBACK
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.streams.event_log import EventLog
 
 
 def ray_cluster(job: Job) -> RayCluster:

@@ -18,13 +18,13 @@ from clustertrain.launchers.one_host import driver_environment, ray_address, wor
 from clustertrain.launchers.source_state import source_of
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
-from clustertrain.run.admission import Options, claim_next_attempt
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import failed, write_result
-from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
-from clustertrain.run.working_folder import FilesOfRun
+from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import failed, write_result
+from clustertrain.run_files.streams.stream_upload import StreamUpload, send_leftovers
+from clustertrain.run_files.working_folder import FilesOfRun
 from clustertrain.supervise.stop_on_signal import run_driver
 
 _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {

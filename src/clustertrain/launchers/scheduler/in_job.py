@@ -15,14 +15,14 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.source_state import source_of
 from clustertrain.observe.screen import Screen
 from clustertrain.observe.tables import print_ending
-from clustertrain.run.admission import Options, claim_next_attempt
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.records.provenance import Source
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
-from clustertrain.run.submission import Submission
+from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.records.provenance import Source
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.streams.stream_upload import StreamUpload, send_leftovers
+from clustertrain.run_files.submission import Submission
 
 
 def read_start(

@@ -14,7 +14,7 @@ from clustertrain.errors import JobError
 from clustertrain.units import duration_text
 
 if TYPE_CHECKING:  # the model of a job needs the plug-ins, which import this file
-    from clustertrain.run.admission import Options
+    from clustertrain.run_files.admission import Options
 
 
 @dataclass(frozen=True)

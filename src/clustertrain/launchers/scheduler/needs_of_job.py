@@ -10,8 +10,8 @@ from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import referred_names
 from clustertrain.launchers.scheduler.needs import Needs
-from clustertrain.run.admission import Options
-from clustertrain.run.streams.history import events_of_last_attempts
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.streams.history import events_of_last_attempts
 
 RAY_AND_DRIVER_BYTES = 2 << 30
 """Memory for Ray's own processes and the driver, in addition to that of the workers of a host."""

@@ -10,10 +10,10 @@ from clustertrain.errors import JobError
 from clustertrain.launchers.scheduler.interface import Sent, here
 from clustertrain.launchers.scheduler.status import Registered
 from clustertrain.launchers.shell import attached
-from clustertrain.run.claims import claim_of, who_runs
-from clustertrain.run.command_line import command_on
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.streams.history import newest_group, ranks_of
+from clustertrain.run_files.claims import claim_of, who_runs
+from clustertrain.run_files.command_line import command_on
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.streams.history import newest_group, ranks_of
 
 
 def host_and_argv(

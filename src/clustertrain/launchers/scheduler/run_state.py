@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from clustertrain.launchers.scheduler.interface import State
 from clustertrain.observe.run_state import Ended, RunState, alive, of_result
-from clustertrain.run.states import CAUSE_OF_CODE, STATES
+from clustertrain.run_files.states import CAUSE_OF_CODE, STATES
 
 # The state and the cause of a run without a result, by the phase of its job.
 _OF_PHASE: Mapping[str, tuple[str, str]] = {

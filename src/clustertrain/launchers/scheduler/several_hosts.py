@@ -23,8 +23,8 @@ from clustertrain.launchers.scheduler.agent import ForAgent
 from clustertrain.launchers.scheduler.needs_of_job import environment_of
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.records.result import Result
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.records.result import Result
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
 from clustertrain.supervise.private_folder import write_token
 from clustertrain.supervise.process import Guarded

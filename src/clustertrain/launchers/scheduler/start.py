@@ -37,11 +37,11 @@ from clustertrain.launchers.scheduler.several_hosts import run_on_hosts
 from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines
-from clustertrain.run.admission import was_stopped_by_user
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.states import STATES
+from clustertrain.run_files.admission import was_stopped_by_user
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.states import STATES
 from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.stop_on_signal import run_driver
 

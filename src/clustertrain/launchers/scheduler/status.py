@@ -21,9 +21,9 @@ from clustertrain.observe.status import (
     status_by_files,
     with_late_result,
 )
-from clustertrain.run.claims import who_runs
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.scheduler import SchedulerJob, SchedulerStart
+from clustertrain.run_files.claims import who_runs
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.scheduler import SchedulerJob, SchedulerStart
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from clustertrain.launchers.scheduler.interface import Sent, State
 from clustertrain.launchers.scheduler.run_state import may_go_on
 from clustertrain.launchers.scheduler.status import QueuedStatus, Registered, ask, blaming, status_of
 from clustertrain.observe.status import Status
-from clustertrain.run.claims import who_runs
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.recorded_job import job_of
-from clustertrain.run.records.requests import StopRequest
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import Cancellation
+from clustertrain.run_files.claims import who_runs
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.recorded_job import job_of
+from clustertrain.run_files.records.requests import StopRequest
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import Cancellation
 from clustertrain.waiting import wait_until
 
 _BEYOND_GRACE_S = 60.0

@@ -28,14 +28,14 @@ from clustertrain.launchers.scheduler.interface import Sent, State, check_hosts
 from clustertrain.launchers.scheduler.needs_of_job import environment_of, needs_of
 from clustertrain.launchers.scheduler.status import Registered, ask, blamed, blaming, rows_of, status_of
 from clustertrain.launchers.source_state import source_of
-from clustertrain.run.admission import Options, check_storage, check_world_size, continue_from
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.snapshot import take_snapshot
-from clustertrain.run.states import STATES
-from clustertrain.run.submission import Submission, record, submission_of, upload
-from clustertrain.run.working_folder import note_left_files
+from clustertrain.run_files.admission import Options, check_storage, check_world_size, continue_from
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.snapshot import take_snapshot
+from clustertrain.run_files.states import STATES
+from clustertrain.run_files.submission import Submission, record, submission_of, upload
+from clustertrain.run_files.working_folder import note_left_files
 
 Echo = Callable[[str], None]
 

@@ -17,8 +17,8 @@ from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.source import check_source, imported_now
 from clustertrain.node.interpreter import interpreter_file
-from clustertrain.run.folder.run_dir import RunDir
-from clustertrain.run.working_folder import working_folder
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.working_folder import working_folder
 from clustertrain.training.user_frames import defined_at
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_error import report_of

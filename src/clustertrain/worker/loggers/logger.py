@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from clustertrain.run.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 
 
 @dataclass(frozen=True)

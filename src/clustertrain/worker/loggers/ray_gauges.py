@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.util.metrics import Gauge
 
-from clustertrain.run.folder.run_dir import RunDir
+from clustertrain.run_files.folder.run_dir import RunDir
 
 GAUGES = {
     "loss": "The training loss of the newest line of the log.",

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from clustertrain.errors import StorageError
-from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.storage import Store
 from clustertrain.waiting import wait_until
 

@@ -23,13 +23,13 @@ from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod, source
 from clustertrain.launchers.kubernetes.render.manifests import START_OPTIONS, flag_of
 from clustertrain.launchers.scheduler.in_job import run_to_its_end
 from clustertrain.observe.screen import Lines, Screen
-from clustertrain.run.admission import Options, is_same_start
-from clustertrain.run.claims import allocation_of, who_runs
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.records.result import Result
-from clustertrain.run.records.scheduler import SchedulerStart
-from clustertrain.run.states import STATES
+from clustertrain.run_files.admission import Options, is_same_start
+from clustertrain.run_files.claims import allocation_of, who_runs
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.states import STATES
 from clustertrain.supervise.stop_on_signal import run_driver
 from clustertrain.version import RAY_VERSION, __version__
 

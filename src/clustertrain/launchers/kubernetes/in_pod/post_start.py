@@ -12,10 +12,10 @@ from pathlib import Path
 
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.folder.spool import spool_folder
-from clustertrain.run.streams.event_log import EventLog
-from clustertrain.run.streams.stream_upload import StreamUpload, attempts_here
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.folder.spool import spool_folder
+from clustertrain.run_files.streams.event_log import EventLog
+from clustertrain.run_files.streams.stream_upload import StreamUpload, attempts_here
 from clustertrain.storage import open_store
 
 _POLL_S = 1.0

@@ -23,10 +23,10 @@ from clustertrain.errors import ClusterTrainError
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.run.claims import claim_of
-from clustertrain.run.folder.run_dir import Attempt, RunDir
-from clustertrain.run.records.requests import SaveRequest, StopRequest
-from clustertrain.run.streams.stream_upload import StreamUpload, attempts_here
+from clustertrain.run_files.claims import claim_of
+from clustertrain.run_files.folder.run_dir import Attempt, RunDir
+from clustertrain.run_files.records.requests import SaveRequest, StopRequest
+from clustertrain.run_files.streams.stream_upload import StreamUpload, attempts_here
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.3

@@ -9,7 +9,7 @@ from clustertrain import variables
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.record_file import decoded
-from clustertrain.run.records.provenance import Source
+from clustertrain.run_files.records.provenance import Source
 
 
 def source_of_pod() -> Source:

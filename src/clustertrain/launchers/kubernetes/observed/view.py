@@ -28,7 +28,7 @@ from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.run.command_line import CommandLine
+from clustertrain.run_files.command_line import CommandLine
 
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
 _STATUS = ("status", "--json", "--to", "local", JOB_FILE)

@@ -39,9 +39,9 @@ from clustertrain.launchers.kubernetes.render.pods import (
     worker_template,
 )
 from clustertrain.record_file import encoded
-from clustertrain.run.admission import Options
-from clustertrain.run.records.provenance import Source
-from clustertrain.run.snapshot import take_snapshot
+from clustertrain.run_files.admission import Options
+from clustertrain.run_files.records.provenance import Source
+from clustertrain.run_files.snapshot import take_snapshot
 from clustertrain.units import size_value
 from clustertrain.version import RAY_VERSION, __version__
 

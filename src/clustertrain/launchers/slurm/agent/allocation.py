@@ -14,8 +14,8 @@ from clustertrain.launchers.agent.node import AgentSettings, Start
 from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
 from clustertrain.launchers.slurm.place import place_of
 from clustertrain.launchers.slurm.section import Slurm
-from clustertrain.run.command_line import CommandLine
-from clustertrain.run.records.scheduler import SchedulerStart
+from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.records.scheduler import SchedulerStart
 
 _OF_THE_STEP = ("SLURM_JOB_ID", "SLURM_NODEID", variables.NODES, variables.TOKEN, variables.MAIL)
 

@@ -20,9 +20,9 @@ from clustertrain.launchers.slurm.agent.mailbox import (
 )
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.observe.screen import Screen
-from clustertrain.run.records.result import Result
-from clustertrain.run.result import ended
-from clustertrain.run.streams.event_log import EventLog
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.result import ended
+from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.supervise.supervisor import request_stop
 
 

@@ -17,10 +17,10 @@ from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.observe.screen import Lines, Screen
-from clustertrain.run.admission import was_stopped_by_user
-from clustertrain.run.folder.run_dir import Attempt
-from clustertrain.run.records.result import Result
-from clustertrain.run.states import STATES
+from clustertrain.run_files.admission import was_stopped_by_user
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.records.result import Result
+from clustertrain.run_files.states import STATES
 from clustertrain.supervise.process import Guarded
 
 _REQUEUED_CAUSES = ("preempted", "node_fail", "time_limit")  # "requeued": SLURM has already done it

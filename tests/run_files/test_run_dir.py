@@ -1,0 +1,132 @@
+"""The paths of a run: one object, generations, attempts, small files."""
+
+import pytest
+
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.provenance import Source
+from clustertrain.run_files.records.requests import StopRequest
+from clustertrain.run_files.records.scheduler import SchedulerJob
+from clustertrain.run_files.run_address import RunAddress, addresses_of, run_names
+from clustertrain.storage import Location, PosixStore, open_store
+from sample_records import sample_claim, sample_restart_claim
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.newest(str(tmp_path / "runs"), "mnist")
+
+
+def test_a_run_that_does_not_exist_yet_is_its_first_generation(run, tmp_path):
+    assert run.generation == 1
+    assert run.newest_attempt() is None
+    assert run.attempts() == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_every_path_is_under_the_generation(run, tmp_path):
+    root = tmp_path / "runs" / "mnist" / "g1"
+    attempt = run.attempt(3)
+    assert (run.uri, run.local_path(run.key)) == (str(root), root)
+    assert attempt.path == root / "attempts/3"
+    assert attempt.driver_log == root / "attempts/3/logs/driver.log"
+    assert attempt.rank_log("node7", 12) == root / "attempts/3/logs/node7/rank-12.log"
+    assert attempt.events == root / "attempts/3/events.jsonl"
+    assert attempt.node_events("node7") == root / "attempts/3/events-node7.jsonl"
+    assert attempt.restart(2).metrics == root / "attempts/3/metrics-2.jsonl"
+    assert attempt.tensorboard == root / "tensorboard"
+    assert attempt.restart(2).reached == root / "attempts/3/restarts/2/reached"
+    assert run.local_path(run.checkpoints.key) == root / "checkpoints"
+    assert run.data_path == tmp_path / "runs/data"
+
+
+def test_attempts_count_as_numbers(run):
+    for n in (1, 2, 9, 10):
+        run.attempt(n).claim.create(sample_claim())
+    for odd in (".11", "x", "11.tmp", "-1"):
+        run.attempt(1).run.store.write_atomic(f"{run.key}/attempts/{odd}/claim.json", b"{}")
+    assert [attempt.n for attempt in run.attempts()] == [1, 2, 9, 10]
+    assert run.newest_attempt() == run.attempt(10)
+
+
+def test_the_attempt_after_another_is_the_newest_that_was_claimed(run, monkeypatch):
+    for n in (2, 9, 10):
+        run.attempt(n).claim.create(sample_claim())
+    run.attempt(11).stop.write(StopRequest("user"))  # its folder is there, and no claim
+    assert [run.attempt_after(n) for n in (1, 9)] == [run.attempt(10), run.attempt(10)]
+    monkeypatch.setattr(PosixStore, "read_or_none", None)
+    assert run.attempt_after(11) is None
+
+
+def test_restarts_count_from_zero(run):
+    attempt = run.attempt(1)
+    assert attempt.restarts() == []
+    assert attempt.newest_restart() is None
+    for restart in (0, 1, 10):
+        attempt.restart(restart).claim.create(sample_restart_claim())
+    assert [restart.number for restart in attempt.restarts()] == [0, 1, 10]
+    assert attempt.newest_restart() == attempt.restart(10)
+
+
+def test_a_fresh_start_keeps_the_old_generation(run, tmp_path):
+    first = sample_claim(world_size=3)
+    run.attempt(1).claim.create(first)
+    fresh = run.fresh()
+    assert fresh.generation == 2
+    assert fresh.newest_attempt() is None
+    fresh.attempt(1).claim.create(sample_claim())
+    newest = RunDir.newest(str(tmp_path / "runs"), "mnist")
+    assert newest == fresh
+    assert newest.at(1).attempt(1).claim.read() == first
+
+
+def test_a_generation_that_no_scheduler_has_accepted_does_not_hide_the_one_before(run, tmp_path):
+    run.attempt(1).claim.create(sample_claim())
+    refused = run.fresh()
+    refused.snapshot_source("digest").write(Source())
+    assert RunDir.newest(str(tmp_path / "runs"), "mnist") == run
+    refused.submission("slurm", "7").create(SchedulerJob("slurm", "7", "digest", 1.0, {}, ""))
+    assert RunDir.newest(str(tmp_path / "runs"), "mnist") == refused
+
+
+def test_generations_count_as_numbers(run, tmp_path):
+    for generation in (2, 9, 10):
+        run.at(generation).attempt(1).claim.create(sample_claim())
+    (tmp_path / "runs/mnist/garbage").mkdir()
+    (tmp_path / "runs/mnist/g").mkdir()
+    assert RunDir.newest(str(tmp_path / "runs"), "mnist").generation == 10
+
+
+def test_run_names_are_the_folders_that_hold_a_generation(run, tmp_path):
+    run.attempt(1).claim.create(sample_claim())
+    RunDir.newest(str(tmp_path / "runs"), "cifar").attempt(1).claim.create(sample_claim())
+    (tmp_path / "runs/data/abc").mkdir(parents=True)
+    (tmp_path / "runs/notes.txt").write_text("mine")
+    assert run_names(run.store) == ["cifar", "mnist"]
+    assert run_names(open_store(str(tmp_path / "nothing"))) == []
+
+
+@pytest.mark.parametrize("storage", ["/data/runs", "s3://bucket", "s3://bucket/team/runs"])
+@pytest.mark.parametrize("end", ["", "/"])
+def test_every_folder_that_a_run_prints(storage, end):
+    at = Location(storage)
+    assert addresses_of(f"{storage}/digits{end}") == [RunAddress(at, "digits")]
+    places = {"g1": (1, None), "g12": (12, None), "g2/attempts": (2, None), "g2/attempts/3": (2, 3)}
+    for folder, place in places.items():
+        assert addresses_of(f"{storage}/digits/{folder}{end}")[-1] == RunAddress(at, "digits", *place)
+
+
+def test_a_path_starts_at_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert addresses_of("runs/digits") == [RunAddress(Location(f"{tmp_path}/runs"), "digits")]
+    (tmp_path / "runs/digits/g2/attempts/1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "runs/digits/g2/attempts/1")
+    assert addresses_of(".")[-1] == RunAddress(Location(f"{tmp_path}/runs"), "digits", 2, 1)
+    assert addresses_of("../..")[-1] == RunAddress(Location(f"{tmp_path}/runs"), "digits", 2)
+    assert addresses_of("../../..") == [RunAddress(Location(f"{tmp_path}/runs"), "digits")]
+
+
+def test_an_absolute_path_is_read_in_a_folder_that_was_removed(tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    monkeypatch.chdir(tmp_path / "old")
+    (tmp_path / "old").rmdir()
+    assert addresses_of("/runs/digits") == [RunAddress(Location("/runs"), "digits")]
