@@ -31,6 +31,10 @@ BROUGHT_BY = {
 }
 
 
+FOR_AUTHORS = ROOT / "src" / "clustertrain" / "testing.py"
+"""The contract of a launcher, which its author's tests import: they have pytest."""
+
+
 def names(requirements):
     return {re.match(r"[\w.-]+", each)[0].lower().replace("_", "-") for each in requirements}
 
@@ -38,7 +42,7 @@ def names(requirements):
 def imported():
     """The distributions that the code imports, apart from itself and the standard library."""
     modules = set()
-    for path in (ROOT / "src").rglob("*.py"):
+    for path in {*(ROOT / "src").rglob("*.py")} - {FOR_AUTHORS}:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 modules |= {alias.name.partition(".")[0] for alias in node.names}
