@@ -373,6 +373,7 @@ def test_a_stopped_holder_loses_the_lease_and_changes_nothing_when_it_resumes(we
     web.answers = [Answer(hold_after=50_000)]
     other = child(f"{web.url}/f", into, lease_s=0.5)
     assert "download" in other.stdout.readline()
+    assert wait_until(lambda: web.ranges, 60, 0.01)  # else the answer that is held would be for this process
     os.kill(other.pid, signal.SIGSTOP)
     path = get(f"{web.url}/f", into, lease_s=0.5)
     before = path.stat()
