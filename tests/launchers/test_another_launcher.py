@@ -233,9 +233,7 @@ def test_two_of_one_name_are_both_named(folder):
 NO_DEFAULT = PLUGIN.replace('lane: str = "slow"', "lane: str")
 NO_SECTION = PLUGIN.replace("Section(LauncherSection)", "Section").replace("frozenset", "tuple")
 SKIPPED = [
-    pytest.param(
-        {"plugin": NO_DEFAULT}, "a_queue.plugin.Section has a key without a default", id="no default"
-    ),
+    pytest.param({"plugin": NO_DEFAULT}, "a_queue/plugin.py:4 has a key without a default", id="no default"),
     pytest.param({"plugin": NO_SECTION}, "not a subclass of LauncherSection", id="another class"),
     pytest.param({"name": "train"}, "train is a key of the job file", id="a key of the job file"),
     pytest.param({"plugin": PLUGIN.replace("section=", "api=2, section=")}, "is for interface 2", id="api"),

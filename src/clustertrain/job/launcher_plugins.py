@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
+from inspect import getsourcefile, getsourcelines
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -225,9 +226,10 @@ def _check_section(name: str, section: object) -> None:
     try:
         section()
     except Exception as error:
-        where = f"{section.__module__}.{section.__name__}"
+        file, (_, line) = getsourcefile(section), getsourcelines(section)
         why = str(error).replace("\n", " ")
-        raise plugin_problem(name, f"its section {where} has a key without a default: {why}") from error
+        what = f"its section {section.__name__} at {file}:{line} has a key without a default: {why}"
+        raise plugin_problem(name, what) from error
 
 
 def plugin_problem(name: str, what: str) -> PluginProblem:
