@@ -9,7 +9,9 @@ from clustertrain.run_files.command_line import typed
 
 
 def needs(job, *, job_file="job.yaml", lead_s=90.0):
-    return replace(needs_of(job, Options(command=typed("submit", job_file)), "slurm"), lead_s=lead_s)
+    return replace(
+        needs_of(job, Options(command=typed("submit", job_file)), "slurm"), lead_time=lambda: lead_s
+    )
 
 
 def script(job, *, job_file="job.yaml", python="/sw/python", lead_s=90.0) -> str:

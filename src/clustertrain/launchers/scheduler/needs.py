@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ class Needs:
         hosts: how many it needs; the most, if it may train on fewer.
         cpus, gpus: on each host.
         memory_bytes: on each host, with Ray and the driver; None if the job does not say.
-        lead_s: seconds that a last save needs before the end of the job's time.
+        lead_time: returns `lead_s`, for which it reads what the run's last attempts have left.
         variables: the names of the variables that the job gets: the submission, and those that the job file
             refers to.
         options: of the start, for a scheduler whose script has the code.
@@ -38,9 +39,14 @@ class Needs:
     cpus: int
     gpus: int
     memory_bytes: int | None
-    lead_s: float
+    lead_time: Callable[[], float]
     variables: tuple[str, ...]
     options: Options
+
+    @cached_property
+    def lead_s(self) -> float:
+        """The seconds that a last save needs before the end of the job's time."""
+        return self.lead_time()
 
     def program(
         self,

@@ -38,7 +38,7 @@ def needs_of(job: Job, options: Options, launcher: str, *, reads_storage: bool =
         cpus=max(1, math.ceil(round(workers * shape.cpus_per_worker, 6))),
         gpus=workers * shape.gpus_per_worker,
         memory_bytes=None if memory is None else workers * memory + RAY_AND_DRIVER_BYTES,
-        lead_s=lead_time_s(job, measured_save_s(job) if reads_storage else None),
+        lead_time=lambda: lead_time_s(job, measured_save_s(job) if reads_storage else None),
         variables=(variables.SUBMISSION, *referred_names(job.start_texts)),
         options=options,
     )

@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clustertrain import variables
-from clustertrain.errors import (
-    EXIT_CLUSTER,
-    ClusterError,
-    ClusterTrainError,
-    StorageError,
-    error_of_code,
-)
+from clustertrain.errors import ClusterError, ClusterTrainError, StorageError, error_of_code
 from clustertrain.job.launcher_plugins import distribution_of
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
@@ -122,14 +116,14 @@ def _sent(
         environment[variables.AFTER] = " ".join(options.after)
     try:
         sent = queue.scheduler.submit(job, script, environment)
-    except Exception as error:
-        job_id = str(getattr(error, "job_id", ""))
-        if isinstance(error, ClusterTrainError) and not job_id:
+    except ClusterTrainError as error:
+        if not (job_id := str(getattr(error, "job_id", ""))):
             raise
-        why = str(error) if isinstance(error, ClusterTrainError) else f"submit of {blamed(queue.name, error)}"
-        code = error.exit_code if isinstance(error, ClusterTrainError) else EXIT_CLUSTER
         became = _what_became_of_it(queue, job_id, submission, options)
-        raise error_of_code(code, f"{why}\n{became}") from error
+        raise error_of_code(error.exit_code, f"{error}\n{became}") from error
+    except Exception as error:
+        became = _what_became_of_it(queue, str(getattr(error, "job_id", "")), submission, options)
+        raise ClusterError(f"submit of {blamed(queue.name, error)}\n{became}") from error
     if isinstance(sent, Sent):
         return sent
     job_id = sent if isinstance(sent, str) else str(getattr(sent, "job_id", ""))
@@ -230,11 +224,10 @@ def _record(queue: Registered, submission: Submission, sent: Sent, echo: Echo) -
 def what_next(queue: Registered, submitted: Submitted, command: CommandLine) -> str:
     """Return a message with the next commands; `command` submitted the run."""
     state, sent, label = submitted.state, submitted.sent, queue.scheduler.label
-    is_waiting = state is not None and state.is_waiting
-    lines = [
-        f"submitted {submitted.job.name} as {label} job {sent.job_id}{f': {state.text}' if state else ''}"
-    ]
-    lines += [f"{name}: {text}" for name, text in rows_of(state)] if state is not None and is_waiting else []
+    text = f": {state.text}" if state is not None else ""
+    lines = [f"submitted {submitted.job.name} as {label} job {sent.job_id}{text}"]
+    if state is not None and state.is_waiting:
+        lines += [f"{name}: {row}" for name, row in rows_of(state)]
     lines += [f"status: {command.of('status')}", f"logs:   {command.of('logs', '--follow')}"]
     lines += [f"stop:   {command.of('stop')}"]
     lines += [f"{label}'s own output: {sent.output}"] if sent.output else []
