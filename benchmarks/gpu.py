@@ -66,10 +66,10 @@ def faults() -> dict[str, Any]:
     """The texts of a real OOM and of a device assert through the diagnosis; TF32 against fp32."""
     from clustertrain.driver.cause.diagnosis import Node, diagnose  # the others need no more than torch
     from clustertrain.driver.cause.gpu_facts import Gpus
-    from clustertrain.explain.first_cause import shows_lost_peer
     from clustertrain.node.gpus import gpu_states as states_of
     from clustertrain.node.gpus import visible_gpus
     from clustertrain.node.limits import read_limits
+    from clustertrain.observe.explain.first_cause import shows_lost_peer
 
     found: dict[str, Any] = {"nvml": [str(state) for state in states_of(visible_gpus())]}
     if not IS_GPU:

@@ -28,7 +28,7 @@ from pathlib import Path
 import yaml
 from comparison.results import print_table
 
-from clustertrain.version import RAY_VERSION
+from clustertrain.node.version import RAY_VERSION
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT / "tests"))

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain.units import size_bytes
+from clustertrain.node.units import size_bytes
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "benchmark",

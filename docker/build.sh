@@ -24,7 +24,7 @@ if [ -n "$CA_BUNDLE" ] && [ ! -r "$CA_BUNDLE" ]; then
 fi
 
 pinned() { sed -n "s/^$1==\([^ ]*\).*/\1/p" requirements/image.txt; }
-version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/clustertrain/version.py)
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/clustertrain/node/version.py)
 
 # The OCI format has no HEALTHCHECK; docker always uses its own format.
 case ${ENGINE##*/} in podman* | buildah*) format=--format=docker ;; *) format= ;; esac

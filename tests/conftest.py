@@ -22,7 +22,13 @@ from clusters.kube_client import is_built
 from clustertrain.run_files.folder.run_dir import RunDir
 
 # What every test may use.
-pytest_plugins = ["clusters.containers", "given_ray", "s3_servers", "small_job", "whole_run"]
+pytest_plugins = [
+    "clusters.containers",
+    "support.ray_clusters",
+    "support.s3_servers",
+    "support.small_job",
+    "support.whole_run",
+]
 pytest_plugins += ["launchers.kubernetes.pod_job"]
 # What the commands of the tests remember of their runs is not this user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ct-state-")

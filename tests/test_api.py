@@ -18,7 +18,6 @@ from clustertrain.errors import EXIT_JOB, ClusterError, ClusterTrainError, JobEr
 from clustertrain.job.file import load_job, sets_of
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.observe.checkpoints import Checkpoint
-from clustertrain.record_file import typed
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
@@ -26,9 +25,10 @@ from clustertrain.run_files.records.claim import ResumePoint
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 from clustertrain.run_files.streams.event_log import EventLog
-from commands import ran
-from sample_records import sample_restart_claim
-from shelves import save
+from clustertrain.storage.record_file import typed
+from support.commands import ran
+from support.sample_checkpoints import save
+from support.sample_records import sample_restart_claim
 
 JOB = {
     "name": "a",
@@ -268,7 +268,7 @@ def printed_json(*arguments):
 
 def test_each_command_that_reads_prints_the_same_as_json(prepared, monkeypatch):
     now = time.time()  # until then the ledger books a run that has not ended
-    monkeypatch.setattr("clustertrain.ledger.of_run.time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr("clustertrain.observe.ledger.of_run.time", SimpleNamespace(time=lambda: now))
     EventLog(prepared.restart(1).metrics).write("train", step=21, loss=float("nan"))
     run = clustertrain.open("job.yaml")
     (status,) = printed_json("status", "job.yaml")

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 import clustertrain
 from clustertrain.cli.grid import points_of
 from clustertrain.cli.main import GROUPS, main
-from clustertrain.explain.catalogue import BEGIN, END, markdown
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
+from clustertrain.observe.explain.catalogue import BEGIN, END, markdown
 from clustertrain.run_files import folder
 from clustertrain.run_files.states import STATES
-from commands import ran
+from support.commands import ran
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "docs/*/", "examples/*/", "[!.]*/")
@@ -109,7 +109,7 @@ def test_the_table_of_states_is_that_of_the_code():
 def test_the_list_of_what_explain_knows_is_that_of_its_catalogue():
     page = (ROOT / "docs/reference/errors.md").read_text()
     shown = page.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
-    assert shown == markdown(), "python -m clustertrain.explain.catalogue docs/reference/errors.md"
+    assert shown == markdown(), "python -m clustertrain.observe.explain.catalogue docs/reference/errors.md"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/data.md", "docs/guides/port.md"])

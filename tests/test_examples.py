@@ -8,7 +8,7 @@ import pytest
 
 from clustertrain import load_job
 from clustertrain.worker.code.user_code import check_code
-from example_modules import clustertrain
+from support.example_modules import clustertrain
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = EXAMPLES / "digits" / "digits.tar.gz"

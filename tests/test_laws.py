@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain import variables
+from clustertrain.node import variables
 from clustertrain.observe import event_lines
 from clustertrain.worker.fork import client
-from commands import ran
+from support.commands import ran
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "clustertrain"
-SUBMIT_SIDE = ["cli", "job", "launchers", "migrate", "node", "observe", "run_files", "staging", "storage"]
-SUBMIT_SIDE += ["report", "supervise"]
+SUBMIT_SIDE = ["cli", "job", "launchers", "node", "observe", "run_files", "staging", "storage", "supervise"]
 
 
 def modules_after(code: str) -> set[str]:
@@ -151,7 +150,7 @@ KNOWS_THE_COMMANDS = (
     "run_files/command_line.py",
     "cli/init.py",
     "launchers/slurm/section.py",
-    "variables.py",
+    "node/variables.py",
 )
 """The first file makes the commands that messages advise; the others describe what a command does."""
 COMMAND = re.compile(r"clustertrain (?:run|submit|status|logs|stop|ckpt|data|render|check)\b")
@@ -176,7 +175,9 @@ def test_a_message_advises_a_command_as_the_user_typed_it():
 def test_python_names_a_variable_of_the_environment_by_its_constant():
     fork_client_name = client.NAME  # of a program that imports nothing
     assert fork_client_name == variables.FORK_SERVER
-    found = strings_where(lambda text: variables.PREFIX in text and text != fork_client_name, "variables.py")
+    found = strings_where(
+        lambda text: variables.PREFIX in text and text != fork_client_name, "node/variables.py"
+    )
     assert found == []
 
 

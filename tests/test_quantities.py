@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustertrain.units import (
+from clustertrain.node.units import (
     LARGEST_INTEGER,
     LONGEST_DURATION_S,
     duration_s,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import ran
+from support.commands import ran
 
 pytestmark = pytest.mark.slow
 

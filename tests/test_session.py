@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from clustertrain import session, variables
+from clustertrain import session
 from clustertrain.errors import JobError
+from clustertrain.node import variables
 from clustertrain.session import Session
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import Requests
 from clustertrain.training.settings import SaveEvery
 from clustertrain.worker.scripts.request_page import RequestPage
-from commands import ran
+from support.commands import ran
 
 
 class StandIn:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from clustertrain.waiting import wait_until
+from clustertrain.node.waiting import wait_until
 
 
 def test_a_wait_ends_with_the_first_true_value():

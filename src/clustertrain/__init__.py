@@ -19,7 +19,7 @@ works without torch.
 import importlib as _importlib
 import typing as _typing
 
-from clustertrain.version import __version__
+from clustertrain.node.version import __version__
 
 if _typing.TYPE_CHECKING:
     from clustertrain import session

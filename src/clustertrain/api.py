@@ -35,12 +35,12 @@ from clustertrain.observe.status import read_files
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.terminal_text import plain
 from clustertrain.observe.wait import wait_for_end
-from clustertrain.record_file import typed as checked
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.command_line import UNKNOWN, CommandLine, typed
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import BestCheckpoint, Result
 from clustertrain.run_files.streams.history import curve
+from clustertrain.storage.record_file import typed as checked
 
 _NO_OVERRIDES: Mapping[str, Any] = {}
 _POLL_S = 5.0

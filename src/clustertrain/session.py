@@ -44,8 +44,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clustertrain import variables
 from clustertrain.errors import JobError
+from clustertrain.node import variables
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.training.ranks.host import Host, Requests, SaveProgress
 

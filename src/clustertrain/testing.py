@@ -11,20 +11,19 @@ from typing import Any, ClassVar, get_args
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from clustertrain import variables
-from clustertrain.cli.main import main
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job import launcher_plugins
 from clustertrain.job.file import load_job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
+from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.scheduler.interface import Phase, Scheduler, Sent, State
 from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.scheduler.submit import script_of
 from clustertrain.launchers.shell import run
+from clustertrain.node import variables
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.command_line import typed
 from clustertrain.run_files.folder.run_dir import RunDir
@@ -207,9 +206,7 @@ class SchedulerContract:
         record_known_run(KnownRun.of(job, "job.yaml", self.launcher, "there", self.unknown.job_id))
         others = {name: each for name, each in launcher_plugins.plugins().items() if name != self.launcher}
         monkeypatch.setattr(launcher_plugins, "_loaded", lambda: (others, {}))
-        listed = CliRunner().invoke(main, ["ls"])
-        assert listed.exit_code == 0, listed.output
-        assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == ["contract"], listed.output
+        assert [row["name"] for row in list_runs().rows] == ["contract"]
 
 
 class InMemoryScheduler(Scheduler):

@@ -14,7 +14,7 @@ from comparison.quiet import Quiet
 from comparison.results import Report, Row, Value
 from comparison.trainings import Program, Recovered, Step, read_steps, recovered, samples_per_s
 
-from commands import ran
+from support.commands import ran
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 EMPTY = Report("2026-11-25", "python benchmarks/bench.py", {}, {})

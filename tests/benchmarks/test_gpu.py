@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import ran
+from support.commands import ran
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow

@@ -29,8 +29,8 @@ from clustertrain.errors import StorageError
 from clustertrain.storage import open_store, posix
 from clustertrain.storage.posix_tree import WrittenFile, remove_tree
 from clustertrain.training.ranks.host import SaveProgress
-from kills import killed_at_every_point
-from shelves import shelf_at
+from support.kills import killed_at_every_point
+from support.sample_checkpoints import shelf_at
 
 FILES = {"model.pt": b"weights" * 40, "training.pt": b"optimizer" * 10}
 

@@ -21,8 +21,8 @@ from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import JobError, StorageError
 from clustertrain.storage import posix, posix_tree
 from clustertrain.training.ranks.host import SaveProgress
-from commands import ran
-from shelves import shelf_at
+from support.commands import ran
+from support.sample_checkpoints import shelf_at
 
 
 class Told:

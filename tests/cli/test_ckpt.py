@@ -19,8 +19,8 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
 from clustertrain.run_files.records.result import BestCheckpoint
 from clustertrain.run_files.result import ended, write_result
-from commands import ran
-from shelves import commit, save
+from support.commands import ran
+from support.sample_checkpoints import commit, save
 
 pytestmark = pytest.mark.slow
 

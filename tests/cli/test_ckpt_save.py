@@ -4,7 +4,7 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.cli import checkpoints
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
-from shelves import commit
+from support.sample_checkpoints import commit
 
 
 def test_the_answer_is_a_checkpoint_written_after_the_request(tmp_path, monkeypatch):

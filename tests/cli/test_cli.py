@@ -14,6 +14,7 @@ from clustertrain.errors import EXIT_JOB, EXIT_STORAGE
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
 from clustertrain.node.installed import launcher_names
+from clustertrain.node.version import __version__
 from clustertrain.observe.tables import finish
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.command_line import typed
@@ -22,8 +23,7 @@ from clustertrain.run_files.recorded_job import record_job
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 from clustertrain.run_files.streams.event_log import EventLog
-from clustertrain.version import __version__
-from commands import ran
+from support.commands import ran
 
 
 @pytest.fixture

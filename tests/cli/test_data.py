@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.job.file import dump_job, load_job
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 from clustertrain.staging.entry import data_folder
-from clustertrain.waiting import wait_until
-from web import Answer, serving
+from support.web_server import Answer, serving
 
 BODY = bytes(range(256)) * 1000
 

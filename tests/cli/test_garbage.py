@@ -13,7 +13,6 @@ from clustertrain.checkpoints.manifest import MANIFEST, Manifest
 from clustertrain.cli.main import main
 from clustertrain.errors import StorageError
 from clustertrain.job.file import parse_job
-from clustertrain.record_file import decoded
 from clustertrain.run_files import claims
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
@@ -23,7 +22,8 @@ from clustertrain.run_files.records.requests import SaveRequest, StopRequest
 from clustertrain.run_files.records.result import Failure, Outcome, Result
 from clustertrain.run_files.records.scheduler import SchedulerJob
 from clustertrain.run_files.streams.event_log import EventLog
-from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
+from clustertrain.storage.record_file import decoded
+from support.sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from clusters.containers import ROOT, environment, kit_image, podman, stand_in_base, told, unique
-from commands import ran
-from whole_run import CODE, Run
+from support.commands import ran
+from support.whole_run import CODE, Run
 
 _VERSITYGW = Path(sys.executable).parent / "versitygw"
 _UP_S = 400

@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 
 from clusters.machine import missing
-from commands import Done, ran
+from support.commands import Done, ran
 
 ROOT = Path(__file__).parent.parent.parent
 BASE = "docker.io/library/python:3.11-slim-bookworm"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clusters.machine import NAMESPACES, inside, missing, no_namespaces
-from commands import Done, ran
+from support.commands import Done, ran
 
 _SCRIPT = Path(__file__).parent / "gridengine_host.sh"
 _PACKAGES = {

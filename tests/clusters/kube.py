@@ -37,8 +37,8 @@ from clusters.kube_images import empty_image, program_image
 from clusters.kube_pods import SHELL_IMAGE
 from clusters.kube_policy import enforced
 from clusters.machine import NAMESPACES, inside, missing, no_namespaces
-from commands import ran
-from waiting import wait_until
+from support.commands import ran
+from support.waiting import wait_until
 
 _HERE = Path(__file__).parent
 _BUILT = ("coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler")

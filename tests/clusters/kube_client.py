@@ -24,8 +24,8 @@ import yaml
 from clusters.kube_api import Api, Refused, manifest
 from clusters.kube_api import path as place
 from clusters.machine import search_path
-from commands import Done, ran
-from waiting import wait_until
+from support.commands import Done, ran
+from support.waiting import wait_until
 
 TOOLS = Path(sys.prefix) / "kube"  # where `make kube-tools` puts them
 USERS_CLUSTER = "CLUSTERTRAIN_KUBECONFIG"  # the variable that names a cluster instead of ours

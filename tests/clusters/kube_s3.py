@@ -17,7 +17,7 @@ from clusters.kube import KubeCluster
 from clusters.kube_api import manifest
 from clusters.kube_client import all_are
 from clusters.kube_pods import shell_pod
-from s3_servers import ENVIRONMENT, Bucket, versitygw
+from support.s3_servers import ENVIRONMENT, Bucket, versitygw
 
 BUCKET, SECRET, PORT = "team", "s3", 7070
 ENDPOINT = f"http://s3:{PORT}"

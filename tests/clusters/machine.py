@@ -7,7 +7,7 @@ import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
-from commands import ran
+from support.commands import ran
 
 NAMESPACES = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child"]
 

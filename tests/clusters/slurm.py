@@ -29,8 +29,8 @@ from pathlib import Path
 
 from clusters.machine import NAMESPACES, free_subnets, inside, missing, no_namespaces, search_path
 from clusters.slurm_conf import write_configuration
-from commands import Done, ran
-from waiting import wait_until
+from support.commands import Done, ran
+from support.waiting import wait_until
 
 NOBODY = 65534  # the uid of another user, known to every machine and owner of nothing
 CHECKOUT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 from clusters.machine import missing, search_path
 from clusters.slurm import SlurmCluster
 from clusters.slurm import why_not as why_no_cluster
-from commands import Done, ran
+from support.commands import Done, ran
 
 ACCOUNT = "physics"
 _DATABASE_PORT = 3306  # on the loopback of a network of its own

@@ -10,7 +10,7 @@ import pytest
 from clusters.composed import ComposedCluster, OnCluster
 from clusters.composed import why_not as why_not_composed
 from clusters.containers import RESTRICTED, podman, told, why_not
-from whole_run import FAULTY, same_weights
+from support.whole_run import FAULTY, same_weights
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
 SLOW = {**FAULTY, "args": {"step_s": 0.5}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}

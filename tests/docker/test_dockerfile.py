@@ -10,7 +10,7 @@ import yaml
 from clusters.containers import BASE, ROOT, make_image, project_image_of_the_docs
 from clustertrain.job.file import load_job
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
-from commands import ran
+from support.commands import ran
 
 HADOLINT = Path(sys.executable).parent / "hadolint"
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from clusters.containers import RESTRICTED, ROOT, container, podman, told
-from waiting import wait_until
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
 

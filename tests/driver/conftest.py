@@ -3,7 +3,7 @@
 import pytest
 
 from clustertrain.run_files.folder.run_dir import RunDir
-from sample_records import sample_claim
+from support.sample_records import sample_claim
 
 
 @pytest.fixture

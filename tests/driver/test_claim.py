@@ -15,8 +15,8 @@ from clustertrain.run_files.records.result import Failure
 from clustertrain.run_files.streams.history import events_of_attempt
 from clustertrain.run_files.streams.step_counter import Reached
 from clustertrain.worker.scripts.script_command import script_arguments
-from sample_records import sample_restart_claim
-from small_job import job
+from support.sample_records import sample_restart_claim
+from support.small_job import job
 
 __all__ = ["job"]
 

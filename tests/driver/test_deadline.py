@@ -11,7 +11,7 @@ from clustertrain.driver.trainer import RayStart
 from clustertrain.errors import DataError
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.folder.run_dir import RunDir
-from commands import ran
+from support.commands import ran
 
 pytestmark = pytest.mark.slow
 

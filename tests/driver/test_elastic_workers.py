@@ -16,7 +16,7 @@ from clustertrain.run_files.records.claim import ResumePoint
 from clustertrain.run_files.records.requests import ResizeRequest, StopRequest
 from clustertrain.run_files.records.result import Outcome
 from clustertrain.run_files.streams.events import read_events
-from sample_records import sample_restart_claim
+from support.sample_records import sample_restart_claim
 
 GPU_NODE = {"CPU": 8.0, "GPU": 4.0}
 

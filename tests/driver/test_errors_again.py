@@ -10,7 +10,7 @@ import pytest
 from clustertrain.driver.cause.failures import _died_of_lost_peer
 from clustertrain.driver.cause.rank_failure import RankFailures
 from clustertrain.driver.cause.signature import signature, signature_of
-from clustertrain.explain.first_cause import shows_lost_peer
+from clustertrain.observe.explain.first_cause import shows_lost_peer
 from clustertrain.worker.code.error_report import ErrorReport, Frame
 from clustertrain.worker.code.printed_traceback import base_names
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of

@@ -10,7 +10,7 @@ from clustertrain.driver.cause.failures import Group
 from clustertrain.driver.cause.rank_failure import RankFailures
 from clustertrain.driver.cause.ranks import Ranks, _tail
 from clustertrain.node.processes import this_host
-from sample_records import sample_failure
+from support.sample_records import sample_failure
 
 ABORTED = "ncclRemoteError: A call failed possibly due to a network error\nFatal Python error: Aborted\n"
 OWN_GPU = "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access\n"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import ray
 
-from clustertrain import variables
 from clustertrain.driver.fork.starter import SETUP_WORKER
-from clustertrain.waiting import wait_until
-from fork_servers import fork_server
-from leftovers import left_after, living_descendants
+from clustertrain.node import variables
+from clustertrain.node.waiting import wait_until
+from support.fork_servers import fork_server
+from support.leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
 

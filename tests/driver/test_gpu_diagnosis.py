@@ -11,9 +11,9 @@ import torch
 
 from clustertrain.driver.cause.diagnosis import RETRY_AFTER_S, Node, diagnose
 from clustertrain.driver.cause.gpu_facts import Gpus
-from clustertrain.explain.catalogue import Where
 from clustertrain.node import gpus as node_gpus
 from clustertrain.node.limits import read_limits
+from clustertrain.observe.explain.catalogue import Where
 from clustertrain.run_files.states import STATES
 
 OUT_OF_MEMORY, LIMIT, GPU = "out_of_memory", "limit", "gpu"

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import fake_nvml
 from clustertrain.driver.cause.rank_failure import RankFailures
 from clustertrain.driver.cause.ranks import Ranks
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
-from fake_nvml import FakeGpu
-from sample_records import sample_restart_claim
+from support import fake_nvml
+from support.fake_nvml import FakeGpu
+from support.sample_records import sample_restart_claim
 
 
 def done(function):

@@ -11,7 +11,7 @@ from ray.train.v2._internal.callbacks.nccl_ras import NCCL_RAS_ACTION_OBSERVE, N
 
 from clustertrain.driver import __main__ as driver
 from clustertrain.node.ray_settings import NCCL_HANG_DETECTOR
-from small_job import job
+from support.small_job import job
 
 __all__ = ["job"]
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 
-from clustertrain import variables
 from clustertrain.driver import trainer
+from clustertrain.node import variables
 
 
 class Placed:

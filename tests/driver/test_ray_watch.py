@@ -14,7 +14,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.one_host import driver_environment
 from clustertrain.supervise.private_folder import private_folder
 from clustertrain.supervise.process import Guarded
-from waiting import wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

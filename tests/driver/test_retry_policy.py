@@ -21,7 +21,7 @@ from clustertrain.run_files.recorded_job import record_job
 from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.streams.events import read_events
-from sample_records import sample_failure, sample_restart_claim
+from support.sample_records import sample_failure, sample_restart_claim
 
 ONE = Workers(1)
 

@@ -14,8 +14,8 @@ from clustertrain.worker.code.printed_traceback import base_names
 from clustertrain.worker.code.user_error import UserCodeFailed
 from clustertrain.worker.scripts.script import ScriptFailed
 from clustertrain.worker.scripts.script_command import Program
-from sample_records import sample_restart_claim
-from script_runs import ran_script
+from support.sample_records import sample_restart_claim
+from support.script_processes import ran_script
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ import torch
 from clustertrain import load_job
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
-from commands import ran
-from example_modules import clustertrain, example_of, set_options
-from web import serving
+from support.commands import ran
+from support.example_modules import clustertrain, example_of, set_options
+from support.web_server import serving
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar100"
 JOB = EXAMPLE / "job.yaml"

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain import load_job
-from example_modules import clustertrain, example_of, set_options
+from support.example_modules import clustertrain, example_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "language_model"
 JOB = EXAMPLE / "job.yaml"

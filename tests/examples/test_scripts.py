@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from commands import ran
-from example_modules import clustertrain
+from support.commands import ran
+from support.example_modules import clustertrain
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scripts"
 

@@ -9,7 +9,7 @@ from torch import nn
 from clustertrain import load_job
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
-from example_modules import clustertrain, example_of, set_options
+from support.example_modules import clustertrain, example_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet3d_grains"
 

@@ -12,7 +12,7 @@ from clustertrain.training.data.loading import Fetch
 from clustertrain.training.data.sampling import MicroBatch, Position
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
-from example_modules import clustertrain, example_of, set_options
+from support.example_modules import clustertrain, example_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet3d_monai"
 COUNT, SIZE, EVALUATED = 11, 48, 3  # two workers evaluate 2 and 1 of them

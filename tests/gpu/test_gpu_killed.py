@@ -30,7 +30,7 @@ folder, slow, copies = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "co
 saved = sorted(folder.glob("*.pt"))
 plan = SimpleNamespace(ref=SimpleNamespace(attempt=1), restart=0, checkpoint=None)
 if copies:
-    from clustertrain import variables
+    from clustertrain.node import variables
     from clustertrain.checkpoints.save import load
     from clustertrain.worker.memory_shelf import memory_saver, memory_shelf, names_on_node
     from clustertrain.worker.place import ONLY_RANK

@@ -14,7 +14,7 @@ pytest.importorskip(
 pytest.importorskip("pydantic", reason="the kit is not installed: whole runs need it")
 
 from clustertrain.run_files.streams.history import AttemptFollower
-from whole_run import Run, same_weights
+from support.whole_run import Run, same_weights
 
 pytestmark = [pytest.mark.gpu, needs_a_gpu]
 JOBS = Path(__file__).parent / "jobs"

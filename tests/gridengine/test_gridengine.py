@@ -12,9 +12,9 @@ from clustertrain.errors import ClusterError
 from clustertrain.launcher import Sent
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.streams.history import events_of_attempt
-from commands import ran
-from waiting import wait_until
-from whole_run import CODE
+from support.commands import ran
+from support.waiting import wait_until
+from support.whole_run import CODE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "launcher_gridengine"

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 from schedule import Process, explore
 
-from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.retention import Retention
@@ -15,12 +14,13 @@ from clustertrain.checkpoints.write import Writer
 from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.errors import StorageError
 from clustertrain.job.file import dump_job
+from clustertrain.node import variables
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.worker.memory_shelf import memory_saver, memory_shelf
-from small_job import job
+from support.small_job import job
 
 __all__ = ["job"]
 

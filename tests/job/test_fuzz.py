@@ -34,7 +34,7 @@ from clustertrain.staging import archive as archive_module
 from clustertrain.staging.archive import extract
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
-from shelves import shelf_at
+from support.sample_checkpoints import shelf_at
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from clustertrain.job.file import (
 )
 from clustertrain.job.identity import FREE_TRAIN_KEYS, Change, identity, identity_difference, job_hash
 from clustertrain.job.model import Job
-from clustertrain.version import __version__
+from clustertrain.node.version import __version__
 
 TASK = "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 4}\n"
 SCRIPT = "name: a\nscript: train.py\n"

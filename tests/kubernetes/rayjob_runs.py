@@ -8,8 +8,8 @@ from pathlib import Path
 from clusters.kube import KubeCluster
 from clusters.kube_api import Refused
 from clustertrain.run_files.folder.run_dir import RunDir
-from commands import Done, ran
-from whole_run import Run
+from support.commands import Done, ran
+from support.whole_run import Run
 
 PATIENCE_S = 400  # what takes a minute alone takes several beside three others
 CLAIM = "clustertrain"

@@ -4,8 +4,8 @@ import pytest
 
 from clustertrain.launchers.source_state import read_source
 from kubernetes.rayjob_runs import FAULTY
-from on_clusters import LONG, ask_all_and_why_it_failed
-from whole_run import CODE
+from support.cluster_checks import LONG, ask_all_and_why_it_failed
+from support.whole_run import CODE
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.nightly]  # in CI: launchers/kubernetes/test_reach.py
 

@@ -18,7 +18,7 @@ from clusters.kube import KubeCluster
 from clusters.kube_pods import shell_pod
 from clusters.slurm import NOBODY
 from kubernetes.rayjob_runs import CLAIM, HELD, HELD_STEP, RayJobRun
-from whole_run import same_weights
+from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -176,7 +176,12 @@ def test_a_run_trains_behind_its_doors_and_others_get_what_the_docs_list(kube, r
         seen = _what_answers(kube, inside, outside["stranger"])
         assert run.events == before  # no rank failed meanwhile
         _assert_documented(seen)
-        look = [sys.executable, str(ROOT / "tests" / "stranger.py"), str(NOBODY), str(run.volume / "runs")]
+        look = [
+            sys.executable,
+            str(ROOT / "tests" / "support" / "other_user.py"),
+            str(NOBODY),
+            str(run.volume / "runs"),
+        ]
         files = json.loads(subprocess.run(look, check=True, capture_output=True).stdout)
         assert files["open"] == [], "of the volume, which other pods may mount as other users"
         run.go_on()

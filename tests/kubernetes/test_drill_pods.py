@@ -2,7 +2,7 @@
 
 import pytest
 
-from on_clusters import DIGITS, drilled
+from support.cluster_checks import DIGITS, drilled
 
 
 @pytest.mark.nightly

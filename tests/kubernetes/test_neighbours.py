@@ -10,7 +10,7 @@ import pytest
 
 from clustertrain.errors import EXIT_CLUSTER
 from kubernetes.rayjob_runs import CLAIM, HELD, HELD_STEP, RayJobRun
-from whole_run import same_weights
+from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
 

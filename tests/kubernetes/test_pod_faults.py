@@ -13,7 +13,7 @@ from clusters.kube_conf import NODE
 from clustertrain.launchers.kubernetes.observed.pods import seconds
 from clustertrain.run_files.streams.step_counter import reached_step
 from kubernetes.rayjob_runs import HELD, HELD_STEP, slow
-from whole_run import same_weights
+from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -8,7 +8,7 @@ import pytest
 from clusters.kube_pods import shell_pod
 from kubernetes.queues import local_queue, priority
 from kubernetes.rayjob_runs import CLAIM, RayJobRun, slow
-from whole_run import same_weights
+from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
 ROOM_CPUS = 2  # a run asks for 1.4 with its submitter

@@ -9,10 +9,10 @@ import pytest
 
 from clustertrain.errors import EXIT_STOPPED
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
-from commands import ran
 from kubernetes.rayjob_runs import CLAIM, FAULTY, slow
 from kubernetes.watched import bind_role
-from whole_run import same_weights
+from support.commands import ran
+from support.whole_run import same_weights
 
 CHECKOUT = Path(__file__).parents[2]
 IMAGE = "localhost/clustertrain:dev"  # which k8s/digits.yaml names

@@ -15,8 +15,8 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.streams.history import AttemptFollower, curve
 from clustertrain.run_files.streams.streams import Tail
 from kubernetes.rayjob_runs import PATIENCE_S, RayJobRun, slow
-from on_clusters import DIGITS
-from whole_run import same_weights
+from support.cluster_checks import DIGITS
+from support.whole_run import same_weights
 
 PREFIX = "runs"
 pytestmark = [pytest.mark.timeout(900), pytest.mark.s3, pytest.mark.nightly]

@@ -15,7 +15,7 @@ from clusters.kube_client import Done, Kubernetes
 from clusters.kube_pods import SHELL_IMAGE
 from clustertrain.job.file import load_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests, to_yaml
-from commands import ran
+from support.commands import ran
 
 _POLL_S = 1.0  # one look is five requests, and a status is a second of CPU time
 ROOT = Path(__file__).parent.parent.parent

@@ -17,8 +17,8 @@ from clustertrain.launchers.scheduler.start import main as main_of_start
 from clustertrain.node import installed
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
-from commands import ran
-from sample_records import sample_submission
+from support.commands import ran
+from support.sample_records import sample_submission
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
-from commands import ran
+from support.commands import ran
 
 pytestmark = pytest.mark.slow
 

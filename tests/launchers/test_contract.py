@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain import variables
 from clustertrain.launcher import Sent, State
 from clustertrain.launchers.local import scheduler as local
 from clustertrain.launchers.local.turn import place_here
 from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.scheduler.status import status_of
 from clustertrain.launchers.scheduler.stop import stop_run
+from clustertrain.node import variables
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
@@ -21,7 +21,7 @@ from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.submission import record
 from clustertrain.testing import FAKE_HELD, SchedulerContract, fake_commands
 from launchers.test_another_launcher import forget_the_launchers, install
-from sample_records import sample_claim
+from support.sample_records import sample_claim
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from clustertrain.observe.status import NotStarted
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
-from sample_records import sample_submission
+from support.sample_records import sample_submission
 
 FUTURE = 4e9
 

@@ -26,8 +26,8 @@ from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.command_line import UNKNOWN
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.testing import InMemoryScheduler
-from sample_records import sample_claim, sample_submission
-from waiting import wait_until
+from support.sample_records import sample_claim, sample_submission
+from support.waiting import wait_until
 
 
 def queue(native="PENDING", job_id="12"):

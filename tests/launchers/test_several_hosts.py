@@ -23,7 +23,7 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.stop_on_signal import StopOnSignal
-from waiting import wait_until
+from support.waiting import wait_until
 
 NEEDS = Needs("queue", "job.yaml", 2, 1, 0, None, 60.0, ("CLUSTERTRAIN_SUBMISSION",), Options())
 RECORD = SchedulerStart("queue", "7.server", {}, "0", ("node1", "node2", "node3"))

@@ -6,8 +6,8 @@ from clustertrain.launchers import source_state
 from clustertrain.launchers.source_state import read_source
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.provenance import record_provenance
-from commands import ran
-from sample_records import sample_claim
+from support.commands import ran
+from support.sample_records import sample_claim
 
 
 @pytest.fixture

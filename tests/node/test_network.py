@@ -15,7 +15,7 @@ from clustertrain.node.network import (
     is_refused,
 )
 from clustertrain.node.ports import Ports, free_block, free_port
-from commands import ran
+from support.commands import ran
 
 
 def test_an_unknown_name_is_an_error():

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-import fake_nvml
 from clustertrain.node.gpus import GpuProcess, processes_on, visible_gpus
 from clustertrain.node.numa import bind_process, numa_node_of
-from fake_nvml import FakeGpu
+from support import fake_nvml
+from support.fake_nvml import FakeGpu
 
 GPUS = ["0000:1b:00.0", "0000:9c:00.0"]
 

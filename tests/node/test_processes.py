@@ -5,7 +5,7 @@ import signal
 import sys
 
 from clustertrain.node.signals import handled_signals
-from commands import ran
+from support.commands import ran
 
 
 def test_signals_are_recorded_in_their_order_and_only_within_the_block():

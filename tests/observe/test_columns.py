@@ -17,7 +17,7 @@ from clustertrain.run_files.records.claim import ResumePoint
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 from clustertrain.run_files.streams.event_log import EventLog
-from sample_records import sample_submission
+from support.sample_records import sample_submission
 
 KEEP_BEST = {"keep_best": {"metric": "accuracy", "mode": "max"}}
 

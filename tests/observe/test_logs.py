@@ -14,8 +14,8 @@ from clustertrain.run_files.records.scheduler import Cancellation, SchedulerStar
 from clustertrain.run_files.result import write_result
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.run_files.streams.stream_upload import StreamUpload
-from run_status import status_of
-from sample_records import sample_submission
+from support.run_status import status_of
+from support.sample_records import sample_submission
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from clustertrain.node.units import size_text, time_text
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.screen import Bar, Lines
-from clustertrain.units import size_text, time_text
 
 
 def record(kind, **fields):

@@ -26,8 +26,8 @@ from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.result import stopped, write_result
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.storage import Location, open_store
-from run_status import status_of
-from sample_records import sample_failure, sample_restart_claim, sample_submission
+from support.run_status import status_of
+from support.sample_records import sample_failure, sample_restart_claim, sample_submission
 
 
 def found(folder):

@@ -15,7 +15,7 @@ from clustertrain.run_files.records.claim import Beat
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.result import write_result
-from shelves import commit, shelf_at
+from support.sample_checkpoints import commit, shelf_at
 
 
 def begun(job, options=None, sizes=(1,), said=None, **more):

@@ -18,7 +18,7 @@ from clustertrain.run_files.records.claim import Beat
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.states import STATES
-from sample_records import FAR, sample_claim
+from support.sample_records import FAR, sample_claim
 
 
 def beat_of(process, counter):

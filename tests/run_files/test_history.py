@@ -18,7 +18,7 @@ from clustertrain.run_files.streams.history import (
 )
 from clustertrain.run_files.streams.step_counter import Reached, reached_step
 from clustertrain.run_files.streams.streams import Tail
-from sample_records import sample_restart_claim
+from support.sample_records import sample_restart_claim
 
 
 def train(run, attempt, restart, resumed_at, steps, **plan):

@@ -14,7 +14,7 @@ from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.run_files.streams.history import curve
-from run_status import status_of
+from support.run_status import status_of
 
 COMMAND = CommandLine("run", "job.yaml", ("args.lr=0.01",))
 SCRIPT = {"task": None, "train": None, "script": "train.py"}

@@ -13,7 +13,7 @@ from clustertrain.run_files.provenance import code_changes, record_provenance
 from clustertrain.run_files.records.provenance import CodeChange, Source
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.snapshot import code_files
-from sample_records import sample_claim
+from support.sample_records import sample_claim
 
 DONE = Result("done", "finished", 0)
 

@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from clustertrain import record_file
 from clustertrain.errors import EXIT_STORAGE, StorageError
 from clustertrain.job.identity import Change
 from clustertrain.node.processes import this_process
-from clustertrain.record_file import decoded, encoded
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.claim import Beat, ResumePoint
 from clustertrain.run_files.records.provenance import JobChanges
@@ -16,7 +14,9 @@ from clustertrain.run_files.records.requests import ResizeRequest, SaveRequest, 
 from clustertrain.run_files.records.result import BestCheckpoint, Hang, Outcome, Result, Returned
 from clustertrain.run_files.records.scheduler import Arrival, Cancellation, Rendezvous, SchedulerStart
 from clustertrain.run_files.states import STATES
-from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
+from clustertrain.storage import record_file
+from clustertrain.storage.record_file import decoded, encoded
+from support.sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 
 START = SchedulerStart("slurm", "12", {"cluster": "sim"}, "1", ("n1", "n2"))
 RENDEZVOUS = Rendezvous("7", "0", "10.0.0.1", 20100, "/tmp/ct-1/token", ("n1", "n2"))

@@ -22,8 +22,8 @@ from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.result import Outcome, Result
 from clustertrain.run_files.result import ended, write_result
 from clustertrain.run_files.streams.event_log import EventLog
-from sample_records import sample_claim, sample_failure, sample_restart_claim
-from shelves import commit
+from support.sample_checkpoints import commit
+from support.sample_records import sample_claim, sample_failure, sample_restart_claim
 
 
 @pytest.fixture

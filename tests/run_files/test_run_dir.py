@@ -8,7 +8,7 @@ from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.scheduler import SchedulerJob
 from clustertrain.run_files.run_address import RunAddress, addresses_of, run_names
 from clustertrain.storage import Location, PosixStore, open_store
-from sample_records import sample_claim, sample_restart_claim
+from support.sample_records import sample_claim, sample_restart_claim
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from clustertrain.run_files.streams.history import AttemptFollower, events_of_at
 from clustertrain.run_files.streams.step_counter import Reached, reached_step
 from clustertrain.run_files.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.run_files.streams.streams import Tail, part_key
-from fault_proxy import FaultProxy
-from waiting import wait_until
+from support.fault_proxy import FaultProxy
+from support.waiting import wait_until
 
 
 @pytest.fixture

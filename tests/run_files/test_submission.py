@@ -23,7 +23,7 @@ from clustertrain.run_files.snapshot import take_snapshot
 from clustertrain.run_files.submission import Submission, record, upload
 from clustertrain.staging.archive import extract
 from clustertrain.storage import Location
-from commands import ran
+from support.commands import ran
 
 
 @pytest.fixture

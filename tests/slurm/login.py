@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from commands import Done, ran
+from support.commands import Done, ran
 
 # Where the login node has neither torch nor ray: importing them fails, and they are not found.
 _LIGHT = (

@@ -5,7 +5,7 @@ import pytest
 from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.slurm.queue import query_queue, query_squeue
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

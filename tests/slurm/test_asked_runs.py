@@ -2,8 +2,8 @@
 
 import pytest
 
-from on_clusters import LONG, ask_all_and_why_it_failed
 from slurm.trained import FAULTY
+from support.cluster_checks import LONG, ask_all_and_why_it_failed
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain import version
+from clustertrain.node import version
 from clustertrain.run_files.records.result import Result
-from commands import ran
 from slurm.trained import FAULTY, ON_TWO, slow, wait_for_no_process
-from waiting import wait_until
-from whole_run import same_weights
+from support.commands import ran
+from support.waiting import wait_until
+from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from clustertrain.job.model import Job
-from sbatch_script import script
 from slurm.trained import PATIENCE_S, wait_for_no_process
-from waiting import wait_until
+from support.sbatch_script import script
+from support.waiting import wait_until
 
 # In place of the agent: the first start requests a requeue once a file exists, the second ends with code 0.
 AGENT = """\

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slow_ray import broken_agent
 from slurm.trained import FAULTY, Submitted, slow
-from whole_run import same_weights
+from support.slow_ray import broken_agent
+from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
 WITHIN = Path(__file__).parents[1] / "kubernetes" / "within.py"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 def refusal(login, code, **environment):

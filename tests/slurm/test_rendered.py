@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from clustertrain.job.model import Job
-from commands import Done, ran
-from sbatch_script import script
+from support.commands import Done, ran
+from support.sbatch_script import script
 
 ROOT = Path(__file__).parents[2]
 GOLDENS = sorted(path.name for path in (ROOT / "slurm").glob("*.sbatch"))

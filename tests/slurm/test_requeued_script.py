@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from clustertrain.waiting import wait_until
+from clustertrain.node.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 

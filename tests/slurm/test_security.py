@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from clusters.slurm import NOBODY, SlurmCluster
-from commands import Done, ran
 from slurm.trained import Submitted
-from stranger import below
+from support.commands import Done, ran
+from support.other_user import below
 
 pytestmark = pytest.mark.timeout(900)
 SLOW = {
@@ -23,7 +23,7 @@ SLOW = {
     "args": {"step_s": 0.5},
 }
 ATTACKER = Path(__file__).parent / "attacker.py"
-STRANGER = Path(__file__).parents[1] / "stranger.py"
+STRANGER = Path(__file__).parents[1] / "support" / "other_user.py"
 # A driver as a user writes it: what it runs in the cluster prints the user's id.
 DRIVER = """
 import os, sys, ray

@@ -3,11 +3,11 @@
 import pytest
 
 from clustertrain.run_files.claims import committed_step
-from fault_proxy import FaultProxy
-from s3_servers import ENVIRONMENT
 from slurm.trained import PATIENCE_S, Submitted, preempt, slow
-from waiting import wait_until
-from whole_run import same_weights
+from support.fault_proxy import FaultProxy
+from support.s3_servers import ENVIRONMENT
+from support.waiting import wait_until
+from support.whole_run import same_weights
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.s3]
 

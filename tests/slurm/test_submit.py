@@ -17,7 +17,7 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 from clustertrain.run_files.submission import Submission
-from commands import ran
+from support.commands import ran
 
 ENDING_AGENT = """\
 #!{python}

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from slurm.trained import FAULTY, ON_TWO, preempt, slow
-from whole_run import CODE, same_weights
+from support.whole_run import CODE, same_weights
 
 pytestmark = pytest.mark.timeout(600)
 

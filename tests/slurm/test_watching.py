@@ -21,9 +21,9 @@ from clustertrain.launchers.slurm.scheduler import SCHEDULER
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
-from run_status import status_of
-from sample_records import sample_submission
-from waiting import wait_until
+from support.run_status import status_of
+from support.sample_records import sample_submission
+from support.waiting import wait_until
 
 SLURM = Registered("slurm", SCHEDULER)
 AGENT = """

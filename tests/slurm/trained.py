@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusters.slurm import SlurmCluster
-from commands import Done, ran
-from waiting import wait_until
-from whole_run import FAULTY, Run
+from support.commands import Done, ran
+from support.waiting import wait_until
+from support.whole_run import FAULTY, Run
 
 PATIENCE_S = 150
 ON_TWO = {"options": ["--nodelist=node1,node2"]}  # node1 is the head then

@@ -3,7 +3,7 @@
 import pytest
 
 from clustertrain.staging import fetch, source
-from web import serving
+from support.web_server import serving
 
 
 @pytest.fixture

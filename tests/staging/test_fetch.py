@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustertrain.errors import DataError, JobError, StorageError
+from clustertrain.node.waiting import wait_until
 from clustertrain.staging import fetch as fetch_module
 from clustertrain.staging import http, source
 from clustertrain.staging.fetch import fetch
 from clustertrain.staging.part import Part
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
-from clustertrain.waiting import wait_until
-from web import Answer, serving
+from support.web_server import Answer, serving
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -6,7 +6,7 @@ from clustertrain.errors import DataError
 from clustertrain.staging.fetch import fetch
 from clustertrain.staging.part import Part
 from clustertrain.storage.location import Location
-from liars import server
+from support.raw_servers import server
 
 pytestmark = pytest.mark.usefixtures("no_pauses", "aws_environment")
 

@@ -12,7 +12,7 @@ from clustertrain.staging import part as part_module
 from clustertrain.staging.fetch import fetch
 from clustertrain.staging.part import Part
 from clustertrain.storage.location import Location
-from liars import server
+from support.raw_servers import server
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

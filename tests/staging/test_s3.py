@@ -8,11 +8,11 @@ import pytest
 from test_stage import child, unfinished
 
 from clustertrain.errors import DataError, RunStopped
+from clustertrain.node.waiting import wait_until
 from clustertrain.staging import source
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
-from clustertrain.waiting import wait_until
-from fault_proxy import FaultProxy, asked, cut_answer, flip_answer, get, reset, stall, status
+from support.fault_proxy import FaultProxy, asked, cut_answer, flip_answer, get, reset, stall, status
 
 PART_BYTES = 8 << 20  # of boto3
 BODY = random.Random(3).randbytes(2 * PART_BYTES + 1000)  # a request for the length, and three for parts

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.errors import DataError, RunStopped, StorageError
+from clustertrain.node.waiting import wait_until
 from clustertrain.observe.event_lines import line_of
 from clustertrain.staging import fetch
 from clustertrain.staging import stage as staging
@@ -24,9 +25,8 @@ from clustertrain.staging.entry import Entry
 from clustertrain.staging.lease import Lease
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
-from clustertrain.waiting import wait_until
-from kills import killed_at_every_point
-from web import Answer
+from support.kills import killed_at_every_point
+from support.web_server import Answer
 
 BODY = random.Random(2).randbytes(200_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()

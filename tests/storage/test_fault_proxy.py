@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from fault_proxy import (
+from support.fault_proxy import (
     FaultProxy,
     cut_answer,
     cut_request,
@@ -16,7 +16,7 @@ from fault_proxy import (
     reset,
     without_conditions,
 )
-from web import answering
+from support.web_server import answering
 
 BODY = bytes(range(256)) * 40
 

@@ -6,7 +6,7 @@ from clustertrain.errors import StorageError
 from clustertrain.storage import s3_client
 from clustertrain.storage.location import Location
 from clustertrain.storage.s3_objects import S3Objects
-from liars import server
+from support.raw_servers import server
 
 pytestmark = pytest.mark.usefixtures("aws_environment")
 

@@ -17,7 +17,7 @@ from test_storage import MARKER, any_tree, contenders, contents, make_tree
 
 from clustertrain.errors import StorageError
 from clustertrain.storage import location, open_store, probe, s3_client, s3_exclusive_create, s3_tree
-from fault_proxy import (
+from support.fault_proxy import (
     FaultProxy,
     cut_answer,
     cut_request,

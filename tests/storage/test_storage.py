@@ -17,8 +17,8 @@ import pytest
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.storage import PosixStore, open_store, posix, posix_tree, probe
-from kills import killed_at_every_point
-from s3_servers import ENVIRONMENT, SERVERS
+from support.kills import killed_at_every_point
+from support.s3_servers import ENVIRONMENT, SERVERS
 
 MARKER = "DONE"
 

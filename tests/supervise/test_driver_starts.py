@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from cgroups import WITHIN, memory_cgroup
 from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.errors import EXIT_DRIVER_FAILED, EXIT_RAY_ENDED
 from clustertrain.job.file import parse_job
@@ -20,8 +19,9 @@ from clustertrain.run_files.retry_budget import RetryBudget
 from clustertrain.run_files.streams.events import read_events
 from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.process import Guarded
-from commands import ran
-from sample_records import sample_claim, sample_failure, sample_restart_claim
+from support.cgroups import WITHIN, memory_cgroup
+from support.commands import ran
+from support.sample_records import sample_claim, sample_failure, sample_restart_claim
 
 KILLED = "kill -9 $$"
 

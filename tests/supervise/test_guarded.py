@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain import variables
 from clustertrain.errors import ClusterError
+from clustertrain.node import variables
 from clustertrain.node.processes import this_process
 from clustertrain.supervise import private_folder as module
 from clustertrain.supervise.private_folder import memory_folder, private_folder, remove, write_token
 from clustertrain.supervise.process import Guarded
-from commands import ran
+from support.commands import ran
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ import pytest
 
 from clustertrain.supervise.private_folder import memory_folder, private_folder
 from clustertrain.supervise.process import Guarded
-from commands import ran
-from leftovers import children, kill_together, left_after, living_descendants
+from support.commands import ran
+from support.leftovers import children, kill_together, left_after, living_descendants
 
 pytestmark = pytest.mark.slow
 

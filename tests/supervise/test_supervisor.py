@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from clustertrain.node.processes import Process
-from clustertrain.record_file import RecordFile
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.folder.run_dir import RunDir
-from commands import ran
-from sample_records import sample_claim
+from clustertrain.storage.record_file import RecordFile
+from support.commands import ran
+from support.sample_records import sample_claim
 
 # A process of its own, since the loop kills all descendants of its process. Its driver is a program that
 # writes the events of one, and sends the signals of a case: the first when the loop has seen them, the second
@@ -64,7 +64,7 @@ from pathlib import Path
 from clustertrain.node.processes import Process, this_process
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.run_files.attempt_ref import AttemptRef
-from clustertrain.record_file import RecordFile
+from clustertrain.storage.record_file import RecordFile
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cgroups import WITHIN, memory_cgroup
+from support.cgroups import WITHIN, memory_cgroup
 from training.large_model import WEIGHTS_BYTES
 
 pytestmark = pytest.mark.slow

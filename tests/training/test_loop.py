@@ -18,7 +18,7 @@ from clustertrain.training.loop import train
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import Profile, SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
-from commands import ran
+from support.commands import ran
 from training.mistaken import Collection, Frozen, VectorLoss
 from training.ranks import ALONE
 from training.tasks import Classify, MemoryRun, Plain, run_task, same

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from leftovers import left_after
-from whole_run import Run
+from support.leftovers import left_after
+from support.whole_run import Run
 
 GONE = "raise ImportError('a run with --no-ray imports Ray')\n"
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.folder.run_dir import RunDir
-from clustertrain.waiting import wait_until
-from commands import ran
-from whole_run import ONE_WORKER, Run
+from support.commands import ran
+from support.whole_run import ONE_WORKER, Run
 
 HELD = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_every": 1}, **ONE_WORKER}
 

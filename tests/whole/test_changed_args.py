@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.run_files.streams.history import curve
-from example_modules import clustertrain
+from support.example_modules import clustertrain
 
 LOOP = """\
 import torch

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.run_files.streams.history import curve
-from curves import mlflow_client, mlflow_points, wandb_points
-from waiting import wait_until
-from whole_run import ONE_WORKER
+from support.curves import mlflow_client, mlflow_points, wandb_points
+from support.waiting import wait_until
+from support.whole_run import ONE_WORKER
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from given_ray import end_ray, start_ray
+from support.ray_clusters import end_ray, start_ray
 
 
 def second_node(cluster, name):

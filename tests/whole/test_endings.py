@@ -12,8 +12,8 @@ import pytest
 from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import verify
 from clustertrain.supervise.private_folder import private_folder, remove
-from leftovers import children, kill_together
-from whole_run import ONE_WORKER, books_add_up
+from support.leftovers import children, kill_together
+from support.whole_run import ONE_WORKER, books_add_up
 
 SECTIONS = {
     "task": "faulty:Faulty",

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.node.network import interface_variables
-from given_ray import end_ray, start_ray
-from mounts import apart
-from waiting import wait_until
-from whole_run import ONE_WORKER
+from support.mounts import apart
+from support.ray_clusters import end_ray, start_ray
+from support.waiting import wait_until
+from support.whole_run import ONE_WORKER
 
 
 def test_a_function_stops_on_request_and_continues(make_run, start, tmp_path):

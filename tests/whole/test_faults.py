@@ -12,7 +12,7 @@ import pytest
 
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.read import verify
-from whole_run import FAULTY, books_add_up, of_one_process, same_weights
+from support.whole_run import FAULTY, books_add_up, of_one_process, same_weights
 
 FAULTS = Path(__file__).parent / "faults"
 EVERY_STEPS, STEPS_PER_EPOCH, EPOCHS = 2, 7, 3

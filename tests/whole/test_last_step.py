@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain import variables
-from whole_run import FAULTY, same_weights
+from clustertrain.node import variables
+from support.whole_run import FAULTY, same_weights
 
 SLOW = {"step_s": 0.2}  # a write is over before the next step
 SAVING = {"every": {"epochs": 1}, "memory_every": 1}

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from cgroups import WITHIN, memory_cgroup
-from mounts import apart
-from whole_run import ONE_WORKER
+from support.cgroups import WITHIN, memory_cgroup
+from support.mounts import apart
+from support.whole_run import ONE_WORKER
 
 pytestmark = pytest.mark.faults
 

@@ -14,10 +14,10 @@ import pytest
 
 from clusters.slurm import NOBODY
 from kubernetes.within import sockets
-from whole_run import ONE_WORKER
+from support.whole_run import ONE_WORKER
 
 CANARY = secrets.token_hex(12)
-STRANGER = Path(__file__).parents[1] / "stranger.py"
+STRANGER = Path(__file__).parents[1] / "support" / "other_user.py"
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from clustertrain.node.network import LOOPBACK
 from clustertrain.node.ports import free_block
 from clustertrain.worker.place import Place
 from clustertrain.worker.scripts.script import torchrun_environment
-from commands import ran
-from whole_run import CODE
+from support.commands import ran
+from support.whole_run import CODE
 
 CHECKPOINTS = "${CLUSTERTRAIN_CHECKPOINT_DIR}"
 JOBS = {

@@ -12,8 +12,8 @@ from clustertrain.checkpoints.read import verify
 from clustertrain.cli.main import main
 from clustertrain.run_files.streams.history import curve
 from clustertrain.storage import open_store
-from fault_proxy import FaultProxy
-from whole_run import FAULTY, ONE_WORKER, same_weights
+from support.fault_proxy import FaultProxy
+from support.whole_run import FAULTY, ONE_WORKER, same_weights
 
 pytestmark = pytest.mark.faults
 

@@ -10,9 +10,9 @@ import pytest
 
 import clustertrain
 from clustertrain.errors import EXIT_STOPPED, ClusterTrainError, RunStopped
-from leftovers import left_after, living_descendants
-from waiting import wait_until
-from whole_run import CODE, ONE_WORKER
+from support.leftovers import left_after, living_descendants
+from support.waiting import wait_until
+from support.whole_run import CODE, ONE_WORKER
 
 
 @pytest.fixture

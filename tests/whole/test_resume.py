@@ -17,9 +17,9 @@ from clustertrain.checkpoints.export import export
 from clustertrain.checkpoints.read import newest_verified
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
-from leftovers import kill_together
+from support.leftovers import kill_together
+from support.whole_run import CODE, FAULTY, same_weights
 from training.tasks import run_task
-from whole_run import CODE, FAULTY, same_weights
 
 
 def sections(workers, **args):

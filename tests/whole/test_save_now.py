@@ -10,9 +10,9 @@ from clustertrain.cli.checkpoints import save_now
 from clustertrain.errors import JobError
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
-from commands import ran
-from sample_records import sample_claim
-from whole_run import FAULTY, ONE_WORKER, of_one_process, same_weights
+from support.commands import ran
+from support.sample_records import sample_claim
+from support.whole_run import FAULTY, ONE_WORKER, of_one_process, same_weights
 
 SLOW = {"task": "faulty:Faulty", "train": {"epochs": 900, "batch_size": 4, "log_every": 1}, **ONE_WORKER}
 

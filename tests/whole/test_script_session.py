@@ -12,12 +12,12 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 
 import clustertrain
-from clustertrain import variables
+from clustertrain.node import variables
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.streams.events import read_events
-from clustertrain.waiting import wait_until
-from commands import ran
-from example_modules import clustertrain as command
-from whole_run import CODE, ONE_WORKER
+from support.commands import ran
+from support.example_modules import clustertrain as command
+from support.whole_run import CODE, ONE_WORKER
 
 STEPS, KILLED_AFTER = 40, 7
 SCRIPT = {"script": "session_script.py"}

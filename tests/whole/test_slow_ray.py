@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from mounts import apart
-from slow_ray import late_raylet
-from whole_run import ONE_WORKER
+from support.mounts import apart
+from support.slow_ray import late_raylet
+from support.whole_run import ONE_WORKER
 
 pytestmark = pytest.mark.timeout(900)
 

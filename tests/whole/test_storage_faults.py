@@ -10,8 +10,8 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import newest_verified, verify
 from clustertrain.run_files.streams.history import events_of_attempt
 from clustertrain.supervise.guardian import descendants
-from commands import ran
-from whole_run import ONE_WORKER, of_one_process, same_weights
+from support.commands import ran
+from support.whole_run import ONE_WORKER, of_one_process, same_weights
 
 pytestmark = pytest.mark.faults
 

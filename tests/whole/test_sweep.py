@@ -25,9 +25,9 @@ from clustertrain.cli.main import main
 from clustertrain.errors import StorageError
 from clustertrain.storage import open_store
 from clustertrain.supervise.guardian import descendants
-from fault_proxy import FaultProxy, lost_answer, reset, status
-from s3_servers import Versitygw
-from whole_run import Run, books_add_up, same_weights
+from support.fault_proxy import FaultProxy, lost_answer, reset, status
+from support.s3_servers import Versitygw
+from support.whole_run import Run, books_add_up, same_weights
 
 pytestmark = [
     pytest.mark.nightly,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import ran
+from support.commands import ran
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs/get-started").glob("*.md")), ROOT / "docs/guides/large-models.md"]

@@ -3,7 +3,7 @@
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from whole_run import CODE
+from support.whole_run import CODE
 
 
 def shown_by(*command):

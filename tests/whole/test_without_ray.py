@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from example_modules import clustertrain
-from leftovers import children, kill_together
-from whole_run import FAULTY, ONE_WORKER, books_add_up, of_one_process, same_weights
+from support.example_modules import clustertrain
+from support.leftovers import children, kill_together
+from support.whole_run import FAULTY, ONE_WORKER, books_add_up, of_one_process, same_weights
 
 pytestmark = pytest.mark.parametrize("start", ["without Ray"], indirect=True)
 

@@ -11,7 +11,7 @@ import time
 import pytest
 import yaml
 
-from commands import ran
+from support.commands import ran
 
 pytestmark = pytest.mark.slow
 

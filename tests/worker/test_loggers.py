@@ -23,10 +23,10 @@ from clustertrain.worker.loggers import background
 from clustertrain.worker.loggers.background import MOST_IMAGES, MOST_POINTS, Background
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Point, Subject
-from commands import ran
-from curves import mlflow_client, mlflow_points, wandb_points, wandb_records, write_curve
-from sample_records import sample_claim
-from waiting import wait_until
+from support.commands import ran
+from support.curves import mlflow_client, mlflow_points, wandb_points, wandb_records, write_curve
+from support.sample_records import sample_claim
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

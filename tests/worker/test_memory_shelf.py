@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.save import load
+from clustertrain.node import variables
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import SaveEvery, TrainSettings

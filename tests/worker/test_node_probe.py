@@ -11,9 +11,9 @@ from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.worker.machine import storage_probe as node_probe
 from clustertrain.worker.machine.storage_probe import read_by, read_nonces, remove_nonce, write_nonce
-from commands import ran
-from fault_proxy import FaultProxy, put, status
-from mounts import apart
+from support.commands import ran
+from support.fault_proxy import FaultProxy, put, status
+from support.mounts import apart
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.ledger.book import CATEGORIES
+from clustertrain.observe.ledger.book import CATEGORIES
 from clustertrain.worker.loggers import ray_gauges
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from clustertrain.worker.machine.raylet_watch import EXIT_CODE
-from leftovers import left_after, living_descendants
+from support.leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
 

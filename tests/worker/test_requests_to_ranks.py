@@ -2,18 +2,18 @@
 
 import time
 
-from clustertrain.record_file import encoded
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.requests import ResizeRequest, SaveRequest, StopRequest
 from clustertrain.run_files.save_interval import best_interval_s, first_interval_s
 from clustertrain.session import Session
+from clustertrain.storage.record_file import encoded
 from clustertrain.training.ranks.host import Requests
 from clustertrain.training.settings import SaveEvery
-from clustertrain.waiting import wait_until
 from clustertrain.worker import stop_requests as requests
 from clustertrain.worker.auto_save import AutoSave
 from clustertrain.worker.stop_requests import RequestPoller, wait_for_all_s
-from fault_proxy import FaultProxy, stall
+from support.fault_proxy import FaultProxy, stall
 from training.conftest import ranks
 
 __all__ = ["ranks"]

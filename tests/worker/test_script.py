@@ -9,14 +9,14 @@ import pytest
 
 from clustertrain.job.model import Job
 from clustertrain.node.limits import process_state
-from clustertrain.waiting import wait_until
+from clustertrain.node.waiting import wait_until
 from clustertrain.worker.place import ONLY_RANK
 from clustertrain.worker.scripts import script
 from clustertrain.worker.scripts.script import ScriptFailed, torchrun_environment
 from clustertrain.worker.scripts.script_command import program_of
-from commands import ran
-from leftovers import left_after, living_descendants
-from script_runs import ran_script
+from support.commands import ran
+from support.leftovers import left_after, living_descendants
+from support.script_processes import ran_script
 
 pytestmark = pytest.mark.slow
 

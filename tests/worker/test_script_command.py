@@ -16,8 +16,8 @@ from clustertrain.worker.scripts.script_command import (
     script_arguments,
     worker_variables,
 )
-from commands import ran
-from script_runs import ran_script
+from support.commands import ran
+from support.script_processes import ran_script
 
 SCRIPT = Job(name="a", script="train.py")
 

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from clustertrain.explain.stacks import frames_of
+from clustertrain.node.waiting import wait_until
+from clustertrain.observe.explain.stacks import frames_of
 from clustertrain.run_files.folder.run_dir import Restart
 from clustertrain.run_files.records.requests import StacksRequest
-from clustertrain.waiting import wait_until
 from clustertrain.worker.stacks_on_demand import answer_requests
 
 

@@ -11,7 +11,7 @@ from tensorboard.plugins.hparams import metadata
 from clustertrain.job.identity import hyperparameters
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
-from curves import write_curve
+from support.curves import write_curve
 
 
 def board(attempt, first_step, values, **sections):

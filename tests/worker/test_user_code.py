@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
+from clustertrain.node import variables
 from clustertrain.worker.code.user_code import check_code, check_function, check_task, enter_code, make_task
 
 

@@ -15,7 +15,7 @@ from clustertrain.worker import watchdog as module
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import StepLimit
 from clustertrain.worker.watchdog import EXIT_CODE, WatchdogThread
-from commands import ran
+from support.commands import ran
 
 pytestmark = pytest.mark.slow
 

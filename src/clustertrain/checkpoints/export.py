@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from clustertrain.checkpoints.manifest import MODEL_FILE, Shelf, read_manifest
 from clustertrain.checkpoints.read import VerifiedCheckpoint, fetch_checkpoint
 from clustertrain.errors import JobError, StorageError
-from clustertrain.units import shortened
+from clustertrain.node.units import shortened
 
 FILE_BYTES = 5 << 30  # Hugging Face's limit for one file
 

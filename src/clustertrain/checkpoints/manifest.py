@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustertrain.errors import StorageError
-from clustertrain.record_file import json_object, typed
+from clustertrain.node.units import shortened
+from clustertrain.node.version import __version__
 from clustertrain.storage import Store
 from clustertrain.storage.posix_tree import WrittenFile
-from clustertrain.units import shortened
-from clustertrain.version import __version__
+from clustertrain.storage.record_file import json_object, typed
 
 FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"

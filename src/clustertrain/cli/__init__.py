@@ -15,5 +15,7 @@ grid.py         `--grid`: the points of a sweep
 explain.py      what `explain` and `stacks` print
 checkpoints.py  what the commands `ckpt` do: list, verify, export and request checkpoints
 report.py       what `report` writes: the facts of runs, on a page
+drill/          proves that a training resumes: runs with faults, compared with one without
+migrate/        reads a script for sbatch, or the command of another launcher, for `import`
 data.py         what the commands `data` do: list, fetch and remove data sets
 """

@@ -13,6 +13,8 @@ from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.model import model_of
 from clustertrain.launchers.target import Target
+from clustertrain.node.units import aligned, moment_text, size_text
+from clustertrain.node.waiting import wait_until
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.checkpoints import SCRIPT, Checkpoint, checkpoints_of, choose, some
 from clustertrain.observe.status import live_state
@@ -22,8 +24,6 @@ from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.recorded_job import job_of
 from clustertrain.run_files.records.requests import SaveRequest
 from clustertrain.run_files.streams.step_counter import reached_step
-from clustertrain.units import aligned, moment_text, size_text
-from clustertrain.waiting import wait_until
 
 _SAVES_WITHIN_S = 1800.0
 _POLL_S = 0.3

@@ -18,6 +18,7 @@ from clustertrain.errors import ClusterError, DataError, JobError
 from clustertrain.job.data_and_storage import DataEntry
 from clustertrain.job.model import Job
 from clustertrain.launchers.listing import statuses_of
+from clustertrain.node.units import aligned, size_text, time_text
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import read_files, runs_of
@@ -30,7 +31,6 @@ from clustertrain.storage import open_store
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused
 from clustertrain.storage.posix_tree import remove_tree
-from clustertrain.units import aligned, size_text, time_text
 
 _PRINT_EVERY_S = 2.0
 

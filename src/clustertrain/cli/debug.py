@@ -82,8 +82,8 @@ def drill(
     exit code is 1 if something differs; then the report names the first step and tensor. The runs are named
     NAME-drill-… in the job's storage.
     """
-    from clustertrain.drill import report
-    from clustertrain.drill.plan import DrillPlan, faults_of
+    from clustertrain.cli.drill import report
+    from clustertrain.cli.drill.plan import DrillPlan, faults_of
     from clustertrain.errors import EXIT_FAILED
     from clustertrain.launchers.check import check_training_installed
     from clustertrain.observe.as_json import as_json as json_of
@@ -101,7 +101,7 @@ def drill(
 @TARGET
 def drilled(target: str) -> None:
     """Print what a run of a drill left, as JSON."""
-    from clustertrain.drill.left import left_by
+    from clustertrain.cli.drill.left import left_by
     from clustertrain.observe.as_json import as_json
 
     about_run(Named(target, (), "local"), "drilled", lambda run: [as_json(left_by(run))])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clustertrain.explain.evidence import Start
-from clustertrain.explain.explanation import claimed_attempt, explain
-from clustertrain.explain.stacks import stacks_now
 from clustertrain.observe.as_json import as_json as json_of
+from clustertrain.observe.explain.evidence import Start
+from clustertrain.observe.explain.explanation import claimed_attempt, explain
+from clustertrain.observe.explain.stacks import stacks_now
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run_files.folder.run_dir import RunDir
 

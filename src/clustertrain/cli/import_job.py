@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from clustertrain.cli.init import write_new
-from clustertrain.migrate.job_text import job_text
-from clustertrain.migrate.sbatch import found_in_command, found_in_script
+from clustertrain.cli.migrate.job_text import job_text
+from clustertrain.cli.migrate.sbatch import found_in_command, found_in_script
 from clustertrain.run_files.command_line import typed
 
 

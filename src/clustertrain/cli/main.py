@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from clustertrain.errors import EXIT_INTERRUPTED, EXIT_STORAGE, ClusterTrainError, RunStopped
-from clustertrain.version import __version__
+from clustertrain.node.version import __version__
 
 GROUPS = {
     "Start": {

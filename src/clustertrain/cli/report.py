@@ -13,8 +13,8 @@ from clustertrain.cli.where import note
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.resolve_run import find
 from clustertrain.observe.as_json import as_json, last_printed
-from clustertrain.report.facts import RunFacts, facts_of
-from clustertrain.report.page import page_of
+from clustertrain.observe.report.facts import RunFacts, facts_of
+from clustertrain.observe.report.page import page_of
 from clustertrain.storage import open_store
 
 _MOST_POINTS, _LEAST_POINTS = 800, 60  # of a curve: a page of many runs has fewer of each

@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 
-from clustertrain import variables
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of
@@ -31,6 +30,7 @@ from clustertrain.errors import (
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import driver_environment
+from clustertrain.node import variables
 from clustertrain.node.ray_settings import NCCL_HANG_DETECTOR, RAY_ENVIRONMENT
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.claims import Heartbeat, claim_of

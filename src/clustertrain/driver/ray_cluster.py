@@ -15,10 +15,10 @@ from clustertrain.job.launcher_plugins import part_of, plugin_of
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, WORKER_SLOT
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import failed
-from clustertrain.waiting import wait_until
 
 _POLL_S = 0.1
 

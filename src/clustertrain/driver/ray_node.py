@@ -18,7 +18,6 @@ from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clustertrain import variables
 from clustertrain.driver.fork.starter import SETUP_WORKER
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.driver.ray_internals import (
@@ -32,6 +31,7 @@ from clustertrain.driver.ray_internals import (
     persist_port,
 )
 from clustertrain.errors import ClusterError
+from clustertrain.node import variables
 from clustertrain.node.limits import overload
 from clustertrain.node.ports import free_block
 from clustertrain.node.ray_settings import FAST_RESTART

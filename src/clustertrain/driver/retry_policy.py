@@ -13,6 +13,7 @@ from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.driver.result_of_fit import of_failure
 from clustertrain.driver.world_size import Workers
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.claims import committed_step, progress_of, shows_progress
 from clustertrain.run_files.command_line import command_on
@@ -22,7 +23,6 @@ from clustertrain.run_files.records.result import Failure, Result
 from clustertrain.run_files.result import failed
 from clustertrain.run_files.retry_budget import RetryBudget
 from clustertrain.run_files.streams.event_log import EventLog
-from clustertrain.waiting import wait_until
 
 
 class RetryPolicy:

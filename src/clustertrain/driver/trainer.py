@@ -22,7 +22,6 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.util import remove_placement_group
 
-from clustertrain import variables
 from clustertrain.driver.backend import KitTorchConfig, set_up
 from clustertrain.driver.calls import NoAnswer
 from clustertrain.driver.deadline import calling_after, ending_after
@@ -41,6 +40,7 @@ from clustertrain.driver.world_size import Workers
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.job.file import parse_job
 from clustertrain.job.start_environment import start_environment
+from clustertrain.node import variables
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.folder.run_dir import JOB_YAML
 from clustertrain.run_files.result import failed, write_result

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from clustertrain import variables
 from clustertrain.job.data_and_storage import DataEntry, Storage
 from clustertrain.job.references import check_dollars, check_references
 from clustertrain.job.sections import Checkpoint, Drill, Failures, Resources, Section
@@ -32,8 +31,9 @@ from clustertrain.job.values import (
     ScriptPath,
     written_as,
 )
+from clustertrain.node import variables
+from clustertrain.node.version import __version__
 from clustertrain.storage.location import Location
-from clustertrain.version import __version__
 
 JOB_VERSION = 1
 """The newest version of the job file: a change of the meaning of a key raises it."""

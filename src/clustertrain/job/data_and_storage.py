@@ -17,8 +17,8 @@ from clustertrain.job.values import (
     Text,
     refuse_secret_keys,
 )
+from clustertrain.node.units import shortened
 from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S, RETRY_S, Location
-from clustertrain.units import shortened
 
 Addressing = Literal["auto", "path", "virtual"]
 

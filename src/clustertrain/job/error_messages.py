@@ -20,7 +20,7 @@ from clustertrain.job.yaml_reader import (
     Keys,
     TextPosition,
 )
-from clustertrain.units import shortened
+from clustertrain.node.units import shortened
 
 _ONE_LETTER = 0.85  # the likeness of `step` and `steps`
 

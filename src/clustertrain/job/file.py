@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.error_messages import dotted, shown, validated
 from clustertrain.job.launcher_plugins import LauncherSection, launcher_sections
@@ -34,8 +33,9 @@ from clustertrain.job.yaml_reader import (
     refuse,
     text_of,
 )
-from clustertrain.units import shortened
-from clustertrain.version import __version__
+from clustertrain.node import variables
+from clustertrain.node.units import shortened
+from clustertrain.node.version import __version__
 
 JobSource = str | Path | Mapping[str, Any]
 """The path of a job file, or its contents."""

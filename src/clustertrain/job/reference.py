@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from clustertrain.job.file import job_schema
 from clustertrain.job.model import sections
 from clustertrain.job.sections import Section
-from clustertrain.units import duration_text, size_value
+from clustertrain.node.units import duration_text, size_value
 
 MARK = "## Reference\n"
 """The heading that the keys follow in docs/reference/job-file.md."""

@@ -13,9 +13,9 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 
-from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.values import Refused
+from clustertrain.node import variables
 
 _REFERENCE = re.compile(rf"\$\{{({variables.PREFIX}[^}}]*)(\}}?)")
 _NESTED = re.compile(r"\$\{(\w+):-[^}]*\{")

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NewType
 
-from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.error_messages import validated
 from clustertrain.job.file import expanded, expected_at, positions_in
@@ -24,6 +23,7 @@ from clustertrain.job.launcher_plugins import WithLaunchers, launcher_sections, 
 from clustertrain.job.model import Job
 from clustertrain.job.values import Refused, Scratch
 from clustertrain.job.yaml_reader import Reader, refuse, text_of
+from clustertrain.node import variables
 from clustertrain.node.user_folders import home_folder
 
 SiteJob = NewType("SiteJob", Job)

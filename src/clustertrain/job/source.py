@@ -16,7 +16,7 @@ from pathlib import Path
 
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.regular_file import read_file
+from clustertrain.node.regular_file import read_file
 
 imported_now: list[str] = []
 """The names that this process imports from the user's code now: the start of a run refuses there."""

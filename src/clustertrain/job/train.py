@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool, model_
 
 from clustertrain.job.sections import Section
 from clustertrain.job.values import Count, CountOrZero, Loggers, Refused
+from clustertrain.node.units import integer, shortened
 from clustertrain.training import settings
-from clustertrain.units import integer, shortened
 
 
 class LearningRate(Section, settings.LearningRate):

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, JsonValue, PlainSerializer, Tag
 
-from clustertrain import units, variables
+from clustertrain.node import units, variables
 from clustertrain.storage.location import CREDENTIAL_CHAIN
 
 MOST_WORKERS = 100_000

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import yaml
 
 from clustertrain.errors import JobError
-from clustertrain.regular_file import open_file
-from clustertrain.units import shortened
+from clustertrain.node.regular_file import open_file
+from clustertrain.node.units import shortened
 
 LARGEST_FILE_BYTES = 2**20
 MOST_VALUES = 20_000

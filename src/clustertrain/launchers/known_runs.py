@@ -21,13 +21,13 @@ from clustertrain.errors import StorageError
 from clustertrain.job.file import dump_job, parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob
+from clustertrain.node.regular_file import read_file
 from clustertrain.node.user_folders import known_runs_folder
-from clustertrain.record_file import decoded, encoded
-from clustertrain.regular_file import read_file
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.run_address import RunAddress
 from clustertrain.storage import Location, open_store
 from clustertrain.storage.posix import refused
+from clustertrain.storage.record_file import decoded, encoded
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.node import variables
 from clustertrain.node.gpus import gpu_count
 from clustertrain.node.installed import how_to_install, missing_for_training
 from clustertrain.node.user_folders import home_folder, spool_base

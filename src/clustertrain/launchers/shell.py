@@ -19,7 +19,7 @@ from typing import BinaryIO
 from clustertrain.errors import ClusterError
 from clustertrain.job.launcher_plugins import plugins
 from clustertrain.node.signals import handled_signals
-from clustertrain.units import shortened
+from clustertrain.node.units import shortened
 
 _SHOWN_LINES = 2
 

@@ -6,7 +6,7 @@ An unchanged run would reach the limit again, so the run is not started again af
 from __future__ import annotations
 
 from clustertrain.node.limits import Cgroup, Limits
-from clustertrain.units import size_text
+from clustertrain.node.units import size_text
 
 _CLOSE = 0.95  # of a limit
 

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.errors import StorageError
+from clustertrain.node import variables
 
 
 def home_folder(environ: Mapping[str, str] = os.environ) -> Path:

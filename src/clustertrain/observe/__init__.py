@@ -14,5 +14,8 @@ screen.py       the progress of a run: moving lines on a terminal, lines elsewhe
 display.py      what a supervisor shows: events, and the output of rank 0
 rank_output.py  what the user's code prints on rank 0, from its log as it grows
 terminal_text.py  the lines of a program's output, without what changes a terminal
+explain/        the one catalogue of errors; why a run failed or hangs: the first cause over all ranks
+ledger/         the seconds of a run's ranks, each booked in one category
+report/         a run, or several, as an HTML page
 wait.py         `submit --wait`: prints each change of state, until the run has ended
 """

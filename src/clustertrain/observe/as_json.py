@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from clustertrain.record_file import T, typed
+from clustertrain.storage.record_file import T, typed
 
 JSON_VERSION = 1
 """A change of the meaning of a field raises it."""

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from clustertrain.node.units import size_text
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run_files.streams.history import ranks_of
-from clustertrain.units import size_text
 
 Record = dict[str, Any]
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from clustertrain.errors import JobError
-from clustertrain.explain.explanation import claimed_attempt
+from clustertrain.node.units import moment_text
+from clustertrain.node.waiting import wait_until
 from clustertrain.observe.as_json import as_json, json_line
 from clustertrain.observe.event_lines import Record, line_of
+from clustertrain.observe.explain.explanation import claimed_attempt
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
 from clustertrain.observe.terminal_text import Printed
@@ -21,8 +23,6 @@ from clustertrain.run_files.folder.stream_names import rank_of_log
 from clustertrain.run_files.streams.history import AttemptFollower, host_of, newest_group
 from clustertrain.run_files.streams.rank_log import separated
 from clustertrain.run_files.streams.streams import Tail, stream_names
-from clustertrain.units import moment_text
-from clustertrain.waiting import wait_until
 
 _POLL_S = 0.5
 _POLL_S_ON_S3 = 2.0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.node.units import aligned
 from clustertrain.observe.as_json import as_json
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.event_lines import figures_text
@@ -18,7 +19,6 @@ from clustertrain.observe.tables import LEAST_WALL_S
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import trained_jobs
-from clustertrain.units import aligned
 
 _WIDEST = 60  # of a column: the reason of a failure may be a long line
 

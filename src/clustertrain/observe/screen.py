@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from clustertrain.node.units import size_text, time_text
 from clustertrain.observe.event_lines import Record, line_of
 from clustertrain.observe.terminal_text import escape_unencodable
-from clustertrain.units import size_text, time_text
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -13,8 +13,8 @@ from typing import Any
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.model import Job
-from clustertrain.ledger.book import Ledger
-from clustertrain.ledger.of_run import ledger_of
+from clustertrain.observe.ledger.book import Ledger
+from clustertrain.observe.ledger.of_run import ledger_of
 from clustertrain.observe.run_state import RunState, alive, of_result
 from clustertrain.run_files.claims import allocation_of, committed_step, who_runs
 from clustertrain.run_files.command_line import UNKNOWN, typed

@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 
 from clustertrain.errors import EXIT_FAILED, EXIT_JOB, EXIT_STOPPED, ClusterTrainError
-from clustertrain.explain.explanation import summary
+from clustertrain.node.units import aligned, time_text
 from clustertrain.observe.event_lines import NOT_FIGURES
+from clustertrain.observe.explain.explanation import summary
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run_files.command_line import CommandLine, to_type
@@ -17,7 +18,6 @@ from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.job_diff import change_lines, changed_nothing, run_beside, standing_attempt
 from clustertrain.run_files.provenance import code_changes
 from clustertrain.run_files.records.result import Result
-from clustertrain.units import aligned, time_text
 
 LEAST_WALL_S = 60.0
 """ETTR and device hours of a shorter run say nothing."""

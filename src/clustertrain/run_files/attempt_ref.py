@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from clustertrain.record_file import typed
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.storage import Location, open_store
+from clustertrain.storage.record_file import typed
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from pathlib import Path
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.node.processes import this_process
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.folder.run_dir import Attempt, Restart, RunDir
 from clustertrain.run_files.records.claim import Beat, Claim, Progress
 from clustertrain.run_files.records.result import Failure
 from clustertrain.run_files.records.scheduler import SchedulerStart
-from clustertrain.waiting import wait_until
 
 
 def overtaken_by(name: CheckpointName, restart: Restart) -> Restart | None:

@@ -14,10 +14,10 @@ import socket
 from collections.abc import Callable
 
 from clustertrain.errors import StorageError
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.claims import allocation_of
 from clustertrain.run_files.folder.run_dir import RENDEZVOUS, Attempt, RunDir
 from clustertrain.run_files.records.scheduler import Arrival, Rendezvous, SchedulerStart
-from clustertrain.waiting import wait_until
 
 
 def wait_for_head(

@@ -26,7 +26,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.code_folders import is_own, places
 from clustertrain.job.file import record_of
 from clustertrain.job.model import Job
-from clustertrain.regular_file import read_file
+from clustertrain.node.regular_file import read_file
 from clustertrain.run_files.records.provenance import CodeFile
 from clustertrain.run_files.run_address import run_names
 from clustertrain.staging.archive import wrong_name

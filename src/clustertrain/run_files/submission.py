@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from clustertrain import variables
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.model import Job
-from clustertrain.record_file import json_object, typed
+from clustertrain.node import variables
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.command_line import UNKNOWN, CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir
@@ -30,6 +29,7 @@ from clustertrain.run_files.snapshot import Snapshot
 from clustertrain.staging.archive import extract
 from clustertrain.storage import Location, open_store
 from clustertrain.storage.posix import refused
+from clustertrain.storage.record_file import json_object, typed
 
 _PREFIX = "submission0"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.code_folders import places
 from clustertrain.job.model import Job
-from clustertrain.regular_file import read_file
+from clustertrain.node.regular_file import read_file
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.provenance import CopiedCode, LeftFiles
 from clustertrain.run_files.snapshot import Entry, FileId, entries_of, ids_of_no_code

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Self
 
 from clustertrain.errors import ClusterTrainError, DataError, RunStopped, StorageError
+from clustertrain.node.units import shortened
 from clustertrain.storage.posix import refused
-from clustertrain.units import shortened
 
 # The limits of an unpacked archive. The free space of the disk is another limit.
 MOST_MEMBERS = 20_000_000

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from clustertrain.errors import DataError
-from clustertrain.regular_file import NotAFile, open_file
+from clustertrain.node.regular_file import NotAFile, open_file
+from clustertrain.node.units import duration_text
 from clustertrain.staging.part import Part, Tick
 from clustertrain.staging.source import CHUNK_BYTES, WEB_RETRY_S, CutShort, Retries, masked, missing
 from clustertrain.storage.location import Location, local_path
-from clustertrain.units import duration_text
 
 _TICK_EVERY_S = 0.01
 

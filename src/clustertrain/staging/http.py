@@ -20,9 +20,9 @@ from urllib3.exceptions import HTTPError, LocationValueError, ProxySchemeUnknown
 from urllib3.util import parse_url
 
 from clustertrain.errors import DataError, JobError
+from clustertrain.node.units import shortened
 from clustertrain.staging.part import Part
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, masked
-from clustertrain.units import shortened
 
 ANSWER_S = 20.0  # for a connection, and then for each byte
 _PASSING_STATUSES = {408, 425, 429, *range(500, 600)} - {501, 505}  # Cloudflare has 520 to 530

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import Process, this_process
-from clustertrain.record_file import json_object, typed
-from clustertrain.regular_file import read_file
+from clustertrain.node.regular_file import read_file
 from clustertrain.storage.posix import again_when_stale, create_exclusive, refused
+from clustertrain.storage.record_file import json_object, typed
 
 _RECORD_BYTES = 1024
 _BEATS_PER_LEASE = 8

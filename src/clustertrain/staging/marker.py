@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.errors import DataError
-from clustertrain.record_file import encoded, json_object, typed
-from clustertrain.regular_file import read_file
-from clustertrain.units import shortened
+from clustertrain.node.regular_file import read_file
+from clustertrain.node.units import shortened
+from clustertrain.storage.record_file import encoded, json_object, typed
 
 
 @dataclass(frozen=True)

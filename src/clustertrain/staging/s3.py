@@ -11,11 +11,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.exceptions import S3DownloadFailedError
 
 from clustertrain.errors import DataError
+from clustertrain.node.units import shortened
 from clustertrain.staging.part import Part
 from clustertrain.staging.source import CutShort
 from clustertrain.storage.location import Location
 from clustertrain.storage.s3_client import connect, explained, is_transient, value_text, with_new_credentials
-from clustertrain.units import shortened
 
 _TRIES = 5  # of a request of one part; then the object begins anew
 

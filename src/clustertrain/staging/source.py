@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from clustertrain.errors import DataError
+from clustertrain.node.units import shortened
 from clustertrain.storage.posix import refused
-from clustertrain.units import shortened
 
 CHUNK_BYTES = 1 << 19  # of a block; small enough for the CPU's cache
 BACKOFF_S = 1.0  # grows with the time for which there was no new byte

@@ -4,6 +4,7 @@ Every write is atomic: a reader never sees a partial file.
 
 store.py                Store: either of the two stores; open_store, and a probe of what a run needs
 location.py             a URI, and the options of the S3 client
+record_file.py          a file with one record, and the check of JSON against a frozen class
 posix.py                a store on a file system
 posix_tree.py           a folder that becomes visible atomically
 s3.py                   a store on S3

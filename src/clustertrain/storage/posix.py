@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clustertrain.errors import StorageError
-from clustertrain.regular_file import open_file, read_file
+from clustertrain.node.regular_file import open_file, read_file
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, fsync_folder, remove_tree
 

@@ -26,8 +26,8 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NotConnected
 
 from clustertrain.errors import StorageError
+from clustertrain.node.units import shortened
 from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
-from clustertrain.units import shortened
 
 _T = TypeVar("_T")
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from clustertrain.errors import EXIT_FAILED, RunStopped
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.terminal_text import Printed
-from clustertrain.record_file import RecordFile
 from clustertrain.storage import open_store
 from clustertrain.storage.location import Location
+from clustertrain.storage.record_file import RecordFile
 from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.process import Guarded
 

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.errors import EXIT_RAY_ENDED
-from clustertrain.explain.catalogue import Where, by_name, unchanged
 from clustertrain.job.references import with_values
 from clustertrain.job.start_environment import python_environment, start_environment, without_gpus
+from clustertrain.node import variables
 from clustertrain.node.limits import read_limits
 from clustertrain.node.memory_kill import kill_for_memory
+from clustertrain.observe.explain.catalogue import Where, by_name, unchanged
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.recorded_job import job_of

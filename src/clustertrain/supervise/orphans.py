@@ -10,9 +10,9 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from clustertrain import variables
+from clustertrain.node import variables
 from clustertrain.node.processes import own_processes
-from clustertrain.waiting import wait_until
+from clustertrain.node.waiting import wait_until
 
 _END_WITHIN_S = 10.0
 _POLL_S = 0.05

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from clustertrain import variables
 from clustertrain.checkpoints.manifest import (
     MANIFEST,
     SHARDS_OF_MODEL,
@@ -33,9 +32,10 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import Saver
 from clustertrain.checkpoints.write import Writer
 from clustertrain.errors import StorageError
+from clustertrain.node import variables
 from clustertrain.node.limits import Limits
+from clustertrain.node.units import size_text
 from clustertrain.storage import Location, open_store
-from clustertrain.units import size_text
 from clustertrain.worker.place import Place
 from clustertrain.worker.restart_plan import RestartPlan
 

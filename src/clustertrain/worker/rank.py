@@ -24,6 +24,7 @@ from clustertrain.job.identity import hyperparameters, job_hash
 from clustertrain.job.loggers import loggers_of
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
+from clustertrain.node.version import __version__
 from clustertrain.run_files.best import retention_of
 from clustertrain.run_files.save_interval import mtbf_s
 from clustertrain.run_files.streams.event_log import EventLog
@@ -32,7 +33,6 @@ from clustertrain.run_files.streams.step_counter import Reached
 from clustertrain.run_files.streams.streams import Tail
 from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
-from clustertrain.version import __version__
 from clustertrain.worker.auto_save import AutoSave
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject

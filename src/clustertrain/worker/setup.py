@@ -11,12 +11,12 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
-from clustertrain import variables
 from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.job.data_and_storage import DataEntry
 from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
 from clustertrain.job.start_environment import without_gpus
+from clustertrain.node import variables
 from clustertrain.node.network import interface_variables
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.run_files.folder.run_dir import Attempt

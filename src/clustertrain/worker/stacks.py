@@ -21,9 +21,9 @@ from importlib import import_module
 
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import this_process
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.folder.run_dir import Restart
 from clustertrain.run_files.records.result import Hang
-from clustertrain.waiting import wait_until
 
 _LOOK_EVERY_S = 1.0
 _AFTER_ERROR_S = 60.0

@@ -12,10 +12,10 @@ import time
 from contextlib import suppress
 
 from clustertrain.errors import StorageError
-from clustertrain.record_file import decoded
 from clustertrain.run_files.folder.run_dir import Attempt, Restart
 from clustertrain.run_files.records.requests import SaveRequest
 from clustertrain.storage import Store
+from clustertrain.storage.record_file import decoded
 from clustertrain.training.ranks.host import Requests
 
 POLL_S = 0.2

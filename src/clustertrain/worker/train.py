@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
-from clustertrain import session, variables
+from clustertrain import session
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
+from clustertrain.node import variables
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Outcome
 from clustertrain.run_files.streams.rank_log import marks_of_output

@@ -24,7 +24,7 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
 from clustertrain.run_files.streams.event_log import EventLog
 from launchers.kubernetes.api_objects import pod, rayjob
-from shelves import save
+from support.sample_checkpoints import save
 
 pytestmark = pytest.mark.slow
 

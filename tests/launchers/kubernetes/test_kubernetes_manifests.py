@@ -17,11 +17,11 @@ from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as in_pod
 from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import PodJob, volumes
-from clustertrain.record_file import decoded
+from clustertrain.node.version import RAY_VERSION
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.records.provenance import Repository, Source
-from clustertrain.version import RAY_VERSION
+from clustertrain.storage.record_file import decoded
 from launchers.kubernetes.pod_job import containers, group_of, of_kind, pods, spec_of
 
 CHECKOUT = Path(__file__).parents[3]

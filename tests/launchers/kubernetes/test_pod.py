@@ -14,6 +14,7 @@ from clustertrain.job.file import dump_job
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as pod
 from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
 from clustertrain.launchers.kubernetes.in_pod import unpack_code as pod_code
+from clustertrain.node.version import __version__
 from clustertrain.run_files.admission import is_same_start
 from clustertrain.run_files.claims import claim_attempt, claim_of
 from clustertrain.run_files.folder.run_dir import RunDir
@@ -21,7 +22,6 @@ from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 from clustertrain.run_files.snapshot import take_snapshot
-from clustertrain.version import __version__
 
 
 @pytest.fixture

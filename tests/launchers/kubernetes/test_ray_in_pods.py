@@ -9,8 +9,8 @@ import pytest
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.folder.run_dir import RunDir
-from commands import ran
-from sample_records import sample_claim, sample_failure, sample_restart_claim
+from support.commands import ran
+from support.sample_records import sample_claim, sample_failure, sample_restart_claim
 
 pytestmark = pytest.mark.slow
 

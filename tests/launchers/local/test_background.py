@@ -14,7 +14,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.file import load_job
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.local.scheduler import SCHEDULER
-from leftovers import left_after, living_descendants
+from support.leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
-from small_job import job
+from support.small_job import job
 
 pytestmark = pytest.mark.slow
 

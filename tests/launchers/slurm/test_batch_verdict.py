@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clustertrain.job.model import Job
-from commands import Done, ran
-from sbatch_script import script
+from support.commands import Done, ran
+from support.sbatch_script import script
 
 AGENT = """\
 #!/bin/sh

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from clustertrain import variables
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.node import Start
 from clustertrain.launchers.slurm.agent.allocation import settings_of
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
+from clustertrain.node import variables
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir

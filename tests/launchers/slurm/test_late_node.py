@@ -6,20 +6,20 @@ import sys
 
 import pytest
 
-from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline, ray_cluster_of
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.ray import AgentsRay
 from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
 from clustertrain.launchers.slurm.agent.allocation import settings_of
+from clustertrain.node import variables
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.result import write_result
-from commands import ran
+from support.commands import ran
 
 NODES = ("node1", "node2")
 LATE = "Ray on node2 did not start.\nIts log shows why."

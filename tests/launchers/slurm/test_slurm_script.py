@@ -15,8 +15,8 @@ from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.scheduler.needs_of_job import lead_time_s as common_lead_time_s
 from clustertrain.launchers.slurm.script import lead_time_s
-from commands import ran
-from sbatch_script import needs, script
+from support.commands import ran
+from support.sbatch_script import needs, script
 
 ROOT = Path(__file__).parents[3]
 GOLDENS = sorted(path.stem for path in (ROOT / "slurm").glob("*.yaml"))

@@ -11,14 +11,14 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.agent import worker
 from clustertrain.launchers.agent.node import NodeLost, Start
 from clustertrain.launchers.slurm.agent.allocation import settings_of
-from clustertrain.record_file import RecordFile
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import Rendezvous, SchedulerStart
 from clustertrain.run_files.result import write_result
-from waiting import wait_until
+from clustertrain.storage.record_file import RecordFile
+from support.waiting import wait_until
 
 
 class LivingRay:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from clustertrain.driver.cause.gpu_facts import Gpus, of_gpu, others_memory
-from clustertrain.explain.catalogue import Entry, Where, by_name, unchanged
-from clustertrain.explain.first_cause import Hit, known
 from clustertrain.node.limits import Limits
 from clustertrain.node.memory_kill import kill_for_memory
-from clustertrain.units import size_text
+from clustertrain.node.units import size_text
+from clustertrain.observe.explain.catalogue import Entry, Where, by_name, unchanged
+from clustertrain.observe.explain.first_cause import Hit, known
 
 RETRY_AFTER_S = 30.0  # what another process needs to end, and CUDA to free its memory
 _AGAIN = f"The workers are started again after {RETRY_AFTER_S:g} s."

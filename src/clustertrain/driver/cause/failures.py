@@ -15,7 +15,7 @@ from clustertrain.driver.cause.rank_failure import RankFailures, is_of_kit
 from clustertrain.driver.cause.ranks import Ranks
 from clustertrain.driver.cause.signature import signature
 from clustertrain.errors import EXIT_JOB
-from clustertrain.explain.first_cause import has_consequence, shows_lost_peer
+from clustertrain.observe.explain.first_cause import has_consequence, shows_lost_peer
 from clustertrain.run_files.folder.run_dir import Restart
 from clustertrain.run_files.records.result import Failure
 from clustertrain.run_files.streams.event_log import EventLog

@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from clustertrain.explain.first_cause import Hit
 from clustertrain.node.gpus import GpuState
-from clustertrain.units import size_bytes, size_text
+from clustertrain.node.units import size_bytes, size_text
+from clustertrain.observe.explain.first_cause import Hit
 
 _OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<index>\d+) has a total "

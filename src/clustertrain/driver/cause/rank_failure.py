@@ -14,10 +14,10 @@ from clustertrain.driver.cause.gpu_facts import Gpus
 from clustertrain.driver.cause.ranks import Ranks
 from clustertrain.driver.cause.signature import signature, signature_of
 from clustertrain.errors import EXIT_JOB, ClusterTrainError, RunStopped
-from clustertrain.explain.catalogue import UNKNOWN, Entry, Where
-from clustertrain.explain.first_cause import Hit, known, shows_lost_peer
 from clustertrain.node.gpus import gpu_states
 from clustertrain.node.limits import read_limits
+from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, Where
+from clustertrain.observe.explain.first_cause import Hit, known, shows_lost_peer
 from clustertrain.run_files.claims import has_script_checkpoint
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.provenance import is_tried

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from clustertrain import variables
+from clustertrain.node import variables
 from clustertrain.supervise.private_folder import FORK_SERVER
 from clustertrain.worker.fork import client
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from clustertrain import variables
 from clustertrain.driver.calls import RankDied
 from clustertrain.driver.fork.starter import start_fork_server
 from clustertrain.driver.group.start import GroupNotStarted, GroupStart
+from clustertrain.node import variables
 from clustertrain.node.network import LOOPBACK
 from clustertrain.worker.fork.client import ask
 from clustertrain.worker.forked_rank import set_up, train

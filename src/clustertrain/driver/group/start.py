@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clustertrain import variables
 from clustertrain.driver.calls import (
     NoAnswer,
     RankDied,
@@ -30,6 +29,7 @@ from clustertrain.driver.group.resume import newest_checkpoint
 from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.job.model import Job
+from clustertrain.node import variables
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.claims import has_script_checkpoint

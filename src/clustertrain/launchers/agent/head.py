@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from clustertrain import variables
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.node import Node, Start, prepare_node, record_arrival, start_ray
+from clustertrain.node import variables
 from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.observe.screen import Screen
 from clustertrain.run_files.folder.run_dir import Attempt

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import hash_seed
 from clustertrain.launchers.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.launchers.one_host import check_installed
+from clustertrain.node import variables
 from clustertrain.node.network import address_towards
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.node.signals import REQUESTS_TO_END

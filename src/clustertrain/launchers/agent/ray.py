@@ -7,17 +7,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline, RayCluster, RayNotUp, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
+from clustertrain.node import variables
 from clustertrain.node.network import is_listening
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.rendezvous import arrivals
-from clustertrain.waiting import wait_until
 
 _POLL_S = 0.1
 _HEAD_ENDS_WITHIN_S = 5.0  # after a raylet that ended, Ray on the head ends as a whole: driver/ray_node.py

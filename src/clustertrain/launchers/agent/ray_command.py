@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline, node_parameters
 from clustertrain.job.model import Job
+from clustertrain.node import variables
 from clustertrain.node.ports import Ports
 from clustertrain.node.ray_settings import RAY_ENVIRONMENT
 

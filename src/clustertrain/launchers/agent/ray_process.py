@@ -12,8 +12,8 @@ from pathlib import Path
 
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import EXIT_CLUSTER, ClusterError
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.streams.event_log import EventLog
-from clustertrain.waiting import wait_until
 
 _HEAD_POLL_S = 0.05
 

@@ -18,14 +18,14 @@ from clustertrain.launchers.agent.node import (
     start_ray,
 )
 from clustertrain.node.network import is_listening, is_refused
+from clustertrain.node.version import __version__
+from clustertrain.node.waiting import wait_until
 from clustertrain.observe.screen import Lines
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.records.scheduler import Arrival, Rendezvous
 from clustertrain.run_files.rendezvous import report_failure, wait_for_head
 from clustertrain.run_files.streams.stream_upload import StreamUpload
 from clustertrain.supervise.process import Guarded
-from clustertrain.version import __version__
-from clustertrain.waiting import wait_until
 
 _RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes the result after all processes have ended
 

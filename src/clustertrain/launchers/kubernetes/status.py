@@ -10,10 +10,10 @@ from clustertrain.launchers.kubernetes.observed.pods import name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, View
 from clustertrain.launchers.kubernetes.scheduler import OUR_LABEL, SCHEDULER, place_of
+from clustertrain.node.units import time_text
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus
-from clustertrain.units import time_text
 
 _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lost")
 _LAST_ROWS = ("folder", "used")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import Deadline, RayCluster, node_parameters, worker_resources
 from clustertrain.errors import ClusterError
@@ -16,6 +15,7 @@ from clustertrain.job.sections import Resources
 from clustertrain.launchers.agent.node import settings_of
 from clustertrain.launchers.agent.ray import ray_of_agents
 from clustertrain.launchers.one_host import NO_RAY, ray_address
+from clustertrain.node import variables
 from clustertrain.node.network import LOOPBACK
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.streams.event_log import EventLog

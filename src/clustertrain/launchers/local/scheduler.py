@@ -14,7 +14,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import dump_job
 from clustertrain.job.references import check_set
@@ -26,9 +25,10 @@ from clustertrain.launchers.one_host import world_sizes_here
 from clustertrain.launchers.scheduler.interface import Scheduler, Sent, State
 from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.shell import start_in_background
+from clustertrain.node import variables
 from clustertrain.node.processes import Process, process_of, this_host
+from clustertrain.node.waiting import wait_until
 from clustertrain.storage.posix import refused
-from clustertrain.waiting import wait_until
 
 _KILLED_AFTER_S = 30.0
 _POLL_S = 0.2

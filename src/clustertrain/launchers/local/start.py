@@ -6,9 +6,9 @@ import json
 import os
 import sys
 
-from clustertrain import variables
 from clustertrain.launchers.local.turn import job_id_of, place_here
 from clustertrain.launchers.scheduler.start import main
+from clustertrain.node import variables
 from clustertrain.node.processes import this_process
 
 if __name__ == "__main__":

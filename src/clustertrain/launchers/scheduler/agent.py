@@ -19,8 +19,8 @@ from clustertrain.launchers.agent.worker import run_on_worker_node
 from clustertrain.launchers.scheduler.in_job import check_plugin, read_start
 from clustertrain.node.signals import REQUESTS_TO_END, handled_signals
 from clustertrain.observe.screen import Lines
-from clustertrain.record_file import json_object, typed
 from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.storage.record_file import json_object, typed
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
 from clustertrain.supervise.private_folder import private_folder, remove
 

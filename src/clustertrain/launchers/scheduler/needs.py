@@ -10,9 +10,9 @@ from functools import cached_property
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from clustertrain import variables
 from clustertrain.errors import JobError
-from clustertrain.units import duration_text
+from clustertrain.node import variables
+from clustertrain.node.units import duration_text
 
 if TYPE_CHECKING:  # the model of a job needs the plug-ins, which import this file
     from clustertrain.run_files.admission import Options

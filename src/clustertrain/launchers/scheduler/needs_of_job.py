@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 
-from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import referred_names
 from clustertrain.launchers.scheduler.needs import Needs
+from clustertrain.node import variables
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.streams.history import events_of_last_attempts
 

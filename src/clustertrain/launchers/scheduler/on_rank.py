@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.launchers.scheduler.interface import Sent, here
 from clustertrain.launchers.scheduler.status import Registered
 from clustertrain.launchers.shell import attached
+from clustertrain.node import variables
 from clustertrain.run_files.claims import claim_of, who_runs
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.folder.run_dir import RunDir

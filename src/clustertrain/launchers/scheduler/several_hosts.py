@@ -22,6 +22,7 @@ from clustertrain.launchers.agent.node_end import NodeEnd
 from clustertrain.launchers.scheduler.agent import ForAgent
 from clustertrain.launchers.scheduler.needs_of_job import environment_of
 from clustertrain.node.signals import handled_signals
+from clustertrain.node.waiting import wait_until
 from clustertrain.observe.screen import Screen
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.records.result import Result
@@ -29,7 +30,6 @@ from clustertrain.supervise.guardian import become_subreaper, kill_descendants
 from clustertrain.supervise.private_folder import write_token
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.stop_on_signal import StopOnSignal
-from clustertrain.waiting import wait_until
 
 _AGENTS_END_WITHIN_S = 10.0  # they look for the result every 2 s, and send what their node has written to S3
 

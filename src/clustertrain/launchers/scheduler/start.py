@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.errors import EXIT_DONE, ClusterTrainError, RunStopped
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.head import world_sizes_on
@@ -34,6 +33,7 @@ from clustertrain.launchers.one_host import (
 )
 from clustertrain.launchers.scheduler.in_job import check_plugin, read_start, run_to_its_end
 from clustertrain.launchers.scheduler.several_hosts import run_on_hosts
+from clustertrain.node import variables
 from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines

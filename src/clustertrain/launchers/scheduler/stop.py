@@ -15,6 +15,7 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.launchers.scheduler.interface import Sent, State
 from clustertrain.launchers.scheduler.run_state import may_go_on
 from clustertrain.launchers.scheduler.status import QueuedStatus, Registered, ask, blaming, status_of
+from clustertrain.node.waiting import wait_until
 from clustertrain.observe.status import Status
 from clustertrain.run_files.claims import who_runs
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
@@ -22,7 +23,6 @@ from clustertrain.run_files.recorded_job import job_of
 from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import Cancellation
-from clustertrain.waiting import wait_until
 
 _BEYOND_GRACE_S = 60.0
 _RESULT_POLL_S = 1.0

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError, error_of_code
 from clustertrain.job.launcher_plugins import distribution_of
 from clustertrain.job.model import Job
@@ -22,6 +21,7 @@ from clustertrain.launchers.scheduler.interface import Sent, State, check_hosts
 from clustertrain.launchers.scheduler.needs_of_job import environment_of, needs_of
 from clustertrain.launchers.scheduler.status import Registered, ask, blamed, blaming, rows_of, status_of
 from clustertrain.launchers.source_state import source_of
+from clustertrain.node import variables
 from clustertrain.run_files.admission import Options, check_storage, check_world_size, continue_from
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir

@@ -22,8 +22,8 @@ from clustertrain.launchers.shell import CommandFailed, Done, Unanswered, run
 from clustertrain.launchers.slurm.script import is_image_file
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.launchers.slurm.times import slurm_time_s
+from clustertrain.node.units import duration_text
 from clustertrain.storage.posix import refused
-from clustertrain.units import duration_text
 
 ANSWER_S = 20.0
 START_S = 60.0

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob
@@ -34,6 +33,7 @@ from clustertrain.launchers.slurm.script import (
     render,
 )
 from clustertrain.launchers.slurm.section import Slurm
+from clustertrain.node import variables
 
 # With a list of names in --export, a node first runs the user's login shell; if that is slow, SLURM requeues
 # the job again and again. The script has such a list for plain sbatch. `submit` overrides it by ALL, and

@@ -18,16 +18,16 @@ from importlib import resources
 from pathlib import PurePosixPath
 from shlex import quote
 
-from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import referred_names
 from clustertrain.launchers.gpu_slices import check_slices
 from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.slurm.section import LONGEST_LEAD_S, Slurm
+from clustertrain.node import variables
 from clustertrain.node.installed import how_to_install, missing_for_training
+from clustertrain.node.version import __version__
 from clustertrain.storage.location import local_path
-from clustertrain.version import __version__
 
 _MIB = 2**20
 # The variables of the submitter's environment that the agent and the batch shell need. Others are passed on

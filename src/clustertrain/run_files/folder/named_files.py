@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol
 
-from clustertrain.record_file import RecordFile, RequestFile, T
 from clustertrain.storage import Store
+from clustertrain.storage.record_file import RecordFile, RequestFile, T
 
 
 class Run(Protocol):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.node.processes import Process
-from clustertrain.record_file import RecordFile
 from clustertrain.run_files.folder.named_files import Key, OnThisNode, Record, Request
 from clustertrain.run_files.folder.spool import spool_folder
 from clustertrain.run_files.folder.stream_names import TENSORBOARD
@@ -18,6 +17,7 @@ from clustertrain.run_files.records.requests import ResizeRequest, SaveRequest, 
 from clustertrain.run_files.records.result import Failure, Hang, Outcome, Result, Returned
 from clustertrain.run_files.records.scheduler import Arrival, Cancellation, Rendezvous, SchedulerJob
 from clustertrain.storage import Location, Store, open_store
+from clustertrain.storage.record_file import RecordFile
 
 JOB_YAML = "job.yaml"
 RENDEZVOUS = "rendezvous.json"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clustertrain.job.identity import Change
-from clustertrain.version import __version__
+from clustertrain.node.version import __version__
 
 _MOST_NAMES = 3  # of files in a line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from clustertrain.version import __version__
+from clustertrain.node.version import __version__
 
 
 @dataclass(frozen=True)

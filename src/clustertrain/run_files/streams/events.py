@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter
 from typing_extensions import TypedDict
 
-from clustertrain.record_file import json_object
+from clustertrain.node.units import LARGEST_INTEGER, LATEST_S
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.streams.streams import Tail
-from clustertrain.units import LARGEST_INTEGER, LATEST_S
+from clustertrain.storage.record_file import json_object
 
 
 def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:

@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 from clustertrain.errors import StorageError
+from clustertrain.node.units import LARGEST_INTEGER, LATEST_S
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.folder.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run_files.job_diff import changed_nothing
 from clustertrain.run_files.streams.events import new_records, read_events
 from clustertrain.run_files.streams.streams import Tail, stream_names
 from clustertrain.storage import Location
-from clustertrain.units import LARGEST_INTEGER, LATEST_S
 
 _STREAMS_PER_LOOK = 32
 _LIVELY_STREAMS = 8

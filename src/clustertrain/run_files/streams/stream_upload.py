@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.errors import StorageError
-from clustertrain.record_file import decoded, encoded
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.folder.stream_names import STREAMS, WHOLE_FILES
 from clustertrain.run_files.streams.streams import part_key
 from clustertrain.storage import Store
+from clustertrain.storage.record_file import decoded, encoded
 
 SEND_EVERY_S = 5.0
 _WHOLE_EVERY_S, _WHOLE_SHARE = 30.0, 20  # at most 1/20 of the time: TensorBoard's files grow all the time

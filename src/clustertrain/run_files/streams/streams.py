@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from clustertrain.regular_file import open_file
+from clustertrain.node.regular_file import open_file
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.storage.posix import refused
 

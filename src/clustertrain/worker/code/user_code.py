@@ -12,10 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from clustertrain import variables
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.source import check_source, imported_now
+from clustertrain.node import variables
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.working_folder import working_folder

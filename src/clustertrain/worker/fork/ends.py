@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from clustertrain import variables
-from clustertrain.waiting import wait_until
+from clustertrain.node import variables
+from clustertrain.node.waiting import wait_until
 
 _NOTED_WITHIN_S = 0.2  # the driver may notice an end before the parent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from clustertrain.errors import ClusterError
-from clustertrain.explain.catalogue import Where, by_name
+from clustertrain.observe.explain.catalogue import Where, by_name
 
 
 def check_gpus(workers: int, each: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clustertrain.errors import ClusterError
 from clustertrain.node.limits import Limits
-from clustertrain.units import size_text
+from clustertrain.node.units import size_text
 
 
 def check_host_memory(copy_bytes: int, ranks: int, limits: Limits) -> None:

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from clustertrain.errors import StorageError
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.storage import Store
-from clustertrain.waiting import wait_until
 
 _PATIENCE_S = 15.0  # NFS caches for some seconds that a file does not exist
 _RETRY_S = 60.0

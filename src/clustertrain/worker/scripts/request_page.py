@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from clustertrain import variables
+from clustertrain.node import variables
 from clustertrain.session import ASKED, PAGE_BYTES, REQUESTED, TOLD
 
 

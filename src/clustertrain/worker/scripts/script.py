@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import IO, cast
 
 from clustertrain.errors import ClusterTrainError
-from clustertrain.explain.first_cause import shows_lost_peer
 from clustertrain.node.installed import how_to_import_in
 from clustertrain.node.processes import own_processes
 from clustertrain.node.signals import signal_text
+from clustertrain.observe.explain.first_cause import shows_lost_peer
 from clustertrain.worker.code.error_report import ErrorReport, printable
 from clustertrain.worker.code.printed_traceback import last_exception
 from clustertrain.worker.place import Place

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.job.model import Job
 from clustertrain.job.references import data_variable, filled
 from clustertrain.job.source import script_file
+from clustertrain.node import variables
 from clustertrain.node.interpreter import interpreter_file
 
 

@@ -19,7 +19,7 @@ from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import CommandFailed, Done, Unanswered, lines, run
-from clustertrain.waiting import wait_until
+from clustertrain.node.waiting import wait_until
 
 ANSWER_S = 30.0
 _GONE_POLL_S = 1.0

@@ -16,12 +16,13 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from clustertrain import variables
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod, source_of_pod
 from clustertrain.launchers.kubernetes.render.manifests import START_OPTIONS, flag_of
 from clustertrain.launchers.scheduler.in_job import run_to_its_end
+from clustertrain.node import variables
+from clustertrain.node.version import RAY_VERSION, __version__
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.run_files.admission import Options, is_same_start
 from clustertrain.run_files.claims import allocation_of, who_runs
@@ -31,7 +32,6 @@ from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.states import STATES
 from clustertrain.supervise.stop_on_signal import run_driver
-from clustertrain.version import RAY_VERSION, __version__
 
 _POLL_S = 2.0
 _MEANINGS: dict[int, tuple[str, str]] = {

@@ -17,17 +17,17 @@ import sys
 import time
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import ClusterTrainError
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.node import variables
+from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.claims import claim_of
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.records.requests import SaveRequest, StopRequest
 from clustertrain.run_files.streams.stream_upload import StreamUpload, attempts_here
-from clustertrain.waiting import wait_until
 
 _POLL_S = 0.3
 _SEND_S = 5.0

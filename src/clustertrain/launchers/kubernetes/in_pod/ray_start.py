@@ -15,11 +15,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.node import variables
 from clustertrain.node.ray_settings import RAY_ENVIRONMENT
 from clustertrain.node.user_folders import spool_base
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.record_file import decoded
+from clustertrain.node import variables
 from clustertrain.run_files.records.provenance import Source
+from clustertrain.storage.record_file import decoded
 
 
 def source_of_pod() -> Source:

@@ -12,7 +12,7 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import words_of
 from clustertrain.launchers.kubernetes.observed.pods import is_terminating, node_of
 from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
 from clustertrain.launchers.kubernetes.observed.view import observe_run
-from clustertrain.waiting import wait_until
+from clustertrain.node.waiting import wait_until
 
 _WITHIN_S = 10.0
 _POLL_S = 1.0

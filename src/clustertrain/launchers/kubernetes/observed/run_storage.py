@@ -20,7 +20,7 @@ from clustertrain.launchers.kubernetes.observed.pods import Object, has_started,
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER, reader_pod
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.target import NotThere
-from clustertrain.waiting import wait_until
+from clustertrain.node.waiting import wait_until
 
 READ_S = 3600  # `ckpt export` may send 100 GB, and `ckpt verify` reads every byte
 _START_LIMIT_S = 90.0

@@ -19,7 +19,7 @@ from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
 from clustertrain.launchers.kubernetes.keys.pod_sections import Head, Submitter
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.units import size_value
+from clustertrain.node.units import size_value
 
 _RAY_BYTES = 2**30  # for Ray's own processes, in addition to the workers of a pod
 _WORKER_BYTES, _GPU_BYTES = 4 * 2**30, 16 * 2**30  # without resources.memory_per_worker

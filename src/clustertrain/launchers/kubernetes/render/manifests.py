@@ -38,12 +38,12 @@ from clustertrain.launchers.kubernetes.render.pods import (
     worker_parameters,
     worker_template,
 )
-from clustertrain.record_file import encoded
+from clustertrain.node.units import size_value
+from clustertrain.node.version import RAY_VERSION, __version__
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.records.provenance import Source
 from clustertrain.run_files.snapshot import take_snapshot
-from clustertrain.units import size_value
-from clustertrain.version import RAY_VERSION, __version__
+from clustertrain.storage.record_file import encoded
 
 MOST_CODE_BYTES = 900_000  # a Kubernetes object has at most 1 MiB in all
 _MOST_SOURCE_BYTES = 100_000

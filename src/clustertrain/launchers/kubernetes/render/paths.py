@@ -17,8 +17,8 @@ from clustertrain.job.code_folders import places
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.keys.pod_sections import KIT_FOLDER, Volume
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.node.units import shortened
 from clustertrain.storage import local_path
-from clustertrain.units import shortened
 
 JOB_FILE = f"{KIT_FOLDER}/job/job.yaml"
 PACKED_CODE = f"{KIT_FOLDER}/job/code.tar.gz"

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from clustertrain import variables
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import hash_seed
@@ -40,8 +39,9 @@ from clustertrain.launchers.kubernetes.render.worker_network import (
     ports_of_ray,
 )
 from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.node import variables
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
-from clustertrain.version import __version__
+from clustertrain.node.version import __version__
 
 RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
 _JOB_ANNOTATION = "clustertrain.io/job"

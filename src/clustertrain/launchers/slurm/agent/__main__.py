@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import sys
 
-from clustertrain import variables
 from clustertrain.errors import ClusterTrainError, RunStopped
 from clustertrain.launchers.agent.worker import run_on_worker_node
 from clustertrain.launchers.slurm.agent.allocation import read_start
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
+from clustertrain.node import variables
 from clustertrain.node.signals import REQUESTS_TO_END, handled_signals
 from clustertrain.observe.screen import Lines
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants

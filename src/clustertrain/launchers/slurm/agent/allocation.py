@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
@@ -14,6 +13,7 @@ from clustertrain.launchers.agent.node import AgentSettings, Start
 from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
 from clustertrain.launchers.slurm.place import place_of
 from clustertrain.launchers.slurm.section import Slurm
+from clustertrain.node import variables
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.records.scheduler import SchedulerStart
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clustertrain import variables
 from clustertrain.launchers.agent.node import LEAD_SIGNALS, TERM_SIGNALS
 from clustertrain.launchers.agent.node_end import NodeEnd
 from clustertrain.launchers.slurm.agent.mailbox import (
@@ -19,6 +18,7 @@ from clustertrain.launchers.slurm.agent.mailbox import (
     lost_node,
 )
 from clustertrain.launchers.slurm.section import Slurm
+from clustertrain.node import variables
 from clustertrain.observe.screen import Screen
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import ended

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain import variables
 from clustertrain.launchers.slurm.times import slurm_duration_s, slurm_time_s
-from clustertrain.waiting import wait_until
+from clustertrain.node import variables
+from clustertrain.node.waiting import wait_until
 
 _ANSWER_WITHIN_S = 5.0
 _ERRORS_BYTES = 1 << 20

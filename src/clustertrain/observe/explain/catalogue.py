@@ -1,0 +1,145 @@
+"""The failures that `explain` knows, and their list in docs/reference/errors.md.
+
+To refresh the list:
+
+    python -m clustertrain.observe.explain.catalogue docs/reference/errors.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clustertrain.errors import ClusterTrainError
+from clustertrain.job.yaml_reader import JobLoader
+from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.recorded_job import job_of
+
+BEGIN = "<!-- catalogue: the list below is clustertrain.observe.explain.catalogue.markdown() -->"
+END = "<!-- end of catalogue -->"
+ENTRY_POINTS, LAUNCHERS = ("task", "function", "script"), ("local", "slurm", "kubernetes")
+_LEVELS = {"cause": 0, "symptom": 1, "consequence": 2}
+
+
+@dataclass(frozen=True)
+class Where:
+    """What ran: one of ENTRY_POINTS and of LAUNCHERS; empty if it is unknown."""
+
+    entry_point: str = ""
+    launcher: str = ""
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> Where:
+        """Return what applies to an attempt; raises nothing."""
+        with suppress(ClusterTrainError):
+            claim, job = attempt.claim.read(), job_of(attempt)
+            point = "" if job is None else "script" if job.is_script else job.entry_point
+            launcher = claim.launcher if claim is not None else ""
+            # The remedies for this machine name no key of a launcher: they hold for any other as well.
+            return cls(point, launcher if launcher in ("", *LAUNCHERS) else "local")
+        return cls()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a remedy, and the words for which it holds; without a word of a kind it holds for all."""
+
+    words: frozenset[str]
+    text: str
+
+    def __str__(self) -> str:
+        words = [word for word in (*ENTRY_POINTS, *LAUNCHERS) if word in self.words]
+        return f"*{', '.join(words)}:* {self.text}" if words else self.text
+
+    def holds(self, where: Where) -> bool:
+        kinds = ((ENTRY_POINTS, where.entry_point), (LAUNCHERS, where.launcher))
+        asked = [(self.words.intersection(kind), name) for kind, name in kinds if name]
+        return all(not words or name in words for words, name in asked)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A failure: an object of catalogue.yaml, which describes the fields."""
+
+    name: str
+    lines: tuple[re.Pattern[str], ...]
+    cause: str
+    change: tuple[Part, ...]
+    kind: str = "cause"
+    retry: str = "unless_same"
+    ends_as: str = "error"
+    told: bool = False
+    source: str = ""
+
+    def change_for(self, where: Where, node: str = "NODE") -> str:
+        """Return what to change there; `node`: the node that failed."""
+        return " ".join(part.text for part in self.change if part.holds(where)).replace("NODE", node)
+
+    @property
+    def level(self) -> int:
+        """Causes come before symptoms, and these before the consequences of another rank's failure."""
+        return _LEVELS[self.kind]
+
+
+UNKNOWN = Entry(
+    "unknown",
+    (),
+    "unknown: an exception that neither the catalogue knows nor a line of your own code raised",
+    (Part(frozenset(), "Read the lines around it: the code that raised it is in the traceback."),),
+    kind="symptom",
+)
+
+
+@cache
+def catalogue() -> tuple[Entry, ...]:
+    """Return all entries. Where two fit the same line, the first one counts."""
+    groups = yaml.load(files(__package__).joinpath("catalogue.yaml").read_text("utf-8"), JobLoader)
+    return tuple(_entry(row) for group in groups.values() for row in group)
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    change = row["change"] if isinstance(row["change"], dict) else {"any": row["change"]}
+    parts = tuple(Part(frozenset(words.split(", ")) - {"any"}, text) for words, text in change.items())
+    lines = tuple(re.compile(line, re.MULTILINE) for line in row["lines"])
+    return Entry(**{**row, "lines": lines, "change": parts})
+
+
+@cache
+def by_name() -> dict[str, Entry]:
+    return {entry.name: entry for entry in catalogue()}
+
+
+def unchanged(what: str, entry: Entry, where: Where) -> str:
+    """Return the message about a limit that a run without a change would reach again."""
+    text = f"{what}\nAn unchanged run would fail again. {entry.change_for(where)}"
+    of_memory = "\nTo continue with a changed job, start it again with --accept-changes."
+    return text + of_memory * (entry.ends_as == "out_of_memory" and where.entry_point != "script")
+
+
+def markdown() -> str:
+    """Return the list of docs/reference/errors.md: a heading for each failure."""
+    texts = []
+    for entry in catalogue():
+        cause = entry.cause if entry.kind == "cause" else f"{entry.cause} ({entry.kind})"
+        again = "" if entry.retry == "unless_same" else f" *Tried again: {entry.retry}.*"
+        change = " ".join(map(str, entry.change))
+        texts.append(f"### `{entry.name}`\n\n{cause}{again}\n\n{change}\n")
+    return "\n".join(texts)
+
+
+def write_list(page: Path) -> None:
+    """Replace the list of a page between its marks."""
+    before, _, rest = page.read_text("utf-8").partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{rest.partition(END)[2]}", "utf-8")
+
+
+if __name__ == "__main__":
+    write_list(Path(sys.argv[1]))

@@ -1,1 +1,0 @@
-"""Causes failures for real: `python tests/explain/causes NAME` in an empty folder."""

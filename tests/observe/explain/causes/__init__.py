@@ -1,0 +1,1 @@
+"""Causes failures for real: `python tests/observe/explain/causes NAME` in an empty folder."""
