@@ -12,7 +12,6 @@ where.py        where a command reads a storage: here, or in the cluster
 init.py         what `init` writes: a job file and a Task to start from
 import_job.py   what `import` writes: a job file from the file or command of another launcher
 grid.py         `--grid`: the points of a sweep
-explain.py      what `explain` and `stacks` print
 checkpoints.py  what the commands `ckpt` do: list, verify, export and request checkpoints
 report.py       what `report` writes: the facts of runs, on a page
 drill/          proves that a training resumes: runs with faults, compared with one without

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from clustertrain.cli.options import JOB_FILE, JSON, ONE_TARGET, SETS, TARGET, names_run
 from clustertrain.cli.where import Named, about_run, echo_lines, note
 from clustertrain.node.installed import launcher_names
+
+if TYPE_CHECKING:
+    from clustertrain.run_files.folder.run_dir import RunDir
 
 
 @click.command()
@@ -21,10 +26,15 @@ def explain(named: Named, attempt: int | None, as_json: bool) -> None:
 
     It comes with the lines that prove it, and what to change. Of a running run it is where each rank is now.
     """
-    from clustertrain.cli.explain import explain_lines
+    from clustertrain.observe.as_json import as_json as json_of
+    from clustertrain.observe.explain.explanation import explain as explained
+
+    def lines(run: RunDir) -> Iterable[str]:
+        found = explained(run, attempt)
+        return [json_of(found)] if as_json else found.lines()
 
     options = ["--json"] * as_json + ([] if attempt is None else [f"--attempt={attempt}"])
-    about_run(named, "explain", lambda run: explain_lines(run, attempt, as_json=as_json), *options)
+    about_run(named, "explain", lines, *options)
 
 
 @click.command()
@@ -34,7 +44,7 @@ def stacks(named: Named) -> None:
 
     Of a script it shows the command that does.
     """
-    from clustertrain.cli.explain import stacks_lines
+    from clustertrain.observe.explain.stacks import stacks_lines
 
     about_run(named, "stacks", stacks_lines)
 

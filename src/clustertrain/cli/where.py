@@ -51,8 +51,11 @@ def job_here(named: Named, command: str, name: str | None, *options: str) -> Job
 
 
 def echo_lines(lines: Iterable[str]) -> None:
+    """Print the lines, without anything in them that can change the terminal."""
+    from clustertrain.observe.terminal_text import plain
+
     for line in lines:
-        click.echo(line)
+        click.echo(plain(line))
 
 
 def note(text: str) -> None:

@@ -13,9 +13,8 @@ from clustertrain.node.units import moment_text
 from clustertrain.node.waiting import wait_until
 from clustertrain.observe.as_json import as_json, json_line
 from clustertrain.observe.event_lines import Record, line_of
-from clustertrain.observe.explain.explanation import claimed_attempt
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
-from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
+from clustertrain.observe.status import Status, StatusOf, claimed_attempt, is_scheduled, never_started
 from clustertrain.observe.terminal_text import Printed
 from clustertrain.run_files.claims import who_runs
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir

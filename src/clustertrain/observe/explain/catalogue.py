@@ -1,19 +1,12 @@
-"""The failures that `explain` knows, and their list in docs/reference/errors.md.
-
-To refresh the list:
-
-    python -m clustertrain.observe.explain.catalogue docs/reference/errors.md
-"""
+"""The failures that `explain` knows; docs/site/errors.py writes their list into docs/reference/errors.md."""
 
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -23,8 +16,6 @@ from clustertrain.job.yaml_reader import JobLoader
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.recorded_job import job_of
 
-BEGIN = "<!-- catalogue: the list below is clustertrain.observe.explain.catalogue.markdown() -->"
-END = "<!-- end of catalogue -->"
 ENTRY_POINTS, LAUNCHERS = ("task", "function", "script"), ("local", "slurm", "kubernetes")
 _LEVELS = {"cause": 0, "symptom": 1, "consequence": 2}
 
@@ -54,10 +45,6 @@ class Part:
 
     words: frozenset[str]
     text: str
-
-    def __str__(self) -> str:
-        words = [word for word in (*ENTRY_POINTS, *LAUNCHERS) if word in self.words]
-        return f"*{', '.join(words)}:* {self.text}" if words else self.text
 
     def holds(self, where: Where) -> bool:
         kinds = ((ENTRY_POINTS, where.entry_point), (LAUNCHERS, where.launcher))
@@ -122,24 +109,3 @@ def unchanged(what: str, entry: Entry, where: Where) -> str:
     text = f"{what}\nAn unchanged run would fail again. {entry.change_for(where)}"
     of_memory = "\nTo continue with a changed job, start it again with --accept-changes."
     return text + of_memory * (entry.ends_as == "out_of_memory" and where.entry_point != "script")
-
-
-def markdown() -> str:
-    """Return the list of docs/reference/errors.md: a heading for each failure."""
-    texts = []
-    for entry in catalogue():
-        cause = entry.cause if entry.kind == "cause" else f"{entry.cause} ({entry.kind})"
-        again = "" if entry.retry == "unless_same" else f" *Tried again: {entry.retry}.*"
-        change = " ".join(map(str, entry.change))
-        texts.append(f"### `{entry.name}`\n\n{cause}{again}\n\n{change}\n")
-    return "\n".join(texts)
-
-
-def write_list(page: Path) -> None:
-    """Replace the list of a page between its marks."""
-    before, _, rest = page.read_text("utf-8").partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{rest.partition(END)[2]}", "utf-8")
-
-
-if __name__ == "__main__":
-    write_list(Path(sys.argv[1]))

@@ -13,6 +13,7 @@ from itertools import chain
 
 from clustertrain.node.units import moment_text
 from clustertrain.observe.explain.first_cause import Source
+from clustertrain.run_files.claims import who_runs
 from clustertrain.run_files.folder.run_dir import Attempt, Restart
 from clustertrain.run_files.folder.stream_names import rank_of_log
 from clustertrain.run_files.records.claim import Claim
@@ -55,6 +56,11 @@ class Start:
                     hosts[rank], pids[rank] = host, pid
         result, clocks = attempt.result.read(), clocks_ahead_s(events)
         return cls(attempt, restart, failure, result, hosts, pids, clocks)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not failed, and its attempt runs."""
+        return self.failure is None and self.result is None and who_runs(self.attempt) is not None
 
     def records(self) -> Iterator[Source]:
         """Yield the failure of the start, and the result of the attempt or its last signs."""

@@ -7,22 +7,13 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from clustertrain.errors import JobError
 from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, Part, Where, by_name
 from clustertrain.observe.explain.evidence import Start
 from clustertrain.observe.explain.first_cause import Hit, Source, first_cause, hits_of
-from clustertrain.observe.explain.stacks import (
-    Group,
-    of_script,
-    ranks_text,
-    stacks_now,
-    waits_for,
-    where_all_are,
-)
-from clustertrain.run_files.claims import who_runs
+from clustertrain.observe.explain.stacks import Group, of_script, ranks_text, stacks_now
+from clustertrain.observe.status import claimed_attempt
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
-from clustertrain.run_files.job_diff import standing_attempt
 from clustertrain.run_files.recorded_job import is_of_script
 from clustertrain.run_files.records.result import Failure
 from clustertrain.run_files.streams.rank_log import OUTPUT_ENDS
@@ -100,41 +91,25 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
     """
     attempt = claimed_attempt(run, number)
     start = Start.newest(attempt)
-    if start.result is None and start.failure is None and who_runs(attempt) is not None:
+    if start.is_running:
         if not start.pids:
-            return Explanation("", f"none yet: {run.name} {waits_for(start)}")
+            return Explanation("", f"none yet: {run.name} waits for its workers")
         if is_of_script(attempt):
             return Explanation("", f"none: {run.name} is running", change=of_script(run.uri))
         groups = stacks_now(start)
-        return Explanation("", where_all_are(groups), change=_ADVICE, stacks=groups)
+        first = " at ".join(line.strip() for line in [*groups[0].lines()][:2])
+        return Explanation("", f"none yet: {run.name} is running; {first}", change=_ADVICE, stacks=groups)
     if start.result is not None and start.result.state == "done":
         return Explanation("", f"none: {run.name} is done")
     if start.result is not None and start.result.cause in _REQUESTED:
-        return Explanation(
-            "", f"none: {run.name} was stopped on request ({start.result.cause})", error=start.result.text
-        )
+        cause = f"none: {run.name} was stopped on request ({start.result.cause})"
+        return Explanation("", cause, error=start.result.text)
     ended = start.result or start.failure
     return replace(
         _of_ended(start, len(start.hosts)),
         error=ended.text if ended is not None else "",
         earlier=_earlier(attempt, start),
     )
-
-
-def claimed_attempt(run: RunDir, number: int | None) -> Attempt:
-    """Return the attempt of this number, or the newest one that was not refused.
-
-    Raises:
-        JobError: there is none.
-    """
-    attempt = standing_attempt(run) if number is None else run.attempt(number)
-    if attempt is None or not attempt.claim.exists():
-        if number is not None:
-            numbers = [each.n for each in run.attempts()]
-            raise JobError(f"{run.uri} has no attempt {number}.\nThere are: {numbers}.")
-        state = command_on(run.uri, "status")
-        raise JobError(f"{run.uri} has no attempt yet.\n`{state}` shows what the run waits for.")
-    return attempt
 
 
 def summary(attempt: Attempt) -> list[str]:
@@ -191,10 +166,10 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
         return matched
     unknown = [hit for hit in own if hit.entry is UNKNOWN] if said is None else []
     raised = next((hit for hit in unknown if hit.is_told_in(failure.text)), None)
-    recorded = Hit(UNKNOWN, next(start.records()), 0)
-    if said is None and raised is None and recorded.is_recorded:  # its traceback is too long for what is read
-        return recorded
-    return raised or first_cause(unknown or own) or ended or recorded
+    failed = Hit(UNKNOWN, next(start.records()), 0)
+    if said is None and raised is None and failed.recorded:  # its traceback is too long for what is read
+        return failed
+    return raised or first_cause(unknown or own) or ended or failed
 
 
 def _matched(start: Start, failure: Failure) -> Hit | None:

@@ -77,15 +77,14 @@ class Hit:
         return self.lines[self.index].strip()
 
     @property
-    def message(self) -> str:
-        """The line without what is before each line of a traceback, or before the exception in a record."""
-        recorded = _RECORDED.match(self.line)
-        return _PREFIX.sub("", self.line) if recorded is None else recorded["message"]
+    def recorded(self) -> re.Match[str] | None:
+        """Its parts, if it is the record of an exception that a line of the user's own code raised."""
+        return _RECORDED.match(self.line)
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether it is the record of an exception that a line of the user's own code raised."""
-        return _RECORDED.match(self.line) is not None
+    def message(self) -> str:
+        """The line without what is before each line of a traceback, or before the exception in a record."""
+        return _PREFIX.sub("", self.line) if self.recorded is None else self.recorded["message"]
 
     def is_told_in(self, text: str) -> bool:
         """Return whether a record, which leaves out the module of a class, is about this exception."""
@@ -97,8 +96,8 @@ class Hit:
 
         It is empty if there is none.
         """
-        if (recorded := _RECORDED.match(self.line)) is not None:
-            return recorded["at"]
+        if self.recorded is not None:
+            return self.recorded["at"]
         for line in reversed(self.lines[: self.index]):
             if _TRACEBACK in line:
                 break
