@@ -29,22 +29,19 @@ _SAVES_WITHIN_S = 1800.0
 _POLL_S = 0.3
 
 
-def list_checkpoints(run: RunDir) -> list[str]:
+def list_checkpoints(run: RunDir, *, json: bool) -> list[str]:
     """Return a line for each checkpoint, oldest first; the line of the best one ends with its value.
 
-    Of a script, it has a line for each file, newest first.
+    Of a script, it has a line for each file, newest first. With `json`, return one array.
     """
     found, notes = checkpoints_of(run)
+    if json:
+        return [as_json(found)]
     if found and found[0].why == SCRIPT:
         return aligned([("NAME", "SIZE", "WRITTEN"), *((each.name, *_size_and_time(each)) for each in found)])
     rows: list[tuple[str, ...]] = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
     rows += [_row(each) for each in found]
     return [*aligned(rows), *notes]
-
-
-def checkpoints_json(run: RunDir) -> list[str]:
-    """Return the checkpoints as one JSON array."""
-    return [as_json(checkpoints_of(run)[0])]
 
 
 def _row(each: Checkpoint) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from clustertrain.errors import EXIT_FAILED, EXIT_JOB, EXIT_STOPPED, ClusterTrainError
+from clustertrain.errors import EXIT_JOB, EXIT_STOPPED, ClusterTrainError
 from clustertrain.node.units import aligned, time_text
 from clustertrain.observe.event_lines import NOT_FIGURES
 from clustertrain.observe.explain.explanation import summary
@@ -85,21 +85,9 @@ def _after_failure(run: RunDir, result: Result, command: CommandLine) -> str:
         new = f"as a new run beside it:  {run_beside(run, command)}"
         return f"{as_it_was}\n{logs}\n{new}\n{again}\nfresh:  {command.again_with('--fresh')}"
     edited = f"\nagain, with a changed job:  {command.again_with('--accept-changes')}"
-    when = "once corrected" if _would_fail_again(newest, result) else "again"
+    when = "once corrected" if result.exit_code == EXIT_JOB else "again"
     again = f"{when}:  {command}{edited if result.checkpoint else ''}"
     return f"{logs}\n{again}\nfresh:  {command.again_with('--fresh')}"
-
-
-def _would_fail_again(attempt: Attempt | None, result: Result) -> bool:
-    """Return whether an unchanged run is certain to fail in the same way.
-
-    A machine or a storage may be mended.
-    """
-    if result.exit_code != EXIT_FAILED:
-        return result.exit_code == EXIT_JOB
-    newest = attempt.newest_restart() if attempt is not None else None
-    failure = newest.failure.read() if newest is not None else None
-    return failure is not None and failure.fatal
 
 
 def _standing_text(run: RunDir) -> str:
