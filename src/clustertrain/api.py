@@ -102,7 +102,6 @@ class Run:
         return wait_for_end(
             self.target,
             status,
-            StoredStatus.told,
             echo,
             _POLL_S,
             patience_s=_PATIENCE_S,

@@ -365,7 +365,8 @@ def test_submit_wait_of_a_run_that_has_ended_prints_its_result_at_once(tmp_path,
 
 
 def end_of(states):
-    answers = chain(states, repeat(GOES_ON, 1))
-    return wait_for_end(
-        "a", lambda: next(answers), lambda state: (state.line, state), lambda line: None, 0.01
+    answers = (
+        StoredStatus(state=each.state, cause=each.cause, over=each.over, of_result=each.of_result)
+        for each in chain(states, repeat(GOES_ON, 1))
     )
+    return wait_for_end("a", lambda: next(answers), lambda line: None, 0.01).standing

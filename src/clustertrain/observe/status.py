@@ -144,6 +144,13 @@ class Status:
         )
         return f"{self.no_answer}{lives}"
 
+    def told(self) -> tuple[str, RunState]:
+        """Return a line such as `running: attempt 2, SLURM job 12 on node[1-2]`, and the standing."""
+        attempt = f"attempt {self.attempt.n}" if self.attempt and self.state != "queued" else ""
+        why = self.standing.text or self.runner or ""
+        details = ", ".join(part for part in (attempt, why, self.note or "") if part)
+        return f"{self.state}: {details}" if details else self.state, self.standing
+
     @property
     def job_rows(self) -> list[Row]:
         """The scheduler's rows about the run's job, for the table of `status`."""

@@ -6,26 +6,25 @@ of Ray.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 from clustertrain.node.units import moment_text
 from clustertrain.observe.explain.first_cause import Source
+from clustertrain.observe.terminal_text import Printed
 from clustertrain.run_files.claims import who_runs
 from clustertrain.run_files.folder.run_dir import Attempt, Restart
 from clustertrain.run_files.folder.stream_names import rank_of_log
 from clustertrain.run_files.records.claim import Claim
 from clustertrain.run_files.records.result import Failure, Result
-from clustertrain.run_files.streams.history import clocks_ahead_s, events_of_attempt, ranks_of
+from clustertrain.run_files.streams.history import events_of_attempt, ranks_of
 from clustertrain.run_files.streams.rank_log import where_start_begins
 from clustertrain.run_files.streams.streams import Tail, stream_names
 
 _OF_RECORD, _OF_RUN, _OF_RANK, _OF_DRIVER = range(4)  # Source.order
 _RANK_BYTES, _ALL_BYTES, _LEAST_BYTES = 1 << 16, 1 << 24, 1 << 13  # of the end of each log
 _WITH_TEXT = ("warning", "watchdog")
-_COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Start:
     result: Result | None
     hosts: dict[int, str]
     pids: dict[int, int]
-    clocks: dict[str, float]
 
     @classmethod
     def newest(cls, attempt: Attempt) -> Start:
@@ -47,15 +45,13 @@ class Start:
         failure = restart.failure.read() if restart is not None else None
         plan = restart.plan.read() if restart is not None else None
         hosts, pids = dict(enumerate(plan.hosts if plan is not None else ())), dict[int, int]()
-        events = events_of_attempt(attempt)
-        groups = [event for event in events if event["kind"] == "group_started"]
+        groups = [event for event in events_of_attempt(attempt) if event["kind"] == "group_started"]
         of_start = [group for group in groups if restart and group.get("restart") == restart.number]
         for each in chain.from_iterable(map(ranks_of, of_start)):
             match each:
                 case {"rank": int(rank), "host": str(host), "pid": int(pid)}:
                     hosts[rank], pids[rank] = host, pid
-        result, clocks = attempt.result.read(), clocks_ahead_s(events)
-        return cls(attempt, restart, failure, result, hosts, pids, clocks)
+        return cls(attempt, restart, failure, attempt.result.read(), hosts, pids)
 
     @property
     def is_running(self) -> bool:
@@ -99,9 +95,7 @@ class Start:
         text, first_line = _end_of(self.attempt, key, most_bytes)
         begins = where_start_begins(text, number)
         first_line += text.count("\n", 0, begins)
-        host = self.hosts[rank]
-        ahead_s = self.clocks.get(host, 0.0)
-        return Source(self._name(key), text[begins:], rank, host, _OF_RANK, first_line, ahead_s=ahead_s)
+        return Source(self._name(key), text[begins:], rank, self.hosts[rank], _OF_RANK, first_line)
 
     def other_logs(self) -> Iterator[Source]:
         """Yield the ends of the driver's log and of Ray's log on each node."""
@@ -134,6 +128,6 @@ def _end_of(attempt: Attempt, key: str, most_bytes: int) -> tuple[str, int]:
     for block in Tail(attempt.run, key).new():
         lines += block.count(b"\n")
         end = (end + block)[-most_bytes:]
-    text = _COLORS.sub("", end.decode(errors="replace")).replace("\r\n", "\n")
-    shown = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
-    return shown, 1 + lines - shown.count("\n")
+    printed = Printed(most_bytes)
+    shown = [*printed.feed(end), *(printed.open or [""])]
+    return "\n".join(shown), 2 + lines - len(shown)

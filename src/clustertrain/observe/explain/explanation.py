@@ -41,8 +41,7 @@ class Explanation:
         change: what to change.
         error: the whole message that the end of the run shows.
         rank, host: where it happened, or null and empty.
-        evidence: at most ten lines: the file, the rank, the time of day on the driver's clock and the text of
-            each.
+        evidence: at most ten lines: the file, the rank, the time of day and the text of each.
         followed: the ranks whose errors only follow from it.
         earlier: the failures of earlier starts of the workers in this attempt.
         stacks: of a running run: the groups of ranks at one place, the outlier first; without frames those
@@ -104,9 +103,9 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
     if start.result is not None and start.result.cause in _REQUESTED:
         cause = f"none: {run.name} was stopped on request ({start.result.cause})"
         return Explanation("", cause, error=start.result.text)
-    ended = start.result or start.failure
+    ended, hits = start.result or start.failure, _hits(start, len(start.hosts))
     return replace(
-        _of_ended(start, len(start.hosts)),
+        _explained(start, _decisive(start, hits), hits),
         error=ended.text if ended is not None else "",
         earlier=_earlier(attempt, start),
     )
@@ -118,17 +117,16 @@ def summary(attempt: Attempt) -> list[str]:
     The messages of clustertrain itself have a remedy. An attempt without a result is lost.
     """
     result = attempt.result.read()
-    if result is None:
-        return _of_ended(Start.newest(attempt), _SUMMARY_RANKS).first_lines()
-    if result.state != "failed" or result.cause not in _UNEXPLAINED:
+    if result is not None and (result.state != "failed" or result.cause not in _UNEXPLAINED):
         return []
     start = Start.newest(attempt)
     hits = _hits(start, _SUMMARY_RANKS)
     hit = _decisive(start, hits)
-    if hit is None or hit.entry.told:
-        return []
-    if hit.entry is UNKNOWN and (hit.source.order == 0 or hit.is_told_in(result.text)):
-        return []
+    if result is not None:
+        if hit is None or hit.entry.told:
+            return []
+        if hit.entry is UNKNOWN and (hit.source.order == 0 or hit.is_told_in(result.text)):
+            return []
     return _explained(start, hit, hits).first_lines()
 
 
@@ -207,22 +205,15 @@ def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:
     return Hit(Entry("own_exit", (), cause, (Part(frozenset(), change),), told=True), failed, printed[-1])
 
 
-def _of_ended(start: Start, most_ranks: int) -> Explanation:
-    hits = _hits(start, most_ranks)
-    hit = _decisive(start, hits)
+def _explained(start: Start, hit: Hit | None, hits: list[Hit]) -> Explanation:
     if hit is None:
-        records = [*start.records()]
-        proof = f"{records[0].name}: {records[0].text.partition(chr(10))[0]}" if records else ""
+        record = next(start.records(), None)
         return Explanation(
             "unknown",
             "unknown: no line of its records and logs looks like an error",
-            proof,
+            f"{record.name}: {record.text.partition(chr(10))[0]}" if record is not None else "",
             f"Read the logs: `{command_on(start.attempt.uri, 'logs', '--driver')}`, and `--rank K`.",
         )
-    return _explained(start, hit, hits)
-
-
-def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
     rank, host = hit.source.rank, hit.source.host
     who = "" if rank is None else f"rank {rank}{f' on {host}' if host else ''}"
     name, cause = hit.entry.name, hit.entry.cause
