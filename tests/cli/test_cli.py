@@ -94,7 +94,7 @@ def test_init_overwrites_nothing(cli, tmp_path):
     assert (tmp_path / "task.py").read_text() == "mine"
 
 
-def test_init_where_no_folder_can_be(cli, tmp_path):
+def test_init_below_a_file_is_refused(cli, tmp_path):
     (tmp_path / "file").touch()
     assert cli("init", "file/sub").exit_code == EXIT_STORAGE
 

@@ -71,7 +71,7 @@ def rows(data):
     return {line.split()[0]: (line.split()[1], line[state:size].strip()) for line in lines[1:]}
 
 
-def test_ls_before_and_after(data, tmp_path):
+def test_ls_shows_the_states_before_and_after_a_fetch(data, tmp_path):
     assert rows(data) == {
         "train": ("cluster", "absent"),
         "images": ("node", "absent"),
@@ -89,7 +89,7 @@ def test_ls_before_and_after(data, tmp_path):
     assert "hidden" not in listed
 
 
-def test_one_data_set_by_name(data):
+def test_fetch_takes_one_data_set_by_its_name(data):
     assert data("fetch", "images").exit_code == 0
     assert rows(data)["train"][1] == "absent"
     assert rows(data)["images"][1] == "ready"

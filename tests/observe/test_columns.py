@@ -71,7 +71,7 @@ def test_args_and_the_last_and_best_value_of_a_metric(ls):
     assert b == ["b", "done", "3", "0.01", "3", "nan", "0.8"]
 
 
-def test_the_same_in_json(ls):
+def test_ls_json_has_args_and_metrics(ls):
     trained("a", 0.1, [0.5, 0.9, float("nan")], **KEEP_BEST)
     result = ls("runs", "--json", "--args", "lr", "--args", "train.batch_size", "--metric", "accuracy,loss")
     assert result.exit_code == 0, result.output
@@ -96,7 +96,7 @@ def test_the_same_in_json(ls):
     assert "note: the best loss is unknown" in result.stderr
 
 
-def test_the_option_names_what_is_best(ls):
+def test_the_mode_of_the_option_determines_the_best_value(ls):
     trained("a", 0.1, [0.5, 0.9], **KEEP_BEST)
     result = ls("--metric", "loss:min", "--metric", "accuracy:min")
     assert rows_of(result)[1][0][3:7] == ["0.5", "0.5", "0.9", "0.5"]
@@ -108,7 +108,7 @@ def test_the_steps_of_a_function_without_evaluations_count(ls):
     assert rows_of(ls("--metric", "loss:min"))[1][0][3:5] == ["0.25", "0.25"]
 
 
-def test_what_no_run_has_is_a_note(ls):
+def test_a_column_without_a_value_is_a_note(ls):
     trained("a", 0.1, [0.5])
     notes = ls("--args", "lrr", "--metric", "acuracy,accuracy").stdout.splitlines()[2:]
     assert notes[0] == "note: no run has args.lrr"

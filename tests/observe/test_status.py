@@ -162,7 +162,7 @@ def test_the_time_that_is_left_follows_from_the_last_lines(run, total, left):
     assert dict(status_rows(status_of(run)))["last figures"] == f"step 30, loss 0.25{left}"
 
 
-def test_no_step_of_a_script_is_claimed(run):
+def test_a_script_has_no_step_in_status_and_ls(run):
     attempt = claim_attempt(run)
     record_job(attempt, parse_job("name: digits\nscript: train.py\n", "job.yaml"))
     assert list_runs(run.store.uri("")).lines()[1].split()[:3] == ["digits", "waiting", "-"]
@@ -311,7 +311,7 @@ def test_a_submission_after_the_last_attempt_is_where_the_run_stands(run, no_slu
     assert dict(status_rows(status))["attempt"] == "1, which ended as failed (error)"
 
 
-def test_a_submission_before_the_last_attempt_is_not(run, no_slurm):
+def test_a_submission_before_the_last_attempt_does_not_change_the_state(run, no_slurm):
     submit(run, "11")
     write_result(claim_attempt(run), Result("done", "finished", 0))  # on this machine, meanwhile
     assert status_of(run).state == "done"

@@ -90,42 +90,41 @@ def test_a_follower_finds_streams_that_come_later(run):
     assert [r["kind"] for r in follower.new()] == ["train"]
 
 
-def test_a_look_reads_some_streams_of_many_and_loses_none(run, monkeypatch):
-    a = run.attempt(1)
+@pytest.fixture
+def of_100_nodes(run):
+    """An attempt with a stream of each of a hundred nodes."""
     for node in range(100):
-        EventLog(a.node_events(f"node{node}")).write("note", number=node)
+        EventLog(run.attempt(1).node_events(f"node{node}")).write("note", number=node)
+    return run.attempt(1)
+
+
+def test_a_look_reads_some_streams_of_many_and_loses_none(of_100_nodes, monkeypatch):
     opened = []
     real = Tail.new
     monkeypatch.setattr(Tail, "new", lambda tail: opened.append(tail) or real(tail))
-    follower = AttemptFollower(a)
+    follower = AttemptFollower(of_100_nodes)
     found = [record["number"] for _ in range(4) for record in follower.new()]
     assert sorted(found) == list(range(100))
     assert len(opened) <= 4 * (_STREAMS_PER_LOOK + _LIVELY_STREAMS)
     assert len(set(opened)) == 100
 
 
-def test_a_stream_that_grows_is_read_at_every_look(run):
-    a = run.attempt(1)
-    for node in range(100):
-        EventLog(a.node_events(f"node{node}")).write("note", number=node)
-    follower = AttemptFollower(a)
+def test_a_stream_that_grows_is_read_at_every_look(of_100_nodes):
+    follower, growing = AttemptFollower(of_100_nodes), EventLog(of_100_nodes.events)
     follower.new(of_all=True)
-    EventLog(a.events).write("note", text="begins")
+    growing.write("note", text="begins")
     while not follower.new():
         pass
     for number in range(10):
-        EventLog(a.events).write("note", number=number)
+        growing.write("note", number=number)
         assert [record["number"] for record in follower.new()] == [number]
 
 
-def test_the_last_look_reads_all_streams(run):
-    a = run.attempt(1)
-    follower = AttemptFollower(a)
-    for node in range(100):
-        EventLog(a.node_events(f"node{node}")).write("note", number=node)
+def test_the_last_look_reads_all_streams(of_100_nodes):
+    follower = AttemptFollower(of_100_nodes)
     follower.new()
-    EventLog(a.node_events("node7")).write("note", number=100)
-    EventLog(a.restart(0).metrics).write("train", step=1)
+    EventLog(of_100_nodes.node_events("node7")).write("note", number=100)
+    EventLog(of_100_nodes.restart(0).metrics).write("train", step=1)
     numbers = {record.get("number") for record in follower.new(of_all=True)}
     assert {100, None} <= numbers
     assert follower.new(of_all=True) == []

@@ -93,7 +93,7 @@ def test_a_submitted_run_writes_nothing_into_the_folder_of_its_code(run, job, co
     assert start(run, 2, code_files(job()), resumes=8) == "values.csv has changed since step 8"
 
 
-def test_the_steps_of_a_script_are_not_known(run, job, code):
+def test_a_code_change_of_a_script_names_the_attempt_before(run, job, code):
     start(run, 1, code_files(job()), resumes=0, files="a")
     (code / "m.py").write_text("lr = 2\n")
     assert start(run, 2, code_files(job()), resumes=0, files="b") == "m.py has changed since attempt 1"
@@ -104,5 +104,5 @@ def test_the_steps_of_a_script_are_not_known(run, job, code):
     ("count", "text"),
     [(1, "a has"), (3, "a, b and c have"), (4, "a, b, c and 1 more have"), (6, "a, b, c and 3 more have")],
 )
-def test_at_most_three_names(count, text):
+def test_a_code_change_names_at_most_three_files(count, text):
     assert CodeChange(tuple("abcdef"[:count]), "step 1").text == f"{text} changed since step 1"
