@@ -12,7 +12,6 @@ from clustertrain.run_files.streams.history import (
     _LIVELY_STREAMS,
     _STREAMS_PER_LOOK,
     AttemptFollower,
-    clocks_ahead_s,
     curve,
     events_of_attempt,
 )
@@ -58,26 +57,12 @@ def test_a_start_that_died_before_its_plan_supersedes_nothing(run):
     assert [r["step"] for r in curve(run)] == [10]
 
 
-@pytest.mark.parametrize("ahead_s", [300.0, -7200.0])
-def test_events_of_a_node_with_another_clock_are_on_that_of_the_driver(run, ahead_s):
+def test_events_of_all_nodes_are_in_order_of_time(run):
     attempt = run.attempt(1)
-    ranks = [{"rank": n, "host": host} for n, host in enumerate("abc")]
-    clocks = (0.01, ahead_s, "ill")
-    ranks = [{**rank, "clock_ahead_s": clock} for rank, clock in zip(ranks, clocks, strict=True)]
-
-    def write(path, seconds, kind, **fields):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps({"kind": kind, "time": 1e6 + seconds, **fields}) + "\n")
-
-    write(attempt.events, 1, "group_started", ranks=ranks)
-    write(attempt.events, 4, "worker_died", text="it died")
-    for seconds, host, ahead in ((2, "a", 0), (3, "b", ahead_s), (5, "c", 0)):
-        write(attempt.node_events(host), seconds + ahead, "note", text=host)
-    found = events_of_attempt(attempt)
-    assert [each["time"] - 1e6 for each in found] == [1, 2, 3, 4, 5]
-    assert [each.get("text") for each in found] == [None, "a", "b", "it died", "c"]
-    assert clocks_ahead_s(found) == {"b": ahead_s}
+    for path in (attempt.events, attempt.node_events("a"), attempt.node_events("b"), attempt.events):
+        EventLog(path).write("note", text=path.name)
+    names = ["events.jsonl", "events-a.jsonl", "events-b.jsonl", "events.jsonl"]
+    assert [each["text"] for each in events_of_attempt(attempt)] == names
 
 
 def test_a_follower_finds_streams_that_come_later(run):

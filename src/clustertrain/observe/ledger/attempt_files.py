@@ -1,10 +1,10 @@
-"""What the files of an attempt say about its time, on the clock of the driver."""
+"""What the files of an attempt say about its time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.errors import JobError, StorageError
@@ -131,12 +131,9 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
     for n, (restart, claimed) in enumerate(claims):
         until = claims[n + 1][1] if n + 1 < len(claims) else math.inf
         own = [e for e in events if claimed <= e["time"] < until]
-        ahead_s = number(next(iter(of_kind(own, "group_started")), {}), "clock_ahead_s")  # of rank 0's node
-        metrics = [{**e, "time": e["time"] - ahead_s} for e in read_events(attempt.run, restart.metrics_key)]
-        if (outcome := read(restart.outcome)) is not None:
-            outcome = replace(outcome, train_ended=outcome.train_ended - ahead_s)
+        metrics = read_events(attempt.run, restart.metrics_key)
         of_training = of_kind(metrics, "train"), of_kind(metrics, "eval")
-        groups.append(Group(restart, claimed, read(restart.plan), outcome, own, *of_training))
+        groups.append(Group(restart, claimed, read(restart.plan), read(restart.outcome), own, *of_training))
     beat = read(attempt.heartbeat)
     signs = [claim.time, *(e["time"] for e in events), *(time for _, time in claims)]
     signs += [e["time"] for each in groups[-1:] for e in (*each.lines[-1:], *each.evaluations[-1:])]

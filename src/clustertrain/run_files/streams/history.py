@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from clustertrain.errors import StorageError
-from clustertrain.node.units import LARGEST_INTEGER, LATEST_S
+from clustertrain.node.units import LARGEST_INTEGER
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.folder.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run_files.job_diff import changed_nothing
@@ -18,7 +18,6 @@ from clustertrain.storage import Location
 _STREAMS_PER_LOOK = 32
 _LIVELY_STREAMS = 8
 _LAST_ATTEMPTS = 3
-_ONE_CLOCK_S = 1.0  # the driver's question takes less
 
 
 class AttemptFollower:
@@ -63,28 +62,10 @@ class AttemptFollower:
 
 
 def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
-    """Return all events of an attempt, from every node, by time on the driver's clock."""
+    """Return all events of an attempt, from every node, by time."""
     names = filter(is_events_stream, stream_names(attempt.run, attempt.key))
-    streams = {name: read_events(attempt.run, f"{attempt.key}/{name}") for name in names}
-    clocks = clocks_ahead_s(streams.get(attempt.events.name, ()))
-    for host, ahead_s in clocks.items():
-        name = attempt.node_events(host).name
-        streams[name] = [{**each, "time": each["time"] - ahead_s} for each in streams.get(name, ())]
-    events = [event for stream in streams.values() for event in stream]
+    events = [event for name in names for event in read_events(attempt.run, f"{attempt.key}/{name}")]
     return sorted(events, key=lambda event: float(event["time"]))
-
-
-def clocks_ahead_s(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return by how many seconds each host's clock was ahead of the driver's when its ranks last started.
-
-    Only hosts whose clock differs by a second or more are in it.
-    """
-    found: dict[str, float] = {}
-    for rank in (rank for event in events for rank in ranks_of(event)):
-        match rank:
-            case {"host": str(host), "clock_ahead_s": int() | float() as ahead_s}:
-                found[host] = ahead_s
-    return {host: ahead_s for host, ahead_s in found.items() if _ONE_CLOCK_S <= abs(ahead_s) <= LATEST_S}
 
 
 def events_of_last_attempts(storage: Location, name: str) -> list[list[dict[str, Any]]]:
