@@ -11,7 +11,7 @@ from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, Part, Where, 
 from clustertrain.observe.explain.evidence import Start
 from clustertrain.observe.explain.first_cause import Hit, Source, first_cause, hits_of
 from clustertrain.observe.explain.stacks import Group, of_script, ranks_text, stacks_now
-from clustertrain.observe.status import claimed_attempt
+from clustertrain.observe.status import Row, claimed_attempt
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.recorded_job import is_of_script
@@ -60,14 +60,14 @@ class Explanation:
     earlier: tuple[str, ...] = ()
     stacks: tuple[Group, ...] = ()
 
-    def first_lines(self) -> list[str]:
+    def first_rows(self) -> list[Row]:
         """Return the cause, what proves it, and what to change."""
         rows = (("cause", self.cause), ("proof", self.proof), ("change", self.change))
-        return [f"{name + ':':<8}{text}" for name, text in rows if text]
+        return [(name, text) for name, text in rows if text]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the whole explanation, for people."""
-        yield from self.first_lines()
+        yield from map(line_of_row, self.first_rows())
         for n, line in enumerate(self.error.splitlines()):
             yield f"{'' if n else 'error:':<8}{line}"
         if self.followed:
@@ -78,6 +78,11 @@ class Explanation:
             yield from (f"  {line}" for line in self.evidence)
         for group in self.stacks:
             yield from group.lines()
+
+
+def line_of_row(row: Row) -> str:
+    """Return a row as a line of `explain`."""
+    return f"{row[0] + ':':<8}{row[1]}"
 
 
 def explain(run: RunDir, number: int | None = None) -> Explanation:
@@ -111,8 +116,8 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
     )
 
 
-def summary(attempt: Attempt) -> list[str]:
-    """Return the first three lines for an attempt that failed, or none if its message says the same.
+def summary(attempt: Attempt) -> list[Row]:
+    """Return the first three rows for an attempt that failed, or none if its message says the same.
 
     The messages of clustertrain itself have a remedy. An attempt without a result is lost.
     """
@@ -127,7 +132,7 @@ def summary(attempt: Attempt) -> list[str]:
             return []
         if hit.entry is UNKNOWN and (hit.source.order == 0 or hit.is_told_in(result.text)):
             return []
-    return _explained(start, hit, hits).first_lines()
+    return _explained(start, hit, hits).first_rows()
 
 
 def _hits(start: Start, most_ranks: int) -> list[Hit]:
