@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from clustertrain.observe.explain.catalogue import ENTRY_POINTS, LAUNCHERS, Part, catalogue
+from clustertrain.observe.explain.catalogue import ENTRY_POINTS, LAUNCHERS, Remedy, catalogue
 
 BEGIN = "<!-- catalogue: the list below is written by docs/site/errors.py -->"
 END = "<!-- end of catalogue -->"
@@ -24,7 +24,7 @@ def catalogue_markdown() -> str:
     return "\n".join(texts)
 
 
-def _text(part: Part) -> str:
+def _text(part: Remedy) -> str:
     words = [word for word in (*ENTRY_POINTS, *LAUNCHERS) if word in part.words]
     return f"*{', '.join(words)}:* {part.text}" if words else part.text
 

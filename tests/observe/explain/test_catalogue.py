@@ -11,7 +11,7 @@ import yaml
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.observe.explain.catalogue import ENTRY_POINTS, LAUNCHERS, Where, catalogue
-from clustertrain.observe.explain.first_cause import Source, first_cause, hits_of
+from clustertrain.observe.explain.first_cause import EvidenceText, first_cause, hits_of
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[2] / "docs" / "reference" / "job-file.md").read_text()
@@ -30,7 +30,7 @@ CAUSES = _causes()
 
 
 def found_in(text):
-    hit = first_cause(hits_of(Source("rank-1.log", text)))
+    hit = first_cause(hits_of(EvidenceText("rank-1.log", text)))
     return hit.entry.name if hit is not None else None
 
 

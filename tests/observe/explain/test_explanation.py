@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.errors import JobError
 from clustertrain.node.processes import this_process
-from clustertrain.observe.explain.evidence import Start
+from clustertrain.observe.explain.evidence import StartEvidence
 from clustertrain.observe.explain.explanation import explain, summary
 from clustertrain.observe.explain.stacks import grouped, ranks_text, stacks_now
 from clustertrain.observe.tables import finish
@@ -352,7 +352,7 @@ def running(run):
 
 
 def test_ranks_that_do_not_answer_come_first_then_the_smallest_group(running):
-    start = Start.newest(running)
+    start = StartEvidence.newest(running)
     thread = 'Thread (most recent call first):\n  File "/env/ray/a.py", line 1 in poll\n\nThread (most'
     begun = '  File "/env/ray/b.py", line 2 in train_loop_per_worker'
     torch = f'{thread}\n  File "/env/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
@@ -375,7 +375,7 @@ def test_without_workers_there_are_no_stacks(running, run, lives):
     ticks = this_process().pid_started_ticks if lives else 1
     running.claim.write(sample_claim(replace(this_process(), pid_started_ticks=ticks)))
     with pytest.raises(JobError, match=r"No workers of .* are running, so there are no stacks"):
-        stacks_now(Start.newest(running))
+        stacks_now(StartEvidence.newest(running))
     result = CliRunner().invoke(main, ["stacks", run.uri])
     assert (result.exit_code, "No workers" in result.output) == (2, True)
     assert not lives or explain(run).cause == "none yet: digits waits for its workers"
@@ -384,7 +384,7 @@ def test_without_workers_there_are_no_stacks(running, run, lives):
 def test_the_stacks_of_a_script_are_those_that_py_spy_shows(running):
     running.run.store.write_atomic(running.job_key, b"name: digits\nscript: a.py\nstorage: runs\n")
     with pytest.raises(JobError, match=r"exec .*digits/g1 --rank K -- sh -c 'py-spy dump -s --pid \$CLUST"):
-        stacks_now(Start.newest(running))
+        stacks_now(StartEvidence.newest(running))
     found = explain(running.run)
     assert (found.cause, found.stacks) == ("none: digits is running", ())
     assert "py-spy dump -s" in found.change

@@ -40,7 +40,7 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Part:
+class Remedy:
     """A part of a remedy, and the words for which it holds; without a word of a kind it holds for all."""
 
     words: frozenset[str]
@@ -59,7 +59,7 @@ class Entry:
     name: str
     lines: tuple[re.Pattern[str], ...]
     cause: str
-    change: tuple[Part, ...]
+    change: tuple[Remedy, ...]
     kind: str = "cause"
     retry: str = "unless_same"
     ends_as: str = "error"
@@ -80,7 +80,7 @@ UNKNOWN = Entry(
     "unknown",
     (),
     "unknown: an exception that neither the catalogue knows nor a line of your own code raised",
-    (Part(frozenset(), "Read the lines around it: the code that raised it is in the traceback."),),
+    (Remedy(frozenset(), "Read the lines around it: the code that raised it is in the traceback."),),
     kind="symptom",
 )
 
@@ -94,7 +94,7 @@ def catalogue() -> tuple[Entry, ...]:
 
 def _entry(row: dict[str, Any]) -> Entry:
     change = row["change"] if isinstance(row["change"], dict) else {"any": row["change"]}
-    parts = tuple(Part(frozenset(words.split(", ")) - {"any"}, text) for words, text in change.items())
+    parts = tuple(Remedy(frozenset(words.split(", ")) - {"any"}, text) for words, text in change.items())
     lines = tuple(re.compile(line, re.MULTILINE) for line in row["lines"])
     return Entry(**{**row, "lines": lines, "change": parts})
 

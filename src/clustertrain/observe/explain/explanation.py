@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, Part, Where, by_name
-from clustertrain.observe.explain.evidence import Start
-from clustertrain.observe.explain.first_cause import Hit, Source, first_cause, hits_of
-from clustertrain.observe.explain.stacks import Group, of_script, ranks_text, stacks_now
+from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, Remedy, Where, by_name
+from clustertrain.observe.explain.evidence import StartEvidence
+from clustertrain.observe.explain.first_cause import EvidenceText, Hit, first_cause, hits_of
+from clustertrain.observe.explain.stacks import RanksAtPlace, of_script, ranks_text, stacks_now
 from clustertrain.observe.status import Row, claimed_attempt
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
@@ -58,7 +58,7 @@ class Explanation:
     evidence: tuple[str, ...] = ()
     followed: tuple[int, ...] = ()
     earlier: tuple[str, ...] = ()
-    stacks: tuple[Group, ...] = ()
+    stacks: tuple[RanksAtPlace, ...] = ()
 
     def first_rows(self) -> list[Row]:
         """Return the cause, what proves it, and what to change."""
@@ -94,7 +94,7 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
         JobError: there is no such attempt.
     """
     attempt = claimed_attempt(run, number)
-    start = Start.newest(attempt)
+    start = StartEvidence.newest(attempt)
     if start.is_running:
         if not start.pids:
             return Explanation("", f"none yet: {run.name} waits for its workers")
@@ -124,7 +124,7 @@ def summary(attempt: Attempt) -> list[Row]:
     result = attempt.result.read()
     if result is not None and (result.state != "failed" or result.cause not in _UNEXPLAINED):
         return []
-    start = Start.newest(attempt)
+    start = StartEvidence.newest(attempt)
     hits = _hits(start, _SUMMARY_RANKS)
     hit = _decisive(start, hits)
     if result is not None:
@@ -135,7 +135,7 @@ def summary(attempt: Attempt) -> list[Row]:
     return _explained(start, hit, hits).first_rows()
 
 
-def _hits(start: Start, most_ranks: int) -> list[Hit]:
+def _hits(start: StartEvidence, most_ranks: int) -> list[Hit]:
     """Return the known lines of everything that may have the first cause.
 
     Of many ranks the one that the failure names is read first.
@@ -146,7 +146,7 @@ def _hits(start: Start, most_ranks: int) -> list[Hit]:
     return [hit for source in sources for hit in hits_of(source)]
 
 
-def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
+def _decisive(start: StartEvidence, hits: list[Hit]) -> Hit | None:
     """Return the first cause.
 
     If a rank raised by itself, only its own lines count. If no entry knows its exception, the cause stays
@@ -175,7 +175,7 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
     return raised or first_cause(unknown or own) or ended or failed
 
 
-def _matched(start: Start, failure: Failure) -> Hit | None:
+def _matched(start: StartEvidence, failure: Failure) -> Hit | None:
     """Return what the driver has matched, at its line of the record."""
     entry, record = by_name().get(failure.entry), next(start.records())
     if entry is None:
@@ -184,7 +184,7 @@ def _matched(start: Start, failure: Failure) -> Hit | None:
     return Hit(entry, record, next(at, 0))
 
 
-def _left(start: Start, hits: list[Hit]) -> Hit | None:
+def _left(start: StartEvidence, hits: list[Hit]) -> Hit | None:
     """Return the end of the first rank that ended without an error.
 
     The others only report that it is gone.
@@ -198,7 +198,7 @@ def _left(start: Start, hits: list[Hit]) -> Hit | None:
     return None
 
 
-def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:
+def _own_exit(failed: EvidenceText, exit_code: int | None) -> Hit | None:
     """Return the end of a script that ended itself with an exit code, at the last line that it printed."""
     printed = [n for n, line in enumerate(failed.text.split("\n")) if line.startswith(_PRINTED)]
     if exit_code is None or not printed:
@@ -207,10 +207,10 @@ def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:
     change = (
         "What it last printed is below: look for the line of your code that ends it (sys.exit, os._exit)."
     )
-    return Hit(Entry("own_exit", (), cause, (Part(frozenset(), change),), told=True), failed, printed[-1])
+    return Hit(Entry("own_exit", (), cause, (Remedy(frozenset(), change),), told=True), failed, printed[-1])
 
 
-def _explained(start: Start, hit: Hit | None, hits: list[Hit]) -> Explanation:
+def _explained(start: StartEvidence, hit: Hit | None, hits: list[Hit]) -> Explanation:
     if hit is None:
         record = next(start.records(), None)
         return Explanation(
@@ -248,7 +248,7 @@ def _explained(start: Start, hit: Hit | None, hits: list[Hit]) -> Explanation:
     )
 
 
-def _earlier(attempt: Attempt, start: Start) -> tuple[str, ...]:
+def _earlier(attempt: Attempt, start: StartEvidence) -> tuple[str, ...]:
     """Return the first lines of up to three failures before the newest start."""
     failures = [
         r.failure.read() for r in attempt.restarts() if start.restart and r.number < start.restart.number

@@ -39,7 +39,7 @@ _TIME = re.compile(r"(?:\d{4}-(\d\d)-(\d\d)[ T]|\b[IWEF](\d\d)(\d\d) )(\d\d):(\d
 
 
 @dataclass(frozen=True)
-class Source:
+class EvidenceText:
     """A text: a log, or the text of a record or event.
 
     Attributes:
@@ -63,7 +63,7 @@ class Hit:
     """A line that the catalogue knows, or that ends a traceback."""
 
     entry: Entry
-    source: Source
+    source: EvidenceText
     index: int
 
     @property
@@ -149,7 +149,7 @@ class Hit:
         return "  ".join(part for part in parts if part)
 
 
-def hits_of(source: Source) -> list[Hit]:
+def hits_of(source: EvidenceText) -> list[Hit]:
     """Return the lines of a text that the catalogue knows: for each entry the first.
 
     The lines that end a traceback are added if no entry knows them.
@@ -166,7 +166,7 @@ def hits_of(source: Source) -> list[Hit]:
     return [Hit(entry, source, index) for index, entry in sorted(found.items())]
 
 
-def _raised(source: Source) -> Iterator[tuple[int, str]]:
+def _raised(source: EvidenceText) -> Iterator[tuple[int, str]]:
     """Yield the lines that end a traceback, whatever the name of the class.
 
     Yield later lines that look like one, too.
@@ -186,7 +186,7 @@ def _raised(source: Source) -> Iterator[tuple[int, str]]:
 
 def known(text: str) -> list[Hit]:
     """Return the known lines of the message of one error; the line that decides comes first."""
-    hits = (hit for hit in hits_of(Source("", text)) if hit.entry is not UNKNOWN)
+    hits = (hit for hit in hits_of(EvidenceText("", text)) if hit.entry is not UNKNOWN)
     return sorted(hits, key=lambda hit: hit.key)
 
 

@@ -11,7 +11,7 @@ from itertools import takewhile
 from clustertrain.errors import JobError
 from clustertrain.node import variables
 from clustertrain.node.waiting import wait_until
-from clustertrain.observe.explain.evidence import Start
+from clustertrain.observe.explain.evidence import StartEvidence
 from clustertrain.observe.status import claimed_attempt
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.folder.run_dir import RunDir
@@ -24,7 +24,7 @@ _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Group:
+class RanksAtPlace:
     """Ranks that are at the same place. Ranks without frames have not answered: `note` has their process."""
 
     ranks: tuple[int, ...]
@@ -38,14 +38,14 @@ class Group:
 
 def stacks_lines(run: RunDir) -> Iterator[str]:
     """Ask for the stacks of a run's ranks; yields the lines of each group, and where all threads are."""
-    start = Start.newest(claimed_attempt(run, None))
+    start = StartEvidence.newest(claimed_attempt(run, None))
     for group in stacks_now(start):
         yield from group.lines()
     if start.restart is not None and (request := start.restart.stacks_request.read()) is not None:
         yield f"all threads: {run.store.uri(start.restart.stacks_answers_key(request.id))}"
 
 
-def stacks_now(start: Start, wait_s: float = _WAIT_S) -> tuple[Group, ...]:
+def stacks_now(start: StartEvidence, wait_s: float = _WAIT_S) -> tuple[RanksAtPlace, ...]:
     """Ask all ranks of a start of the workers for their stacks, and wait some seconds for the answers.
 
     Raises:
@@ -74,7 +74,7 @@ def of_script(uri: str) -> str:
     return f"`{shows}` shows where the script of a rank is, if py-spy is installed there."
 
 
-def grouped(start: Start, stacks: Mapping[int, str]) -> tuple[Group, ...]:
+def grouped(start: StartEvidence, stacks: Mapping[int, str]) -> tuple[RanksAtPlace, ...]:
     """Group the ranks by place.
 
     First come the ranks that have not answered, then the smallest group; of equal groups first the one that
@@ -83,11 +83,11 @@ def grouped(start: Start, stacks: Mapping[int, str]) -> tuple[Group, ...]:
     places: dict[tuple[str, ...], list[int]] = {}
     for rank, text in sorted(stacks.items()):
         places.setdefault(frames_of(text), []).append(rank)
-    groups = [Group(tuple(ranks), frames) for frames, ranks in places.items()]
+    groups = [RanksAtPlace(tuple(ranks), frames) for frames, ranks in places.items()]
     groups.sort(key=lambda group: (len(group.ranks), "distributed/" in "".join(group.frames[:1])))
     why = " did not answer: code may hold the interpreter's lock (pid {} on {})"
     silent = [rank for rank in sorted(start.pids) if rank not in stacks]
-    return (*(Group((r,), (), why.format(start.pids[r], start.hosts[r])) for r in silent), *groups)
+    return (*(RanksAtPlace((r,), (), why.format(start.pids[r], start.hosts[r])) for r in silent), *groups)
 
 
 def frames_of(text: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def number(record: Record, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class Group:
+class OneStart:
     """A start of the worker group.
 
     Attributes:
@@ -91,7 +91,7 @@ class AttemptFiles:
     changes: JobChanges | None
     ray_started: float | None
     last_sign: float
-    groups: Sequence[Group]
+    groups: Sequence[OneStart]
     of_script: bool
 
     @property
@@ -101,7 +101,7 @@ class AttemptFiles:
         return f"attempt {self.attempt.n} {how}"
 
 
-def gpus_per_rank(groups: Sequence[Group]) -> int:
+def gpus_per_rank(groups: Sequence[OneStart]) -> int:
     """Return the number of GPUs of the first rank of the newest start that has any, or 0."""
     for group in reversed(groups):
         match group.started:
@@ -133,7 +133,8 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
         own = [e for e in events if claimed <= e["time"] < until]
         metrics = read_events(attempt.run, restart.metrics_key)
         of_training = of_kind(metrics, "train"), of_kind(metrics, "eval")
-        groups.append(Group(restart, claimed, read(restart.plan), read(restart.outcome), own, *of_training))
+        plan, outcome = read(restart.plan), read(restart.outcome)
+        groups.append(OneStart(restart, claimed, plan, outcome, own, *of_training))
     beat = read(attempt.heartbeat)
     signs = [claim.time, *(e["time"] for e in events), *(time for _, time in claims)]
     signs += [e["time"] for each in groups[-1:] for e in (*each.lines[-1:], *each.evaluations[-1:])]

@@ -12,7 +12,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.identity import hyperparameters, settings
 from clustertrain.observe.ledger.book import Ledger
 from clustertrain.observe.ledger.of_run import ledger_of
-from clustertrain.observe.report.curves import Curve, curves_of
+from clustertrain.observe.report.curves import StepCurve, curves_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.recorded_job import newest_job, trained_jobs
@@ -45,7 +45,7 @@ class RunFacts:
 
     name: str
     status: StoredStatus
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[StepCurve, ...] = ()
     ledger: Ledger | None = None
     attempts: tuple[Held, ...] = ()
     compared: Mapping[str, str] = field(default_factory=dict)

@@ -38,7 +38,7 @@ class Record(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Request(Generic[T]):
+class RequestAt(Generic[T]):
     """The request file `name` in the folder of each attempt or restart; it contains a `kind`."""
 
     name: str
@@ -79,7 +79,7 @@ class Restart:
     plan = Record("plan.json", ResumePoint)
     failure = Record("failure.json", Failure)
     outcome = Record("outcome.json", Outcome)
-    resize = Request("resize", ResizeRequest)
+    resize = RequestAt("resize", ResizeRequest)
     hang = Record("hang.json", Hang)
     """Created by the first rank whose watchdog expires, or that waits for a rank that has returned."""
     _returned_key = Key("returned")
@@ -155,8 +155,8 @@ class Attempt:
     changes = Record("changes.json", JobChanges)
     provenance = Record("provenance.json", Provenance)
     heartbeat = Record("heartbeat.json", Beat)
-    stop = Request("stop", StopRequest)
-    save = Request("save", SaveRequest)
+    stop = RequestAt("stop", StopRequest)
+    save = RequestAt("save", SaveRequest)
     result = Record("result.json", Result)
     rendezvous = Record(RENDEZVOUS, Rendezvous)
     job_key = Key(JOB_YAML)

@@ -32,7 +32,7 @@ _LAST_RETRY_S = 60.0  # the last round has no next one
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentBytes:
     """How much of a stream was sent: bytes, and pieces."""
 
     bytes: int = 0
@@ -99,7 +99,7 @@ class StreamUpload:
                 key = self._attempt.key_of(path)
                 for piece in _pieces(path, (sent := _sent(path)).bytes):
                     impatient.write_atomic(part_key(key, sent.parts + 1), piece)
-                    sent = Sent(sent.bytes + len(piece), sent.parts + 1)
+                    sent = SentBytes(sent.bytes + len(piece), sent.parts + 1)
                     _note(path, sent)
             for path in _whole_files(self._attempt.path):
                 began = time.monotonic()
@@ -158,13 +158,13 @@ def _note_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.sent")
 
 
-def _sent(path: Path) -> Sent:
+def _sent(path: Path) -> SentBytes:
     """Return how much of a stream was sent."""
     note = _note_path(path)
-    return decoded(Sent, note.read_bytes(), str(note)) if note.exists() else Sent()
+    return decoded(SentBytes, note.read_bytes(), str(note)) if note.exists() else SentBytes()
 
 
-def _note(path: Path, sent: Sent) -> None:
+def _note(path: Path, sent: SentBytes) -> None:
     new = _note_path(path).with_suffix(".new")
     new.write_bytes(encoded(sent))
     new.replace(_note_path(path))
