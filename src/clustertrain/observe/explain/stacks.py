@@ -25,7 +25,13 @@ _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+) in (.+)$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class RanksAtPlace:
-    """Ranks that are at the same place. Ranks without frames have not answered: `note` has their process."""
+    """Ranks that are at the same place.
+
+    Attributes:
+        ranks: their numbers.
+        frames: where they are, the innermost first; empty for a rank that has not answered.
+        note: why it may not have answered, and its process.
+    """
 
     ranks: tuple[int, ...]
     frames: tuple[str, ...]
