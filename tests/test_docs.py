@@ -95,11 +95,11 @@ def test_the_groups_of_the_help_have_every_command_once():
 
 
 @pytest.mark.parametrize(
-    ("program", "page"),
-    [("commands.py", "commands.md"), ("errors.py", "errors.md"), ("json_fields.py", "json.md")],
+    ("program", "page"), [("commands", "commands"), ("errors", "errors"), ("json_fields", "json")]
 )
 def test_a_generated_page_is_what_its_program_writes(tmp_path, program, page):
-    command, shown = [f"docs/site/{program}", f"docs/reference/{page}"], ROOT / "docs/reference" / page
+    command = [f"docs/site/{program}.py", f"docs/reference/{page}.md"]
+    shown = ROOT / command[1]
     again = Path(shutil.copy(shown, tmp_path))
     ran([sys.executable, ROOT / command[0], again], code=0)
     assert again.read_text() == shown.read_text(), f"python {' '.join(command)}"
