@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote
 
-import click
 import grimp
 import pytest
 import yaml
@@ -16,7 +15,7 @@ from click.testing import CliRunner
 
 import clustertrain
 from clustertrain.cli.grid import points_of
-from clustertrain.cli.main import GROUPS, main
+from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.run_files import folder
@@ -86,12 +85,6 @@ def states_markdown() -> str:
             f"| {name} | {state.meaning} | {causes} | {codes} | {'yes' if state.restarts else 'no'} |"
         )
     return "\n".join(rows) + "\n"
-
-
-def test_the_groups_of_the_help_have_every_command_once():
-    context = click.Context(main)
-    shown = [name for name in main.list_commands(context) if not main.get_command(context, name).hidden]
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(shown)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_following_prints_new_events_and_the_failure(run, attempt):
 def test_following_a_rank_waits_for_its_log(run, monkeypatch):
     """The log comes when it was looked for in vain."""
     attempt = claim_attempt(run)
-    monkeypatch.setattr(logs, "_pause", lambda _: put(attempt, "node1", "rank-0.log", "at last\n"))
+    monkeypatch.setattr("time.sleep", lambda _: put(attempt, "node1", "rank-0.log", "at last\n"))
     assert next(log_lines(run, LogSelection(rank=0), status_of, follow=True)) == "at last"
 
 

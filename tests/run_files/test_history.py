@@ -9,7 +9,6 @@ from clustertrain.run_files.records.claim import ResumePoint
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.run_files.streams.events import new_records, read_events
 from clustertrain.run_files.streams.history import (
-    _LIVELY_STREAMS,
     _STREAMS_PER_LOOK,
     AttemptFollower,
     curve,
@@ -90,19 +89,8 @@ def test_a_look_reads_some_streams_of_many_and_loses_none(of_100_nodes, monkeypa
     follower = AttemptFollower(of_100_nodes)
     found = [record["number"] for _ in range(4) for record in follower.new()]
     assert sorted(found) == list(range(100))
-    assert len(opened) <= 4 * (_STREAMS_PER_LOOK + _LIVELY_STREAMS)
+    assert len(opened) <= 4 * _STREAMS_PER_LOOK
     assert len(set(opened)) == 100
-
-
-def test_a_stream_that_grows_is_read_at_every_look(of_100_nodes):
-    follower, growing = AttemptFollower(of_100_nodes), EventLog(of_100_nodes.events)
-    follower.new(of_all=True)
-    growing.write("note", text="begins")
-    while not follower.new():
-        pass
-    for number in range(10):
-        growing.write("note", number=number)
-        assert [record["number"] for record in follower.new()] == [number]
 
 
 def test_the_last_look_reads_all_streams(of_100_nodes):

@@ -16,7 +16,6 @@ from clustertrain.run_files.streams.streams import Tail, stream_names
 from clustertrain.storage import Location
 
 _STREAMS_PER_LOOK = 32
-_LIVELY_STREAMS = 8
 _LAST_ATTEMPTS = 3
 
 
@@ -24,15 +23,13 @@ class AttemptFollower:
     """Reads the records that were added to an attempt's streams since the last call, also in new streams.
 
     Each node has a stream of its own, and most of them are silent while the run trains. So that a look takes
-    no longer with a thousand nodes, it reads some of the streams: those that grew last, and the next 32 of
-    all in turn. With up to 32 streams these are all of them.
+    no longer with a thousand nodes, it reads the next 32 streams in turn.
     """
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._tails: dict[str, Tail] = {}
         self._due: list[str] = []  # the streams whose turn comes before the next listing
-        self._lively: list[str] = []  # those that grew last, the newest at the end
 
     def new(self, *, of_all: bool = False) -> list[dict[str, Any]]:
         """Return the new records by time.
@@ -43,13 +40,8 @@ class AttemptFollower:
         if of_all or not self._due:
             self._due = self._names()
         turns = len(self._due) if of_all else _STREAMS_PER_LOOK
-        names = dict.fromkeys([*self._lively, *self._due[:turns]])
-        self._due = self._due[turns:]
-        found = {name: list(new_records(self._tails[name])) for name in names}
-        grown = [name for name in found if found[name]]
-        quiet = [name for name in self._lively if not found[name]]
-        self._lively = [*quiet, *grown][-_LIVELY_STREAMS:]
-        records = [record for of_stream in found.values() for record in of_stream]
+        names, self._due = self._due[:turns], self._due[turns:]
+        records = [record for name in names for record in new_records(self._tails[name])]
         return sorted(records, key=lambda record: float(record["time"]))
 
     def _names(self) -> list[str]:
