@@ -6,12 +6,13 @@ not running? ─▶ what changed in the job? ─▶ not finished? ─▶ did a r
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clustertrain.checkpoints.manifest import newest_manifest
-from clustertrain.errors import ClusterError, ClusterTrainError, JobError
+from clustertrain.errors import ClusterError, ClusterTrainError, JobError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.job.references import check_set
 from clustertrain.run_files.claims import allocation_of, claim_attempt, progress_of, who_runs
@@ -82,7 +83,7 @@ def claim_next_attempt(
         JobError: `env` refers to a variable that is not set; the job has changed since its checkpoint, or the
             world size has, without consent.
         ClusterError: another process runs it, or the resources suffice for too few workers.
-        StorageError: the storage is not writable.
+        StorageError: the storage is not writable, or with S3 the spool of this node.
     """
     began = time.time()
     check_set(job.start_texts, os.environ)
@@ -105,6 +106,7 @@ def claim_next_attempt(
     check_progress(run, job, allocation)
     while _lost_its_claim(run.attempt(number)):
         number += 1
+    _check_spool(run)
     world_size = world_sizes()[-1]
     check_world_size(run, job, world_size, options)
     if before_claim is not None:
@@ -142,6 +144,22 @@ def _lost_its_claim(attempt: Attempt) -> bool:
 def check_storage(location: Location) -> None:
     """Check that the storage can be written. Retries for half a minute only, because a user is waiting."""
     probe(open_store(location.with_patience(_PROBE_RETRY_S)))
+
+
+def _check_spool(run: RunDir) -> None:
+    """Check that this node can keep the streams of a run until they are on S3."""
+    folder = run.local_path(run.key)
+    try:
+        if run.is_spooled:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(b"x")
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be written by uid {os.geteuid()}: {error.strerror}. This node keeps logs and "
+            "events there until they are on S3.\nFree space there, or set XDG_CACHE_HOME to a folder of this "
+            "machine that this user may write."
+        ) from error
 
 
 def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:

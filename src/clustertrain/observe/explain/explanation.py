@@ -39,13 +39,12 @@ class Explanation:
         cause: the first cause in one sentence.
         proof: the line that shows it, and where it is.
         change: what to change.
-        error: the whole message that the end of the run shows.
+        error: the whole message at the end of the run.
         rank, host: where it happened, or null and empty.
-        evidence: at most ten lines: the file, the rank, the time of day and the text of each.
+        evidence: at most ten lines, each with file, rank, time of day and text.
         followed: the ranks whose errors only follow from it.
-        earlier: the failures of earlier starts of the workers in this attempt.
-        stacks: of a running run: the groups of ranks at one place, the outlier first; without frames those
-            that did not answer.
+        earlier: failures of earlier starts of the workers in this attempt.
+        stacks: of a running run: the groups of ranks at one place, the outlier first.
     """
 
     failure: str

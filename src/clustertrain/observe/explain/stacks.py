@@ -29,8 +29,8 @@ class RanksAtPlace:
 
     Attributes:
         ranks: their numbers.
-        frames: where they are, the innermost first; empty for a rank that has not answered.
-        note: why it may not have answered, and its process.
+        frames: the innermost first; empty without an answer.
+        note: its process.
     """
 
     ranks: tuple[int, ...]
