@@ -24,6 +24,7 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
 from clustertrain.run_files.records.result import BestCheckpoint
 from clustertrain.run_files.result import ended, write_result
+from clustertrain.run_files.streams.event_log import EventLog
 from support.commands import ran
 from support.sample_checkpoints import commit, save
 
@@ -281,7 +282,7 @@ def test_the_answer_to_save_is_a_checkpoint_written_after_the_request(run, monke
         commit(run.checkpoints, 21)
         return look()
 
-    monkeypatch.setattr(commands, "_training", lambda run: run.newest_attempt())
+    EventLog(run.newest_attempt().events).write("group_started", restart=0, world_size=2, ranks=[])
     monkeypatch.setattr(commands, "wait_until", saved_meanwhile)
     assert [*commands.save_now(run)] == [str(names(run.checkpoints)[-1])]
     assert names(run.checkpoints)[-1].step == 21

@@ -143,11 +143,15 @@ def test_ls_shows_state_step_and_figures(run, tmp_path):
     assert header.index("STATE") == first.index("done")
 
 
-def test_ls_shows_the_reason_of_a_failure_in_one_harmless_line(run):
-    write_result(claim_attempt(run), Result("failed", "error", 1, text="train.py: \x1b[2Jno.\nMend it."))
-    table = list_runs(run.store.uri(""))
-    assert table.values()[0]["text"] == "train.py: \x1b[2Jno."
-    assert table.lines()[1].split("  ")[4].strip() == "train.py: no."
+def test_ls_shows_a_reason_in_one_harmless_line_that_moves_its_own_row_only(run, tmp_path):
+    reason = f"train.py: \x1b[2J{'no ' * 40}end."
+    write_result(claim_attempt(run), Result("failed", "error", 1, text=f"{reason}\nMend it."))
+    write_result(claim_attempt(RunDir.newest(str(tmp_path), "other")), Result("done", "finished", 0, step=4))
+    table = list_runs(str(tmp_path))
+    assert table.values()[0]["text"] == reason
+    header, failed, other = table.lines()
+    assert "  train.py: no no" in failed and "no no end.  1" in failed
+    assert header.index("WHERE") == other.index("this machine") < 100
 
 
 @pytest.mark.parametrize(("total", "left"), [({"total_steps": 40}, ", 0:20 left"), ({}, "")])
@@ -228,14 +232,6 @@ def test_the_users_numbers_come_first_and_the_hours_last_after_a_minute(run, wal
     header, row = (re.split("  +", line) for line in list_runs(run.store.uri("")).lines())
     assert header[-2:] == ["ETTR", "HOURS"] and header.index("FIGURES") == 3
     assert ("-" in row[-2:]) == (wall_s < 60)
-
-
-def test_a_long_reason_moves_its_own_row_only(run, tmp_path):
-    write_result(claim_attempt(run), Result("failed", "error", 1, text=f"{'no ' * 40}end."))
-    write_result(claim_attempt(RunDir.newest(str(tmp_path), "other")), Result("done", "finished", 0, step=4))
-    header, failed, other = list_runs(str(tmp_path)).lines()
-    assert "no no end.  1" in failed
-    assert header.index("WHERE") == other.index("this machine") < 100
 
 
 def test_tensorboard_gets_the_server_of_the_storage():

@@ -50,12 +50,11 @@ def test_what_is_compared_are_code_and_data_and_not_what_a_run_or_a_terminal_wri
 
 
 def test_too_much_or_too_slow_to_compare_is_not_compared(job, code, monkeypatch):
-    monkeypatch.setattr(snapshot, "_MOST_DIGESTED_BYTES", 4)
-    (code / "set.txt").write_text("1234567")
-    assert code_files(job())["set.txt"].digest == "7 bytes"
+    with (code / "set.txt").open("wb") as file:
+        file.truncate(10_000_001)
+    assert code_files(job())["set.txt"].digest == "10000001 bytes"
     for name, limit in (("MOST_FILES", 1), ("MOST_BYTES", 3), ("_COMPARED_WITHIN_S", -1)):
         with monkeypatch.context() as patch:
-            patch.setattr(snapshot, "_MOST_DIGESTED_BYTES", 1000)
             patch.setattr(snapshot, name, limit)
             assert code_files(job()) == {}, name
 
