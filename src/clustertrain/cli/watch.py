@@ -93,9 +93,10 @@ def report(targets: tuple[str, ...], to: str | None, output: str, send: int | No
     Of several runs it shows what differs as well.
     """
     from clustertrain.cli import report as reports
+    from clustertrain.observe.as_json import as_json
 
     if send is not None:
-        reports.send(targets[0], to, send)
+        click.echo(as_json(reports.facts(targets[0], to, send)))
     else:
         reports.write_report(targets or ("job.yaml",), to, output)
 
