@@ -57,6 +57,7 @@ def test_a_training_that_resumes_is_exact(drilled):
 
 
 @pytest.mark.run
+@pytest.mark.nightly  # in CI: the two drills beside it
 def test_a_schedule_of_its_own_is_named(drilled):
     report, storage = drilled("--faults", "stop", code=1, task="drilled:OwnSchedule", **TASK)
     (stop,) = report["outcomes"]
