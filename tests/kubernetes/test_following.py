@@ -10,8 +10,8 @@ from clusters.kube import KubeCluster
 from clusters.kube_api import Refused
 from clusters.kube_client import Kubernetes
 from clustertrain.errors import EXIT_CLUSTER
+from kubernetes.cluster_user import User, bind_role, inert, write_job
 from kubernetes.fake_head import FakeHead
-from kubernetes.watched import User, bind_role, inert, write_job
 
 
 class Follower:

@@ -15,7 +15,7 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.streams.history import AttemptFollower, curve
 from clustertrain.run_files.streams.streams import Tail
 from kubernetes.rayjob_runs import PATIENCE_S, RayJobRun, slow
-from support.cluster_checks import DIGITS
+from support.cluster_jobs import DIGITS
 from support.whole_run import same_weights
 
 PREFIX = "runs"

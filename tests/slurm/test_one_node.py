@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm.trained import FAULTY, Submitted, slow
+from slurm.slurm_run import FAULTY, SlurmRun, slow
 from support.slow_ray import broken_agent
 from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
-WITHIN = Path(__file__).parents[1] / "kubernetes" / "within.py"
+PROBE = Path(__file__).parents[1] / "support" / "network_probe.py"
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def make(fresh_cluster, tmp_path):
 
     def make_run(name, workers=1, **sections):
         resources = {"workers": workers, "nodes": 1}
-        return Submitted(cluster, tmp_path, name, **sections, resources=resources)
+        return SlurmRun(cluster, tmp_path, name, **sections, resources=resources)
 
     return make_run
 
@@ -32,7 +32,7 @@ def make(fresh_cluster, tmp_path):
 def test_a_job_of_one_node_trains_with_one_worker_and_with_several(make, uninterrupted, workers):
     run = make("one-node", workers, **slow(0.2)).submit()
     run.wait_for_step(2)
-    within = [*run.cluster.enter("node1"), sys.executable, str(WITHIN), "sockets"]
+    within = [*run.cluster.enter("node1"), sys.executable, str(PROBE), "sockets"]
     listening = json.loads(subprocess.run(within, check=True, capture_output=True).stdout)["tcp"]
     others = [each for each in listening if not ip_address(each[0].removeprefix("::ffff:")).is_loopback]
     assert [each for each in others if not re.match(r"slurmd|srun", each[2])] == []

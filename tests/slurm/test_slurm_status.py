@@ -103,7 +103,7 @@ def runs(cluster, tmp_path, monkeypatch):
     return runs_on(cluster, tmp_path, monkeypatch)
 
 
-def test_one_that_waits_says_why(runs):
+def test_one_that_waits_says_why_and_is_taken_out_of_the_queue(runs, cluster):
     job_id = runs.submit("--begin=now+1hour")
     status = status_of(runs.run())
     assert (status.state, status.standing.cause, status.note) == ("queued", "scheduler", None)
@@ -112,17 +112,24 @@ def test_one_that_waits_says_why(runs):
     assert re.search(r"^starts +about (\S+ )?\d\d:\d\d$", shown, re.MULTILINE)
     assert re.search("^position +1st in its partition's queue$", shown, re.MULTILINE)
     assert runs.cli("logs").startswith("queued (scheduler): PENDING (BeginTime")
+    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled in the queue\n"
+    assert cluster.job(job_id)["JobState"] == "CANCELLED"
+    status = status_of(runs.run())
+    assert (status.state, status.exit_code, status.standing.over) == ("cancelled", 130, True)
+    assert runs.run().cancellation("slurm", job_id).read() is not None
 
 
-def test_one_that_has_nodes_and_no_attempt_waits_for_them(runs, cluster):
+def test_one_that_has_nodes_and_no_attempt_waits_for_them_and_is_cancelled_by_a_stop(runs, cluster):
     job_id = runs.submit("--nodes=2", "--time=10")
     cluster.wait_for_state(job_id, {"RUNNING"})
     status = status_of(runs.run())
     assert (status.state, status.standing.text) == ("waiting", "started; it has begun no attempt yet")
     assert status.runner == f"SLURM job {job_id} on {status.job.queue.hosts}"
+    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled: there was nothing to save yet\n"
+    assert status_of(runs.run()).state == "cancelled"
 
 
-def test_one_that_runs_shows_its_job_its_nodes_and_its_time(runs):
+def test_one_that_runs_shows_its_job_and_a_command_runs_beside_its_rank(runs, capfd):
     job_id = runs.start("--nodelist=node2", "--time=10")
     shown = runs.cli("status")
     rows = dict(re.split(" {2,}", line, maxsplit=1) for line in shown.splitlines())
@@ -130,10 +137,6 @@ def test_one_that_runs_shows_its_job_its_nodes_and_its_time(runs):
     assert rows["job"] == f"SLURM {job_id}: RUNNING"
     assert (rows["nodes"], rows["attempt"]) == ("node2", "1")
     assert re.fullmatch(r"10:00|\d:\d\d", rows["time left"])
-
-
-def test_a_command_runs_beside_a_rank_on_its_node(runs, capfd):
-    runs.start("--nodelist=node2", "--time=10")
     command = ["sh", "-c", 'kill -0 $CLUSTERTRAIN_PID && echo "rank $RANK on $SLURMD_NODENAME"; exit 7']
     assert exec_on_rank(SLURM, runs.run(), 0, command) == 7
     assert "rank 0 on node2" in capfd.readouterr().out
@@ -148,15 +151,6 @@ def test_who_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):
     assert said[1:] == ["it has not ended within 1 s", f"SLURM job {job_id} was RUNNING: cancelled"]
     cluster.wait_for_state(job_id, {"CANCELLED"})
     assert runs.wait_for(lambda status: status.standing.over).state == "cancelled"
-
-
-def test_one_that_waits_is_taken_out_of_the_queue(runs, cluster):
-    job_id = runs.submit("--begin=now+1hour")
-    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled in the queue\n"
-    assert cluster.job(job_id)["JobState"] == "CANCELLED"
-    status = status_of(runs.run())
-    assert (status.state, status.exit_code, status.standing.over) == ("cancelled", 130, True)
-    assert runs.run().cancellation("slurm", job_id).read() is not None
 
 
 def test_what_waits_behind_one_that_runs_does_not_go_on_after_a_stop(runs, cluster):
@@ -185,13 +179,6 @@ def test_one_that_starts_at_that_moment_may_save(runs, cluster, monkeypatch):
     monkeypatch.setattr(slurm_queue, "cancel", cancel_late)
     assert runs.cli("stop").endswith("\ndigits: stopped (user) at step 7\n")
     assert cluster.wait_for_state(job_id, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
-
-
-def test_one_that_has_begun_no_attempt_is_cancelled(runs, cluster):
-    job_id = runs.submit()
-    cluster.wait_for_state(job_id, {"RUNNING"})
-    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled: there was nothing to save yet\n"
-    assert status_of(runs.run()).state == "cancelled"
 
 
 def test_a_requeued_one_is_queued_again_and_can_be_taken_out(runs, cluster):
