@@ -171,17 +171,16 @@ def test_code_runs_with_the_token_and_not_without(running, tmp_path):
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
 
-    def drive(**environment):
+    def drive(environment):
         variables = [f"{name}={value}" for name, value in environment.items()]
         command = ["env", f"HOME={tmp_path}", *variables, sys.executable, str(script), head]
         return on_node(cluster, found.nodes[0], [*command, found.head_address], check=False)
 
-    own = drive(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
+    with_tokens = [{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": each} for each in (token, "f" * 64)]
+    with ThreadPoolExecutor(3) as pool:
+        own, *others = pool.map(drive, (*with_tokens, {"RAY_AUTH_MODE": "disabled"}))
     assert own.stdout.strip().endswith(f"ran as {os.getuid()}"), own.stderr
-    for other in (
-        drive(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="f" * 64),
-        drive(RAY_AUTH_MODE="disabled"),
-    ):
+    for other in others:
         assert other.returncode != 0
         assert "ran as" not in other.stdout
         assert "Failed to connect to Ray cluster" in other.stderr or "uthenticat" in other.stderr, (
