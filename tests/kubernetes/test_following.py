@@ -54,7 +54,7 @@ def done(kube: Kubernetes, head: FakeHead) -> None:
     head.native(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
 
 
-def test_the_last_words_are_of_the_end(kube, namespace, tmp_path):
+def test_followers_of_a_run_print_its_end_last(kube, namespace, tmp_path):
     _, head, waiting, logs = followed(kube, namespace, tmp_path)
     done(kube, head)
     assert logs.end()[-3:] == ["the attempt begins", "the attempt ends", "done (finished)"]

@@ -109,7 +109,7 @@ def two(kube: Kubernetes, shared_namespace: str, tmp_path):
     return make
 
 
-def test_the_table_is_the_role():
+def test_the_table_has_every_verb_of_the_role():
     role = {
         (".".join(filter(None, (resource, group))), verb)
         for rule in role_rules()

@@ -94,7 +94,7 @@ def test_a_controller_that_is_down_is_told_of_at_once(login, cluster):
 # --------------------------------------------------------------------------------------- files and folders
 
 
-def test_an_output_folder_that_is_not_there(login, tmp_path):
+def test_a_missing_output_folder_is_refused_until_it_is_made(login, tmp_path):
     login.job(slurm={"output": "logs"})
     assert f"mkdir -p {tmp_path / 'logs'}" in refusal(login, 4)
     (tmp_path / "logs").mkdir()
@@ -104,7 +104,7 @@ def test_an_output_folder_that_is_not_there(login, tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["a-file", "/sys"])
-def test_an_output_folder_that_cannot_be_written(login, tmp_path, folder):
+def test_an_output_folder_that_cannot_be_written_is_refused(login, tmp_path, folder):
     """SLURM takes such a job; it fails with 0:53 and says nothing."""
     (tmp_path / "a-file").touch()
     login.job(slurm={"output": folder})
@@ -113,7 +113,7 @@ def test_an_output_folder_that_cannot_be_written(login, tmp_path, folder):
     assert f"cannot be written by uid {os.getuid()}" in error
 
 
-def test_nothing_is_left_of_trying(login, tmp_path):
+def test_a_submission_leaves_no_file_of_its_checks(login, tmp_path):
     login.job()
     login.submit()
     names = {
@@ -122,7 +122,7 @@ def test_nothing_is_left_of_trying(login, tmp_path):
     assert names == {"code", "agent", "job.yaml", "runs"}
 
 
-def test_a_storage_that_cannot_be_written(login, tmp_path):
+def test_a_storage_that_cannot_be_written_is_refused(login, tmp_path):
     (tmp_path / "a-file").touch()
     login.job(storage="a-file/runs")
     assert str(tmp_path / "a-file") in refusal(login, 4)
@@ -136,7 +136,7 @@ CONTAINERS = {
 
 
 @pytest.mark.parametrize(("slurm", "image"), CONTAINERS.values(), ids=CONTAINERS)
-def test_an_image_that_is_not_there(login, slurm, image):
+def test_a_missing_image_is_refused(login, slurm, image):
     login.job(image=image, slurm=slurm)
     error = refusal(login, 4)
     assert f"image is {image}, and /" in error

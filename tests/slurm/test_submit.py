@@ -127,7 +127,7 @@ def test_a_run_that_is_queued_is_not_queued_twice_by_mistake(login):
     assert len({first, second, third}) == 3
 
 
-def test_fresh_is_the_next_generation_and_stays_it(login, tmp_path):
+def test_fresh_submits_the_next_generation(login, tmp_path):
     attempt = claim_attempt(RunDir.newest(str(tmp_path / "runs"), "digits"))
     write_result(attempt, Result("done", "finished", 0))
     login.submit("--fresh")
