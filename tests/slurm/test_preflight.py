@@ -103,46 +103,35 @@ def test_a_missing_output_folder_is_refused_until_it_is_made(login, tmp_path):
     assert (tmp_path / "logs" / f"digits-{job_id}.out").exists()
 
 
-@pytest.mark.parametrize("folder", ["a-file", "/sys"])
-def test_an_output_folder_that_cannot_be_written_is_refused(login, tmp_path, folder):
-    """SLURM takes such a job; it fails with 0:53 and says nothing."""
-    (tmp_path / "a-file").touch()
-    login.job(slurm={"output": folder})
-    error = refusal(login, 4)
-    assert "slurm.output" in error
-    assert f"cannot be written by uid {os.getuid()}" in error
-
-
-def test_a_submission_leaves_no_file_of_its_checks(login, tmp_path):
-    login.job()
-    login.submit()
-    names = {
-        path.name for path in tmp_path.iterdir() if not path.name.startswith(("digits-", "arguments", "env"))
-    }
-    assert names == {"code", "agent", "job.yaml", "runs"}
-
-
-def test_a_storage_that_cannot_be_written_is_refused(login, tmp_path):
-    (tmp_path / "a-file").touch()
-    login.job(storage="a-file/runs")
-    assert str(tmp_path / "a-file") in refusal(login, 4)
-
-
-CONTAINERS = {
-    "apptainer": ({"container": "apptainer"}, "train.sif"),
-    "apptainer, absolute": ({"container": "apptainer"}, "/images/not-there.sif"),
-    "pyxis": ({"container": "pyxis"}, "/images/not-there.sqsh"),
+# What the job file says, and words of the refusal. SLURM takes a job whose output cannot be written; it fails
+# with 0:53 and says nothing.
+UNWRITABLE = f"cannot be written by uid {os.getuid()}"
+REFUSED = {
+    "a file as output": ({"slurm": {"output": "a-file"}}, ("slurm.output", UNWRITABLE)),
+    "a kernel's folder as output": ({"slurm": {"output": "/sys"}}, ("slurm.output", UNWRITABLE)),
+    "storage below a file": ({"storage": "a-file/runs"}, ("/a-file",)),
+    "apptainer": (
+        {"image": "train.sif", "slurm": {"container": "apptainer"}},
+        ("/train.sif does not exist",),
+    ),
+    "pyxis": (
+        {"image": "/no/train.sqsh", "slurm": {"container": "pyxis"}},
+        ("/no/train.sqsh does not exist",),
+    ),
 }
 
 
-@pytest.mark.parametrize(("slurm", "image"), CONTAINERS.values(), ids=CONTAINERS)
-def test_a_missing_image_is_refused(login, slurm, image):
-    login.job(image=image, slurm=slurm)
+@pytest.mark.parametrize(("sections", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_place_that_cannot_be_used_is_refused(login, tmp_path, sections, words):
+    (tmp_path / "a-file").touch()
+    login.job(**sections)
     error = refusal(login, 4)
-    assert f"image is {image}, and /" in error
-    assert "does not exist" in error
+    assert all(each in error for each in words), error
 
 
-def test_an_image_in_a_registry_is_not_looked_for(login):
+def test_a_submission_looks_for_no_image_of_a_registry_and_leaves_no_file_of_its_checks(login, tmp_path):
     login.job(image="registry.example.org/train:1", slurm={"container": "pyxis"})
     assert "submitted" in login.submit()
+    names = {path.name for path in tmp_path.iterdir()}
+    of_job = ("digits-", "arguments-", "environment-")
+    assert {each for each in names if not each.startswith(of_job)} == {"code", "agent", "job.yaml", "runs"}
