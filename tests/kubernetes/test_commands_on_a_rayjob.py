@@ -7,9 +7,8 @@ import pytest
 
 from clustertrain.checkpoints.manifest import names
 from clustertrain.launchers.source_state import read_source
-from kubernetes.rayjob_runs import FAULTY
 from support.cluster_jobs import LONG, asked
-from support.whole_run import CODE
+from support.whole_run import CODE, FAULTY
 
 
 @pytest.mark.nightly  # in CI: slurm/test_commands_on_a_job.py, and launchers/kubernetes/test_reach.py

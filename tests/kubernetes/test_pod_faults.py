@@ -12,7 +12,8 @@ from clusters.kube_api import manifest
 from clusters.kube_conf import NODE
 from clustertrain.launchers.kubernetes.observed.pods import seconds
 from clustertrain.run_files.streams.step_counter import reached_step
-from kubernetes.rayjob_runs import HELD, HELD_STEP, slow
+from kubernetes.rayjob_runs import HELD, HELD_STEP
+from support.cluster_jobs import slow
 from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)

@@ -7,7 +7,8 @@ import pytest
 
 from clusters.kube_pods import shell_pod
 from kubernetes.cluster_user import User, bind_role
-from kubernetes.rayjob_runs import CLAIM, RayJobRun, slow
+from kubernetes.rayjob_runs import CLAIM, RayJobRun
+from support.cluster_jobs import slow
 from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)

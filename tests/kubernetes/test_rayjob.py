@@ -7,8 +7,9 @@ import pytest
 
 from clustertrain.errors import EXIT_STOPPED
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
-from kubernetes.rayjob_runs import CLAIM, FAULTY, slow
-from support.whole_run import same_weights
+from kubernetes.rayjob_runs import CLAIM
+from support.cluster_jobs import slow
+from support.whole_run import FAULTY, same_weights
 
 CHECKOUT = Path(__file__).parents[2]
 IMAGE = "localhost/clustertrain:dev"  # which k8s/digits.yaml names

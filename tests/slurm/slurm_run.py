@@ -8,15 +8,10 @@ from pathlib import Path
 from clusters.slurm import SlurmCluster
 from support.commands import Done, ran
 from support.waiting import wait_until
-from support.whole_run import FAULTY, Run
+from support.whole_run import Run
 
 PATIENCE_S = 150
 ON_TWO = {"options": ["--nodelist=node1,node2"]}  # node1 is the head then
-
-
-def slow(step_s: float = 0.4) -> dict:
-    """The job of `uninterrupted`, slowly: time to strike."""
-    return {**FAULTY, "args": {"step_s": step_s}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}
 
 
 class SlurmRun(Run):

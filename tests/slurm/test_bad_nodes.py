@@ -12,10 +12,11 @@ import pytest
 
 from clustertrain.node import version
 from clustertrain.run_files.records.result import Result
-from slurm.slurm_run import FAULTY, ON_TWO, slow, wait_for_no_process
+from slurm.slurm_run import ON_TWO, wait_for_no_process
+from support.cluster_jobs import slow
 from support.commands import ran
 from support.waiting import wait_until
-from support.whole_run import same_weights
+from support.whole_run import FAULTY, same_weights
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from clustertrain.checkpoints.manifest import names
-from slurm.slurm_run import FAULTY
 from support.cluster_jobs import LONG, asked
+from support.whole_run import FAULTY
 
 
 @pytest.mark.faults

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from clusters.slurm import SlurmCluster
-from slurm.slurm_run import SlurmRun, slow, wait_for_no_process
+from slurm.slurm_run import SlurmRun, wait_for_no_process
+from support.cluster_jobs import slow
 from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(600)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm.slurm_run import FAULTY, SlurmRun, slow
+from slurm.slurm_run import SlurmRun
+from support.cluster_jobs import slow
 from support.slow_ray import broken_agent
-from support.whole_run import same_weights
+from support.whole_run import FAULTY, same_weights
 
 pytestmark = pytest.mark.timeout(900)
 PROBE = Path(__file__).parents[1] / "support" / "network_probe.py"

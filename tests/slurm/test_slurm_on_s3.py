@@ -3,7 +3,8 @@
 import pytest
 
 from clustertrain.run_files.claims import committed_step
-from slurm.slurm_run import PATIENCE_S, SlurmRun, preempt, slow
+from slurm.slurm_run import PATIENCE_S, SlurmRun, preempt
+from support.cluster_jobs import slow
 from support.fault_proxy import FaultProxy
 from support.s3_servers import ENVIRONMENT
 from support.waiting import wait_until

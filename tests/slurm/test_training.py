@@ -7,8 +7,9 @@ from datetime import datetime
 
 import pytest
 
-from slurm.slurm_run import FAULTY, ON_TWO, preempt, slow
-from support.whole_run import CODE, same_weights
+from slurm.slurm_run import ON_TWO, preempt
+from support.cluster_jobs import slow
+from support.whole_run import CODE, FAULTY, same_weights
 
 pytestmark = pytest.mark.timeout(600)
 

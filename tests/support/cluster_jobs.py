@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from support.whole_run import FAULTY
+
 _DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 DIGITS = {
     "code": str(_DIGITS),
@@ -12,6 +14,11 @@ DIGITS = {
     "train": {"epochs": 15, "batch_size": 32, "seed": 0},
 }
 LONG = {"train": {"epochs": 400, "batch_size": 4, "log_every": 1}, "failures": {"retries": 0}}
+
+
+def slow(step_s: float = 0.4) -> dict:
+    """The job of `uninterrupted`, slowly: time to strike."""
+    return {**FAULTY, "args": {"step_s": step_s}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}
 
 
 def drill_report(run, to: str, faults: str) -> dict:
