@@ -217,7 +217,7 @@ def test_a_run_is_known_by_its_heartbeat_while_the_controller_is_away(runs, clus
     job_id = runs.start()
     queued = runs.submit("--hold", name="other")
     cluster.stop_controller()
-    monkeypatch.setattr(slurm_queue, "ANSWER_S", 4.0)
+    monkeypatch.setattr(slurm_queue, "ANSWER_S", 1.0)
     shown = runs.cli("status")
     assert "running (training)" in shown
     assert re.search(
