@@ -6,8 +6,6 @@ import time
 
 import pytest
 
-from support.waiting import wait_until
-
 
 def refusal(login, code, **environment):
     """The error's lines; nothing may have been submitted or written down."""
@@ -32,22 +30,14 @@ def drained(cluster):
     cluster.command("scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=a new disk")
 
 
-def reserved(cluster):
-    words = ("StartTime=now", "Duration=9", "Nodes=node3", "Users=nobody", "Flags=MAINT,IGNORE_JOBS")
-    cluster.command("scontrol", "create", "reservation", "ReservationName=mine", *words)
-    shown = ("sinfo", "--noheader", "--nodes=node3", "--format=%T")
-    wait_until(lambda: "maint" in cluster.command(*shown).stdout, 60)
-
-
 def in_a_partition_that_is_down(cluster):
     cluster.command("scontrol", "update", "PartitionName=gpu", "State=DOWN")
 
 
 @pytest.fixture
 def changing(cluster):
-    """The cluster, whose partition is as before in the end, and no node reserved."""
+    """The cluster, whose partition is as before in the end."""
     yield cluster
-    cluster.command("scontrol", "delete", "ReservationName=mine", check=False)
     cluster.command("scontrol", "update", "PartitionName=gpu", "State=UP", "Default=YES")
 
 
@@ -55,7 +45,6 @@ def changing(cluster):
     ("change", "said"),
     [
         (drained, f"{NO_PLAN}{GENERAL}"),
-        (reserved, f"{NO_PLAN}{GENERAL}"),
         (in_a_partition_that_is_down, "PENDING (PartitionDown)"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -102,25 +102,10 @@ def test_a_controller_that_is_away_stops_no_training_and_a_signal_puts_the_job_b
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # as the next test; the laptop resumes in whole/test_resume.py
-def test_the_signal_before_the_time_limit_ends_the_run_and_the_next_job_goes_on(make, cluster, uninterrupted):
-    run = make("ended", **slow()).submit()
-    run.wait_for_step(3)
-    cluster.command("scancel", "--signal=USR2", "--batch", run.job_id)
-    output = run.wait("FAILED")
-    ended = run.result
-    assert (ended.state, ended.cause, ended.exit_code) == ("stopped", "time_limit", 75), output
-    assert "time limit was reached before the end of training" in output
-    assert cluster.job(run.job_id)["ExitCode"] == "75:0"
-    output = run.submit().wait("COMPLETED")
-    states = [attempt.result.read().state for attempt in run.run_dir.attempts()]
-    assert states == ["stopped", "done"], output
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
-@pytest.mark.faults
 @pytest.mark.nightly  # in CI: test_security.py sends this signal
-def test_a_time_limit_that_runs_out_finds_the_run_saved(make, cluster):
+def test_a_time_limit_that_runs_out_finds_the_run_saved_and_the_next_job_goes_on(
+    make, cluster, uninterrupted
+):
     """SLURM itself sends the signal, at any moment of the second minute."""
     run = make("expiring", **slow(6), slurm={"time_limit": "3m", "lead_time": "60s"}).submit()
     output = run.wait("FAILED", 240)
@@ -130,6 +115,10 @@ def test_a_time_limit_that_runs_out_finds_the_run_saved(make, cluster):
     assert (ended.checkpoint or "").startswith(f"{ended.step:08d}-"), output
     assert 0 < ended.step < 21
     assert cluster.job(run.job_id)["ExitCode"] == "75:0"
+    output = run.submit("--set", "slurm.time_limit=10m").wait("COMPLETED", 300)
+    states = [attempt.result.read().state for attempt in run.run_dir.attempts()]
+    assert states == ["stopped", "done"], output
+    assert same_weights(run.weights(), uninterrupted(2))
 
 
 @pytest.mark.faults
