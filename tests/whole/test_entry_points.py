@@ -69,6 +69,7 @@ def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(m
     assert "step" not in output.partition("rank 0 prints here")[2], "clustertrain knows no steps of a script"
 
 
+# In CI test_script_session.py kills a script without Ray.
 @pytest.mark.parametrize(
     "options", [pytest.param(["--no-ray"], marks=pytest.mark.nightly), []], ids=["without Ray", "Ray"]
 )

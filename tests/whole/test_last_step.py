@@ -22,6 +22,7 @@ def memory_of(run):
 CASES = [
     *itertools.product(["with Ray", "without Ray"], [("kill", 0), ("kill", 1), ("raise", 1), ("stop", 1)])
 ]
+# One fault each way; test_faults.py kills and stops a rank in every phase.
 IN_CI = [("with Ray", ("kill", 1)), ("without Ray", ("stop", 1))]
 
 
@@ -55,6 +56,7 @@ def test_the_next_start_continues_from_memory(make_run, start, uninterrupted, tm
     assert not memory.exists()
 
 
+# In CI a stopped rank is in the test above.
 @pytest.mark.parametrize(("fault", "rank"), [("kill", 1), pytest.param("stop", 0, marks=pytest.mark.nightly)])
 def test_with_fsdp_the_part_of_the_dead_rank_is_in_memory(make_run, tmp_path, fault, rank):
     sections = {**FAULTY, "train": {**FAULTY["train"], "strategy": "fsdp"}}

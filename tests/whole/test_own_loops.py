@@ -55,6 +55,7 @@ def test_the_best_checkpoint_of_a_misspelt_metric_is_not_removed(run_of, start):
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["00000002-1.0", "00000003-1.0"]
 
 
+# In CI test_entry_points.py has a function without the section.
 @pytest.mark.parametrize(
     ("sections", "warns"),
     [({"checkpoint": {"every": {"steps": 2}}}, True), pytest.param({}, False, marks=pytest.mark.nightly)],
@@ -102,6 +103,7 @@ dist.destroy_process_group()
 """
 
 
+# In CI test_entry_points.py has a script with failures.retries.
 @pytest.mark.parametrize("says_it", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_a_script_with_a_state_of_its_own_starts_as_often_as_its_job_says(run_of, start, tmp_path, says_it):
     code, restarts, failures = (0, 3, {"retries": 3}) if says_it else (1, 1, {})
