@@ -99,13 +99,12 @@ def test_a_lost_node_is_named(kube_alone, namespace, tmp_path):
     running = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING", "rayClusterName": "watched-x"}
     kube_alone.patch("rayjobs", own.name, {"status": running}, namespace, "status")
     kube_alone.apply(manifest("Node", "gpu-7", spec={"unschedulable": True}))
+    labels = {"clustertrain.io/run": "watched", "clustertrain.io/role": "head", "ray.io/cluster": "watched-x"}
     try:
-        kube_alone.apply(pod_of_run("head", nodeName="gpu-7"), namespace=namespace)
+        kube_alone.apply(shell_pod("watched-head", "", labels, nodeName="gpu-7"), namespace=namespace)
         box = {"name": "shell", "ready": True, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
-        status = {
-            "phase": "Running",
-            "containerStatuses": [box | {"image": "", "imageID": "", "restartCount": 0}],
-        }
+        boxes = [box | {"image": "", "imageID": "", "restartCount": 0}]
+        status = {"phase": "Running", "containerStatuses": boxes}
         ready = {"conditions": [{"type": "Ready", "status": "False"}]}
         kube_alone.patch("pods", "watched-head", {"status": status | ready}, namespace, "status")
         said = own("status").stdout
@@ -114,12 +113,6 @@ def test_a_lost_node_is_named(kube_alone, namespace, tmp_path):
     first = said.splitlines()[0]
     assert first.startswith("waiting  node gpu-7 is NotReady, with watched-head."), said
     assert first.endswith("kubectl delete node gpu-7")
-
-
-def pod_of_run(role, **spec):
-    """As the operator would create it, with a container that is not of the kit."""
-    labels = {"clustertrain.io/run": "watched", "clustertrain.io/role": role, "ray.io/cluster": "watched-x"}
-    return shell_pod(f"watched-{role}", "echo no licence >&2; exit 3", labels, **spec)
 
 
 @pytest.fixture
