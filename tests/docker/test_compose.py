@@ -93,7 +93,7 @@ def pause(cluster):
     podman("unpause", cluster.name(WORKER))
 
 
-# In CI tests/kubernetes/test_rayjob.py loses the pod of a worker.
+# tests/kubernetes/test_rayjob.py loses a worker's container in CI.
 @pytest.mark.nightly
 @pytest.mark.faults
 @pytest.mark.parametrize("fault", [stop, disconnect, pause])
