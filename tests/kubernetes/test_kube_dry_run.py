@@ -33,14 +33,10 @@ NEWER_CRD = Path(__file__).parents[3] / "shared" / "kuberay" / "ray.io_rayjobs.y
 def kubectl(kube: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
     for name in ("PATH", "KUBECONFIG"):
         monkeypatch.setenv(name, kube.environment[name])
-    _wait_for_schema(kube, "ray.io/v1")
-    return Kubectl(namespace)
-
-
-def _wait_for_schema(kube: Kubernetes, version: str, resource: str = "rayjobs") -> None:
-    """Where CRDs were applied just now the server accepts objects before it serves their schemas."""
-    explained = ("explain", f"{resource}.spec", f"--api-version={version}")
+    # Where CRDs were applied just now the server accepts objects before it serves their schemas.
+    explained = ("explain", "rayjobs.spec", "--api-version=ray.io/v1")
     kube.wait_for(lambda: kube.kubectl(*explained, check=False).returncode == 0, 240, "no schema is served")
+    return Kubectl(namespace)
 
 
 @pytest.fixture
