@@ -268,7 +268,7 @@ def test_no_text_of_a_result_can_change_the_terminal(run, capsys):
 
 
 # ------------------------------------------------------------ a run of SLURM, where there is no squeue
-# tests/slurm/test_watching.py has those with one, tests/launchers/slurm/test_standing.py every case.
+# tests/slurm/test_slurm_status.py has those with one, tests/launchers/slurm/test_standing.py every case.
 
 JOB = SchedulerStart("slurm", "12", {"cluster": "sim"}, nodes=("node1", "node2"))
 
