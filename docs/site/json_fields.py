@@ -15,11 +15,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from clustertrain.cli.data import DataState
 from clustertrain.cli.drill.compare import Difference
-from clustertrain.cli.drill.report import Outcome, Report
+from clustertrain.cli.drill.report import FaultOutcome, Report
 from clustertrain.launchers.check import Checked
-from clustertrain.observe.checkpoints import Checkpoint
+from clustertrain.observe.checkpoints import SavedCheckpoint
 from clustertrain.observe.explain.explanation import Explanation
-from clustertrain.observe.explain.stacks import Group
+from clustertrain.observe.explain.stacks import RanksAtPlace
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run_files.records.result import BestCheckpoint
@@ -27,15 +27,15 @@ from clustertrain.run_files.records.result import BestCheckpoint
 OUTPUTS: dict[str, tuple[str, type, set[str]]] = {
     "status --json": ("An object.", StoredStatus, set()),
     "ls --json": ("An array of objects.", RunRow, {"job_yaml", "run"}),
-    "ckpt ls --json": ("An array of objects.", Checkpoint, set()),
+    "ckpt ls --json": ("An array of objects.", SavedCheckpoint, set()),
     "best": ("In `ckpt ls --json`.", BestCheckpoint, set()),
     "data ls --json": ("An array of objects.", DataState, set()),
     "check --json": ("An object.", Checked, set()),
     "drill --json": ("An object.", Report, set()),
-    "outcomes": ("In `drill --json`.", Outcome, set()),
+    "outcomes": ("In `drill --json`.", FaultOutcome, set()),
     "differences": ("In `outcomes`.", Difference, set()),
     "explain --json": ("An object.", Explanation, set()),
-    "stacks": ("In `explain --json`.", Group, set()),
+    "stacks": ("In `explain --json`.", RanksAtPlace, set()),
 }
 """What is printed, its class, and the attributes that are not printed."""
 BEGIN, END = (
