@@ -172,11 +172,17 @@ def test_the_line_of_the_own_code_is_named_and_not_one_of_a_library(attempt, lib
     assert error in found.proof
 
 
-def test_of_two_causes_the_first_in_time_counts(attempt):
-    """A time of glog has no year."""
+def test_of_two_causes_the_first_on_the_clock_of_the_driver_counts(attempt):
+    """The clock of node2 is five minutes behind; a time of glog has no year."""
+    clocks = [("node1", 0.0), ("node1", 0.0), ("node2", -300.0), ("node2", -300.0)]
+    ranks = [{"rank": r, "host": host, "pid": r, "clock_ahead_s": s} for r, (host, s) in enumerate(clocks)]
+    EventLog(attempt.events).write("group_started", restart=0, world_size=4, ranks=ranks)
     raised = RAISED.format("IndexError: Target {} is out of bounds.")
+    log(attempt, 1, f"2026-11-21 00:02:00 INFO\n{raised.format(10)}")
+    log(attempt, 3, f"2026-11-20 23:57:01 INFO\n{raised.format(11)}")
+    found = explain(attempt.run)
+    assert (found.rank, found.host) == (1, "node1")
     log(attempt, 1, f"2026-11-21 00:02:02 INFO\n{raised.format(10)}")
-    log(attempt, 3, f"2026-11-21 00:02:01 INFO\n{raised.format(11)}")
     found = explain(attempt.run)
     assert (found.rank, found.host) == (3, "node2")
     assert "  rank 3  00:02:01  IndexError" in found.proof

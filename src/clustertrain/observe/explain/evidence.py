@@ -37,6 +37,7 @@ class StartEvidence:
     result: Result | None
     hosts: dict[int, str]
     pids: dict[int, int]
+    clocks_ahead_s: dict[int, float]
 
     @classmethod
     def newest(cls, attempt: Attempt) -> StartEvidence:
@@ -46,12 +47,14 @@ class StartEvidence:
         plan = restart.plan.read() if restart is not None else None
         hosts, pids = dict(enumerate(plan.hosts if plan is not None else ())), dict[int, int]()
         groups = [event for event in events_of_attempt(attempt) if event["kind"] == "group_started"]
+        clocks_ahead_s: dict[int, float] = {}
         of_start = [group for group in groups if restart and group.get("restart") == restart.number]
-        for each in chain.from_iterable(map(ranks_of, of_start)):
-            match each:
+        for each_rank in chain.from_iterable(map(ranks_of, of_start)):
+            match each_rank:
                 case {"rank": int(rank), "host": str(host), "pid": int(pid)}:
                     hosts[rank], pids[rank] = host, pid
-        return cls(attempt, restart, failure, attempt.result.read(), hosts, pids)
+                    clocks_ahead_s[rank] = each_rank.get("clock_ahead_s", 0.0)
+        return cls(attempt, restart, failure, attempt.result.read(), hosts, pids, clocks_ahead_s)
 
     @property
     def is_running(self) -> bool:
@@ -95,7 +98,8 @@ class StartEvidence:
         text, first_line = _end_of(self.attempt, key, most_bytes)
         begins = where_start_begins(text, number)
         first_line += text.count("\n", 0, begins)
-        return EvidenceText(self._name(key), text[begins:], rank, self.hosts[rank], _OF_RANK, first_line)
+        host, ahead_s = self.hosts[rank], self.clocks_ahead_s.get(rank, 0.0)
+        return EvidenceText(self._name(key), text[begins:], rank, host, _OF_RANK, first_line, ahead_s=ahead_s)
 
     def other_logs(self) -> Iterator[EvidenceText]:
         """Yield the ends of the driver's log and of Ray's log on each node."""

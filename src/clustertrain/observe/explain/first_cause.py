@@ -47,6 +47,7 @@ class EvidenceText:
         first_line: the number of its first line in the file.
         order: sources with a smaller number decide first.
         time: of a record, in seconds since 1970.
+        ahead_s: how far the clock of its times of day was ahead of the driver's.
     """
 
     name: str
@@ -56,6 +57,7 @@ class EvidenceText:
     order: int = 0
     first_line: int = 1
     time: float | None = None
+    ahead_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,10 @@ class Hit:
 
     @property
     def _time_s(self) -> float | None:
-        """When it was, for an order and a time of day: glog has no year."""
+        """When it was on the driver's clock, for an order and a time of day: glog has no year."""
         for line in reversed(self.lines[: self.index + 1]):
             if (found := _TIME.search(line)) is not None:
-                return _seconds(*map(int, filter(None, found.groups())))
+                return _seconds(*map(int, filter(None, found.groups()))) - int(self.source.ahead_s)
         if self.source.time is None:
             return None
         _, month, day, hours, minutes, seconds, *_ = time.localtime(self.source.time)
@@ -117,7 +119,7 @@ class Hit:
 
     @property
     def at(self) -> str:
-        """Its time of day, or empty if unknown."""
+        """Its time of day on the driver's clock, or empty if unknown."""
         time_s = self._time_s
         return "" if time_s is None else time.strftime("%H:%M:%S", time.gmtime(time_s % 86400))
 
