@@ -50,9 +50,9 @@ CUDA = (
         (
             CUDA,
             OUT_OF_MEMORY,
-            ["20.00 GiB were requested", "GPU 3 has 79.15 GiB in all", "4.25 GiB were free"],
+            ["allocate 20.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 4.25 GiB is free"],
         ),
-        ("RuntimeError: CUDA error: out of memory", OUT_OF_MEMORY, ["is unknown", "bf16"]),
+        ("RuntimeError: CUDA error: out of memory", OUT_OF_MEMORY, ["used up", "bf16"]),
         (
             "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
             "memory: you tried to allocate 400000000000000 bytes. Error code 12 (Cannot allocate memory)",
@@ -74,7 +74,7 @@ CUDA = (
             "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
             LIMIT,
             [
-                "/dev/shm has 64.0 MiB, 63.0 MiB of it in use now",
+                "It has 64.0 MiB, 63.0 MiB of it in use now",
                 "loader_workers: 0",
                 "--shm-size",
                 "sizeLimit",
@@ -97,7 +97,6 @@ CUDA = (
             LIMIT,
             ["RLIMIT_NOFILE is 1024", "set_sharing_strategy"],
         ),
-        ("OSError: [Errno 23] Too many open files in system: 'a'", LIMIT, ["fs.file-max"]),
     ],
 )
 def test_the_message_of_an_error_names_the_limit(message, cause, parts):
@@ -183,7 +182,7 @@ def test_rays_own_killer_is_named():
 
 def test_an_unknown_value_is_called_unknown():
     unread = replace(NODE, cgroups=(), memory_bytes=None, available_bytes=None, shm_bytes=None)
-    assert "of unknown size" in found("unable to open shared memory object", before=unread, now=None).text
+    assert "Its size is unknown" in found("unable to open shared memory object", before=unread, now=None).text
     assert "Memory: unknown" in found("MemoryError", before=unread, now=None).text
 
 

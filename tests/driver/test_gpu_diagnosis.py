@@ -101,22 +101,21 @@ def test_a_missing_service_of_nvswitch_is_named():
 
 
 @pytest.mark.parametrize(
-    ("text", "library"),
+    "text",
     [
-        ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "cuDNN"),
-        (
-            "DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled cuda error (run with "
-            "NCCL_DEBUG=INFO for details), NCCL version 2.29.7\n"
-            "ncclUnhandledCudaError: Call to CUDA function failed.\n"
-            "Last error:\nCuda failure 2 'out of memory'",
-            "NCCL",
-        ),
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled cuda error (run with "
+        "NCCL_DEBUG=INFO for details), NCCL version 2.29.7\n"
+        "ncclUnhandledCudaError: Call to CUDA function failed.\n"
+        "Last error:\nCuda failure 2 'out of memory'",
     ],
+    ids=["cuDNN", "NCCL"],
 )
-def test_memory_that_a_library_did_not_get(text, library):
+def test_memory_that_a_library_did_not_get(text):
     diagnosis = found(text)
     assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (OUT_OF_MEMORY, None)
-    assert f"{WHO}: {library} could not allocate memory on the GPU" in diagnosis.text
+    last = text.splitlines()[-1]
+    assert f"{WHO}: {last}\nNCCL or cuDNN got no memory on the GPU" in diagnosis.text
     assert (
         diagnosis.entry.change_for(Where()) in diagnosis.text and "lower `train.batch_size`" in diagnosis.text
     )
@@ -133,7 +132,7 @@ def test_the_shared_memory_of_nccl(where):
     in_log = {"tail": f"a\n{SHM}\nb"} if where == "tail" else {}
     diagnosis = found("DistBackendError: NCCL error" if in_log else SHM, **in_log)
     assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (LIMIT, None)
-    assert "NCCL could not use /dev/shm (Error while creating" in diagnosis.text
+    assert f"{WHO}: {SHM}\n/dev/shm is too small for NCCL. It has " in diagnosis.text
     assert "--shm-size" in diagnosis.text and "loader" not in diagnosis.text
 
 

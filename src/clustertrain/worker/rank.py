@@ -41,9 +41,8 @@ from clustertrain.worker.machine.host_memory import check_host_memory
 from clustertrain.worker.memory_shelf import lacking_room, memory_saver, memory_shelf, node_group
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.setup import worker_state
-from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import UPPER_S, StepLimit
-from clustertrain.worker.stop_requests import RequestPoller
+from clustertrain.worker.stop_requests import RequestPoller, wait_for_all_s
 from clustertrain.worker.strike import Strike
 from clustertrain.worker.watchdog import Grace, WatchdogThread
 
@@ -88,8 +87,8 @@ class WorkerRun:
         }
         self._watchdog = WatchdogThread(
             limits_s,
-            lambda text: self._note("watchdog", text=text, rank=rank),
-            Stacks(restart, rank, world_size),
+            worker_state.note_hang,
+            worker_state.stacks,
             steps=StepLimit(plan.alarms) if watch.step_s is None else None,
             grace=Grace(job.failures.grace_s, self._requests.is_stopping)
             if job.function is not None and self._requests is not None
@@ -206,6 +205,10 @@ class WorkerRun:
             return self.attempt.run.with_patience(0).attempt(self.attempt.n).stop.read() is not None
         return False
 
+    def stop_in_s(self) -> float:
+        """Return the seconds until the signal of a request to stop, so that all scripts get it together."""
+        return wait_for_all_s(self.attempt)
+
     def restore(self) -> dict[str, Any] | None:
         if self.plan.checkpoint is None:
             return None
@@ -271,10 +274,12 @@ class WorkerRun:
             self._metrics.write(**record)
 
     def follow(self) -> None:
-        """Take what a script has logged since the last call.
+        """Take what a script has logged since the last call, on rank 0.
 
         Its own process has written it, so that nothing is lost with this one.
         """
+        if self.rank != 0:
+            return
         for record in new_records(self._logged):
             if self._curve and not self.last_metrics:
                 self._curve.begin(record["step"])

@@ -22,10 +22,7 @@ _AGAIN = f"The workers are started again after {RETRY_AFTER_S:g} s."
 _ONLY_IN_LOG = ("shm_too_small", "nccl_shm")  # a loader process, and NCCL, write them only there
 _CHILD_KILLED = "killed by signal: Killed"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
-_CUDA = re.compile(
-    r"Tried to allocate (?P<wanted>[\d.]+ \w+)(?:.*?GPU (?P<gpu>\d+) has a total capacity of "
-    r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free)?"
-)
+_LINE_CHARACTERS = 400  # torch's begins with what was requested, and what is free
 
 
 @dataclass(frozen=True)
@@ -88,8 +85,10 @@ def diagnose(who: str, message: str, node: Node, *, tail: str = "", killed: bool
         if name == "cuda_out_of_memory" and (others := others_memory(message, node.gpus)) is not None:
             text = f"{who}: {others}\n{_AGAIN} End that process, or use another GPU."
             return Diagnosis(hit.entry, text, RETRY_AFTER_S)
-        if name in _FACTS:
-            return _of_limit(name, f"{who}: {_FACTS[name](hit.line, node.limits)}", node)
+        if hit.entry.ends_as in ("out_of_memory", "limit") and name != "memory_limit":  # counters show that
+            facts = _FACTS[name](node.limits) if name in _FACTS else ""
+            line = hit.line[:_LINE_CHARACTERS]
+            return _of_limit(name, f"{who}: {line}\n{hit.entry.cause} {facts}".rstrip(), node)
         if hit.entry.ends_as == "gpu":
             return _of_gpu(who, hit, node)
     return None
@@ -107,7 +106,7 @@ def _of_gpu(who: str, hit: Hit, node: Node) -> Diagnosis:
     return Diagnosis(hit.entry, text, RETRY_AFTER_S if passes else 0.0, of_hardware=is_broken)
 
 
-# ------------------------------------------------------------- the facts for the line that shows an entry
+# ------------------------------------------------------------- what the node says of an entry
 
 
 def _rays(limits: Limits) -> str:
@@ -119,19 +118,7 @@ def _rays(limits: Limits) -> str:
     return f"{at}; memory: {memory}."
 
 
-def _cuda(line: str, limits: Limits) -> str:
-    if (match := _CUDA.search(line)) is None:
-        return f"{line}. The memory of the GPU is unknown."
-    has = f"GPU {match['gpu']} has {match['total']} in all, of which {match['free']} were free."
-    has = has if match["gpu"] is not None else "The memory of the GPU is unknown."
-    return f"out of GPU memory, {match['wanted']} were requested. {has}"
-
-
-def _library(line: str, limits: Limits) -> str:
-    return f"{'cuDNN' if 'CUDNN' in line else 'NCCL'} could not allocate memory on the GPU ({line})."
-
-
-def _host(line: str, limits: Limits) -> str:
+def _memory(limits: Limits) -> str:
     parts = []
     if limits.memory_bytes and limits.available_bytes is not None:
         parts.append(
@@ -142,34 +129,22 @@ def _host(line: str, limits: Limits) -> str:
             parts.append(f"{cgroup.path} allows {size_text(cgroup.limit_bytes)} ({cgroup.limit_file})")
     if limits.address_space_bytes is not None:
         parts.append(f"RLIMIT_AS (ulimit -v) allows {size_text(limits.address_space_bytes)}")
-    return f"{line}\nMemory: {'; '.join(parts) or 'unknown'}."
+    return f"Memory: {'; '.join(parts) or 'unknown'}."
 
 
-def _shm(line: str, limits: Limits) -> str:
-    size = "of unknown size"
-    if limits.shm_bytes is not None and limits.shm_used_bytes is not None:
-        size = f"{size_text(limits.shm_bytes)}, {size_text(limits.shm_used_bytes)} of it in use now"
-    return f"/dev/shm is too small for the tensors of its loader processes ({line}).\n/dev/shm has {size}."
+def _shm(limits: Limits) -> str:
+    if limits.shm_bytes is None or limits.shm_used_bytes is None:
+        return "Its size is unknown."
+    return f"It has {size_text(limits.shm_bytes)}, {size_text(limits.shm_used_bytes)} of it in use now."
 
 
-def _nccl_shm(line: str, limits: Limits) -> str:
-    return f"NCCL could not use /dev/shm ({line[:200]})."
+def _files(limits: Limits) -> str:
+    return f"RLIMIT_NOFILE is {limits.open_files}, and may be raised to {limits.open_files_most}."
 
 
-def _files(line: str, limits: Limits) -> str:
-    if "in system" in line:
-        return "too many open files on the whole machine (sysctl fs.file-max)."
-    return (
-        f"too many open files; RLIMIT_NOFILE is {limits.open_files}, and may be raised to "
-        f"{limits.open_files_most}."
-    )
-
-
-_FACTS: dict[str, Callable[[str, Limits], str]] = {
-    "cuda_out_of_memory": _cuda,
-    "nccl_out_of_memory": _library,
-    "no_memory": _host,
+_FACTS: dict[str, Callable[[Limits], str]] = {
+    "no_memory": _memory,
     "shm_too_small": _shm,
-    "nccl_shm": _nccl_shm,
+    "nccl_shm": _shm,
     "open_files": _files,
 }

@@ -60,16 +60,12 @@ class Request:
 
 def serve(fd: int) -> None:
     """Serve as the fork server, and in a fork of it as the rank. `fd`: the socket on which it listens."""
-    import_torch()
+    for name in _TORCH:
+        import_module(name)
     with socket.socket(fileno=fd) as listens:
         rank = _next_rank(listens)
     if rank is not None:
         rank()
-
-
-def import_torch() -> None:
-    for name in _TORCH:
-        import_module(name)
 
 
 def _next_rank(listens: socket.socket) -> Callable[[], None] | None:
