@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clustertrain.driver.cause.diagnosis import Node, diagnose
+from clustertrain.driver.cause.diagnosis import NodeFacts, diagnose
 from clustertrain.node.limits import Cgroup, Limits, cgroup_folders, process_state, read_limits
 from clustertrain.run_files.states import STATES
 
@@ -28,7 +28,7 @@ NODE = Limits(
 
 
 def found(message="", *, before=NODE, now=NODE, **arguments):
-    return diagnose(WHO, message, Node(before, now), **arguments)
+    return diagnose(WHO, message, NodeFacts(before, now), **arguments)
 
 
 def after(own=OWN, pod=POD, **fields):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clustertrain.driver.cause.diagnosis import RETRY_AFTER_S, Node, diagnose
+from clustertrain.driver.cause.diagnosis import RETRY_AFTER_S, NodeFacts, diagnose
 from clustertrain.driver.cause.gpu_facts import Gpus
 from clustertrain.node import gpus as node_gpus
 from clustertrain.node.limits import read_limits
@@ -27,7 +27,7 @@ OWN = node_gpus.GpuProcess(4711, 30 << 30)
 def found(message, *processes, gpus=None, **more):
     states = [node_gpus.GpuState(H100, processes)] if gpus is None else gpus
     gpus = Gpus(states, {4711}, "node7")
-    return diagnose(WHO, message, Node(read_limits(), gpus=gpus), **more)
+    return diagnose(WHO, message, NodeFacts(read_limits(), gpus=gpus), **more)
 
 
 def out_of_memory(*, free="4.00 GiB", own="34.00 GiB", others="Process 99 has 40.00 GiB memory in use. "):

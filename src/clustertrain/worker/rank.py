@@ -34,7 +34,7 @@ from clustertrain.run_files.streams.streams import Tail
 from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.worker.auto_save import AutoSave
-from clustertrain.worker.loggers.curve import Curve
+from clustertrain.worker.loggers.curve import LoggedCurve
 from clustertrain.worker.loggers.logger import Subject
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
 from clustertrain.worker.machine.host_memory import check_host_memory
@@ -95,10 +95,12 @@ class WorkerRun:
             else None,
         )
 
-    def _make_curve(self, job: Job) -> Curve:
+    def _make_curve(self, job: Job) -> LoggedCurve:
         resumed = CheckpointName.parse(self.plan.checkpoint or "")
         first_step = resumed.step + 1 if resumed is not None else 1
-        return Curve(loggers_of(job), Subject(self.attempt, first_step, hyperparameters(job)), self.note)
+        return LoggedCurve(
+            loggers_of(job), Subject(self.attempt, first_step, hyperparameters(job)), self.note
+        )
 
     def _make_gauges(self) -> RayGauges | None:
         if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():

@@ -39,7 +39,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeFacts:
     """The node of a worker, and what runs there.
 
     Attributes:
@@ -65,7 +65,9 @@ class Node:
         return replace(self.now, open_files=own[0], open_files_most=own[1], address_space_bytes=own[2])
 
 
-def diagnose(who: str, message: str, node: Node, *, tail: str = "", killed: bool = False) -> Diagnosis | None:
+def diagnose(
+    who: str, message: str, node: NodeFacts, *, tail: str = "", killed: bool = False
+) -> Diagnosis | None:
     """Return the limit that a worker reached, or what ended it on its GPU; None without evidence for either.
 
     Args:
@@ -94,11 +96,11 @@ def diagnose(who: str, message: str, node: Node, *, tail: str = "", killed: bool
     return None
 
 
-def _of_limit(name: str, what: str, node: Node) -> Diagnosis:
+def _of_limit(name: str, what: str, node: NodeFacts) -> Diagnosis:
     return Diagnosis(by_name()[name], unchanged(what, by_name()[name], node.where))
 
 
-def _of_gpu(who: str, hit: Hit, node: Node) -> Diagnosis:
+def _of_gpu(who: str, hit: Hit, node: NodeFacts) -> Diagnosis:
     passes = hit.entry.retry == "always"  # the driver may have retired broken memory when the process ended
     change = hit.entry.change_for(node.where, node.gpus.host)
     text = f"{who}: {of_gpu(hit, node.gpus)}\n{_AGAIN if passes else 'If it fails again:'} {change}"
