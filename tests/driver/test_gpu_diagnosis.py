@@ -47,10 +47,6 @@ def test_memory_of_another_process_is_waited_for_and_the_process_is_named():
     assert "started again after 30 s" in diagnosis.text and len(diagnosis.text.splitlines()) == 2
 
 
-def test_without_nvml_the_process_is_the_one_that_torch_lists():
-    assert "GPU 0: process 99 with 40.00 GiB" in found(out_of_memory(), gpus=[]).text
-
-
 @pytest.mark.parametrize(
     "message",
     [
