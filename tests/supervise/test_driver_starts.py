@@ -17,7 +17,7 @@ from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.result import Outcome
 from clustertrain.run_files.retry_budget import RetryBudget
 from clustertrain.run_files.streams.events import read_events
-from clustertrain.supervise.driver_process import MARK, DriverStarts
+from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.process import Guarded
 from support.cgroups import WITHIN, memory_cgroup
 from support.commands import ran
@@ -141,42 +141,34 @@ def test_a_new_checkpoint_renews_the_count(attempt):
         assert RetryBudget.of(attempt, retries=2).in_a_row == in_a_row
 
 
-RETURNED, TRAINED = Outcome(False, 5), Outcome(True, 5)
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "in_a_row"),
-    [
-        pytest.param([None, None, None], 3, id="none returned"),
-        pytest.param([None, RETURNED, None], 1, id="one returned for a larger group, which is no failure"),
-        # The driver would be started again without end, if it always died there.
-        pytest.param([TRAINED, TRAINED], 2, id="the driver died after the end of training"),
-    ],
-)
-def test_starts_without_a_failure_record_count_by_their_outcome(attempt, outcomes, in_a_row):
-    for number, outcome in enumerate(outcomes):
+def test_a_start_that_returned_for_a_larger_one_is_no_failure(attempt):
+    for number in (0, 1, 2):
         attempt.restart(number).claim.create(sample_restart_claim())
         attempt.restart(number).plan.write(ResumePoint(None, 0, 1))
-        if outcome is not None:
-            attempt.restart(number).outcome.write(outcome)
-    assert RetryBudget.of(attempt, retries=2).in_a_row == in_a_row
+    assert RetryBudget.of(attempt, retries=2).in_a_row == 3
+    attempt.restart(1).outcome.write(Outcome(False, 5))
+    assert RetryBudget.of(attempt, retries=2).in_a_row == 1
 
 
-@pytest.mark.parametrize(
-    ("shell", "why"),
-    [
-        (
-            f'echo "{MARK}Ray\'s raylet was killed"; echo more; exit {EXIT_RAY_ENDED}',
-            "Ray's raylet was killed",
-        ),
-        # Ray's code in the driver may notice the end of its raylet before ray_watch.py.
-        ("exit 1", "the driver ended with code 1"),
-    ],
-    ids=["ray_watch ends the driver", "Ray ends the driver"],
-)
-def test_a_driver_whose_ray_has_ended_is_started_again_and_the_end_is_named(attempt, ends, shell, why):
-    assert ends(shell) is None
-    assert lines(attempt)[0].startswith(f"{why}\nrestarting the driver and the workers")
+def test_a_driver_that_dies_after_the_end_of_training_counts(attempt):
+    """It would be started again without end, if it always died there."""
+    for number in (0, 1):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        attempt.restart(number).plan.write(ResumePoint(None, 0, 1))
+        attempt.restart(number).outcome.write(Outcome(True, 5))
+    assert RetryBudget.of(attempt, retries=2).in_a_row == 2
+
+
+def test_the_end_of_ray_is_named(attempt, ends):
+    said = 'echo "clustertrain: Ray\'s raylet (pid 7) was killed by signal 9 (SIGKILL)"; echo more'
+    assert ends(f"{said}; exit {EXIT_RAY_ENDED}") is None
+    assert lines(attempt)[0].startswith("Ray's raylet (pid 7) was killed by signal 9 (SIGKILL)\nrestarting")
+
+
+def test_a_driver_that_ray_itself_ended_is_started_again(attempt, ends):
+    """Ray's code in the driver may notice the end of its raylet before ray_watch.py."""
+    assert ends("exit 1") is None
+    assert lines(attempt)[0].startswith("the driver ended with code 1\nrestarting the driver and the workers")
 
 
 def test_an_error_of_the_driver_would_occur_again(attempt, ends):

@@ -15,7 +15,11 @@ from support.commands import ran
 pytestmark = pytest.mark.slow
 
 # A shell starts what runs in its background with SIGINT ignored.
-_INTERRUPTIBLE = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+_INTERRUPTIBLE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 TASK = """
 import torch
