@@ -36,8 +36,6 @@ from clustertrain.training.saving import wait_until_written
 from clustertrain.worker.auto_save import AutoSave
 from clustertrain.worker.loggers.curve import LoggedCurve
 from clustertrain.worker.loggers.logger import Subject
-from clustertrain.worker.machine.gc_tuning import collect_as_usual
-from clustertrain.worker.machine.host_memory import check_host_memory
 from clustertrain.worker.memory_shelf import lacking_room, memory_saver, memory_shelf, node_group
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.setup import worker_state
@@ -117,13 +115,12 @@ class WorkerRun:
         """Make the saver of rank 0; with FSDP of each rank, because each has a part of the state."""
         shelf = self.attempt.run.checkpoints
         self._is_divided = job.train is not None and job.train.strategy == "fsdp" and self.world_size > 1
-        saver, group, self._saving_ranks = Saver, None, 1
+        saver, group = Saver, None
         if self._is_divided:  # the imports take a second of processor time
             from clustertrain.checkpoints.group import PartWriter, SaveGroup
             from clustertrain.checkpoints.shards import ShardSaver
 
             saver, group = ShardSaver, SaveGroup(range(self.world_size))
-            self._saving_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if self.rank != 0:
             if group is None:
                 return None
@@ -234,7 +231,6 @@ class WorkerRun:
 
     def reserve(self, state: dict[str, Any]) -> None:
         if self._saver:
-            check_host_memory(bytes_of(state, only_on_gpus=True), self._saving_ranks, read_limits())
             self._saver.reserve(state)
 
     def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
@@ -310,7 +306,6 @@ class WorkerRun:
             self._reached.set(step)
         if name not in ("step", "usual_step"):
             return
-        collect_as_usual()
         self.strike.step_done(step)
 
     def profile(self) -> tuple[Path, str]:
