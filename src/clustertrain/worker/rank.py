@@ -304,9 +304,8 @@ class WorkerRun:
         self.step = max(self.step, step)
         if self._reached:
             self._reached.set(step)
-        if name not in ("step", "usual_step"):
-            return
-        self.strike.step_done(step)
+        if name in ("step", "usual_step"):
+            self.strike.step_done(step)
 
     def profile(self) -> tuple[Path, str]:
         key = self.attempt.restart(self.plan.restart).profile_key(self.rank)
