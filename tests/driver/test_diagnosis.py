@@ -74,7 +74,7 @@ CUDA = (
             "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
             LIMIT,
             [
-                "It has 64.0 MiB, 63.0 MiB of it in use now",
+                "/dev/shm has 64.0 MiB, 63.0 MiB of it in use now",
                 "loader_workers: 0",
                 "--shm-size",
                 "sizeLimit",
@@ -182,7 +182,10 @@ def test_rays_own_killer_is_named():
 
 def test_an_unknown_value_is_called_unknown():
     unread = replace(NODE, cgroups=(), memory_bytes=None, available_bytes=None, shm_bytes=None)
-    assert "Its size is unknown" in found("unable to open shared memory object", before=unread, now=None).text
+    assert (
+        "The size of /dev/shm is unknown"
+        in found("unable to open shared memory object", before=unread, now=None).text
+    )
     assert "Memory: unknown" in found("MemoryError", before=unread, now=None).text
 
 

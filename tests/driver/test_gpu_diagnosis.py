@@ -128,7 +128,7 @@ def test_the_shared_memory_of_nccl(where):
     in_log = {"tail": f"a\n{SHM}\nb"} if where == "tail" else {}
     diagnosis = found("DistBackendError: NCCL error" if in_log else SHM, **in_log)
     assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (LIMIT, None)
-    assert f"{WHO}: {SHM}\n/dev/shm is too small for NCCL. It has " in diagnosis.text
+    assert f"{WHO}: {SHM}\n/dev/shm is too small for NCCL. /dev/shm has " in diagnosis.text
     assert "--shm-size" in diagnosis.text and "loader" not in diagnosis.text
 
 

@@ -136,8 +136,9 @@ def _memory(limits: Limits) -> str:
 
 def _shm(limits: Limits) -> str:
     if limits.shm_bytes is None or limits.shm_used_bytes is None:
-        return "Its size is unknown."
-    return f"It has {size_text(limits.shm_bytes)}, {size_text(limits.shm_used_bytes)} of it in use now."
+        return "The size of /dev/shm is unknown."
+    used = size_text(limits.shm_used_bytes)
+    return f"/dev/shm has {size_text(limits.shm_bytes)}, {used} of it in use now."
 
 
 def _files(limits: Limits) -> str:
