@@ -177,7 +177,7 @@ def test_rays_own_killer_is_named():
     words = "killed due to the node running low on memory. Memory on the node was 15.3GB / 16.0GB."
     text = found(f"1 worker(s) were {words}", killed=True).text
     assert f"{WHO} was {words}" in text
-    assert "memory: 16.0 GiB (memory.max of /sys/fs/cgroup/kubepods/pod1)" in text
+    assert "at RAY_memory_usage_threshold.\nAn unchanged run would fail again." in text
 
 
 def test_an_unknown_value_is_called_unknown():

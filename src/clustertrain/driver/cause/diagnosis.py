@@ -22,6 +22,7 @@ _AGAIN = f"The workers are started again after {RETRY_AFTER_S:g} s."
 _ONLY_IN_LOG = ("shm_too_small", "nccl_shm")  # a loader process, and NCCL, write them only there
 _CHILD_KILLED = "killed by signal: Killed"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
+_RAYS = "Ray kills workers before the node's memory is used up, at RAY_memory_usage_threshold."
 _LINE_CHARACTERS = 400  # torch's begins with what was requested, and what is free
 
 
@@ -77,7 +78,7 @@ def diagnose(
         killed: whether it died of SIGKILL, which every out-of-memory killer sends.
     """
     if (match := _RAYS_KILL.search(message)) is not None:
-        return _of_limit("memory_limit", f"{who} was {match[0].strip()}\n{_rays(node.limits)}", node)
+        return _of_limit("memory_limit", f"{who} was {match[0].strip()}\n{_RAYS}", node)
     if killed or _CHILD_KILLED in message:
         kill = kill_for_memory(who, node.before, node.now)
         return None if kill is None else _of_limit("memory_limit", kill, node)
@@ -109,15 +110,6 @@ def _of_gpu(who: str, hit: Hit, node: NodeFacts) -> Diagnosis:
 
 
 # ------------------------------------------------------------- what the node says of an entry
-
-
-def _rays(limits: Limits) -> str:
-    memory = f"{size_text(limits.memory_bytes)}" if limits.memory_bytes else "unknown"
-    if capped := [(g.limit_bytes, g) for g in limits.cgroups if g.limit_bytes]:
-        smallest_bytes, smallest = min(capped, key=lambda pair: pair[0])
-        memory = f"{size_text(smallest_bytes)} ({smallest.limit_file} of {smallest.path})"
-    at = "Ray kills workers before the node's memory is used up, at RAY_memory_usage_threshold"
-    return f"{at}; memory: {memory}."
 
 
 def _memory(limits: Limits) -> str:
