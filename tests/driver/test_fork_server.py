@@ -32,6 +32,24 @@ print(json.dumps({
     "main": __name__, "child_signals": str(signal.getsignal(signal.SIGCHLD)),
 }), flush=True)
 """
+DRIVER = """
+import os, sys
+from pathlib import Path
+from clustertrain.driver.fork.starter import fork_server_of_this_process
+driver = os.getpid()
+try:
+    fork_server_of_this_process(Path(sys.argv[1]), float(sys.argv[2]))
+    print(os.environ["CLUSTERTRAIN_FORK_SERVER"], flush=True)
+    sys.stdin.read()
+finally:
+    if os.getpid() != driver:
+        print("it goes on as the driver", flush=True)
+"""
+EXITING_WORKER = """
+import atexit, sys
+atexit.register(print, "it ends", flush=True)
+sys.exit(0)
+"""
 IMPATIENT = """
 from clustertrain.worker.fork import client
 client._ANSWER_S = 0.01
@@ -45,9 +63,9 @@ except TimeoutError:
 class Server:
     """A fork server, and workers as a raylet would start them."""
 
-    def __init__(self, folder, starter, socket):
+    def __init__(self, folder, starter, socket, worker=WORKER):
         self.folder, self.starter = folder, starter
-        (folder / "default_worker.py").write_text(WORKER)
+        (folder / "default_worker.py").write_text(worker)
         of_ray = Path(ray.__file__).parent / "_private/workers/setup_worker.py"
         (folder / "setup_worker.py").symlink_to(of_ray)
         self.environment = {**os.environ, variables.FORK_SERVER: socket, "RAY_JOB_ID": "01000000"}
@@ -76,6 +94,16 @@ def server(tmp_path):
     before = set(living_descendants())
     with fork_server(cpus=2.5) as started:
         yield Server(tmp_path, *started)
+    assert left_after(10, before) == {}
+
+
+def test_a_worker_that_exits_does_not_go_on_as_the_driver_whose_fork_it_is(tmp_path):
+    """It would begin the attempt a second time, and write its result."""
+    before = set(living_descendants())
+    with fork_server(starter=DRIVER) as started:
+        server = Server(tmp_path, *started, worker=EXITING_WORKER)
+        server.start()
+        assert server.printed("it ends\n") == "it ends\n"
     assert left_after(10, before) == {}
 
 
@@ -123,9 +151,7 @@ def test_what_a_process_reads_only_at_its_start_needs_a_process_of_its_own(serve
 def test_a_server_that_cannot_be_used_costs_imports_and_no_worker(tmp_path):
     """As with a Ray that lacks a name of which a worker is made."""
     lacks = "from clustertrain.driver import ray_internals; ray_internals._MODULES['parser'] = 'nowhere'\n"
-    (tmp_path / "sitecustomize.py").write_text(lacks)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    with fork_server(PYTHONPATH=path) as started:
+    with fork_server(starter=lacks + DRIVER) as started:
         server = Server(tmp_path, *started)
         assert [server.worker()["is_fork"] for _ in range(2)] == [False, False]
 

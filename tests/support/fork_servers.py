@@ -18,12 +18,14 @@ sys.stdin.read()
 
 
 @contextmanager
-def fork_server(cpus: float = 1.0, **environment: str) -> Iterator[tuple[subprocess.Popen, str]]:
+def fork_server(
+    cpus: float = 1.0, starter: str = STARTER, **environment: str
+) -> Iterator[tuple[subprocess.Popen, str]]:
     """Within the block there is one. Yields the process that has started it, and the path of its socket."""
     with (
         TemporaryDirectory(dir="/tmp") as folder,  # a short path
         subprocess.Popen(
-            [sys.executable, "-c", STARTER, folder, str(cpus)],
+            [sys.executable, "-c", starter, folder, str(cpus)],
             stdin=subprocess.PIPE,  # its end is that of the server
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},

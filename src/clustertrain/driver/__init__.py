@@ -33,8 +33,9 @@ the checkpoint, sets the ranks up, stages the data, makes the process group, and
 
 Without Ray the steps of a start, the causes of failures and the rules for another start are the same
 (`driver/group/start.py`, `driver/cause/`, `driver/retry_policy.py`), because `driver/group/forked.py`
-offers what Ray Train's worker group offers. The ranks are forks of the node's fork server. If it was killed,
-the next start of the ranks starts another. A rank is called through two sockets (`worker/forked_rank.py`),
+offers what Ray Train's worker group offers. The driver imports torch once and forks itself while it has
+one thread; the fork is the node's fork server, and the ranks are forks of that. If it was killed, the
+next start of the ranks starts another. A rank is called through two sockets (`worker/forked_rank.py`),
 and its pidfd shows its end. Ray Train's own local mode has neither restarts nor a deadline, and its
 processes would each import torch and Ray Train. Whatever differs between the two is in `driver/calls.py`;
 the code of a rank (`worker/`) needs no Ray, because its place in the group is a value that it is given
@@ -65,7 +66,8 @@ torch and Ray Train: about 3 of the 5.7 s that were between the SIGKILL of a ran
 Where clustertrain starts Ray (this machine, SLURM, pods), a fork server starts with it, and Ray gets a
 program in place of its setup_worker.py that asks the server for a process. There is one server per node:
 it has imported torch, and imports Ray Train at the first request, with the variables of that request,
-which Ray reads once. Pages that
+which Ray reads once. On one machine it is a fork of the driver, which imports torch before it imports Ray
+and has threads: on two cores a second import at the same time takes longer than this wait. Pages that
 nobody writes exist once per node, however many ranks it has. A rank that needs other variables of Ray, of
 the dynamic loader, of OpenMP or of MKL than the server is a new process. The user's code is imported by
 each rank, because it may start a thread, ask CUDA for its devices or draw an id of Ray's, and such a

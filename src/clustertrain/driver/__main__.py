@@ -41,6 +41,7 @@ from clustertrain.run_files.result import write_result
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.run_files.working_folder import copy_code
 from clustertrain.worker.code.user_code import check_code, code_folders, enter_code
+from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
 
 _MARGIN_S = 10.0
@@ -118,7 +119,8 @@ def _run(run: _Run) -> int:
         try:
             _set_environment(run.job)
             enter_code(run.job)
-            run.cluster.prepare()
+            collect_rarely()
+            run.cluster.prepare()  # before the first thread: the fork server may be a fork of this process
             at_end.enter_context(Heartbeat(run.attempt))  # a thread
             result = _fit(run)
             may_be_of_ray = result.state == "failed"

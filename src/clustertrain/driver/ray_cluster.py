@@ -60,7 +60,7 @@ class RayCluster(ABC):
     has_worker_slots: ClassVar[bool] = False
 
     def prepare(self) -> None:  # noqa: B027  most have nothing to prepare
-        """Start what can start before this process imports Ray; `connect` follows."""
+        """Start what can start before this process imports Ray and has threads; `connect` follows."""
 
     @abstractmethod
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:

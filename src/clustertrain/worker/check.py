@@ -30,6 +30,7 @@ from clustertrain.worker.code.user_code import (
     make_task,
     place_of,
 )
+from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.local_data import data_at_hand
 from clustertrain.worker.single_rank_group import device_of, rank_zero
 
@@ -43,6 +44,7 @@ REHEARSAL = "rehearsal"
 
 def main(folder_text: str) -> None:
     """Run the check that the folder requests, and write its report there."""
+    collect_rarely()
     folder = CheckFolder(Path(folder_text))
     request = folder.request.read()
     if request is None:

@@ -36,6 +36,7 @@ from clustertrain.training.saving import wait_until_written
 from clustertrain.worker.auto_save import AutoSave
 from clustertrain.worker.loggers.curve import LoggedCurve
 from clustertrain.worker.loggers.logger import Subject
+from clustertrain.worker.machine.gc_tuning import collect_as_usual
 from clustertrain.worker.memory_shelf import lacking_room, memory_saver, memory_shelf, node_group
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.setup import worker_state
@@ -305,6 +306,7 @@ class WorkerRun:
         if self._reached:
             self._reached.set(step)
         if name in ("step", "usual_step"):
+            collect_as_usual()
             self.strike.step_done(step)
 
     def profile(self) -> tuple[Path, str]:

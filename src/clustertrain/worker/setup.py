@@ -24,6 +24,7 @@ from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.run_files.streams.rank_log import start_line
 from clustertrain.staging.entry import data_folder
 from clustertrain.worker.code.user_code import enter_code, works_in
+from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpu_affinity import place_worker
 from clustertrain.worker.machine.gpus import check_gpus
 from clustertrain.worker.machine.heap import keep_freed_memory
@@ -59,6 +60,7 @@ worker_state = WorkerState()
 
 def set_up_process(plan: RestartPlan, place: Place) -> None:
     """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code."""
+    collect_rarely()
     worker_state.plan, worker_state.place = plan, place
     attempt, rank = plan.ref.open(), place.rank
     log = attempt.rank_log(socket.gethostname(), rank)

@@ -60,12 +60,16 @@ class RankRequest:
 
 def serve(fd: int) -> None:
     """Serve as the fork server, and in a fork of it as the rank. `fd`: the socket on which it listens."""
-    for name in _TORCH:
-        import_module(name)
+    import_torch()
     with socket.socket(fileno=fd) as listens:
         rank = _next_rank(listens)
     if rank is not None:
         rank()
+
+
+def import_torch() -> None:
+    for name in _TORCH:
+        import_module(name)
 
 
 def _next_rank(listens: socket.socket) -> Callable[[], None] | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import socket
 import subprocess
 import sys
 import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -27,8 +31,6 @@ def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
     Args:
         folder: a private folder with a short path, for the socket: who connects has code run.
     """
-    # OpenMP and numpy read it when they are loaded; Ray would set the same number.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, math.floor(cpus_per_worker))))
     with _listening(folder) as listens:
         server = subprocess.Popen(
             [sys.executable, "-P", "-m", "clustertrain.driver.fork.server", str(listens.fileno())],
@@ -36,10 +38,55 @@ def start_fork_server(folder: Path, cpus_per_worker: float) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=[listens.fileno()],
+            env={**_threads(cpus_per_worker), **os.environ},
             text=True,
             errors="replace",
         )
     _print_lines(server.stdout)
+
+
+def fork_server_of_this_process(folder: Path, cpus_per_worker: float) -> None:
+    """Start the fork server as a fork of this process, which has one thread.
+
+    Each import is done once for both.
+    """
+    os.environ |= {**_threads(cpus_per_worker), **os.environ}
+    with _listening(folder) as listens:
+        from clustertrain.driver.fork.server import import_torch, serve
+
+        import_torch()
+        ends, is_open = os.pipe()  # is_open is closed at the end of this process
+        printed, prints = os.pipe()
+        if os.fork() == 0:
+            for target, file in enumerate((ends, prints, prints)):
+                os.dup2(file, target)
+            os.close(is_open)
+            os.close(printed)
+            _exit_after(partial(serve, listens.fileno()))
+        os.close(ends)
+        os.close(prints)
+    _print_lines(os.fdopen(printed, errors="replace"))
+
+
+def _exit_after(run: Callable[[], object]) -> None:
+    """Call `run`, and end this process as Python ends. sys.exit would unwind the frames of the driver."""
+    code: object = 0
+    try:
+        run()
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:  # noqa: BLE001  Python shows all
+        traceback.print_exc()
+        code = 1
+    ctypes.pythonapi.Py_Exit(code if isinstance(code, int) else 1)
+
+
+def _threads(cpus_per_worker: float) -> dict[str, str]:
+    """Return the variable for the number of threads of OpenMP and numpy: the number that Ray would set.
+
+    They read it when they are loaded.
+    """
+    return {"OMP_NUM_THREADS": str(max(1, math.floor(cpus_per_worker)))}
 
 
 def _listening(folder: Path) -> socket.socket:

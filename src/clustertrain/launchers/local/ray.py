@@ -54,9 +54,9 @@ class LocalRay(RayCluster):
     is_this_machine = True
 
     def prepare(self) -> None:
-        from clustertrain.driver.fork.starter import start_fork_server
+        from clustertrain.driver.fork.starter import fork_server_of_this_process
 
-        start_fork_server(Path(self.folder), self.resources.cpus_per_worker)
+        fork_server_of_this_process(Path(self.folder), self.resources.cpus_per_worker)
 
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         import ray

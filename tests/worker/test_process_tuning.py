@@ -1,10 +1,15 @@
-"""The memory that a step has freed stays with the process of a rank."""
+"""Neither page faults nor searches for garbage interrupt the steps of a rank."""
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
 
 import pytest
+
+from clustertrain.worker.machine.gc_tuning import collect_as_usual, collect_rarely
 
 STEPS = """
 import resource, threading
@@ -53,3 +58,45 @@ def test_a_step_has_no_page_faults_for_what_the_last_one_freed() -> None:
 def test_settings_of_the_environment_count(name: str) -> None:
     value = "glibc.malloc.trim_threshold=0" if name == "GLIBC_TUNABLES" else "0"
     assert min(faults(keeps=True, **{name: value})) > 30 * TENSORS_PAGES
+
+
+@pytest.fixture(autouse=True)
+def as_python_starts() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.enable()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+class Circle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def searches_meanwhile() -> int:
+    """How often Python searched the youngest objects while 2,000 were made."""
+    before = gc.get_stats()[0]["collections"]
+    kept = [[] for _ in range(2000)]
+    assert len(kept) == 2000
+    return gc.get_stats()[0]["collections"] - before
+
+
+@pytest.mark.slow
+def test_a_start_is_not_interrupted_and_its_garbage_is_freed_before_the_first_step():
+    assert searches_meanwhile() >= 1
+    collect_rarely()
+    assert searches_meanwhile() == 0
+    dead = weakref.ref(Circle())
+    collect_as_usual()
+    assert dead() is None
+    assert gc.get_freeze_count() > 0
+    assert searches_meanwhile() >= 1
+
+
+def test_what_the_users_code_has_set_stays():
+    collect_rarely()
+    gc.set_threshold(5000, 10, 10)
+    collect_as_usual()
+    assert gc.get_threshold() == (5000, 10, 10)
