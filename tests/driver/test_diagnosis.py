@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clustertrain.driver.cause.diagnosis import Node, diagnose
+from clustertrain.driver.cause.diagnosis import NodeFacts, diagnose
 from clustertrain.node.limits import Cgroup, Limits, cgroup_folders, process_state, read_limits
 from clustertrain.run_files.states import STATES
 
@@ -28,7 +28,7 @@ NODE = Limits(
 
 
 def found(message="", *, before=NODE, now=NODE, **arguments):
-    return diagnose(WHO, message, Node(before, now), **arguments)
+    return diagnose(WHO, message, NodeFacts(before, now), **arguments)
 
 
 def after(own=OWN, pod=POD, **fields):
@@ -50,9 +50,9 @@ CUDA = (
         (
             CUDA,
             OUT_OF_MEMORY,
-            ["20.00 GiB were requested", "GPU 3 has 79.15 GiB in all", "4.25 GiB were free"],
+            ["allocate 20.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 4.25 GiB is free"],
         ),
-        ("RuntimeError: CUDA error: out of memory", OUT_OF_MEMORY, ["is unknown", "bf16"]),
+        ("RuntimeError: CUDA error: out of memory", OUT_OF_MEMORY, ["used up", "bf16"]),
         (
             "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
             "memory: you tried to allocate 400000000000000 bytes. Error code 12 (Cannot allocate memory)",
@@ -97,7 +97,6 @@ CUDA = (
             LIMIT,
             ["RLIMIT_NOFILE is 1024", "set_sharing_strategy"],
         ),
-        ("OSError: [Errno 23] Too many open files in system: 'a'", LIMIT, ["fs.file-max"]),
     ],
 )
 def test_the_message_of_an_error_names_the_limit(message, cause, parts):
@@ -178,12 +177,15 @@ def test_rays_own_killer_is_named():
     words = "killed due to the node running low on memory. Memory on the node was 15.3GB / 16.0GB."
     text = found(f"1 worker(s) were {words}", killed=True).text
     assert f"{WHO} was {words}" in text
-    assert "memory: 16.0 GiB (memory.max of /sys/fs/cgroup/kubepods/pod1)" in text
+    assert "at RAY_memory_usage_threshold.\nAn unchanged run would fail again." in text
 
 
 def test_an_unknown_value_is_called_unknown():
     unread = replace(NODE, cgroups=(), memory_bytes=None, available_bytes=None, shm_bytes=None)
-    assert "of unknown size" in found("unable to open shared memory object", before=unread, now=None).text
+    assert (
+        "The size of /dev/shm is unknown"
+        in found("unable to open shared memory object", before=unread, now=None).text
+    )
     assert "Memory: unknown" in found("MemoryError", before=unread, now=None).text
 
 

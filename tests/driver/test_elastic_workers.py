@@ -1,4 +1,7 @@
-"""The number of workers of each start of the group, with a clock and nodes of the test's own."""
+"""The number of workers of each start of the group, and the nodes that are left out because of a broken GPU.
+
+Clock and nodes are the test's own.
+"""
 
 import pytest
 from test_retry_policy import fails
@@ -10,7 +13,7 @@ from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import RayNode, Workers
 from clustertrain.errors import ClusterError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.local.ray import GivenRay
+from clustertrain.launchers.local.ray import GivenRay, LocalRay
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.records.claim import ResumePoint
 from clustertrain.run_files.records.requests import ResizeRequest, StopRequest
@@ -18,19 +21,21 @@ from clustertrain.run_files.records.result import Outcome
 from clustertrain.run_files.streams.events import read_events
 from support.sample_records import sample_restart_claim
 
-GPU_NODE = {"CPU": 8.0, "GPU": 4.0}
+JOB = parse_job("name: a\nfunction: m:f\nresources: {workers: [2, 8], gpus_per_worker: 1}\n", "job.yaml")
 
 
 class Nodes:
-    """The nodes of a Ray cluster, each by its address."""
+    """The nodes of a Ray cluster, each by its address, with so many GPUs each."""
 
     def __init__(self, monkeypatch):
-        self.alive, self.silent = ["a", "b"], []
+        self.alive, self.silent, self.gpus = ["a", "b"], [], 4
         monkeypatch.setattr(elastic_cluster, "alive_nodes", self._nodes)
         monkeypatch.setattr(elastic_cluster, "_is_silent", lambda node: node.address in self.silent)
+        monkeypatch.setattr(elastic_cluster, "_LOOK_EVERY_S", 0.01)
 
     def _nodes(self):
-        return [RayNode(name, 1, GPU_NODE, GPU_NODE, f"id-{name}") for name in self.alive]
+        each = {"CPU": 8.0, "GPU": float(self.gpus)}
+        return [RayNode(name, 1, each, each, f"id-{name}") for name in self.alive]
 
 
 @pytest.fixture
@@ -39,8 +44,8 @@ def nodes(monkeypatch):
 
 
 def given_ray(resize_after_s=10.0, start_s=0.1):
-    job = parse_job("name: a\nfunction: m:f\nresources: {workers: [2, 8], gpus_per_worker: 1}\n", "job.yaml")
-    return GivenRay("here", job.resources, Deadline(start_s + resize_after_s, "of the job"), resize_after_s)
+    deadline = Deadline(start_s + resize_after_s, "of the job")
+    return GivenRay("here", JOB.resources, deadline, resize_after_s)
 
 
 SIZES = (2, 4, 8)
@@ -75,8 +80,7 @@ def test_a_start_has_the_largest_number_that_has_room(attempt, nodes):
     assert cluster.workers_now(attempt, SIZES) == Workers(2), "Ray Train waits for the smallest"
 
 
-def test_a_failure_is_followed_by_a_start_with_fewer_workers_if_a_node_is_lost(attempt, nodes, monkeypatch):
-    monkeypatch.setattr(elastic_cluster, "_LOOK_EVERY_S", 0.05)
+def test_a_failure_is_followed_by_a_start_with_fewer_workers_if_a_node_is_lost(attempt, nodes):
     policy = RetryPolicy(AttemptRef.of(attempt), 9, given_ray(0.1, 9.0), SIZES)
     assert fails(attempt, policy, 0, workers=Workers(8)) == Workers(8)  # all nodes are there
     nodes.alive = ["a"]
@@ -145,8 +149,7 @@ def test_only_workers_that_returned_for_a_larger_group_are_followed_by_another(a
     assert next_larger(attempt, before) is None
 
 
-def test_missing_nodes_are_waited_for_before_fewer_workers_start(attempt, nodes, monkeypatch):
-    monkeypatch.setattr(elastic_cluster, "_LOOK_EVERY_S", 0.05)
+def test_missing_nodes_are_waited_for_before_fewer_workers_start(attempt, nodes):
     given_ray(0.3).wait_for_workers(attempt, (2, 4, 8))
     assert read_events(attempt.run, attempt.events_key) == [], "there is room for all"
     nodes.alive, nodes.silent = ["a", "b"], ["b"]
@@ -162,3 +165,52 @@ def test_missing_nodes_are_waited_for_before_fewer_workers_start(attempt, nodes,
     attempt.stop.write(StopRequest("user"))
     with pytest.raises(RunStopped):
         given_ray(60.0).wait_for_workers(attempt, (2, 4, 8))
+
+
+def left_out(count, *nodes):
+    return Workers(count, frozenset(f"id-{node}" for node in nodes))
+
+
+def breaks(attempt, workers, restart, node, *, cluster=None, world_sizes=(2, 4, 6)):
+    """A start with these workers whose GPU broke on that node: the line about the next one, and its
+    workers."""
+    policy = RetryPolicy(AttemptRef.of(attempt), 9, cluster or given_ray(0.1, 30.0), world_sizes)
+    broken = {"host": node, "broken_node": f"id-{node}", "retry_after_s": 0.0}
+    workers = fails(attempt, policy, restart, workers=workers, **broken)
+    events = [e for e in read_events(attempt.run, attempt.events_key) if e["kind"] == "restarting"]
+    return events[-1]["text"].splitlines()[-1], workers
+
+
+LEAVES_OUT = "The next starts leave {} out: the other nodes have room for the workers."
+USES_AGAIN = "The next start uses {} again: the other nodes have no room for the workers."
+
+
+@pytest.fixture
+def three_nodes(nodes):
+    nodes.alive, nodes.gpus = ["a", "b", "c"], 2
+
+
+@pytest.mark.usefixtures("three_nodes")
+def test_the_next_starts_use_the_other_nodes_as_long_as_there_are_enough(attempt):
+    workers = given_ray().workers_now(attempt, (2, 4, 6))
+    assert workers == left_out(6)
+    line, workers = breaks(attempt, workers, 0, "b")
+    assert (line, workers) == (LEAVES_OUT.format("b"), left_out(4, "b"))
+    line, workers = breaks(attempt, workers, 1, "a")
+    assert (line, workers) == (LEAVES_OUT.format("a"), left_out(2, "a", "b"))
+    line, workers = breaks(attempt, workers, 2, "c")
+    assert (line, workers) == (USES_AGAIN.format("c"), left_out(2, "a", "b"))
+    assert given_ray().room(attempt) == 2
+
+
+@pytest.mark.usefixtures("three_nodes")
+def test_a_fixed_number_of_workers_that_needs_all_nodes_stays_on_them(attempt):
+    assert breaks(attempt, left_out(6), 0, "b", world_sizes=(6,)) == (USES_AGAIN.format("b"), left_out(6))
+    found = breaks(attempt, left_out(4), 1, "b", world_sizes=(4,))
+    assert found == (LEAVES_OUT.format("b"), left_out(4, "b"))
+
+
+def test_one_machine_is_used_again(attempt):
+    local = LocalRay("unused", JOB.resources, Deadline(1.0, ""))
+    found = breaks(attempt, Workers(1), 0, "b", cluster=local, world_sizes=(1,))
+    assert found == (USES_AGAIN.format("b"), Workers(1))

@@ -6,7 +6,7 @@ import pytest
 
 from clustertrain.driver.calls import NoAnswer, RankDied
 from clustertrain.driver.cause import ranks
-from clustertrain.driver.cause.failures import Group
+from clustertrain.driver.cause.failures import GroupFailures
 from clustertrain.driver.cause.rank_failure import RankFailures
 from clustertrain.driver.cause.ranks import Ranks, _tail
 from clustertrain.node.processes import this_host
@@ -37,7 +37,7 @@ class SampleFailures(RankFailures):
         return sample_failure(rank=rank, error=type(error).__name__)
 
 
-class GroupOf(Group):
+class GroupOf(GroupFailures):
     def __init__(self, dead: dict[int, str]) -> None:
         self.ranks = DeadRanks(dead)
         self._failures = SampleFailures(self.ranks)

@@ -91,7 +91,9 @@ def test_memory_that_the_rank_itself_has_used_up_is_not_retried(ranks):
     failure = RankFailures(ranks).of_exception(
         1, UserCodeFailed(report_of(torch.OutOfMemoryError(FULL), "/code"))
     )
-    assert failure.text.startswith("rank 1 (pid 11 on node7): out of GPU memory, 20.00 GiB were requested. ")
+    assert failure.text.startswith(
+        "rank 1 (pid 11 on node7): OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. "
+    )
     assert failure.fatal
 
 

@@ -26,25 +26,25 @@ from support.sample_records import sample_failure, sample_restart_claim
 ONE = Workers(1)
 
 
-def test_patience_is_renewed_by_every_new_checkpoint():
-    patience = RetryBudget(retries=2, committed_step=0)
-    steps = [0, 0, 10, 10, 20, 20, 20]
-    assert [patience.is_over_after(step) for step in steps] == [False] * 6 + [True]
-    assert patience.text() == (
-        "All 2 restarts in a row without a new committed step are used up (failures.retries); "
-        "the run is at step 20."
-    )
-
-
-def test_no_retries_is_no_restart_whatever_was_committed():
-    patience = RetryBudget(retries=0, committed_step=5)
-    assert patience.is_over_after(10)
-    assert patience.text() == ""
-
-
-def test_a_lost_checkpoint_that_is_written_again_is_no_progress():
-    patience = RetryBudget(retries=1, committed_step=20)
-    assert [patience.is_over_after(step) for step in (10, 10)] == [False, True]
+@pytest.mark.parametrize(
+    ("retries", "committed", "steps", "text"),
+    [
+        pytest.param(
+            2,
+            0,
+            [0, 0, 10, 10, 20, 20, 20],
+            "All 2 restarts in a row without a new committed step "
+            "are used up (failures.retries); the run is at step 20.",
+            id="renewed by every new checkpoint",
+        ),
+        pytest.param(0, 5, [10], "", id="no retries, whatever was committed"),
+        pytest.param(1, 20, [10, 10], None, id="a lost checkpoint that is written again is no progress"),
+    ],
+)
+def test_the_retries_are_over_at_the_last_of_these_committed_steps(retries, committed, steps, text):
+    patience = RetryBudget(retries, committed)
+    assert [patience.is_over_after(step) for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert text is None or patience.text() == text
 
 
 def policy_of(attempt, retries):
@@ -73,13 +73,8 @@ def test_restarts_without_a_checkpoint_are_counted_and_end(attempt):
     assert told == [(1, 2), (2, 2)]
 
 
-def test_a_start_without_a_report_counts_too(attempt):
-    policy = policy_of(attempt, retries=1)
-    assert policy.after_failure(ONE) == ONE
-    assert "could not be started" in policy.after_failure(ONE).text
-
-
 def test_the_result_of_a_group_that_does_not_start_is_not_the_failure_before(attempt):
+    """A start without a report counts, too."""
     policy = policy_of(attempt, retries=1)
     fails(attempt, policy, 0)
     result = policy.after_failure(ONE)

@@ -34,26 +34,9 @@ def test_a_start_that_was_late_is_repeated_within_the_deadline_and_counted():
     reported = []
     start = failing(*(LATE.format(n) for n in range(4)))
     assert repeated(start, Deadline(60.0, "failures.ray_start"), reported.append) == "up"
-    assert [line.splitlines()[-1].partition(".")[0] for line in reported] == [
+    assert [line.splitlines()[-1] for line in reported] == [
         f"starting Ray again (start {n})" for n in range(2, 6)
     ]
-
-
-@pytest.mark.parametrize(
-    ("load", "told"),
-    [
-        (90.2, " is 90, and it has 2 cores"),
-        (1.9, "The machine is busy, or its disk is slow: start again later"),
-    ],
-)
-def test_the_load_is_named_if_it_explains_a_late_start(monkeypatch, load, told):
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    with pytest.raises(ClusterError, match=told):
-        repeated(failing(LATE.format(1)), Deadline(0.0, "k"), lambda _: None)
-    reported = []
-    repeated(failing(LATE.format(1)), Deadline(60.0, "k"), reported.append)
-    assert (" is 90, and it has 2 cores." in reported[0]) == (load > 2)
 
 
 def test_the_same_error_in_two_starts_ends_the_run_with_its_words():
@@ -76,7 +59,9 @@ def test_a_start_that_is_late_until_the_deadline_ends_the_run_with_the_key():
     with pytest.raises(ClusterError) as caught:
         repeated(failing(LATE.format(1)), Deadline(0.0, "slurm.nodes_wait"), lambda _: None)
     assert "within 0 s (slurm.nodes_wait), in 1 start: raylet ended with code -6" in str(caught.value)
-    assert "raise slurm.nodes_wait" in str(caught.value)
+    assert "The machine is busy, or its disk is slow: start again later, or raise slurm.nodes_wait" in str(
+        caught.value
+    )
 
 
 def test_the_exception_of_an_agent_comes_before_what_the_raylet_reports(tmp_path):

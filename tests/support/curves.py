@@ -2,7 +2,7 @@
 
 import struct
 
-from clustertrain.worker.loggers.curve import Curve
+from clustertrain.worker.loggers.curve import LoggedCurve
 from clustertrain.worker.loggers.logger import Subject
 
 
@@ -11,7 +11,7 @@ def write_curve(attempt, values, *loggers, first_step=1, failed=False, within_s=
     notes."""
     events = {"warning": [], "note": []}
     subject = Subject(attempt, first_step, hyperparameters)
-    curve = Curve(loggers, subject, lambda kind, text: events[kind].append(text))
+    curve = LoggedCurve(loggers, subject, lambda kind, text: events[kind].append(text))
     for name, points in values.items():
         kind, metric = name.split("/")
         for step, value in points.items():

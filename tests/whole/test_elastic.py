@@ -47,9 +47,9 @@ def test_a_lost_node_shrinks_the_group_and_one_that_comes_back_grows_it(make_run
     host = os.uname().nodename
     plans = [run.attempt.restart(number).plan.read() for number in (0, 1, 2)]
     assert [plan.world_size for plan in plans] == [2, 1, 2]
-    assert f"1 of 2 workers: node {host} (127.0.0.2) is gone\n" in output
+    assert f"1 of 2 workers: without {host} (127.0.0.2)\n" in output
     assert "there is room for 2 workers: the present 1 will save, and 2 continue\n" in output
-    assert f"2 of 2 workers: node {host} (127.0.0.2) is new\n" in output
+    assert f"2 of 2 workers: with {host} (127.0.0.2)\n" in output
     assert [event["restart"] for event in run.events if event["kind"] == "worker_died"] == [0]
     assert output.count("restarting the workers") == 1
     assert output.count("stopping as requested") == 1  # the Ctrl-C, and not the save for a larger group
@@ -58,7 +58,7 @@ def test_a_lost_node_shrinks_the_group_and_one_that_comes_back_grows_it(make_run
     assert (run.result.world_size, run.result.restarts) == (2, 2)
 
 
-@pytest.mark.nightly  # tests/driver/test_excluded_nodes.py has the rule; here Ray follows it
+@pytest.mark.nightly  # tests/driver/test_elastic_workers.py has the rule; here Ray follows it
 @pytest.mark.timeout(900)
 def test_a_node_with_a_broken_gpu_is_used_no_more(make_run, cluster, tmp_path):
     node = second_node(cluster, "second")

@@ -38,7 +38,7 @@ def test_too_many_open_files(make_run):
         **ONE_WORKER,
     )
     output = run.start(within=["prlimit", "--nofile=2000:2000"]).end(1)
-    assert "too many open files; RLIMIT_NOFILE is 2000, and may be raised to 2000" in output
+    assert "RLIMIT_NOFILE is 2000, and may be raised to 2000" in output
     assert (run.result.cause, run.result.restarts) == ("limit", 0)
 
 

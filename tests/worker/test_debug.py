@@ -1,12 +1,11 @@
-"""`clustertrain run --debug` on a terminal: breakpoint() stops, Ctrl-C ends, nothing of a run is written."""
+"""`clustertrain run --debug`: breakpoint() stops, an interrupt ends it, nothing of a run is written."""
 
 import os
-import pty
-import select
+import signal
 import subprocess
 import sys
 import textwrap
-import time
+from itertools import takewhile
 
 import pytest
 import yaml
@@ -15,12 +14,12 @@ from support.commands import ran
 
 pytestmark = pytest.mark.slow
 
-# The terminal becomes the controlling one, so that Ctrl-C is a signal to the program, as in a shell.
-_WITH_TERMINAL = (
-    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-)
-PATIENCE_S = 120
+# A shell starts what runs in its background with SIGINT ignored.
+_INTERRUPTIBLE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 TASK = """
 import torch
@@ -45,124 +44,66 @@ class Tiny(Task):
 """
 
 
-class Terminal:
-    """A program on a terminal of its own."""
-
-    def __init__(self, command, cwd):
-        self._fd, inner = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _WITH_TERMINAL, *command],
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            cwd=cwd,
-            start_new_session=True,
-        )
-        os.close(inner)
-        self.shown = ""
-
-    def wait_for(self, text):
-        """Read until the program shows the text after what was waited for before."""
-        ends = time.monotonic() + PATIENCE_S
-        while text not in self.shown:
-            assert time.monotonic() < ends and self._read(), self.shown
-        before, _, self.shown = self.shown.partition(text)
-        return before
-
-    def _read(self):
-        if not select.select([self._fd], [], [], PATIENCE_S)[0]:
-            return False
-        try:
-            part = os.read(self._fd, 4096)
-        except OSError:  # the program has closed the terminal
-            return False
-        self.shown += part.decode()
-        return bool(part)
-
-    def type(self, text):
-        os.write(self._fd, text.encode())
-
-    def end(self):
-        """(its exit code, what it showed since)."""
-        while self._read():
-            pass
-        return self.process.wait(PATIENCE_S), self.shown.replace("\r\n", "\n")
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._fd)
-
-
 @pytest.fixture
 def debug(tmp_path):
-    """Starts `run --debug` of a job on the module `mine`."""
-    started = []
+    """Runs `run --debug` of a job on the module `mine`, with this input, or until `interrupt_at` is shown."""
 
-    def start(text, *, by_terminal=True, **sections):
+    def run(text, *, typed="", interrupt_at=None, **sections):
         (tmp_path / "mine.py").write_text(textwrap.dedent(text))
         (tmp_path / "job.yaml").write_text(yaml.safe_dump({"name": "a", **sections}))
         command = [sys.executable, "-m", "clustertrain.cli", "run", "--debug", "job.yaml"]
-        if not by_terminal:
-            return ran(command, cwd=tmp_path)
-        started.append(Terminal(command, tmp_path))
-        return started[-1]
+        if interrupt_at is None:
+            return ran(command, cwd=tmp_path, input=typed)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = [sys.executable, "-c", _INTERRUPTIBLE, *command]
+        with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
+            seen = [*takewhile(lambda line: line != interrupt_at, process.stdout)]
+            process.send_signal(signal.SIGINT)
+            printed, errors = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(command, process.returncode, "".join(seen) + printed, errors)
 
-    yield start
-    for terminal in started:
-        terminal.close()
+    return run
 
 
 def test_breakpoint_stops_and_c_continues(debug, tmp_path):
-    terminal = debug(
+    done = debug(
         TASK,
+        typed="p len(batch[0]), self.calls\nc\n",
         task="mine:Tiny",
         train={"epochs": 1, "global_batch_size": 8, "loader_workers": 1, "compile": True},
         resources={"workers": 2},
     )
-    terminal.wait_for("debug: rank 0 as the only rank, in this process: no Ray, no restarts")
-    terminal.wait_for("nothing resumed; no loader processes, no compile")
-    terminal.wait_for("(Pdb) ")
-    terminal.type("p len(batch[0]), self.calls\n")
-    terminal.wait_for("(4, 2)")  # half of the global batch
-    terminal.wait_for("(Pdb) ")
-    terminal.type("c\n")
-    code, shown = terminal.end()
-    assert code == 0, shown
+    assert done.returncode == 0, done.stderr
+    said, answer, _ = done.stdout.split("(Pdb) ")
+    assert "debug: rank 0 as the only rank, in this process: no Ray, no restarts" in said
+    assert "nothing resumed; no loader processes, no compile" in said
+    assert answer == "(4, 2)\n", "half of the global batch"
     assert not (tmp_path / "runs").exists()
 
 
 def test_it_has_the_hash_seed_of_the_job(debug):
     text = "def train(config): print('bucket', hash('oak') % 1000)"
-    code, shown = debug(text, function="mine:train", env={"PYTHONHASHSEED": "7"}).end()
+    done = debug(text, function="mine:train", env={"PYTHONHASHSEED": "7"})
     command = [sys.executable, "-c", "print('bucket', hash('oak') % 1000)"]
     expected = subprocess.check_output(command, env={**os.environ, "PYTHONHASHSEED": "7"}, text=True)
-    assert (code, shown.count(expected)) == (0, 1), shown
+    assert (done.returncode, done.stdout.count(expected)) == (0, 1), done.stdout
 
 
-def test_q_and_control_c_end_it_without_a_traceback(debug):
-    terminal = debug(TASK, task="mine:Tiny", train={"epochs": 1, "batch_size": 4})
-    terminal.wait_for("(Pdb) ")
-    terminal.type("q\n")
-    code, shown = terminal.end()
-    assert code == 130
-    assert "Traceback" not in shown
+def test_q_and_an_interrupt_end_it_without_a_traceback(debug):
+    done = debug(TASK, typed="q\n", task="mine:Tiny", train={"epochs": 1, "batch_size": 4})
+    assert "(Pdb) " in done.stdout
+    assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (130, False)
     # One long sleep would begin again: a signal between the check of Python and the system call is not seen.
     waits = """
         import time
         def train(config):
-            print('in train', config)
+            print('in train', config, flush=True)
             while True:
                 time.sleep(0.1)
         """
-    terminal = debug(waits, function="mine:train", args={"a": 1})
-    terminal.wait_for("debug: rank 0 as the only rank, in this process")
-    terminal.wait_for("in train {'a': 1}")
-    terminal.type("\x03")
-    code, shown = terminal.end()
-    assert code == 130
-    assert "Traceback" not in shown
+    done = debug(waits, interrupt_at="in train {'a': 1}\n", function="mine:train", args={"a": 1})
+    assert "debug: rank 0 as the only rank, in this process" in done.stdout
+    assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (130, False)
 
 
 def test_a_script_is_the_main_program_and_its_exception_keeps_its_traceback(debug):
@@ -181,7 +122,6 @@ def test_a_script_is_the_main_program_and_its_exception_keeps_its_traceback(debu
     """
     done = debug(
         script,
-        by_terminal=False,
         script="mine.py",
         args=["--lr", 0.1, "${CLUSTERTRAIN_CHECKPOINT_DIR}/${now}"],
         env={"START": "${CLUSTERTRAIN_ATTEMPT}.${CLUSTERTRAIN_RESTART}"},
@@ -197,10 +137,10 @@ def test_a_module_is_the_main_program_and_another_interpreter_is_refused(debug, 
     (tmp_path / "lib" / "other.py").write_text("x = 1\n")
     job = {"module": "mine", "args": ["--n=1"], "code": [".", "lib"], "interpreter": sys.executable}
     module = "import sys, other\nprint(__name__, sys.argv[1:], other.x)\n"
-    done = debug(module, by_terminal=False, **job)
+    done = debug(module, **job)
     assert done.returncode == 2
     assert "cannot be used with --debug" in done.stderr
-    done = debug(module, by_terminal=False, **{**job, "interpreter": None})
+    done = debug(module, **{**job, "interpreter": None})
     assert "__main__ ['--n=1'] 1\n" in done.stdout
 
 
@@ -223,7 +163,7 @@ def test_a_function_has_its_session_and_saves_nothing(debug, tmp_path):
         print("trained", s.rank, s.world_size)
         sys.exit()
     """
-    done = debug(function, by_terminal=False, function="mine:train")
+    done = debug(function, function="mine:train")
     assert done.returncode == 0, done.stderr
     assert "trained 0 1" in done.stdout
     assert not (tmp_path / "runs").exists()

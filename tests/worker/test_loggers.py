@@ -21,7 +21,7 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.provenance import JobChanges
 from clustertrain.worker.loggers import background
 from clustertrain.worker.loggers.background import MOST_IMAGES, MOST_POINTS, Background
-from clustertrain.worker.loggers.curve import Curve
+from clustertrain.worker.loggers.curve import LoggedCurve
 from clustertrain.worker.loggers.logger import Point, Subject
 from support.commands import ran
 from support.curves import mlflow_client, mlflow_points, wandb_points, wandb_records, write_curve
@@ -223,7 +223,7 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(
 
 def test_images_reach_wandb(run, offline):
     events = []
-    curve = Curve(["wandb"], Subject(run.attempt(1), 1, {}), lambda kind, text: events.append(kind))
+    curve = LoggedCurve(["wandb"], Subject(run.attempt(1), 1, {}), lambda kind, text: events.append(kind))
     curve.add("eval", 10, {"loss": 1.0})
     curve.add_images(10, {"truth": torch.full((1, 4, 6), 255, dtype=torch.uint8)})
     curve.close(failed=False, within_s=30)
@@ -246,12 +246,12 @@ def test_a_package_that_is_missing_is_a_warning_with_the_remedy(run, monkeypatch
 _TRAINING = """\
 import json, os, sys, time
 from clustertrain.run_files.folder.run_dir import RunDir
-from clustertrain.worker.loggers.curve import Curve
+from clustertrain.worker.loggers.curve import LoggedCurve
 from clustertrain.worker.loggers.logger import Subject
 storage, within_s, *names = sys.argv[1:]
 events = {"warning": [], "note": []}
 subject = Subject(RunDir.newest(storage, "digits").attempt(1), 1, {})
-curve = Curve(names, subject, lambda kind, text: events[kind].append(text))
+curve = LoggedCurve(names, subject, lambda kind, text: events[kind].append(text))
 curve.add("train", 1, {"loss": 1.0})
 begun_s = time.monotonic()
 for step in range(2, 2001):

@@ -4,6 +4,7 @@ the bits of an uninterrupted one."""
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import time
 from dataclasses import replace
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.save import load
 from clustertrain.node import variables
+from clustertrain.node.limits import read_limits
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import SaveEvery, TrainSettings
@@ -335,3 +337,10 @@ def test_the_smallest_room_must_be_four_times_the_checkpoint(free, lacks):
     }
     found = lacking_room(1000, SimpleNamespace(**roomy | free))
     assert found.startswith(lacks) and bool(found) == bool(lacks), found
+
+
+def test_the_use_of_a_cgroup_is_read_without_the_page_cache():
+    own_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found = [group.used_bytes for group in read_limits().cgroups if group.used_bytes is not None]
+    assert all(0 <= used_bytes < 1 << 50 for used_bytes in found)
+    assert not found or max(found) > own_bytes / 100

@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -30,7 +29,6 @@ def test_a_rank_ends_with_its_raylet_while_it_computes():
     raylet = subprocess.Popen([sys.executable, "-c", RAYLET, CHILD], stdout=subprocess.PIPE, text=True)
     with raylet:
         child = int(raylet.stdout.readline())
-        time.sleep(0.5)
         assert raylet.poll() is None
         raylet.kill()
     _, status = os.waitpid(child, 0)  # this process is its subreaper

@@ -8,7 +8,7 @@ from clustertrain.node.waiting import wait_until
 from clustertrain.observe.explain.stacks import frames_of
 from clustertrain.run_files.folder.run_dir import Restart
 from clustertrain.run_files.records.requests import StacksRequest
-from clustertrain.worker.stacks_on_demand import answer_requests
+from clustertrain.worker.stacks import Stacks
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_rank_answers_each_request_once_while_it_trains(restart):
     threading.Thread(target=train_loop_per_worker, args=(begun, end), daemon=True).start()
     begun.wait()
     for rank in (0, 1):
-        answer_requests(restart, rank, 2)
+        Stacks(restart, rank, 2)
     restart.stacks_request.write(StacksRequest("a"))
     for rank in (0, 1):
         text = answer(restart, "a", rank)
@@ -54,7 +54,7 @@ def test_without_a_thread_that_trains_the_frames_are_those_of_the_main_thread(re
     end = threading.Event()
     for _ in range(120):  # faulthandler writes 100 threads at most, the newest first
         threading.Thread(target=end.wait, daemon=True).start()
-    answer_requests(restart, 0, 1)
+    Stacks(restart, 0, 1)
     restart.stacks_request.write(StacksRequest("a"))
     frames = frames_of(answer(restart, "a", 0))
     end.set()

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 from tensorboard.plugins.hparams import metadata
 
 from clustertrain.job.identity import hyperparameters
-from clustertrain.worker.loggers.curve import Curve
+from clustertrain.worker.loggers.curve import LoggedCurve
 from clustertrain.worker.loggers.logger import Subject
 from support.curves import write_curve
 
@@ -63,7 +63,7 @@ def test_each_run_has_its_hyperparameters(run, job):
 def test_images_are_shown_at_their_steps_and_a_repeated_step_replaces_its_image(run):
     black, white = (torch.full((1, 4, 6), value, dtype=torch.uint8) for value in (0, 255))
     for first_step, images in [(1, {10: black, 20: black}), (11, {20: white})]:
-        curve = Curve(["tensorboard"], Subject(run.attempt(1), first_step, {}), pytest.fail)
+        curve = LoggedCurve(["tensorboard"], Subject(run.attempt(1), first_step, {}), pytest.fail)
         for step, image in images.items():
             curve.add_images(step, {"truth": image})
         curve.close(failed=False, within_s=30)

@@ -12,22 +12,29 @@ import pytest
 
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.worker import watchdog as module
-from clustertrain.worker.stacks import Stacks
+from clustertrain.worker.stacks import HANG, Stacks
 from clustertrain.worker.step_limit import StepLimit
 from clustertrain.worker.watchdog import EXIT_CODE, WatchdogThread
 from support.commands import ran
 
 pytestmark = pytest.mark.slow
 
-STUCK = """
-import time
+RANK_0 = """
+import sys, time
 from pathlib import Path
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.worker import step_limit
+from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.watchdog import WatchdogThread
+
+stacks = Stacks(RunDir.newest(".", "digits").attempt(1).restart(0), 0, 1)
+"""
+STUCK = f"""{RANK_0}
 
 def where_it_hangs():
     time.sleep(600)
 
-with WatchdogThread({"step": 0.2}, lambda text: Path("expired").write_text(text)) as watchdog:
+with WatchdogThread({{"step": 0.2}}, lambda text: Path("expired").write_text(text), stacks) as watchdog:
     watchdog.beat("step")
     where_it_hangs()
 """
@@ -49,64 +56,23 @@ def test_a_log_that_cannot_be_written_does_not_keep_it_alive(tmp_path):
     assert (tmp_path / "expired").exists()
 
 
-LEARNING = """
-import time
-from clustertrain.worker import step_limit
-from clustertrain.worker.watchdog import WatchdogThread
-
+LEARNING = f"""{RANK_0}
 step_limit._LOWER_S = 0.2
-with WatchdogThread({"step": 600}, print, steps=step_limit.StepLimit(0)) as watchdog:
+with WatchdogThread({{"step": 600}}, print, stacks, steps=step_limit.StepLimit(0)) as watchdog:
     for step in range(12):
         watchdog.beat("usual_step")
     time.sleep(600)
 """
 
 
-def test_the_message_has_the_arithmetic_of_a_learnt_limit():
-    done = ran([sys.executable, "-c", LEARNING], code=EXIT_CODE, timeout=60)
+def test_the_message_has_the_arithmetic_of_a_learnt_limit(tmp_path):
+    done = ran([sys.executable, "-c", LEARNING], code=EXIT_CODE, cwd=tmp_path, timeout=60)
     assert re.search(
         r"clustertrain: no progress in phase 'step' for 0.2 s: the slowest of the last 11 steps took \S+ s, "
         r"and the limit is 10 times that, at least 0.2 s and at most 600 s "
         r"\(failures.watchdog.step sets another\)",
         done.stderr,
     )
-
-
-def test_only_the_time_between_two_usual_steps_is_learnt(monkeypatch):
-    now, steps = [0.0], StepLimit(alarms=0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    watchdog = WatchdogThread({}, print, steps=steps)
-    epoch = [("step", 500.0), *[("usual_step", 3.0)] * 6, ("evaluation", 400.0), ("step", 90.0)]
-    for phase, seconds in [("first_step", 100.0), *epoch, ("save", 300.0), *epoch, ("usual_step", 0.0)]:
-        watchdog.beat(phase)
-        now[0] += seconds
-    assert (steps.limit_s, "of the last 10 steps took 3 s" in steps.why) == (30.0, True)
-
-
-STOPPED = """
-import sys, time
-from pathlib import Path
-from clustertrain.worker.watchdog import WatchdogThread
-
-with WatchdogThread({"step": 5.0}, print) as watchdog:
-    watchdog.beat("step")
-    print("begins", flush=True)
-    sys.stdin.readline()
-"""
-
-
-def test_the_time_for_which_the_whole_process_is_stopped_does_not_count():
-    """As SLURM suspends a job. The rank is then still in the same step for three looks of its watchdog."""
-    with subprocess.Popen(
-        [sys.executable, "-c", STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as rank:
-        assert rank.stdout.readline() == "begins\n"
-        rank.send_signal(signal.SIGSTOP)
-        time.sleep(6)
-        rank.send_signal(signal.SIGCONT)
-        time.sleep(1.5)
-        rank.communicate("goes on\n", timeout=60)
-    assert rank.returncode == 0
 
 
 class Looks:
@@ -117,6 +83,38 @@ class Looks:
 
     def look(self, is_quiet):
         self.quiet.put(is_quiet)
+
+
+def test_only_the_time_between_two_usual_steps_is_learnt(monkeypatch):
+    now, steps = [0.0], StepLimit(alarms=0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watchdog = WatchdogThread({}, print, Looks(), steps=steps)
+    epoch = [("step", 500.0), *[("usual_step", 3.0)] * 6, ("evaluation", 400.0), ("step", 90.0)]
+    for phase, seconds in [("first_step", 100.0), *epoch, ("save", 300.0), *epoch, ("usual_step", 0.0)]:
+        watchdog.beat(phase)
+        now[0] += seconds
+    assert (steps.limit_s, "of the last 10 steps took 3 s" in steps.why) == (30.0, True)
+
+
+STOPPED = f"""{RANK_0}
+with WatchdogThread({{"step": 5.0}}, print, stacks) as watchdog:
+    watchdog.beat("step")
+    print("begins", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_time_for_which_the_whole_process_is_stopped_does_not_count(tmp_path):
+    """As SLURM suspends a job. The rank is then still in the same step for three looks of its watchdog."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", STOPPED], cwd=tmp_path, **pipes) as rank:
+        assert rank.stdout.readline() == "begins\n"
+        rank.send_signal(signal.SIGSTOP)
+        time.sleep(6)
+        rank.send_signal(signal.SIGCONT)
+        time.sleep(1.5)
+        rank.communicate("goes on\n", timeout=60)
+    assert rank.returncode == 0
 
 
 def test_beats_and_phases_without_a_limit_keep_it_quiet(monkeypatch):
@@ -140,7 +138,7 @@ def test_after_a_request_to_stop_a_step_has_the_grace_time_or_twice_the_longest(
     expired, now = [], [0.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(WatchdogThread, "_expire", lambda self, text, **how: expired.append(text))
-    watchdog = WatchdogThread({}, print)
+    watchdog = WatchdogThread({}, print, Looks())
     for phase in ("first_step", "step", "step"):
         watchdog.beat(phase)
         now[0] += longest_s
@@ -184,8 +182,8 @@ def test_the_other_ranks_write_their_stacks_before_the_group_ends(tmp_path):
         assert ranks[0].wait(60) == EXIT_CODE
         assert ranks[1].poll() is None, "it is Ray that ends the group"
         attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
-        marks = attempt.run.store.list(attempt.restart(0).stacks_key)
-        assert sorted(marks) == ["0", "1"]
+        answers = attempt.run.store.list(attempt.restart(0).stacks_answers_key(HANG))
+        assert sorted(answers) == ["0", "1"]
         logs = [(tmp_path / f"rank-{rank}.log").read_text() for rank in (0, 1)]
         assert "no progress in phase 'step' for 2 s" in logs[0]
         assert "rank 0 makes no progress; the stacks of all threads follow" in logs[1]
@@ -224,4 +222,4 @@ def test_a_rank_that_hangs_leaves_the_flight_record_of_nccl_and_only_of_nccl(tmp
     assert (record is not None) == (backend == "nccl")
     if record is not None:
         assert pickle.loads(record).keys() >= {"version", "pg_config"}  # as torchfrtrace reads it
-    assert store.list(restart.stacks_key) == ["3"]
+    assert store.list(restart.stacks_answers_key(HANG)) == ["3"]

@@ -238,13 +238,12 @@ def copy_to_host(
     return result
 
 
-def bytes_of(state: Any, *, only_on_gpus: bool = False) -> int:
+def bytes_of(state: Any) -> int:
     """Return the bytes of this rank's tensors in nested dicts, lists and tuples."""
     sizes: list[int] = []
 
     def add(path: str, tensor: torch.Tensor) -> None:
-        part = local(tensor)
-        sizes.append(part.nbytes if part.is_cuda or not only_on_gpus else 0)
+        sizes.append(local(tensor).nbytes)
 
     map_state(state, add)
     return sum(sizes)

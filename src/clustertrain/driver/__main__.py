@@ -117,7 +117,10 @@ class _Run:
 def _run(run: _Run) -> int:
     with ExitStack() as at_end:
         try:
-            _prepare(run)
+            _set_environment(run.job)
+            enter_code(run.job)
+            collect_rarely()
+            run.cluster.prepare()  # before the first thread: the fork server may be a fork of this process
             at_end.enter_context(Heartbeat(run.attempt))  # a thread
             result = _fit(run)
             may_be_of_ray = result.state == "failed"
@@ -131,14 +134,6 @@ def _run(run: _Run) -> int:
         if may_be_of_ray and run.cluster.is_gone():
             return EXIT_RAY_ENDED  # the launcher determines how Ray ended
         return write_result(run.attempt, result).exit_code
-
-
-def _prepare(run: _Run) -> None:
-    """Do what comes before the first thread of this process, of which the fork server may be a fork."""
-    _set_environment(run.job)
-    enter_code(run.job)
-    collect_rarely()
-    run.cluster.prepare()
 
 
 def _fit(run: _Run) -> Result:

@@ -32,7 +32,6 @@ from clustertrain.driver.ray_internals import (
 )
 from clustertrain.errors import ClusterError
 from clustertrain.node import variables
-from clustertrain.node.limits import overload
 from clustertrain.node.ports import free_block
 from clustertrain.node.ray_settings import FAST_RESTART
 from clustertrain.supervise.orphans import end_processes_of
@@ -161,8 +160,7 @@ def repeated(start: Callable[[float], _T], deadline: Deadline, report: Callable[
             is_late = time.monotonic() + _PAUSE_S >= ends
             if is_late or (same == before and _LATE.search(reason) is None):
                 raise _gave_up(reason, starts, deadline, is_late=is_late) from error
-        busy = f". {load}." if _LATE.search(reason) and (load := overload()) else ""
-        report(f"Ray did not start: {reason}\nstarting Ray again (start {starts + 1}){busy}")
+        report(f"Ray did not start: {reason}\nstarting Ray again (start {starts + 1})")
         before = same
         time.sleep(_PAUSE_S)
 
@@ -171,8 +169,7 @@ def _gave_up(reason: str, starts: int, deadline: Deadline, *, is_late: bool) -> 
     what = f"Ray did not start on {socket.gethostname()}"
     if is_late:
         times = "1 start" if starts == 1 else f"{starts} starts"
-        why = overload() or "The machine is busy, or its disk is slow"
-        remedy = f"{why}: start again later, or raise {deadline.key}."
+        remedy = f"The machine is busy, or its disk is slow: start again later, or raise {deadline.key}."
         return ClusterError(f"{what} within {deadline}, in {times}: {reason}\n{remedy}")
     remedy = "The same error ended two starts: check the installation of Ray and the limits of this machine."
     return ClusterError(f"{what}: {reason}\n{remedy}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clustertrain.run_files.records.claim import ResumePoint
@@ -58,32 +58,22 @@ def largest(world_sizes: Sequence[int], room: int) -> int | None:
     return max((size for size in world_sizes if size <= room), default=None)
 
 
-def resize_text(
-    before: ResumePoint | None, now: ResumePoint, most: int, alive: Callable[[], Iterable[RayNode]]
-) -> str | None:
-    """Return the line that explains a number of workers other than `most` or the last one, else None.
+def resize_text(before: ResumePoint | None, now: ResumePoint, most: int) -> str | None:
+    """Return the line about a number of workers other than `most` or the last one, else None.
 
     Args:
         before: the plan of the start of the group before this one, None if this is the first.
-        alive: returns the nodes that Ray calls alive.
     """
     if now.world_size == (before.world_size if before is not None else most):
         return None
     what = f"{now.world_size} of {most} workers"
     if before is None:
         return f"{what}: there is no room for more"
-    if now.world_size < before.world_size:
-        names = _names(before, without={node.address for node in alive()})
-        return f"{what}: {names} gone" if names else f"{what}: there is no room for more"
-    names = _names(now, without=set(before.addresses))
-    return f"{what}: {names} new" if names else f"{what}: there is room for them"
+    lost, new = _nodes(before, without=now), _nodes(now, without=before)
+    return what + (f": without {lost}" if lost else f": with {new}" if new else "")
 
 
-def _names(plan: ResumePoint, without: set[str]) -> str:
-    """Return the nodes of a plan with other addresses than `without`: "node a is", "nodes a and b are"."""
-    chosen = [pair for pair in zip(plan.hosts, plan.addresses, strict=True) if pair[1] not in without]
-    is_unique = len(set(plan.hosts)) == len(set(plan.addresses))
-    names = list(dict.fromkeys(host if is_unique else f"{host} ({address})" for host, address in chosen))
-    if len(names) < 2:
-        return f"node {names[0]} is" if names else ""
-    return f"nodes {', '.join(names[:-1])} and {names[-1]} are"
+def _nodes(plan: ResumePoint, without: ResumePoint) -> str:
+    """Return the nodes of a plan that another one does not have: "n2 (10.0.0.2), n3 (10.0.0.3)"."""
+    pairs = zip(plan.hosts, plan.addresses, strict=True)
+    return ", ".join(dict.fromkeys(f"{host} ({at})" for host, at in pairs if at not in without.addresses))

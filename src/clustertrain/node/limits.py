@@ -84,15 +84,6 @@ def read_limits(cgroup_folders: Sequence[str] | None = None) -> Limits:
     )
 
 
-def overload() -> str:
-    """Return the load of this machine in the last minute as a sentence without its full stop.
-
-    It is empty if each process that could run had a core.
-    """
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    return f"The load of {this_host()} is {load:.0f}, and it has {cores} cores" if load > cores else ""
-
-
 def process_state(pid: int) -> str | None:
     """Return the state in /proc of a process of this node, such as "T (stopped)", or None if it has ended."""
     for line in (_text(f"/proc/{pid}/status") or "").splitlines():

@@ -83,7 +83,4 @@ class Guarded:
 
     def output(self) -> list[str]:
         """Return the lines of its log."""
-        try:
-            return self.log.read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            return []
+        return self.log.read_text(errors="replace").splitlines()

@@ -30,7 +30,6 @@ def run_driver(
     *,
     command: CommandLine = UNKNOWN,
     shielded: bool = False,
-    once: bool = False,
     owns_process: bool = True,
     before: Sequence[int] = (),
 ) -> Result:
@@ -41,8 +40,8 @@ def run_driver(
             of the driver has another folder, which is removed at its end.
         meanings: the signals to handle, each with the state and the cause of a run that it ends.
         command: the command that started the run, for messages.
-        shielded: as for Guarded.
-        once: only the first signal counts: a scheduler may send several, and kills the job itself.
+        shielded: as for Guarded; only the first signal counts: a scheduler may send several, and kills the
+            job itself.
         owns_process: as for `supervise`.
         before: the signals that this process has received before.
     """
@@ -57,7 +56,7 @@ def run_driver(
                 at_end.callback(end_processes_of, folder)
             return start_driver(attempt, folder, environment_in(folder), shielded=shielded)
 
-        policy = StopOnSignal(attempt, signals, meanings, screen, once=once)
+        policy = StopOnSignal(attempt, signals, meanings, screen, once=shielded)
         return supervise(attempt, start, policy, screen, command=command, owns_process=owns_process)
 
 

@@ -14,8 +14,7 @@ stop_requests.py      `stop` and `save`: files in the attempt's folder
 watchdog.py           ends a rank that makes no progress, so that the driver starts the group again
 step_limit.py         the limit of a step, learnt from the steps before it
 early_return.py       names a rank that left the user's function while others wait for it
-stacks.py             writes the stacks of every rank, and NCCL's flight record, if one hangs
-stacks_on_demand.py   answers a request for the stacks of all ranks: `clustertrain stacks`
+stacks.py             the stacks of every rank, if one hangs or `clustertrain stacks` requests them
 strike.py             the fault that a run of a drill causes itself
 check.py              checks a job's code before a start: import, args, a rehearsal of a task
 debug.py              `run --debug`: rank 0 in this process, without Ray

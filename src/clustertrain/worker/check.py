@@ -53,20 +53,11 @@ def main(folder_text: str) -> None:
     try:
         check.run()
         check.report(ended=True)
-    except ClusterTrainError as error:
-        prefix = "rehearsal: " if check.phase == REHEARSAL else ""
-        check.report(
-            ended=True,
-            error=f"{prefix}{error}",
-            exit_code=error.exit_code,
-            of_this_machine=check.is_of_this_machine(error),
-        )
     except (Exception, SystemExit) as error:  # noqa: BLE001  every error of the user's code is reported
-        text = f"The {check.phase} failed: {type(error).__name__}: {error}"
         check.report(
             ended=True,
-            error=f"{text}\nAt {place_of(error)}.",
-            exit_code=EXIT_FAILED,
+            error=check.text_of(error),
+            exit_code=error.exit_code if isinstance(error, ClusterTrainError) else EXIT_FAILED,
             of_this_machine=check.is_of_this_machine(error),
         )
 
@@ -115,6 +106,12 @@ class _Check:
             return
         self.enter(REHEARSAL)
         _rehearse(job, task, data, self.request, self.notes.append)
+
+    def text_of(self, error: BaseException) -> str:
+        """Return the message of an error; that of clustertrain has its place."""
+        if isinstance(error, ClusterTrainError):
+            return f"{REHEARSAL}: {error}" if self.phase == REHEARSAL else str(error)
+        return f"The {self.phase} failed: {type(error).__name__}: {error}\nAt {place_of(error)}."
 
     def is_of_this_machine(self, error: BaseException) -> bool:
         """Return whether the error may not occur on the machines of a job that runs elsewhere.

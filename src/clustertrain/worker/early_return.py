@@ -2,13 +2,12 @@
 
 No collective tells the other ranks that one has left: they wait, and a watchdog would blame one of them. Each
 rank counts its collectives. One that a returned rank has not begun can never end. A rank waits in it if its
-thread uses no processor time; with NCCL, where a thread may spin, if the flight recorder has one that has not
-ended. What a rank does alone at the end of a function, such as an export, is no collective.
+thread stays at one line that may wait for a collective. What a rank does alone at the end of a function, such
+as an export, is no collective.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -19,12 +18,10 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
-import torch.distributed as dist
-
 from clustertrain.errors import StorageError
 from clustertrain.run_files.folder.run_dir import Restart
 from clustertrain.run_files.records.result import Hang, Returned
-from clustertrain.training.user_frames import OWN, source_lines_of
+from clustertrain.training.user_frames import OWN, SourceLine, source_lines_of
 from clustertrain.worker.code.error_report import user_frames
 from clustertrain.worker.watchdog import EXIT_CODE
 
@@ -32,8 +29,7 @@ _IDLE_S = 30.0
 _LOOK_EVERY_S = 1.0
 _MOST_BETWEEN_LOOKS_S = 2.0  # for longer, the whole process was stopped
 _ASK_EVERY_S = 5.0  # the storage, while the rank is idle
-_OF_IDLE_S_PER_S = 0.02  # the processor time of a thread that only waits
-_IN_COLLECTIVE = re.compile(r"/torch/(?:distributed|autograd|nn)/|/clustertrain/training/ranks/")
+_MAY_WAIT = re.compile(r"/torch/(?:distributed|autograd|nn|cuda|_tensor)|/clustertrain/training/ranks/")
 
 
 def frames_of_next_call() -> list[FrameType]:
@@ -105,17 +101,24 @@ class EarlyReturn:
         return {name: group._get_sequence_number_for_group() for name, group in self._groups.items()}
 
     def _watch(self) -> None:
-        clock = time.pthread_getcpuclockid(self._trains)
-        idle_s, asked_s, looked_s, before = 0.0, 0.0, time.monotonic(), (0.0, self._collectives())
+        idle_s, asked_s, looked_s, before = 0.0, 0.0, time.monotonic(), (self._place(), self._collectives())
         while not self._ended.wait(_LOOK_EVERY_S):
-            now_s, now = time.monotonic(), (time.clock_gettime(clock), self._collectives())
+            now_s, now = time.monotonic(), (self._place(), self._collectives())
             ran_s = min(now_s - looked_s, _MOST_BETWEEN_LOOKS_S)
-            may_wait = _spins() or now[0] - before[0] < _OF_IDLE_S_PER_S * ran_s
-            idle_s = idle_s + ran_s if may_wait and now[1] == before[1] else 0.0
+            idle_s = idle_s + ran_s if now == before else 0.0
             looked_s, before = now_s, now
-            if idle_s >= _IDLE_S and now_s - asked_s >= _ASK_EVERY_S:
+            if idle_s >= _IDLE_S and now_s - asked_s >= _ASK_EVERY_S and self._may_wait(now[0]):
                 asked_s = now_s
                 self._ask(now[1])
+
+    def _place(self) -> SourceLine:
+        """Return the line at which the thread is that trains."""
+        frame = sys._current_frames()[self._trains]
+        return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+
+    def _may_wait(self, place: SourceLine) -> bool:
+        is_own = bool(source_lines_of(OWN, [place], self._code))  # such as work.wait()
+        return is_own or _MAY_WAIT.search(place[0]) is not None
 
     def _ask(self, mine: dict[str, int]) -> None:
         """End this process if a rank has returned before a collective in which this one waits."""
@@ -126,20 +129,10 @@ class EarlyReturn:
                     continue
                 self._left[rank] = left
                 is_before = any(mine.get(group, 0) > number for group, number in left.collectives.items())
-                if is_before and self._is_in_collective():
+                if is_before:
                     self._end(rank, left.line)
         except StorageError as error:
             print(f"clustertrain: cannot see whether a rank has returned: {error}", file=sys.stderr)
-
-    def _is_in_collective(self) -> bool:
-        frame = sys._current_frames().get(self._trains)
-        if frame is None:
-            return False
-        if _spins():
-            return _has_active_collective()
-        place = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        is_own = bool(source_lines_of(OWN, [place], self._code))  # such as work.wait()
-        return is_own or _IN_COLLECTIVE.search(place[0]) is not None
 
     def _end(self, rank: int, line: str) -> None:
         here = own_line(sys._current_frames().get(self._trains), self._code) or self._line
@@ -156,13 +149,3 @@ class EarlyReturn:
 
 def _at(line: str) -> str:
     return f" ({line})" if line else ""
-
-
-def _spins() -> bool:
-    """Return whether a thread that waits for a collective may use processor time."""
-    return dist.is_initialized() and dist.get_backend() == "nccl"
-
-
-def _has_active_collective() -> bool:
-    record: bytes = import_module("torch._C._distributed_c10d")._dump_nccl_trace_json(onlyActive=True)
-    return bool(json.loads(record).get("entries"))

@@ -24,7 +24,6 @@ from clustertrain.node.network import LOOPBACK, is_listening
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.worker import nccl_transport
 from clustertrain.worker.setup import worker_state
-from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.watchdog import WatchdogThread
 
 _CONNECT_S = 30.0
@@ -66,8 +65,8 @@ def join_process_group(spec: GroupSpec) -> None:
         is_traced = nccl_transport.write_lines_to(restart.nccl_log(rank))
     with WatchdogThread(
         {"process_group": plan.job.failures.watchdog.process_group_s},
-        lambda text: events.write("watchdog", text=text, rank=rank),
-        Stacks(restart, rank, len(spec.hosts)),
+        worker_state.note_hang,
+        worker_state.stacks,
         explain=lambda: what_is_missing(spec),
     ) as watchdog:
         watchdog.beat("process_group")

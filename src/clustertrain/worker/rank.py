@@ -34,16 +34,14 @@ from clustertrain.run_files.streams.streams import Tail
 from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.worker.auto_save import AutoSave
-from clustertrain.worker.loggers.curve import Curve
+from clustertrain.worker.loggers.curve import LoggedCurve
 from clustertrain.worker.loggers.logger import Subject
 from clustertrain.worker.machine.gc_tuning import collect_as_usual
-from clustertrain.worker.machine.host_memory import check_host_memory
 from clustertrain.worker.memory_shelf import lacking_room, memory_saver, memory_shelf, node_group
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.setup import worker_state
-from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import UPPER_S, StepLimit
-from clustertrain.worker.stop_requests import RequestPoller
+from clustertrain.worker.stop_requests import RequestPoller, wait_for_all_s
 from clustertrain.worker.strike import Strike
 from clustertrain.worker.watchdog import Grace, WatchdogThread
 
@@ -88,18 +86,20 @@ class WorkerRun:
         }
         self._watchdog = WatchdogThread(
             limits_s,
-            lambda text: self._note("watchdog", text=text, rank=rank),
-            Stacks(restart, rank, world_size),
+            worker_state.note_hang,
+            worker_state.stacks,
             steps=StepLimit(plan.alarms) if watch.step_s is None else None,
             grace=Grace(job.failures.grace_s, self._requests.is_stopping)
             if job.function is not None and self._requests is not None
             else None,
         )
 
-    def _make_curve(self, job: Job) -> Curve:
+    def _make_curve(self, job: Job) -> LoggedCurve:
         resumed = CheckpointName.parse(self.plan.checkpoint or "")
         first_step = resumed.step + 1 if resumed is not None else 1
-        return Curve(loggers_of(job), Subject(self.attempt, first_step, hyperparameters(job)), self.note)
+        return LoggedCurve(
+            loggers_of(job), Subject(self.attempt, first_step, hyperparameters(job)), self.note
+        )
 
     def _make_gauges(self) -> RayGauges | None:
         if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():
@@ -116,13 +116,12 @@ class WorkerRun:
         """Make the saver of rank 0; with FSDP of each rank, because each has a part of the state."""
         shelf = self.attempt.run.checkpoints
         self._is_divided = job.train is not None and job.train.strategy == "fsdp" and self.world_size > 1
-        saver, group, self._saving_ranks = Saver, None, 1
+        saver, group = Saver, None
         if self._is_divided:  # the imports take a second of processor time
             from clustertrain.checkpoints.group import PartWriter, SaveGroup
             from clustertrain.checkpoints.shards import ShardSaver
 
             saver, group = ShardSaver, SaveGroup(range(self.world_size))
-            self._saving_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if self.rank != 0:
             if group is None:
                 return None
@@ -206,6 +205,10 @@ class WorkerRun:
             return self.attempt.run.with_patience(0).attempt(self.attempt.n).stop.read() is not None
         return False
 
+    def stop_in_s(self) -> float:
+        """Return the seconds until the signal of a request to stop, so that all scripts get it together."""
+        return wait_for_all_s(self.attempt)
+
     def restore(self) -> dict[str, Any] | None:
         if self.plan.checkpoint is None:
             return None
@@ -229,7 +232,6 @@ class WorkerRun:
 
     def reserve(self, state: dict[str, Any]) -> None:
         if self._saver:
-            check_host_memory(bytes_of(state, only_on_gpus=True), self._saving_ranks, read_limits())
             self._saver.reserve(state)
 
     def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
@@ -271,10 +273,12 @@ class WorkerRun:
             self._metrics.write(**record)
 
     def follow(self) -> None:
-        """Take what a script has logged since the last call.
+        """Take what a script has logged since the last call, on rank 0.
 
         Its own process has written it, so that nothing is lost with this one.
         """
+        if self.rank != 0:
+            return
         for record in new_records(self._logged):
             if self._curve and not self.last_metrics:
                 self._curve.begin(record["step"])
@@ -301,10 +305,9 @@ class WorkerRun:
         self.step = max(self.step, step)
         if self._reached:
             self._reached.set(step)
-        if name not in ("step", "usual_step"):
-            return
-        collect_as_usual()
-        self.strike.step_done(step)
+        if name in ("step", "usual_step"):
+            collect_as_usual()
+            self.strike.step_done(step)
 
     def profile(self) -> tuple[Path, str]:
         key = self.attempt.restart(self.plan.restart).profile_key(self.rank)

@@ -31,7 +31,7 @@ from clustertrain.worker.machine.heap import keep_freed_memory
 from clustertrain.worker.machine.local_data import staged
 from clustertrain.worker.place import Place
 from clustertrain.worker.restart_plan import RestartPlan
-from clustertrain.worker.stacks_on_demand import answer_requests
+from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.watchdog import WatchdogThread
 
@@ -44,9 +44,15 @@ class WorkerState:
 
     plan: RestartPlan  # from set_up_process on
     place: Place
+    stacks: Stacks
 
     def __init__(self) -> None:
         self.data: dict[str, Path] = {}
+
+    def note_hang(self, text: str) -> None:
+        """Write the event of a watchdog of this rank."""
+        events = EventLog(self.plan.ref.open().node_events(socket.gethostname()))
+        events.write("watchdog", text=text, rank=self.place.rank)
 
 
 worker_state = WorkerState()
@@ -63,8 +69,7 @@ def set_up_process(plan: RestartPlan, place: Place) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     print(start_line(plan.restart), flush=True)
-    if not plan.job.is_script:
-        answer_requests(attempt.restart(plan.restart), rank, place.world_size)
+    worker_state.stacks = Stacks(attempt.restart(plan.restart), rank, place.world_size)
     _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
     enter_job(plan.job, place, works_in(attempt.run, plan.job))
@@ -108,9 +113,8 @@ def stage_data(per: str) -> None:
     attempt = plan.ref.open()
     events = EventLog(attempt.node_events(socket.gethostname()))
     limit_s = {"stage": plan.job.failures.watchdog.stage_s}
-    rank = worker_state.place.rank
     with (
-        WatchdogThread(limit_s, lambda text: events.write("watchdog", text=text, rank=rank)) as watchdog,
+        WatchdogThread(limit_s, worker_state.note_hang, worker_state.stacks) as watchdog,
         RequestPoller(attempt) as requests,
     ):
         seen: set[Any] = set()

@@ -45,7 +45,6 @@ from clustertrain.worker.scripts.script_command import (
     worker_variables,
 )
 from clustertrain.worker.setup import worker_state
-from clustertrain.worker.stop_requests import wait_for_all_s
 
 LOADERS_WITH_GPUS = 4  # the default of train.loader_workers
 
@@ -208,17 +207,11 @@ def _run_script(run: WorkerRun, job: Job, place: Place) -> Outcome:
     folders = code_folders(job)
     finished = run_script(
         program_of(job, folders, script_arguments(job, values, resumes=run.plan.resumes_script)),
-        rank=run.rank,
+        run,
         environment=environment | values | logs | python_variables(job, folders),
         cwd=works_in(run.attempt.run, job),
         code_folder=folders[0],
-        stop_requested=lambda: run.requests().stop,
         grace_s=job.failures.grace_s,
-        stop_exists=run.stop_exists,
-        stop_in_s=lambda: wait_for_all_s(run.attempt),
-        note=run.note,
-        printed=run.strike.printed,
-        follow=run.follow if run.rank == 0 else lambda: None,
     )
     return Outcome(finished, run.step or None, metrics=run.last_metrics)
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from clustertrain.worker.stacks import Stacks, write_stacks
+from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.step_limit import StepLimit
 
 EXIT_CODE = 86  # in logs it shows that the watchdog ended the process
@@ -57,7 +57,7 @@ class WatchdogThread:
         self,
         limits_s: Mapping[str, float],
         on_expired: Callable[[str], None],
-        stacks: Stacks | None = None,
+        stacks: Stacks,
         *,
         explain: Callable[[], str] | None = None,
         steps: StepLimit | None = None,
@@ -98,14 +98,12 @@ class WatchdogThread:
             if self._grace is not None and self._grace.is_requested():
                 stopping_s += ran_s
                 self._look_at_stop(self._grace.seconds, beat.phase, min(quiet_s, stopping_s))
-        if self._stacks is not None:
-            self._stacks.look(False)
+        self._stacks.look(False)
 
     def _look(self, phase: str, quiet_s: float) -> None:
         learnt = self._steps if phase == "usual_step" else None
         limit_s = self._limits_s.get(phase) if learnt is None else learnt.limit_s
-        if self._stacks is not None:
-            self._stacks.look(limit_s is not None and quiet_s > min(_QUIET_S, limit_s / 2))
+        self._stacks.look(limit_s is not None and quiet_s > min(_QUIET_S, limit_s / 2))
         if limit_s is not None and quiet_s > limit_s:
             name = phase.removeprefix("usual_")
             why, other = ("", "") if learnt is None else (f": {learnt.why}", " sets another")
@@ -129,15 +127,12 @@ class WatchdogThread:
         os._exit(EXIT_CODE)
 
     def _log(self, text: str) -> None:
-        if self._stacks is None:
-            write_stacks(text)
-        else:
-            print(f"clustertrain: {text}", file=sys.stderr, flush=True)
-            self._stacks.write("the watchdog ends this rank")
+        print(f"clustertrain: {text}", file=sys.stderr, flush=True)
+        self._stacks.log("the watchdog ends this rank")
 
     def _report(self, text: str, of_all: bool) -> None:
         self._on_expired(text)
-        if self._stacks is not None and of_all:
+        if of_all:
             self._stacks.share()
 
 

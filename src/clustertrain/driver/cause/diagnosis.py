@@ -22,10 +22,8 @@ _AGAIN = f"The workers are started again after {RETRY_AFTER_S:g} s."
 _ONLY_IN_LOG = ("shm_too_small", "nccl_shm")  # a loader process, and NCCL, write them only there
 _CHILD_KILLED = "killed by signal: Killed"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
-_CUDA = re.compile(
-    r"Tried to allocate (?P<wanted>[\d.]+ \w+)(?:.*?GPU (?P<gpu>\d+) has a total capacity of "
-    r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free)?"
-)
+_RAYS = "Ray kills workers before the node's memory is used up, at RAY_memory_usage_threshold."
+_LINE_CHARACTERS = 400  # torch's begins with what was requested, and what is free
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeFacts:
     """The node of a worker, and what runs there.
 
     Attributes:
@@ -68,7 +66,9 @@ class Node:
         return replace(self.now, open_files=own[0], open_files_most=own[1], address_space_bytes=own[2])
 
 
-def diagnose(who: str, message: str, node: Node, *, tail: str = "", killed: bool = False) -> Diagnosis | None:
+def diagnose(
+    who: str, message: str, node: NodeFacts, *, tail: str = "", killed: bool = False
+) -> Diagnosis | None:
     """Return the limit that a worker reached, or what ended it on its GPU; None without evidence for either.
 
     Args:
@@ -78,7 +78,7 @@ def diagnose(who: str, message: str, node: Node, *, tail: str = "", killed: bool
         killed: whether it died of SIGKILL, which every out-of-memory killer sends.
     """
     if (match := _RAYS_KILL.search(message)) is not None:
-        return _of_limit("memory_limit", f"{who} was {match[0].strip()}\n{_rays(node.limits)}", node)
+        return _of_limit("memory_limit", f"{who} was {match[0].strip()}\n{_RAYS}", node)
     if killed or _CHILD_KILLED in message:
         kill = kill_for_memory(who, node.before, node.now)
         return None if kill is None else _of_limit("memory_limit", kill, node)
@@ -88,18 +88,20 @@ def diagnose(who: str, message: str, node: Node, *, tail: str = "", killed: bool
         if name == "cuda_out_of_memory" and (others := others_memory(message, node.gpus)) is not None:
             text = f"{who}: {others}\n{_AGAIN} End that process, or use another GPU."
             return Diagnosis(hit.entry, text, RETRY_AFTER_S)
-        if name in _FACTS:
-            return _of_limit(name, f"{who}: {_FACTS[name](hit.line, node.limits)}", node)
+        if hit.entry.ends_as in ("out_of_memory", "limit") and name != "memory_limit":  # counters show that
+            facts = _FACTS[name](node.limits) if name in _FACTS else ""
+            line = hit.line[:_LINE_CHARACTERS]
+            return _of_limit(name, f"{who}: {line}\n{hit.entry.cause} {facts}".rstrip(), node)
         if hit.entry.ends_as == "gpu":
             return _of_gpu(who, hit, node)
     return None
 
 
-def _of_limit(name: str, what: str, node: Node) -> Diagnosis:
+def _of_limit(name: str, what: str, node: NodeFacts) -> Diagnosis:
     return Diagnosis(by_name()[name], unchanged(what, by_name()[name], node.where))
 
 
-def _of_gpu(who: str, hit: Hit, node: Node) -> Diagnosis:
+def _of_gpu(who: str, hit: Hit, node: NodeFacts) -> Diagnosis:
     passes = hit.entry.retry == "always"  # the driver may have retired broken memory when the process ended
     change = hit.entry.change_for(node.where, node.gpus.host)
     text = f"{who}: {of_gpu(hit, node.gpus)}\n{_AGAIN if passes else 'If it fails again:'} {change}"
@@ -107,31 +109,10 @@ def _of_gpu(who: str, hit: Hit, node: Node) -> Diagnosis:
     return Diagnosis(hit.entry, text, RETRY_AFTER_S if passes else 0.0, of_hardware=is_broken)
 
 
-# ------------------------------------------------------------- the facts for the line that shows an entry
+# ------------------------------------------------------------- what the node says of an entry
 
 
-def _rays(limits: Limits) -> str:
-    memory = f"{size_text(limits.memory_bytes)}" if limits.memory_bytes else "unknown"
-    if capped := [(g.limit_bytes, g) for g in limits.cgroups if g.limit_bytes]:
-        smallest_bytes, smallest = min(capped, key=lambda pair: pair[0])
-        memory = f"{size_text(smallest_bytes)} ({smallest.limit_file} of {smallest.path})"
-    at = "Ray kills workers before the node's memory is used up, at RAY_memory_usage_threshold"
-    return f"{at}; memory: {memory}."
-
-
-def _cuda(line: str, limits: Limits) -> str:
-    if (match := _CUDA.search(line)) is None:
-        return f"{line}. The memory of the GPU is unknown."
-    has = f"GPU {match['gpu']} has {match['total']} in all, of which {match['free']} were free."
-    has = has if match["gpu"] is not None else "The memory of the GPU is unknown."
-    return f"out of GPU memory, {match['wanted']} were requested. {has}"
-
-
-def _library(line: str, limits: Limits) -> str:
-    return f"{'cuDNN' if 'CUDNN' in line else 'NCCL'} could not allocate memory on the GPU ({line})."
-
-
-def _host(line: str, limits: Limits) -> str:
+def _memory(limits: Limits) -> str:
     parts = []
     if limits.memory_bytes and limits.available_bytes is not None:
         parts.append(
@@ -142,34 +123,23 @@ def _host(line: str, limits: Limits) -> str:
             parts.append(f"{cgroup.path} allows {size_text(cgroup.limit_bytes)} ({cgroup.limit_file})")
     if limits.address_space_bytes is not None:
         parts.append(f"RLIMIT_AS (ulimit -v) allows {size_text(limits.address_space_bytes)}")
-    return f"{line}\nMemory: {'; '.join(parts) or 'unknown'}."
+    return f"Memory: {'; '.join(parts) or 'unknown'}."
 
 
-def _shm(line: str, limits: Limits) -> str:
-    size = "of unknown size"
-    if limits.shm_bytes is not None and limits.shm_used_bytes is not None:
-        size = f"{size_text(limits.shm_bytes)}, {size_text(limits.shm_used_bytes)} of it in use now"
-    return f"/dev/shm is too small for the tensors of its loader processes ({line}).\n/dev/shm has {size}."
+def _shm(limits: Limits) -> str:
+    if limits.shm_bytes is None or limits.shm_used_bytes is None:
+        return "The size of /dev/shm is unknown."
+    used = size_text(limits.shm_used_bytes)
+    return f"/dev/shm has {size_text(limits.shm_bytes)}, {used} of it in use now."
 
 
-def _nccl_shm(line: str, limits: Limits) -> str:
-    return f"NCCL could not use /dev/shm ({line[:200]})."
+def _files(limits: Limits) -> str:
+    return f"RLIMIT_NOFILE is {limits.open_files}, and may be raised to {limits.open_files_most}."
 
 
-def _files(line: str, limits: Limits) -> str:
-    if "in system" in line:
-        return "too many open files on the whole machine (sysctl fs.file-max)."
-    return (
-        f"too many open files; RLIMIT_NOFILE is {limits.open_files}, and may be raised to "
-        f"{limits.open_files_most}."
-    )
-
-
-_FACTS: dict[str, Callable[[str, Limits], str]] = {
-    "cuda_out_of_memory": _cuda,
-    "nccl_out_of_memory": _library,
-    "no_memory": _host,
+_FACTS: dict[str, Callable[[Limits], str]] = {
+    "no_memory": _memory,
     "shm_too_small": _shm,
-    "nccl_shm": _nccl_shm,
+    "nccl_shm": _shm,
     "open_files": _files,
 }

@@ -26,7 +26,7 @@ _OWN_FAULT = re.compile(
 )  # NCCL aborts a rank whose peer is gone, or whose own GPU failed
 
 
-class Group:
+class GroupFailures:
     """The workers of one start, and the failure that ends it."""
 
     def __init__(self, worker_group: Any, restart: Restart) -> None:

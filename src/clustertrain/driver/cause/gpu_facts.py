@@ -72,15 +72,10 @@ def others_memory(message: str, gpus: Gpus) -> str | None:
         return None
     index = int(match["index"])
     this = Gpus(gpus.states[index : index + 1], gpus.own_pids)
-    pids = [
-        f"process {each['pid']} with {each['used']}"
-        for each in listed
-        if each["pid"] and int(each["pid"]) not in gpus.own_pids
-    ]
     return (
         f"out of GPU memory, {match['wanted']} were requested, and other processes have "
         f"{size_text(others)} of {match['total']} on GPU {str(this) or index}: "
-        f"{this.processes or ', '.join(pids) or 'not known'}."
+        f"{this.processes or 'not known'}."
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from clustertrain.driver.calls import RankDied
-from clustertrain.driver.cause.diagnosis import Node, diagnose
+from clustertrain.driver.cause.diagnosis import NodeFacts, diagnose
 from clustertrain.driver.cause.gpu_facts import Gpus
 from clustertrain.driver.cause.ranks import Ranks
 from clustertrain.driver.cause.signature import signature, signature_of
@@ -183,7 +183,7 @@ class RankFailures:
         if (before := self._ranks.limits.get(rank)) is not None:
             is_of_log = failure.error in ("signal", "exit", "watchdog")
             now = self._ranks.call_on_node(rank, read_limits, [group.path for group in before.cgroups])
-            node = Node(before, now, self._gpus_of(rank, message), Where.of(self._ranks.attempt))
+            node = NodeFacts(before, now, self._gpus_of(rank, message), Where.of(self._ranks.attempt))
             tail, killed = "" if is_of_log else self._ranks.log_tail(rank), failure.signal == signal.SIGKILL
             found = diagnose(self._ranks.who(rank), message, node, tail=tail, killed=killed)
             if found is not None:

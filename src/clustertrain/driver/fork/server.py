@@ -44,7 +44,7 @@ _ACCEPTED = b"1"
 
 
 @dataclass(frozen=True)
-class Request:
+class RankRequest:
     """The rank to start.
 
     Attributes:
@@ -86,7 +86,7 @@ def _next_rank(listens: socket.socket) -> Callable[[], None] | None:
             connection.settimeout(_RECEIVED_WITHIN_S)
             message, files, _, _ = socket.recv_fds(connection, _MOST_BYTES, _MOST_FILES)
             try:
-                request = Request(**json.loads(message))
+                request = RankRequest(**json.loads(message))
                 if not request.place:
                     _import_ray_train(request.environment)
                 connection.send(_ACCEPTED)
@@ -113,7 +113,7 @@ def _import_ray_train(environment: dict[str, str]) -> None:
     print("clustertrain: workers are forks of a process with torch, Ray and Ray Train", flush=True)
 
 
-def _become_rank(request: Request, files: list[int]) -> None:
+def _become_rank(request: RankRequest, files: list[int]) -> None:
     """Become a rank without Ray, or do what Ray's setup_worker.py does in a new process.
 
     The process ends with the worker.

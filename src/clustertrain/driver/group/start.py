@@ -23,8 +23,7 @@ from clustertrain.driver.calls import (
     answers_by_rank,
     first_of_each_node,
 )
-from clustertrain.driver.cause.failures import Group
-from clustertrain.driver.elastic_cluster import alive_nodes
+from clustertrain.driver.cause.failures import GroupFailures
 from clustertrain.driver.group.resume import newest_checkpoint
 from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
@@ -66,7 +65,7 @@ class GroupStart:
     job_yaml: str
     job: Job = field(repr=False)  # its `env` has the values of the secrets
     most_workers: int = 1
-    _group: Group | None = None  # until its failure is recorded
+    _group: GroupFailures | None = None  # until its failure is recorded
 
     @property
     def answer_s(self) -> float:
@@ -95,7 +94,7 @@ class GroupStart:
         workers = group.get_workers()
         plan = _claim(self, workers)
         try:
-            self._group = Group(group, self.ref.open().restart(plan.restart))
+            self._group = GroupFailures(group, self.ref.open().restart(plan.restart))
             self._group.ranks.note_limits(self.answer_s)
             self._on_all(workers, set_up, plan)
             self._probe(workers, plan)
@@ -273,7 +272,7 @@ def _claim(config: GroupStart, workers: Sequence[Any]) -> RestartPlan:
     )
     restart.plan.write(resume)
     earlier = before.plan.read() if before is not None else None
-    if text := resize_text(earlier, resume, config.most_workers, alive_nodes):
+    if text := resize_text(earlier, resume, config.most_workers):
         events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
     resumes_script = config.job.is_script and has_script_checkpoint(attempt.run)
     failures = [attempt.restart(n).failure.read() for n in range(restart.number)]

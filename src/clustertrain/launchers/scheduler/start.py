@@ -108,9 +108,7 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
             return run_on_hosts(of_head, attempt, on, submission, meanings=meanings, screen=screen)
         screen.echo(f"{run.name}: attempt {attempt.n} in {attempt.uri}, {label} on {host}")
         environment, meanings = partial(_environment, job, code), _meanings(arguments)
-        return run_driver(
-            attempt, environment, meanings, screen, command=options.command, shielded=True, once=True
-        )
+        return run_driver(attempt, environment, meanings, screen, command=options.command, shielded=True)
 
     def world_sizes() -> list[int]:
         return world_sizes_on(job, hosts) if len(hosts) > 1 else world_sizes_here(job)

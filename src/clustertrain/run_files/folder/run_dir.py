@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Generic
 
 from clustertrain.checkpoints.manifest import Shelf
-from clustertrain.node.processes import Process
 from clustertrain.run_files.folder.spool import spool_folder
 from clustertrain.run_files.folder.stream_names import TENSORBOARD
 from clustertrain.run_files.records.claim import Beat, Claim, FunctionSeed, RestartClaim, ResumePoint
@@ -88,8 +87,6 @@ class Restart:
     reached_key = Key("reached")
     reached = OnThisNode("reached")
     """The last finished step of rank 0, mapped into its memory: it survives a SIGKILL of the writer."""
-    stacks_key = Key("stacks")
-    """The folder with a file of each rank that has written its stacks."""
 
     @property
     def run(self) -> RunDir:
@@ -113,9 +110,6 @@ class Restart:
     def returned_ranks(self) -> list[int]:
         """Return the ranks that have returned from the user's function."""
         return self.attempt._ranks_in(self._returned_key)
-
-    def stacks(self, rank: int) -> RecordFile[Process]:
-        return RecordFile(self.run.store, f"{self.stacks_key}/{rank}", Process)
 
     def stacks_answers_key(self, request: str) -> str:
         """Return the key of the folder with each rank's stacks, in answer to the request with this id."""

@@ -18,7 +18,7 @@ END_S = 10.0
 
 
 @dataclass
-class Curve:
+class LoggedCurve:
     """The loggers start with the first point: their imports take seconds, and a script may have no points."""
 
     names: Sequence[str]

@@ -5,7 +5,6 @@ gpu_affinity.py   a worker on the CPUs next to its GPUs; expandable segments of 
 gc_tuning.py      no search for unreachable objects while a process starts
 heap.py           memory that a step has freed stays for the next one
 local_data.py     the data sets of a job on this machine
-host_memory.py    whether a node has memory for the copies that saves make
 raylet_watch.py   ends a rank with the raylet that started it
 storage_probe.py  tests that every node can write the storage and read the files of the others
 """

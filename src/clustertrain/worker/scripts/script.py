@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from clustertrain.errors import ClusterTrainError
 from clustertrain.node.installed import how_to_import_in
@@ -31,6 +30,9 @@ from clustertrain.worker.code.printed_traceback import last_exception
 from clustertrain.worker.place import Place
 from clustertrain.worker.scripts.request_page import RequestPage
 from clustertrain.worker.scripts.script_command import Program
+
+if TYPE_CHECKING:
+    from clustertrain.worker.rank import WorkerRun
 
 # In a session of its own the script would outlive a killed worker. So the child sets SIGKILL as the signal
 # for its parent's death (prctl 1 is PR_SET_PDEATHSIG) and then executes the script. A preexec_fn would run
@@ -95,18 +97,12 @@ def torchrun_environment(place: Place, *, restart: int, retries: int, run_id: st
 
 def run_script(
     program: Program,
+    run: WorkerRun,
     *,
-    rank: int,
     environment: Mapping[str, str],
     cwd: Path,
     code_folder: Path,
-    stop_requested: Callable[[], bool],
     grace_s: float,
-    stop_exists: Callable[[], bool],
-    stop_in_s: Callable[[], float],
-    note: Callable[[str, str], None],
-    printed: Callable[[str], None],
-    follow: Callable[[], None],
 ) -> bool:
     """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
 
@@ -115,13 +111,8 @@ def run_script(
     most often it has lost the ranks that ended before it.
 
     Args:
+        run: asked four times a second for a request to stop; it takes what the script logs and prints.
         code_folder: of the user's code; `cwd` may be another.
-        stop_requested: called four times a second.
-        stop_exists: the same from the storage itself; another rank may have read the request earlier.
-        stop_in_s: when it was requested: the seconds until the signal, so that all ranks get it together.
-        note: writes an event of a kind, with a text.
-        printed: called with each finished line.
-        follow: called four times a second, and at the end; takes what the script has logged.
 
     Raises:
         ScriptFailed: it ended with a code other than 0; the text has the code, and its exception or its last
@@ -133,11 +124,10 @@ def run_script(
         child = _start(program, child_environment, cwd)
         # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
         with child, ThreadPoolExecutor(2) as watchers:
-            ends = partial(_stop_on_request, grace_s=grace_s, rank=rank, note=note)
-            ended = watchers.submit(ends, child, stop_requested, stop_in_s, page)
-            followed = watchers.submit(_follow, child, follow)
+            ended = watchers.submit(_stop_on_request, child, run, page, grace_s)
+            followed = watchers.submit(_follow, child, run.follow)
             try:
-                last_lines = _passed_on(_blocks(child, rank, note), printed)
+                last_lines = _passed_on(_blocks(child, run), run.strike.printed)
             except BaseException:  # of a full disk: without a reader the script would wait for ever
                 child.send_signal(signal.SIGKILL)
                 raise
@@ -146,13 +136,13 @@ def run_script(
         stopped = ended.result() or page.is_told
     # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
     report = last_exception(last_lines, str(code_folder), lines_after=_LAST_LINES) if code == 1 else None
-    if stopped or (code != 0 and stop_exists()):
+    if stopped or (code != 0 and run.stop_exists()):
         if report is not None and not shows_lost_peer(report.whole_message()):
-            own = report.text(f"rank {rank}")
-            note("warning", f"{own}\nThe script ended with it after the stop request.")
+            own = report.text(f"rank {run.rank}")
+            run.note("warning", f"{own}\nThe script ended with it after the stop request.")
         return False
     if code != 0:
-        raise _failure(program, rank, code, last_lines, report)
+        raise _failure(program, run.rank, code, last_lines, report)
     return True
 
 
@@ -171,7 +161,7 @@ def _start(program: Program, environment: dict[str, str], cwd: Path) -> subproce
     )
 
 
-def _blocks(child: subprocess.Popen[bytes], rank: int, note: Callable[[str, str], None]) -> Iterator[bytes]:
+def _blocks(child: subprocess.Popen[bytes], run: WorkerRun) -> Iterator[bytes]:
     """Yield what the script and its processes print, as it comes.
 
     Processes that it leaves are killed soon after its end: they may hold a GPU, and one that never ends would
@@ -192,7 +182,9 @@ def _blocks(child: subprocess.Popen[bytes], rank: int, note: Callable[[str, str]
         with suppress(OSError):  # it ended meanwhile
             if any(fd.readlink() == pipe for fd in Path(f"/proc/{pid}/fd").iterdir()):
                 os.kill(pid, signal.SIGKILL)
-    note("warning", f"rank {rank}: a process that the script started ran on after its end, and was killed")
+    run.note(
+        "warning", f"rank {run.rank}: a process that the script started ran on after its end, and was killed"
+    )
 
 
 def _passed_on(output: Iterator[bytes], printed: Callable[[str], None]) -> list[str]:
@@ -252,36 +244,29 @@ def _follow(child: subprocess.Popen[bytes], follow: Callable[[], None]) -> None:
 
 
 def _stop_on_request(
-    child: subprocess.Popen[bytes],
-    stop_requested: Callable[[], bool],
-    stop_in_s: Callable[[], float],
-    page: RequestPage,
-    *,
-    grace_s: float,
-    rank: int,
-    note: Callable[[str, str], None],
+    child: subprocess.Popen[bytes], run: WorkerRun, page: RequestPage, grace_s: float
 ) -> bool:
     """Stop the script when that is requested.
 
     Return False if it ended before, or was only asked to.
     """
-    while not stop_requested():
+    while not run.requests().stop:
         if _ends_within(child, _LOOK_S):
             return False
     page.request_stop()
-    if _ends_within(child, stop_in_s()):
+    if _ends_within(child, run.stop_in_s()):
         return False
     is_asked, text = page.is_asked, "sent SIGTERM to the script"
     if is_asked:
         text = "session.stop_requested() is True in the script"
     else:
         child.send_signal(signal.SIGTERM)
-    if rank == 0:
-        note("note", f"stopping: {text}; {grace_s:g} s until SIGKILL")
+    if run.rank == 0:
+        run.note("note", f"stopping: {text}; {grace_s:g} s until SIGKILL")
     if not _ends_within(child, grace_s):
         child.send_signal(signal.SIGKILL)
         after = "it was asked to stop" if is_asked else "SIGTERM"
-        note("warning", f"rank {rank}: the script was killed, {grace_s:g} s after {after}")
+        run.note("warning", f"rank {run.rank}: the script was killed, {grace_s:g} s after {after}")
         return True
     return not is_asked
 
