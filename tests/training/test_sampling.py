@@ -10,11 +10,9 @@ from clustertrain.errors import JobError
 from clustertrain.training.data.loader_kinds import evaluation_keys
 from clustertrain.training.data.sampling import (
     BatchSizes,
-    Draws,
     Position,
     TrainOrder,
     epoch_order,
-    evaluation_order,
 )
 from clustertrain.training.settings import TrainSettings
 
@@ -37,7 +35,7 @@ def orders(
     train = TrainSettings(epochs=epochs, steps=steps, seed=seed, limit_batches=limit)
     sizes = BatchSizes(batch_size, world_size, accumulate)
     start = start or Position()
-    return [TrainOrder(train, sizes, samples, rank, start, draws=draws) for rank in range(world_size)]
+    return [TrainOrder(train, sizes, samples, rank, start, weight_sums=draws) for rank in range(world_size)]
 
 
 def by_step(order):
@@ -159,7 +157,9 @@ def test_each_epoch_and_seed_has_another_order():
 @few
 @given(st.integers(1, 8), st.integers(1, 40), st.integers(1, 9))
 def test_evaluation_deals_out_each_sample_once(world_size, samples, batch_size):
-    ranks = [evaluation_order(samples, batch_size, rank, world_size) for rank in range(world_size)]
+    ranks = [
+        evaluation_keys(range(samples), samples, batch_size, rank, world_size) for rank in range(world_size)
+    ]
     assert sorted(i for keys in ranks for key in keys for i in key.ids) == list(range(samples))
 
 
@@ -183,7 +183,7 @@ def test_a_global_batch_that_does_not_divide_names_the_nearest_that_do():
 )
 def test_draws_are_one_sequence_for_any_world_size_without_a_sample_of_weight_0(shape, weights, seed):
     world_size, batch_size = shape
-    draws = Draws(torch.tensor(weights, dtype=torch.float64).cumsum(0))
+    draws = torch.tensor(weights, dtype=torch.float64).cumsum(0)
     shape = {"samples": len(weights), "batch_size": batch_size, "epochs": 2, "seed": seed, "draws": draws}
     steps = [by_step(order) for order in orders(world_size, **shape)]
     sequence = epoch_order(seed, 0, len(weights), draws).tolist()
@@ -202,7 +202,7 @@ def test_draws_are_one_sequence_for_any_world_size_without_a_sample_of_weight_0(
 
 def test_samples_are_drawn_in_proportion_to_their_weights():
     weights = torch.arange(1000, dtype=torch.float64) % 4  # 0, 1, 2, 3
-    draws = Draws(weights.cumsum(0))
+    draws = weights.cumsum(0)
     drawn = torch.cat([epoch_order(5, epoch, 1000, draws) for epoch in range(200)])
     shares = torch.bincount(drawn % 4, minlength=4) / len(drawn)
     assert shares.tolist() == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6], abs=0.005)

@@ -14,12 +14,12 @@ from itertools import repeat, takewhile
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_flatten
 from torch.utils.data import IterableDataset
 
 from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.loading import Collate, CopyToDevice, loaded, loader_with_processes
 from clustertrain.training.data.sampling import UNKNOWN, MicroBatch, Position, TrainOrder
+from clustertrain.training.nested_tensors import map_leaves
 from clustertrain.training.ranks.distributed import LaterMax, RankInfo
 from clustertrain.training.ranks.rng import KeptRng, derive_seed, private_rng
 
@@ -241,18 +241,26 @@ def _check_agreement(of_ranks: torch.Tensor | None, name: str) -> None:
 
 
 def digest_of(sample: Any) -> int:
-    """Return a number of 63 bits for the tensors, arrays, numbers and texts in a sample."""
+    """Return a number of 63 bits for the tensors, arrays, numbers and texts in a sample.
+
+    Of an absolute path it has the name of the file, because the folder may be another one on each node.
+    """
     found = hashlib.blake2b(digest_size=8)
-    leaves, structure = tree_flatten(sample)
-    found.update(repr(structure).encode()[:_DIGESTED_BYTES])
-    for leaf in leaves:
+
+    def add(name: str, leaf: Any) -> Any:
+        found.update(f"{name} {getattr(leaf, 'dtype', '')} {getattr(leaf, 'shape', '')} ".encode())
         value = leaf
         if isinstance(leaf, torch.Tensor):
-            value = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).detach().cpu().numpy()
-        if type(value).__module__ == "numpy" and hasattr(value, "tobytes") and not value.dtype.hasobject:
-            found.update(value.tobytes()[:_DIGESTED_BYTES])
-        elif isinstance(value, bytes):
-            found.update(value[:_DIGESTED_BYTES])
+            value = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        has_objects = getattr(getattr(value, "dtype", None), "hasobject", False)
+        if hasattr(value, "tobytes") and not has_objects:  # of numpy, or an image of PIL
+            value = value.tobytes()
         elif isinstance(value, str | int | float):
-            found.update(repr(value).encode()[:_DIGESTED_BYTES])
+            text = str(value)
+            value = (text.rpartition("/")[2] if text.startswith("/") else text).encode()
+        if isinstance(value, bytes):
+            found.update(value[:_DIGESTED_BYTES])
+        return leaf
+
+    map_leaves(sample, add)
     return int.from_bytes(found.digest(), "little") >> 1

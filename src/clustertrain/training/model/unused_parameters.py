@@ -18,16 +18,6 @@ _SHOWN = 3
 _ACCEPT = "\nTo continue from a checkpoint with this change, start again with --accept-changes."
 
 
-def check_gradients(task: Task, model: nn.Module) -> None:
-    """Check after a backward pass without DDP that DDP will find a gradient for each parameter.
-
-    Raises:
-        JobError: the loss does not depend on some parameters; DDP would fail in its second pass.
-    """
-    if unused := _without_gradient(model):
-        raise _unused(task, unused)
-
-
 class AwaitedGradients:
     """The gradients that DDP waits for: of all parameters, unless it looks for unused ones.
 
