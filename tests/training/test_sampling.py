@@ -19,20 +19,8 @@ from clustertrain.training.settings import TrainSettings
 few = settings(max_examples=60, deadline=None)
 
 
-def orders(
-    world_size,
-    *,
-    samples,
-    batch_size,
-    accumulate=1,
-    epochs=1,
-    steps=None,
-    start=None,
-    seed=0,
-    limit=None,
-    draws=None,
-):
-    train = TrainSettings(epochs=epochs, steps=steps, seed=seed, limit_batches=limit)
+def orders(world_size, *, samples, batch_size, accumulate=1, start=None, draws=None, epochs=1, **settings):
+    train = TrainSettings(epochs=epochs, **settings)
     sizes = BatchSizes(batch_size, world_size, accumulate)
     start = start or Position()
     return [TrainOrder(train, sizes, samples, rank, start, weight_sums=draws) for rank in range(world_size)]
@@ -108,7 +96,7 @@ def test_what_is_consumed_is_a_prefix_of_the_order_for_any_world_size(shape, sam
 def test_resuming_at_any_step_gives_the_same_steps_and_length(shape, epochs, limit, data):
     world_size, batch_size, accumulate, samples = shape
     shape = {"samples": samples, "batch_size": batch_size, "accumulate": accumulate, "epochs": epochs}
-    shape["limit"] = limit
+    shape["limit_batches"] = limit
     order = orders(world_size, **shape)[0]
     steps = by_step(order)
     assert order.total_steps == len(steps)
@@ -124,7 +112,7 @@ def test_a_limited_epoch_has_the_first_steps_of_a_whole_one(shape, limit, epochs
     world_size, batch_size, accumulate, samples = shape
     shape = {"samples": samples, "batch_size": batch_size, "accumulate": accumulate}
     whole = by_step(orders(world_size, **shape)[0])
-    order = orders(world_size, **shape, epochs=epochs, limit=limit)[0]
+    order = orders(world_size, **shape, epochs=epochs, limit_batches=limit)[0]
     steps = by_step(order)
     assert len(steps) == order.total_steps == epochs * min(limit, len(whole))
     assert order.steps_per_epoch == min(limit, len(whole))
@@ -135,7 +123,7 @@ def test_a_limited_epoch_has_the_first_steps_of_a_whole_one(shape, limit, epochs
 
 def test_a_limited_epoch_ends_at_once_if_fewer_samples_per_step_have_passed_its_end():
     """Saved after 2 of 3 steps of 12 samples; with one worker a step has 4, and 3 of them have 12."""
-    order = orders(1, samples=100, batch_size=4, epochs=2, limit=3, start=Position(0, 24, 2, 24))[0]
+    order = orders(1, samples=100, batch_size=4, epochs=2, limit_batches=3, start=Position(0, 24, 2, 24))[0]
     assert [after.step for _, after in by_step(order)] == [3, 4, 5]
     assert order.total_steps == 5
 

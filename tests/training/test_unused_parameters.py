@@ -84,7 +84,7 @@ def test_with_the_setting_they_train_and_in_one_process_they_need_none(ranks):
     assert run_task(ALONE, TwoHeads(0, 3), SETTINGS).result.finished
 
 
-def test_a_static_graph_may_have_parameters_that_are_never_used(ranks, group_of_one):
+def test_a_static_graph_may_have_parameters_that_are_never_used(ranks):
     static = replace(SETTINGS, accumulate=2, ddp=Ddp(static_graph=True))
     never = TwoHeads(*range(100))
     assert rehearse(never, static, torch.device("cpu"), {}, world_size=2) == ()

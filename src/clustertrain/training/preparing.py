@@ -80,7 +80,7 @@ class Prepared:
         with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
             self.optimization = Optimization(task, self.model, self.order, self.precision.scaler)
         self.wrapped = wrap(task, self.model, settings, rank_info, self.world_size)
-        self.awaited = AwaitedGradients(task, self.model, self.wrapped)
+        self.awaited = AwaitedGradients(task, self.model, settings, self.world_size)
         self.early_stopping = EarlyStopping(settings.early_stop, rank_info, saved)
         self.warnings = [self.order.limit_text, difference, differing]
         self.notes = [sharding, kernels_in_use(rank_info.device)]

@@ -67,10 +67,9 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         count = sum(1 for _ in model.parameters())
-        what = "parameters that need a gradient" if count else "parameters"
         raise JobError(
-            f"{name} returned a {type(model).__name__} without {what} ({count} in all): "
-            "there is nothing to train.\n"
+            f"{name} returned a {type(model).__name__} without parameters that need a gradient ({count} in "
+            "all): there is nothing to train.\n"
             "Keep layers as attributes or in nn.ModuleList, and leave some of them unfrozen."
         )
     if settings.sync_batchnorm:
