@@ -195,7 +195,8 @@ def _trained(settings: TrainSettings, folder: Path) -> tuple[dict[str, Any], lis
     sizes = BatchSizes.of(settings, 1, len(data))
     order = TrainOrder(settings, sizes, len(data), 0, Position())
     optimization = Optimization(task, model, order, precision.scaler)
-    wrapped = wrap(task, model, settings, RankInfo(0, 0, 2, DEVICE))  # 2 ranks: for one it leaves DDP out
+    alone = RankInfo(0, 0, 1, DEVICE)
+    wrapped = wrap(task, model, settings, alone, world_size=2)  # for one rank it leaves DDP out
     ids = task.train_data({}).tensors[0][: GPU_BOUND.batch].to(DEVICE)
     if IS_GPU:
         torch.cuda.reset_peak_memory_stats()

@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from clustertrain import Task
-from clustertrain.training.data.sampling import BatchSizes, Position, TrainOrder, evaluation_order
+from clustertrain.training.data.loader_kinds import evaluation_keys
+from clustertrain.training.data.sampling import BatchSizes, Position, TrainOrder
 from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import LearningRate, TrainSettings
@@ -108,7 +109,7 @@ def padding() -> list[str]:
     step = ranks * batch
     padded = padded_to_steps(samples, ranks, batch)
     twice = sorted(i for i, count in Counter(padded).items() if count == 2)
-    mine = [evaluation_order(samples, batch, rank, ranks) for rank in range(ranks)]
+    mine = [evaluation_keys(range(samples), samples, batch, rank, ranks) for rank in range(ranks)]
     once = [i for batches in mine for part in batches for i in part.ids]
     lines = [
         f"{samples} samples, {ranks} ranks × batch {batch} = {step} per step: "
@@ -267,7 +268,8 @@ class Squares(Task):
 
 def mean_loss() -> list[str]:
     rank = dist.get_rank()
-    batches = [part.ids for part in evaluation_order(21, 5, rank, RANKS)]
+    keys = [evaluation_keys(range(21), 21, 5, each, RANKS) for each in range(RANKS)]
+    batches = [part.ids for part in keys[rank]]
     means = torch.tensor([sum(i * i for i in ids) / len(ids) for ids in batches])
     counts = torch.tensor([len(ids) for ids in batches])
     total = torch.stack([(means * counts).sum(), counts.sum().float(), means.mean()])
@@ -276,7 +278,7 @@ def mean_loss() -> list[str]:
     sums, samples, of_batches = torch.stack(of_ranks).T.tolist()
     lines = [f"21 samples, {RANKS} ranks, batch 5; the loss of sample i is i²"]
     for r in range(RANKS):
-        sizes = ", ".join(str(len(part.ids)) for part in evaluation_order(21, 5, r, RANKS))
+        sizes = ", ".join(str(len(part.ids)) for part in keys[r])
         lines.append(
             f"rank {r}: {samples[r]:.0f} samples in batches of {sizes}: "
             f"mean {sums[r]:.0f} / {samples[r]:.0f} = {sums[r] / samples[r]:.2f}, "
@@ -296,15 +298,15 @@ def mean_loss() -> list[str]:
 
 
 def evaluated() -> float:
-    task, settings = Squares(), TrainSettings(epochs=1, batch_size=5)
+    task, rank = Squares(), dist.get_rank()
+    order = TrainOrder(TrainSettings(epochs=1), BatchSizes(5, RANKS, 1), 21, rank, Position())
     evaluation = Evaluation(
         task,
         task.model(),
         torch.arange(21),
-        5,
-        settings,
+        order,
         precision=Precision("fp32", CPU),
-        rank_info=RankInfo(dist.get_rank(), dist.get_rank(), RANKS, CPU),
+        rank_info=RankInfo(rank, rank, RANKS, CPU),
     )
     return evaluation.run(step=0)["loss"]
 

@@ -74,20 +74,6 @@ def test_fp16_skips_steps_that_overflow_and_continues(gpu):
     assert all(bool(value.isfinite().all()) for value in state["model"].values())
 
 
-def test_weights_stay_fp32_under_bf16(gpu):
-    outcome = run_task(gpu, Classify(), replace(SETTINGS, precision="bf16"))
-    assert {value.dtype for value in outcome.weights().values()} <= {torch.float32, torch.int64}
-
-
-def test_the_random_state_of_the_gpu_is_kept(gpu):
-    from clustertrain.training.ranks.rng import pack_rng, restore_rng
-
-    packed = pack_rng(gpu.device)
-    drawn = torch.randn(4, device=gpu.device)
-    restore_rng(packed, gpu.device)
-    assert torch.equal(torch.randn(4, device=gpu.device), drawn)
-
-
 def _nccl_rank(rank, world_size, store, answers):
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)

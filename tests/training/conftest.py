@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch.distributed as dist
 
 from training.ranks import Ranks
 
@@ -19,3 +20,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], 
     yield of
     for group in started.values():
         group.close()
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    """A process group of this process, as the check of a job has it."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

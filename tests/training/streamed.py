@@ -26,10 +26,6 @@ class Regression(Task):
             self.ids.append(ids.tolist())
         return functional.mse_loss(model(x), y)
 
-    def eval_step(self, model: nn.Module, batch: Any) -> Any:
-        x, y, _ = batch
-        return functional.mse_loss(model(x), y), None, None
-
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 from clustertrain import Task
+from clustertrain.training.data.sampling import BatchSizes, Position, TrainOrder
 from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.ranks.distributed import RankInfo
@@ -101,6 +102,13 @@ class Plain(Task):
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=self.lr)
+
+
+def plain(**methods: Callable[..., Any]) -> Plain:
+    """A Plain with other methods, which take their arguments without `self`."""
+    task = Plain()
+    vars(task).update(methods)
+    return task
 
 
 class MemoryRun:
@@ -192,6 +200,17 @@ class Outcome:
     def state(self, step: int) -> dict[str, Any]:
         return torch.load(io.BytesIO(self.saves[step]), weights_only=True)
 
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.logs if record["kind"] == kind]
+
+    def logged(self, kind: str, key: str = "loss") -> list[Any]:
+        """What the records of a kind have as `key`."""
+        return [record[key] for record in self.of_kind(kind)]
+
+    @property
+    def lrs(self) -> list[float]:
+        return self.logged("train", "lr")
+
     def weights(self) -> dict[str, torch.Tensor]:
         return self.state(self.result.step)["model"]
 
@@ -215,8 +234,9 @@ def evaluation_of(
     precision: str = "fp32",
 ) -> Evaluation:
     settings = TrainSettings(steps=1, batch_size=batch_size)
+    order = TrainOrder(settings, BatchSizes(batch_size, rank_info.world_size, 1), 1, 0, Position())
     of_device = Precision(precision, rank_info.device)
-    return Evaluation(task, model, dataset, batch_size, settings, precision=of_device, rank_info=rank_info)
+    return Evaluation(task, model, dataset, order, precision=of_device, rank_info=rank_info)
 
 
 def same(one: Any, other: Any) -> bool:

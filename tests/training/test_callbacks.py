@@ -58,7 +58,7 @@ def recorded(rank_info, state=None):
     return outcome, task.calls, training
 
 
-def test_every_rank_calls_them_in_order_with_its_values(ranks):
+def test_every_rank_calls_the_callbacks_in_order_with_its_values(ranks):
     answers = ranks(2).results(recorded)
     for _, calls, _ in answers:
         assert [call[:2] for call in calls] == [
@@ -70,9 +70,9 @@ def test_every_rank_calls_them_in_order_with_its_values(ranks):
     assert [step["loss"] for step in steps[:3]] == pytest.approx(
         [(losses[i] + losses[i + 1]) / 2 for i in (0, 2, 4)]
     ), "the mean over the two passes of a step"
-    logged = [record for record in outcome.logs if record["kind"] == "train"]
+    logged = outcome.of_kind("train")
     assert [(s["lr"], s["grad_norm"]) for s in steps] == [(r["lr"], r["grad_norm"]) for r in logged]
-    evaluated = [record["loss"] for record in outcome.logs if record["kind"] == "eval"]
+    evaluated = outcome.logged("eval")
     for of_rank in (calls, calls_of_1):
         assert [call[2]["loss"] for call in of_rank if call[0] == "eval"] == evaluated
     assert outcome.result.metrics == {"loss": evaluated[-1]}, (
@@ -80,7 +80,7 @@ def test_every_rank_calls_them_in_order_with_its_values(ranks):
     )
 
 
-def test_a_resumed_run_calls_them_for_the_steps_after_its_checkpoint(ranks):
+def test_a_resumed_run_calls_the_callbacks_of_the_steps_after_its_checkpoint(ranks):
     ((whole, calls, _),) = ranks(1).results(recorded)
     ((_, rest, _),) = ranks(1).results(recorded, whole.saves[4])
     assert rest == calls[calls.index(rest[0]) :] and rest[0][1] == 5

@@ -1,4 +1,4 @@
-"""train.compile: the weights of a compiled model, and a node without a compiler."""
+"""train.compile: the weights of a compiled model, and one with more shapes than the limit."""
 
 from dataclasses import replace
 
@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from clustertrain.errors import ClusterError
-from clustertrain.training.model.building import wrap
 from clustertrain.training.model.compiling import limit_recompiles, options_of
 from clustertrain.training.settings import Compile, TrainSettings
 from training.ranks import ALONE
@@ -30,8 +28,8 @@ def test_a_compiled_model_is_trained_to_the_same_weights(monkeypatch, tmp_path):
     assert all(torch.allclose(compiled[name], value, atol=1e-6) for name, value in plain.items())
 
 
-def test_the_job_chooses_how():
-    assert options_of(SETTINGS.compile) == {"dynamic": False, "mode": None}
+def test_the_keys_of_train_compile_are_the_arguments_of_torch_compile():
+    assert options_of(SETTINGS.compile) == {"dynamic": False, "mode": "default"}
     chosen = Compile(True, "reduce-overhead")
     assert options_of(chosen) == {"dynamic": True, "mode": "reduce-overhead"}
 
@@ -39,57 +37,6 @@ def test_the_job_chooses_how():
 class Curve(Plain):
     def model(self):
         return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-
-
-@pytest.fixture
-def compilers(tmp_path, monkeypatch):
-    """`compilers("gcc")`: the PATH has these programs only; neither CC nor CXX is set."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.delenv("CXX", raising=False)
-
-    def install(*names):
-        for name in names:
-            (tmp_path / name).write_text("#!/bin/sh\n")
-            (tmp_path / name).chmod(0o755)
-
-    return install
-
-
-def wrapped_on(device):
-    return wrap(Plain(), nn.Linear(2, 1), SETTINGS, replace(ALONE, device=torch.device(device)))
-
-
-@pytest.mark.parametrize(
-    ("device", "others", "named", "install"),
-    [
-        ("cpu", ("gcc", "clang"), ("a C++ compiler", "g++ is not on the PATH"), "g++"),
-        ("cuda", ("g++",), ("a C compiler", "gcc or clang is not on the PATH"), "gcc"),
-    ],
-)
-def test_a_node_without_a_compiler_is_named_before_the_first_step(compilers, device, others, named, install):
-    compilers(*others)
-    with pytest.raises(ClusterError) as error:
-        wrapped_on(device)
-    lines = str(error.value).splitlines()
-    assert len(lines) == 2 and error.value.exit_code == 3
-    assert all(text in lines[0] for text in named)
-    assert lines[1].startswith(f"Install {install}, ") and "train.compile: false" in lines[1]
-
-
-@pytest.mark.parametrize(("device", "found"), [("cpu", "g++"), ("cuda", "gcc"), ("cuda", "clang")])
-def test_a_compiler_on_the_path_is_enough(compilers, device, found):
-    compilers(found)
-    assert isinstance(wrapped_on(device), torch._dynamo.OptimizedModule)
-
-
-def test_the_compiler_of_the_environment_is_the_one_that_counts(compilers, monkeypatch):
-    compilers("g++", "mine")
-    monkeypatch.setenv("CXX", "other")
-    with pytest.raises(ClusterError, match="CXX=other is not on the PATH"):
-        wrapped_on("cpu")
-    monkeypatch.setenv("CXX", "mine")
-    wrapped_on("cpu")
 
 
 def test_a_model_with_more_shapes_than_the_limit_has_one_note(monkeypatch):

@@ -94,7 +94,7 @@ def test_another_model_on_a_rank_is_named_before_the_first_step(ranks, kind, sai
 
 def test_other_values_of_a_buffer_are_a_warning_and_rank_0s_are_used(ranks):
     outcomes = ranks(3).results(of_kind, "buffer")
-    assert [record["text"] for record in outcomes[0].logs if record["kind"] == "warning"] == [
+    assert outcomes[0].logged("warning", "text") == [
         "the buffer scale of OfRank.model() has other values on rank 2 than on rank 0; rank 0's are used"
     ]
     assert outcomes[2].weights()["scale"].tolist() == [1.0, 1.0, 1.0]
@@ -134,15 +134,10 @@ class OwnMomentum(OwnSteps):
         bias = self.param_groups[0]["params"][1]
         is_other = self.own and self.steps >= 3
         state = self.state[bias]
-        state["object"] = object()  # its text contains an address, which differs between processes
-        state["history"] = [torch.ones(2), {"count": self.steps}]
+        state["history"] = [torch.ones(2), {"object": object()}]
         if self.kind == "tensor":
             state["history"][0] += 1e-7 * is_other
-        elif self.kind == "number":
-            state["history"][1]["count"] += is_other
-        elif self.kind == "place" and is_other:
-            state["history"].reverse()
-        elif self.kind == "more" and is_other:
+        elif is_other:
             state["more"] = torch.ones(1)
 
 
@@ -161,7 +156,7 @@ def keeping(rank_info, kind):
     return run_task(rank_info, Kept(rank_info.rank, kind), settings)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "number", "place", "more"])
+@pytest.mark.parametrize("kind", ["tensor", "more"])
 def test_an_optimizer_whose_state_diverges_is_found_before_a_weight_depends_on_it(ranks, kind):
     errors = ranks(2).call(keeping, kind)
     assert {type(error) for error in errors} == {WeightsDiverged}, errors
@@ -269,10 +264,10 @@ def unpicklable(rank: int) -> Any:
 
 RIGHT = (augmented, augmented_by_itself, of_this_node, late, raising, scan)
 DIFFERENT = {
-    shuffled: "sample 0 of Plain.train_data() is another one on ranks 1, 2 than on rank 0",
-    at_the_end: "sample 19 of Plain.train_data() is another one on ranks 1, 2 than on rank 0",
-    scan_of_rank: "sample 0 of Plain.train_data() is another one on ranks 1, 2 than on rank 0",
-    unpicklable: "sample 0 of Plain.train_data() is another one on ranks 1, 2 than on rank 0",
+    shuffled: "sample 0 of Plain.train_data() is another one on rank 1 than on rank 0",
+    at_the_end: "sample 19 of Plain.train_data() is another one on rank 1 than on rank 0",
+    scan_of_rank: "sample 0 of Plain.train_data() is another one on rank 1 than on rank 0",
+    unpicklable: "sample 0 of Plain.train_data() is another one on rank 1 than on rank 0",
 }
 
 
@@ -291,7 +286,7 @@ def compared(rank_info: Any, of: Any) -> Any:
 
 
 @pytest.mark.parametrize("of", DIFFERENT, ids=lambda of: of.__name__)
-def test_a_sample_that_differs_is_named_with_its_ranks(ranks, of):
+def test_a_sample_that_differs_is_named_with_its_rank(ranks, of):
     answers = ranks(3).results(compared, of)
     for warning, _, is_restored in answers:
         assert warning.startswith(f"{DIFFERENT[of]}: one rank may train on what another holds out. ")
@@ -316,7 +311,7 @@ def test_evaluation_data_is_compared_and_a_stream_is_not(ranks):
         assert warning.startswith("sample 19 of Plain.eval_data() is another one on rank 1 than on rank 0: ")
 
 
-def test_a_list_that_takes_long_to_copy_is_left_in_peace():
+def test_a_list_that_takes_long_to_copy_is_not_compared():
     with pytest.raises(TimeoutError):
         sent_copy([str(i) for i in range(100_000)], file=_UntilLate(time.monotonic()))
 

@@ -85,16 +85,9 @@ class Weighted(Task):
         x, y, weight = batch
         return (weight * (model(x).squeeze(1) - y).square()).sum(), weight.sum()
 
-    def eval_step(self, model, batch):
-        return self.loss(model, batch), None, None
-
-
-def lines(outcome, kind):
-    return [record for record in outcome.logs if record["kind"] == kind]
-
 
 @pytest.mark.parametrize(("task", "clip_norm"), [(DenseTexts(), 0.1), (Weighted(), 0.5), (Texts(), None)])
-def test_the_numbers_are_those_of_one_process(ranks, task, clip_norm):
+def test_counted_losses_have_the_numbers_of_one_process(ranks, task, clip_norm):
     settings = replace(SETTINGS, clip_norm=clip_norm, eval_every=EvalEvery(steps=2))
     alone = run_task(ALONE, task, settings)
     if isinstance(task, Texts):
@@ -106,7 +99,7 @@ def test_the_numbers_are_those_of_one_process(ranks, task, clip_norm):
     for world_size, accumulate in LAYOUTS:
         outcome = ranks(world_size).results(run_task, task, replace(settings, accumulate=accumulate))[0]
         for kind, names in [("train", ["loss", "grad_norm"]), ("eval", ["loss"])]:
-            for one, other in zip(lines(alone, kind), lines(outcome, kind), strict=True):
+            for one, other in zip(alone.of_kind(kind), outcome.of_kind(kind), strict=True):
                 for name in filter(one.get, names):
                     assert other[name] == pytest.approx(one[name], rel=1e-5), (world_size, accumulate, kind)
         for name, weights in alone.weights().items():
@@ -116,7 +109,7 @@ def test_the_numbers_are_those_of_one_process(ranks, task, clip_norm):
 def test_a_loss_scaler_sees_the_same_gradients(ranks):
     alone = run_task(ALONE, DenseTexts(), SETTINGS)
     outcome = ranks(2).results(in_fp16, DenseTexts(), replace(SETTINGS, accumulate=2))[0]
-    for one, other in zip(lines(alone, "train"), lines(outcome, "train"), strict=True):
+    for one, other in zip(alone.of_kind("train"), outcome.of_kind("train"), strict=True):
         assert (other["skipped_steps"], other["loss_scale"]) == (0, 65536)
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-2)
         assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-2)
@@ -158,7 +151,7 @@ def test_a_rank_may_count_nothing_and_a_step_may_not(ranks, strategy):
     task = DenseTexts(empty=(3,))
     alone = run_task(ALONE, task, settings)
     outcome = ranks(2).results(run_task, task, settings)[0]
-    for one, other in zip(lines(alone, "train"), lines(outcome, "train"), strict=True):
+    for one, other in zip(alone.of_kind("train"), outcome.of_kind("train"), strict=True):
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
         assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
     for error in ranks(2).call(run_task, DenseTexts(empty=(*range(27),)), settings):
@@ -175,7 +168,7 @@ def test_a_resume_is_bit_identical(ranks, world_size):
     assert texts.state(3)["count_unit"] in {8, 16, 32}
     resumed = ranks(world_size).results(run_task, Weighted(), settings, whole.saves[3])[0]
     assert same(resumed.state(6), whole.state(6))
-    assert lines(resumed, "train")[0]["loss"] == lines(whole, "train")[0]["loss"]
+    assert resumed.of_kind("train")[0]["loss"] == whole.of_kind("train")[0]["loss"]
 
 
 class Changing(Weighted):
@@ -311,19 +304,17 @@ class Summed(Plain):
         return functional.mse_loss(model(batch[0]), batch[1], reduction="sum")
 
 
-def warnings_of(outcome):
-    return [record["text"] for record in outcome.logs if record["kind"] == "warning"]
-
-
-def test_the_ranks_and_the_rehearsal_say_so_once(ranks):
+def test_the_ranks_and_the_rehearsal_name_a_summed_loss_once(ranks):
     settings = TrainSettings(steps=4, global_batch_size=8, save_every=SaveEvery(steps=2))
     first, second = ranks(2).results(run_task, Summed(lr=0.01), settings)
-    (text,) = warnings_of(first)
+    (text,) = first.logged("warning", "text")
     assert text.startswith("the loss of Summed is a sum over the batch: ") and " for 4 samples" in text
-    assert warnings_of(second) == []
+    assert second.logged("warning", "text") == []
     tried = replace(settings, sanity=False)
-    assert warnings_of(ranks(2).results(run_task, Summed(lr=0.01), tried, first.saves[2])[0]) == []
-    assert warnings_of(ranks(2).results(run_task, Plain(), settings)[0]) == []
+    assert (
+        ranks(2).results(run_task, Summed(lr=0.01), tried, first.saves[2])[0].logged("warning", "text") == []
+    )
+    assert ranks(2).results(run_task, Plain(), settings)[0].logged("warning", "text") == []
     said = []
     rehearse(Summed(), settings, CPU, {}, world_size=2, warn=said.append)
     assert [each.split(": ")[:2] for each in said] == [

@@ -25,17 +25,8 @@ SETTINGS = TrainSettings(
     seed=5,
     early_stop=RULE,
 )
-LOSSES = [
-    9,
-    7,
-    8,
-    8,
-    6,
-    6,
-    6.5,
-    6,
-    1,
-]  # after 2, 4, 6, … steps: the best is that of step 10, the end is at 16
+# After 2, 4, 6, … steps: the best is that of step 10, the end is at 16.
+LOSSES = [9, 7, 8, 8, 6, 6, 6.5, 6, 1]
 NAN = float("nan")
 
 
@@ -63,9 +54,6 @@ class Scripted(Task):
         evaluations = round(model(batch[0]).mean().item()) // 2
         return torch.tensor(float(self.losses[max(evaluations - 1, 0)])), None, None
 
-    def metrics(self):
-        return {}
-
     def optimizer(self, model):
         return torch.optim.SGD(model.parameters(), lr=1.0)
 
@@ -85,51 +73,48 @@ def test_a_run_ends_and_saves_after_evaluations_without_an_improvement(ranks, wo
         "The best value (mode min) was 6 at step 10.\n"
         "To continue, raise train.early_stop.patience above 3."
     )
-    _, *notes = [r["text"] for r in outcomes[0].logs if r["kind"] == "note"]  # the first: the learning rate
+    _, *notes = outcomes[0].logged("note", "text")  # the first: the learning rate
     assert notes == [text]
     assert outcomes[0].result.metrics == {"loss": 6.0}
 
 
-def test_a_run_that_resumes_after_any_step_ends_at_the_same_evaluation(ranks):
-    group = ranks(1)
-    (whole,) = group.results(run_task, Scripted(LOSSES), SETTINGS)
+def test_a_run_that_resumes_after_any_step_ends_at_the_same_evaluation():
+    whole = run_task(ALONE, Scripted(LOSSES), SETTINGS)
     for step in range(1, 17):
-        (resumed,) = group.results(run_task, Scripted(LOSSES), SETTINGS, whole.saves[step])
+        resumed = run_task(ALONE, Scripted(LOSSES), SETTINGS, whole.saves[step])
         assert resumed.result == whole.result, f"killed after the save of step {step}"
         if step < 16:
             assert same(resumed.state(16), whole.state(16))
 
 
-def test_a_stop_request_leaves_no_evaluation_out(ranks):
-    group = ranks(1)
-    (whole,) = group.results(run_task, Scripted(LOSSES), SETTINGS)
+def test_a_stop_request_leaves_no_evaluation_out():
+    whole = run_task(ALONE, Scripted(LOSSES), SETTINGS)
     for step in (6, 7, 16):
-        (stopped,) = group.results(run_task, Scripted(LOSSES), SETTINGS, None, partial(stop_at, step))
+        stopped = run_task(ALONE, Scripted(LOSSES), SETTINGS, None, partial(stop_at, step))
         assert (stopped.result.step, stopped.result.finished) == (step, False)
-        (resumed,) = group.results(run_task, Scripted(LOSSES), SETTINGS, stopped.saves[step])
+        resumed = run_task(ALONE, Scripted(LOSSES), SETTINGS, stopped.saves[step])
         assert resumed.result == whole.result, f"stopped at step {step}"
         assert same(resumed.state(16), whole.state(16))
-        evaluated = [r["step"] for o in (stopped, resumed) for r in o.logs if r["kind"] == "eval"]
+        evaluated = stopped.logged("eval", "step") + resumed.logged("eval", "step")
         assert evaluated == [2, 4, 6, 8, 10, 12, 14, 16]
 
 
-def test_more_patience_continues_and_the_same_ends_at_once(ranks):
-    group = ranks(1)
-    (first,) = group.results(run_task, Scripted(LOSSES), SETTINGS)
-    (again,) = group.results(run_task, Scripted(LOSSES), SETTINGS, first.saves[16])
+def test_more_patience_continues_and_the_same_ends_at_once():
+    first = run_task(ALONE, Scripted(LOSSES), SETTINGS)
+    again = run_task(ALONE, Scripted(LOSSES), SETTINGS, first.saves[16])
     assert again.result == first.result and again.progress == []
     patient = replace(SETTINGS, early_stop=replace(RULE, patience=4), steps=20, epochs=None)
-    (whole,) = group.results(run_task, Scripted([*LOSSES, 0]), patient)
-    (longer,) = group.results(run_task, Scripted([*LOSSES, 0]), patient, first.saves[16])
+    whole = run_task(ALONE, Scripted([*LOSSES, 0]), patient)
+    longer = run_task(ALONE, Scripted([*LOSSES, 0]), patient, first.saves[16])
     assert longer.result == whole.result and (whole.result.step, whole.result.early_stop) == (20, "")
 
 
-def test_an_evaluation_only_because_the_run_ends_does_not_count(ranks):
+def test_an_evaluation_only_because_the_run_ends_does_not_count():
     """With more steps there would be no evaluation at step 5."""
-    group, settings = ranks(1), replace(SETTINGS, epochs=None, steps=5)
-    (short,) = group.results(run_task, Scripted(LOSSES), settings)
-    assert [r["step"] for r in short.logs if r["kind"] == "eval"] == [2, 4, 5]
-    (longer,) = group.results(run_task, Scripted(LOSSES), replace(settings, steps=40), short.saves[5])
+    settings = replace(SETTINGS, epochs=None, steps=5)
+    short = run_task(ALONE, Scripted(LOSSES), settings)
+    assert short.logged("eval", "step") == [2, 4, 5]
+    longer = run_task(ALONE, Scripted(LOSSES), replace(settings, steps=40), short.saves[5])
     assert longer.result.step == 16
 
 
@@ -173,12 +158,12 @@ def test_another_metric_starts_the_count_again():
     assert not EarlyStopping(None, ALONE, state).text
 
 
-def test_a_metric_that_is_not_reported_is_refused_before_the_first_step(ranks):
+def test_a_metric_that_is_not_reported_is_refused_before_the_first_step():
     settings = replace(SETTINGS, early_stop=EarlyStop("los", "min", 1))
     refused = r"train.early_stop.metric is 'los', but .*reports: loss.\nDid you mean 'loss'"
     nothing = r"Plain.eval_data\(\) returned None.*\nReturn evaluation data, or remove train.early_stop\."
     for task, message in ((Scripted(LOSSES), refused), (Plain(), nothing)):
         with pytest.raises(JobError, match=message):
-            ranks(1).results(run_task, task, settings)
+            run_task(ALONE, task, settings)
         with pytest.raises(JobError, match=message):
             rehearse(task, settings, ALONE.device, {})

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import TensorDataset
 
 from clustertrain import Task
@@ -103,8 +102,7 @@ class Counting(Eleven):
 
     def eval_step(self, model, batch):
         self.evaluated += 1
-        outputs = model(batch[0])
-        return nn.functional.cross_entropy(outputs, batch[1]), outputs, batch[1]
+        return super().eval_step(model, batch)
 
 
 def _frozen_evaluation(rank_info, task):

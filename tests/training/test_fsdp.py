@@ -61,10 +61,6 @@ class Normalized(Evaluated):
         return torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
-def _logged(outcome, kind, key="loss"):
-    return [record[key] for record in outcome.logs if record["kind"] == kind]
-
-
 @pytest.mark.parametrize(
     ("task", "world_size", "accumulate"),
     [(Normalized, 2, 1), (Normalized, 3, 1), (Normalized, 3, 2), (BatchNormalized, 2, 1)],
@@ -75,13 +71,13 @@ def test_fifty_steps_have_the_losses_of_ddp(ranks, task, world_size, accumulate)
     ddp = group.results(run_task, task(55), settings)
     fsdp = group.results(run_task, task(55), replace(settings, strategy="fsdp"))
     for kind, key in (("train", "loss"), ("train", "grad_norm"), ("eval", "loss")):
-        expected, found = _logged(ddp[0], kind, key), _logged(fsdp[0], kind, key)
+        expected, found = ddp[0].logged(kind, key), fsdp[0].logged(kind, key)
         assert len(expected) == (50 if kind == "train" else 2)
         assert found == pytest.approx(expected, rel=0, abs=1e-6)
     for name, weight in ddp[0].weights().items():
         torch.testing.assert_close(fsdp[0].weights()[name], weight, rtol=0, atol=1e-5)
     assert fsdp[0].ids == ddp[0].ids
-    notes = [record["text"] for record in fsdp[0].logs if record["kind"] == "note"]
+    notes = fsdp[0].logged("note", "text")
     assert notes[0].startswith(f"FSDP (full, {world_size} ranks): ")
     assert " parameters in blocks: " in notes[0]
 
@@ -95,7 +91,7 @@ def _short(rank_info, task, settings):
 def test_in_bf16_the_losses_are_near_those_of_ddp(ranks):
     bf16 = replace(SETTINGS, accumulate=2, precision="bf16")
     low, ddp_low, full = (
-        _logged(ranks(2).results(_short, BatchNormalized(54), settings)[0], "train")
+        ranks(2).results(_short, BatchNormalized(54), settings)[0].logged("train")
         for settings in (replace(bf16, strategy="fsdp"), bf16, replace(bf16, precision="fp32"))
     )
     assert low == pytest.approx(ddp_low, abs=0.05)
@@ -121,9 +117,9 @@ KNOBS = {
 @pytest.mark.parametrize("knob", KNOBS)
 def test_a_knob_of_speed_or_memory_changes_no_loss(ranks, knob):
     settings = replace(SETTINGS, accumulate=2)
-    ddp = _logged(ranks(2).results(_short, Normalized(54), settings)[0], "train")
+    ddp = ranks(2).results(_short, Normalized(54), settings)[0].logged("train")
     outcome = ranks(2).results(_short, Normalized(54), replace(settings, **KNOBS[knob]))[0]
-    assert _logged(outcome, "train") == pytest.approx(ddp, rel=0, abs=1e-6)
+    assert outcome.logged("train") == pytest.approx(ddp, rel=0, abs=1e-6)
     assert outcome.weights().keys() == Normalized().model().state_dict().keys()
 
 
@@ -198,7 +194,7 @@ def test_each_rank_may_use_other_parameters_of_a_block(ranks):
     settings = replace(SETTINGS, steps=6, eval_every=EvalEvery(steps=3), find_unused_parameters=True)
     ddp = ranks(2).results(run_task, Mixture(55), settings)
     fsdp = ranks(2).results(run_task, Mixture(55), replace(settings, strategy="fsdp"))
-    assert _logged(fsdp[0], "train") == pytest.approx(_logged(ddp[0], "train"), rel=0, abs=1e-6)
+    assert fsdp[0].logged("train") == pytest.approx(ddp[0].logged("train"), rel=0, abs=1e-6)
     for name, weight in ddp[0].weights().items():
         torch.testing.assert_close(fsdp[0].weights()[name], weight, rtol=0, atol=1e-6)
     of_rank_0, of_rank_1 = (outcome.images_of_steps for outcome in fsdp)

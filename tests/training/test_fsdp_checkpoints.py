@@ -209,9 +209,7 @@ def test_checkpoints_fit_the_other_strategy(ranks, saved, tmp_path):
     assert resumed[0].losses == pytest.approx(ended[0].losses[4:], abs=1e-6)
     first = ranks(2).results(run_task, Steady(48), ddp)
     rest = ranks(2).results(run_task, Steady(48), SETTINGS, first[0].saves[4])
-    assert [r["loss"] for r in rest[0].logs if r["kind"] == "train"] == pytest.approx(
-        ended[0].losses[4:], abs=1e-6
-    )
+    assert rest[0].logged("train") == pytest.approx(ended[0].losses[4:], abs=1e-6)
 
 
 def test_an_export_is_divided_into_files_of_a_limited_size(saved, tmp_path, monkeypatch):

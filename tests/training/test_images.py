@@ -1,7 +1,5 @@
 """The images of a task: who makes them, and what is refused before the first step."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -10,7 +8,8 @@ from clustertrain.errors import JobError
 from clustertrain.training.images import images_of
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import EvalEvery, SaveEvery, TrainSettings
-from training.tasks import Plain, run_task, same
+from training.ranks import ALONE
+from training.tasks import Plain, plain, run_task, same
 
 SETTINGS = TrainSettings(steps=4, batch_size=4, eval_every=EvalEvery(steps=2), save_every=SaveEvery(steps=4))
 
@@ -39,7 +38,7 @@ def shown(rank_info):
     return run_task(rank_info, task, SETTINGS), task.calls
 
 
-def test_rank_0_makes_them_before_the_first_step_and_after_each_evaluation(ranks):
+def test_rank_0_makes_the_images_before_the_first_step_and_after_each_evaluation(ranks):
     (first, calls), (second, calls_of_1) = ranks(2).results(shown)
     assert list(first.images_of_steps) == [2, 4] and calls == [(False, False)] * 3
     images = first.images_of_steps[4]
@@ -54,7 +53,7 @@ def test_rank_0_makes_them_before_the_first_step_and_after_each_evaluation(ranks
 
 def test_images_change_no_random_number_and_no_weight(ranks):
     with_images = ranks(1).results(shown)[0][0]
-    without = ranks(1).results(run_task, Silent(), SETTINGS)[0]
+    without = run_task(ALONE, Silent(), SETTINGS)
     assert same(with_images.state(4), without.state(4)) and without.images_of_steps == {}
 
 
@@ -62,21 +61,19 @@ def test_images_change_no_random_number_and_no_weight(ranks):
     ("images", "what"),
     [
         ([torch.zeros(1, 2, 2)], "returned list"),
-        ({"a": 1}, "'a' of Wrong.images() is int"),
-        ({"a": torch.zeros(2, 2)}, "'a' of Wrong.images() has the shape (2, 2)"),
+        ({"a": 1}, "'a' of Showing.images() is int"),
+        ({"a": torch.zeros(2, 2)}, "'a' of Showing.images() has the shape (2, 2)"),
         ({"a": torch.zeros(2, 2, 2)}, "has the shape (2, 2, 2)"),
         ({"a": torch.zeros(1, 0, 2)}, "has the shape (1, 0, 2)"),
         ({"a": torch.zeros(1, 2, 2, dtype=torch.int64)}, "has the type torch.int64"),
     ],
 )
 def test_what_is_no_image_is_refused_before_the_first_step(images, what):
-    class Wrong(Showing):
-        def images(self, model):
-            return images
-
+    task = Showing()
+    task.images = lambda model: images
     with pytest.raises(JobError) as raised:
-        rehearse(Wrong(), replace(SETTINGS), torch.device("cpu"), {})
-    assert what in str(raised.value) and "Wrong.images() is at" in str(raised.value)
+        rehearse(task, SETTINGS, torch.device("cpu"), {})
+    assert what in str(raised.value) and "Showing.images() is at" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +86,5 @@ def test_what_is_no_image_is_refused_before_the_first_step(images, what):
     ],
 )
 def test_values_become_bytes(image, expected):
-    class Fixed(Showing):
-        def images(self, model):
-            return {"a": image}
-
-    assert images_of(Fixed(), torch.nn.Identity())["a"].flatten().tolist() == expected
+    task = plain(images=lambda model: {"a": image})
+    assert images_of(task, torch.nn.Identity())["a"].flatten().tolist() == expected

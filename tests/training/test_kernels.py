@@ -68,7 +68,7 @@ class Precise(Plain):
         torch.backends.cudnn.benchmark = False
 
 
-def test_what_a_task_sets_stays():
+def test_kernels_that_a_task_sets_itself_stay():
     use_fast_kernels("tf32", "measured", GPU)
     run_task(ALONE, Precise(), TrainSettings(steps=1, batch_size=2))
     assert kernels_in_use(GPU).startswith("fp32 numbers: matrix products in fp32, convolutions in TF32")

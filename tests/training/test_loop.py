@@ -1,6 +1,5 @@
 """What the loop does between two steps: requests, saves, logs, losses that are not finite."""
 
-import io
 import os
 import re
 import sys
@@ -19,9 +18,9 @@ from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import Profile, SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
 from support.commands import ran
-from training.mistaken import Collection, Frozen, VectorLoss
+from training.mistaken import Collection
 from training.ranks import ALONE
-from training.tasks import Classify, MemoryRun, Plain, run_task, same
+from training.tasks import Classify, MemoryRun, Plain, plain, run_task
 
 SETTINGS = TrainSettings(steps=8, batch_size=4)
 STEPS = ("step", "usual_step")
@@ -57,8 +56,8 @@ def shapes(state):
     return [shapes(value) for value in state] if isinstance(state, list | tuple) else None
 
 
-def test_buffers_for_saves_are_reserved_once_the_optimizer_has_its_state(ranks):
-    outcome = ranks(1).results(run_task, Classify(), replace(SETTINGS, steps=3))[0]
+def test_buffers_for_saves_are_reserved_once_the_optimizer_has_its_state():
+    outcome = run_task(ALONE, Classify(), replace(SETTINGS, steps=3))
     (reserved,) = outcome.reserved
     assert reserved["optimizer"]["state"], "before the first step there is none"
     saved = outcome.state(3)
@@ -258,48 +257,21 @@ def test_a_step_waits_for_no_collective_but_ddp_s_own(ranks):
     assert ranks(1).results(count_collectives, 5) == [{}]
 
 
-class NoParameters(Plain):
-    def model(self):
-        return nn.ReLU()
-
-
-class Lazy(Plain):
-    def model(self):
-        return nn.LazyLinear(1)
-
-
-class NoModule(Plain):
-    def model(self):
-        return "resnet"
-
-
-class Stream(Plain):
-    def train_data(self, data):
-        return iter([1])
-
-
-class Nothing(Plain):
-    def train_data(self, data):
-        return TensorDataset(torch.zeros(0, 4), torch.zeros(0, 1))
-
-
 @pytest.mark.parametrize(
     ("task", "settings", "text"),
     [
-        (NoParameters(), {}, "without parameters"),
-        (Frozen(), {}, "without parameters that need a gradient \\(6 in all\\)"),
-        (Lazy(), {}, "a model whose weight has no shape yet"),
-        (NoModule(), {}, "returned str, not an nn.Module"),
-        (VectorLoss(), {}, r"returned float32 \(4,\)"),
-        (Stream(), {}, "lacks __len__ or __getitem__"),
-        (Nothing(), {}, "0 samples"),
+        (plain(model=nn.ReLU), {}, "without parameters"),
+        (plain(model=lambda: nn.LazyLinear(1)), {}, "a model whose weight has no shape yet"),
+        (plain(model=lambda: "resnet"), {}, "returned str, not an nn.Module"),
+        (plain(train_data=lambda data: iter([1])), {}, "lacks __len__ or __getitem__"),
+        (plain(train_data=lambda data: []), {}, "0 samples"),
         (Plain(), {"precision": "fp16"}, "fp16 needs a GPU"),
         (Plain(), {"batch_size": 64}, "the largest batch_size that fits is 54"),
     ],
 )
-def test_inconsistent_settings_are_refused(ranks, task, settings, text):
+def test_inconsistent_settings_are_refused(task, settings, text):
     with pytest.raises(JobError, match=text) as error:
-        ranks(1).results(run_task, task, replace(SETTINGS, **settings))
+        run_task(ALONE, task, replace(SETTINGS, **settings))
     assert len(str(error.value).splitlines()) <= 3
 
 
@@ -324,47 +296,33 @@ def test_what_only_several_ranks_show_is_refused_on_all(ranks, task, text):
     assert all(isinstance(error, JobError) and text in str(error) for error in errors)
 
 
-class Wider(Plain):
-    def model(self):
-        return nn.Linear(4, 2)
-
-
-def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(ranks):
-    saves = ranks(1).results(run_task, Plain(), replace(SETTINGS, steps=2))[0].saves
-    with pytest.raises(JobError, match="start over with --fresh, which keeps this run") as caught:
-        ranks(1).results(run_task, Wider(), SETTINGS, saves[2])
-    assert re.search(r"size mismatch for weight: .*\[1, 4\].*\[2, 4\]", str(caught.value))
-
-
-class Halved(Plain):
+def halved():
     """The weight, but not the bias, in another dtype."""
-
-    def model(self):
-        model = super().model()
-        model.weight = nn.Parameter(model.weight.detach().bfloat16())
-        return model
+    model = nn.Linear(4, 1)
+    model.weight = nn.Parameter(model.weight.detach().bfloat16())
+    return model
 
 
-def test_a_checkpoint_of_another_dtype_is_refused_with_both_dtypes(ranks):
-    """torch would convert the weights and lose half of their bits."""
-    saves = ranks(1).results(run_task, Plain(), replace(SETTINGS, steps=2))[0].saves
+@pytest.mark.parametrize(
+    ("model", "difference"),
+    [
+        (lambda: nn.Linear(4, 2), r"size mismatch for weight: .*\[1, 4\].*\[2, 4\]"),
+        (halved, r"weight \(1, 4\) is float32 in the checkpoint, and bfloat16 in the model"),
+    ],
+    ids=["shape", "dtype, which torch would convert"],
+)
+def test_a_checkpoint_of_another_model_is_refused_with_the_difference(model, difference):
+    saved = run_task(ALONE, Plain(), replace(SETTINGS, steps=2)).saves[2]
     with pytest.raises(JobError) as caught:
-        ranks(1).results(run_task, Halved(), SETTINGS, saves[2])
-    assert str(caught.value).splitlines() == [
-        "The checkpoint's weights do not fit Halved.model():",
-        "weight (1, 4) is float32 in the checkpoint, and bfloat16 in the model",
-        "Undo the change, or start over with --fresh, which keeps this run.",
-    ]
-
-
-def test_bf16_and_unused_parameters_train(ranks):
-    settings = replace(SETTINGS, precision="bf16", find_unused_parameters=True)
-    outcome = ranks(2).results(run_task, Classify(), settings)[0]
-    assert {value.dtype for value in outcome.weights().values()} <= {torch.float32, torch.int64}
+        run_task(ALONE, plain(model=model), SETTINGS, saved)
+    first, *_, last = str(caught.value).splitlines()
+    assert first == "The checkpoint's weights do not fit Plain.model():"
+    assert re.search(difference, str(caught.value))
+    assert last == "Undo the change, or start over with --fresh, which keeps this run."
 
 
 @pytest.mark.slow
-def test_it_runs_under_torchrun_without_ray(tmp_path):
+def test_the_loop_runs_under_torchrun_without_ray(tmp_path):
     """The same script in one plain process and in two of torchrun: neither meets Ray or pydantic."""
     script = Path(__file__).parent / "under_torchrun.py"
     (tmp_path / "temp").mkdir()  # torchrun leaves its own files behind
@@ -383,26 +341,15 @@ def test_it_runs_under_torchrun_without_ray(tmp_path):
 
 def _keeping_best(rank_info, task, metric):
     run = MemoryRun(rank_info.rank)
-    error = None
-    try:
+    with pytest.raises(JobError) as refused:
         train(task, replace(SETTINGS, steps=3, keep_best=metric), rank_info, run, {})
-    except JobError as refused:
-        error = str(refused)
-    return error, [step for name, step in run.phases if name in STEPS], run.saves.get(3)
+    return str(refused.value), [step for name, step in run.phases if name in STEPS]
 
 
 def test_a_best_metric_that_no_evaluation_reports_is_refused_before_step_1(ranks):
     for world_size in (1, 2):
-        for error, steps, _ in ranks(world_size).results(_keeping_best, Collection(), "macro_f2"):
+        for error, steps in ranks(world_size).results(_keeping_best, Collection(), "macro_f2"):
             assert "'macro_f2', but an evaluation of Collection reports: loss, macro_accuracy" in error
             assert steps == []
-    (error, steps, _), *_ = ranks(1).results(_keeping_best, Plain(), "loss")
+    error, steps = _keeping_best(ALONE, Plain(), "loss")
     assert "eval_data() returned None" in error and steps == []
-
-
-def test_the_check_of_the_best_metric_leaves_no_trace_in_the_result(ranks):
-    plain = ranks(2).results(_keeping_best, Collection(), None)[0]
-    checked = ranks(2).results(_keeping_best, Collection(), "macro_f1")[0]
-    assert plain[0] is checked[0] is None and plain[1] == checked[1]
-    states = [torch.load(io.BytesIO(saved), weights_only=True) for saved in (plain[2], checked[2])]
-    assert same(*states)

@@ -11,7 +11,7 @@ import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, MultiStepLR, SequentialLR
 
-from clustertrain.training.data.sampling import Draws, epoch_order
+from clustertrain.training.data.sampling import epoch_order
 from clustertrain.training.loop import train
 from clustertrain.training.settings import LearningRate, SaveEvery, TrainSettings
 from training.ranks import ALONE
@@ -95,7 +95,7 @@ def test_a_resume_knows_the_versions_of_the_modules():
     assert run_task(ALONE, Versioned(), SETTINGS, whole.saves[5]).result == whole.result
 
 
-def test_settling_the_buckets_is_what_makes_it_so(ranks, monkeypatch):
+def test_without_settled_buckets_a_resume_of_three_ranks_has_other_bits(ranks, monkeypatch):
     """Without the discarded passes three ranks add up in another order after a resume."""
     group = ranks(3)
     settings = SETTINGS
@@ -147,7 +147,7 @@ def test_another_number_of_ranks_continues_the_same_order(ranks, before, after):
     seen.update(i for rank in rest for ids in rank.ids for i in ids)
     assert set(seen.values()) == {1}, "no sample twice"
     assert 54 - len(seen) < after, "and all of them but a tail too short to deal out"
-    notes = [record["text"] for record in rest[0].logs if record["kind"] == "note"]
+    notes = rest[0].logged("note", "text")
     assert ["learning rate: " in note for note in notes] == [True, False] and "not bit-identical" in notes[1]
 
 
@@ -195,7 +195,7 @@ def test_weighted_samples_are_the_same_after_a_resume_and_with_other_ranks(ranks
     whole = ranks(2).results(run_task, task(), settings)
     data = task().train_data({})
     weights = torch.as_tensor(task().sample_weights(data), dtype=torch.float64)
-    drawn = epoch_order(settings.seed, 0, len(weights), Draws(weights.cumsum(0))).tolist()
+    drawn = epoch_order(settings.seed, 0, len(weights), weights.cumsum(0)).tolist()
     assert len({*drawn}) < len(drawn), "with replacement"
     for rank, outcome in enumerate(whole):
         ids = [i for ids in outcome.ids[:4] for i in ids]

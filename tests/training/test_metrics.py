@@ -110,7 +110,6 @@ def test_shapes_that_differ_between_ranks_are_refused_on_all(ranks):
             {"scores": torch.zeros(2), "ids": (torch.zeros(2), ["a", "b"])},
             r"outputs\['ids'\]\[1\]\[0\] is str",
         ),
-        (torch.zeros(2).to_sparse(), "outputs is a tensor of layout torch.sparse"),
         (Masked(torch.zeros(2), torch.zeros(1)), r"outputs.mask has shape \(1,\)"),
     ],
 )

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
@@ -97,15 +96,10 @@ REFUSED = {
 }
 
 
-@pytest.fixture
-def group_of_one():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("task", REFUSED)
-def test_it_is_refused_by_the_rehearsal_and_by_each_rank(ranks, task, group_of_one):
+def test_a_loss_that_does_not_call_the_model_is_refused_by_the_rehearsal_and_by_each_rank(
+    ranks, task, group_of_one
+):
     with pytest.raises(JobError, match=REFUSED[task] + r".*" + REMEDY + r".*\n.*test_model_calls.py:\d+"):
         rehearse(task(), SETTINGS, CPU, {}, world_size=2)
     for answer in ranks(2).call(run_task, task(), SETTINGS):
@@ -124,7 +118,7 @@ def test_fsdp_needs_the_call_and_has_no_wrapper(ranks):
     assert ranks(2).results(run_task, Kept(), settings)[0].result.finished
 
 
-def test_one_worker_needs_no_wrapper_and_has_the_numbers_of_two(ranks, group_of_one):
+def test_a_loss_that_does_not_call_the_model_trains_on_one_worker(ranks, group_of_one):
     for task in (Auto, *REFUSED):
         rehearse(task(), SETTINGS, CPU, {})
     for task in (Auto, Quantized):
@@ -136,7 +130,7 @@ def test_one_worker_needs_no_wrapper_and_has_the_numbers_of_two(ranks, group_of_
         assert torch.allclose(first.weights()[name], weights, atol=1e-6), name
 
 
-def test_another_attribute_error_stays_what_it_is(ranks, group_of_one):
+def test_an_attribute_error_of_another_object_is_not_changed(ranks, group_of_one):
     said = "raised AttributeError: 'Tensor' object has no attribute 'maen'"
     with pytest.raises(JobError, match=said):
         rehearse(Misspelt(), SETTINGS, CPU, {}, world_size=2)

@@ -12,14 +12,14 @@ from clustertrain.training.settings import LearningRate, SaveEvery, TrainSetting
 from clustertrain.training.step import schedule
 from clustertrain.training.step.schedule import Schedule
 from training.ranks import ALONE
-from training.tasks import Plain, run_task, same
+from training.tasks import Plain, plain, run_task, same
 
 SETTINGS = TrainSettings(steps=6, batch_size=4, log_every=1)
 
 
 class Halving(Plain):
     def scheduler(self, optimizer, total_steps):
-        return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        return lr_scheduler.StepLR(optimizer, 2, 0.5)
 
 
 class Counting(torch.optim.SGD):
@@ -51,112 +51,101 @@ def test_more_steps_continue_what_an_optimizer_keeps_in_its_groups():
     assert (group["lr"], group["count"]) == (0.01, 6), "a setting that the job has changed is the job's"
 
 
-def lrs(outcome):
-    return [record["lr"] for record in outcome.logs if record["kind"] == "train"]
-
-
 def test_lr_follows_the_global_batch_and_the_scheduler_starts_from_it(ranks):
     settings = replace(SETTINGS, lr=LearningRate("linear"), accumulate=2)
     outcome = ranks(2).results(run_task, Halving(), settings)[0]
-    assert lrs(outcome) == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]  # 0.1 × 2 ranks × 2
+    assert outcome.lrs == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]  # 0.1 × 2 ranks × 2
     base = replace(settings, lr=LearningRate("sqrt", 4))
-    assert lrs(ranks(2).results(run_task, Halving(), base)[0])[0] == 0.1 * math.sqrt(16 / 4)
+    assert ranks(2).results(run_task, Halving(), base)[0].lrs[0] == 0.1 * math.sqrt(16 / 4)
 
 
-def notes(outcome):
-    return [record["text"] for record in outcome.logs if record["kind"] == "note"]
-
-
-class OneCycle(Plain):
-    """Its scheduler replaces the learning rate of the optimizer."""
-
-    def scheduler(self, optimizer, total_steps):
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=total_steps + 1)
+def one_cycle(optimizer, total_steps):
+    """Replaces the learning rate of the optimizer."""
+    return lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=total_steps + 1)
 
 
 def test_the_log_shows_the_arithmetic_of_the_learning_rate(ranks):
     linear = replace(SETTINGS, lr=LearningRate("linear", warmup_steps=4), accumulate=2)
     of_ranks = ranks(2).results(run_task, Plain(), linear)
-    assert notes(of_ranks[0]) == [
+    assert of_ranks[0].logged("note", "text") == [
         "learning rate: 0.1 × 16 / 4 = 0.4 (linear; global batch: "
         "batch_size 4 × workers 2 × accumulate 2 = 16, base 4)\n"
         "warm-up: 4 of 6 steps; step 1 has 0.4 × 1 / 4 = 0.1"
     ]
-    assert lrs(of_ranks[0])[0] == pytest.approx(0.1) and lrs(of_ranks[0])[-1] == pytest.approx(0.4)
-    assert notes(of_ranks[1]) == [], "rank 0 writes the log"
+    assert of_ranks[0].lrs[0] == pytest.approx(0.1) and of_ranks[0].lrs[-1] == pytest.approx(0.4)
+    assert of_ranks[1].logged("note", "text") == [], "rank 0 writes the log"
     sqrt = replace(SETTINGS, lr=LearningRate("sqrt", 1))
-    text, _ = notes(ranks(1).results(run_task, OneCycle(), sqrt)[0])
+    text, _ = run_task(ALONE, plain(scheduler=one_cycle), sqrt).logged("note", "text")
     assert text.splitlines() == [
         "learning rate: 0.1 × √(4 / 1) = 0.2 (sqrt; global batch: "
         "batch_size 4 × workers 1 × accumulate 1 = 4, base 1)",
         "the task's scheduler starts with 0.02, not with 0.2",
     ]
-    (text,) = notes(
-        ranks(1).results(run_task, Plain(), replace(SETTINGS, lr=LearningRate(warmup_steps=10)))[0]
-    )
+    long = replace(SETTINGS, lr=LearningRate(warmup_steps=10))
+    (text,) = run_task(ALONE, Plain(), long).logged("note", "text")
     assert text.splitlines() == [
         "learning rate: 0.1 × 1 = 0.1 (none; global batch: batch_size 4 × workers 1 × accumulate 1 = 4)",
         "warm-up: 10 of 6 steps; step 1 has 0.1 × 1 / 10 = 0.01; the run ends before the warm-up",
     ]
-    (text,) = notes(ranks(2).results(run_task, Plain(), replace(SETTINGS, accumulate=3))[0])
+    (text,) = ranks(2).results(run_task, Plain(), replace(SETTINGS, accumulate=3))[0].logged("note", "text")
     assert text == (
         "learning rate: 0.1 × 1 = 0.1 (none; global batch: batch_size 4 × workers 2 × accumulate 3 = 24)"
     )
 
 
-def test_a_resume_shows_the_learning_rate_of_its_first_step(ranks):
-    alone, settings = (
-        ranks(1),
-        replace(SETTINGS, save_every=SaveEvery(steps=2), lr=LearningRate(warmup_steps=5)),
-    )
-    first = alone.results(run_task, OneCycle(), settings)[0]
-    (text,) = notes(alone.results(run_task, OneCycle(), settings, first.saves[2])[0])
-    assert text.splitlines()[1:] == [f"step 3 has {lrs(first)[2]:g}"]
+def test_a_resume_shows_the_learning_rate_of_its_first_step():
+    settings = replace(SETTINGS, save_every=SaveEvery(steps=2), lr=LearningRate(warmup_steps=5))
+    task = plain(scheduler=one_cycle)
+    first = run_task(ALONE, task, settings)
+    (text,) = run_task(ALONE, task, settings, first.saves[2]).logged("note", "text")
+    assert text.splitlines()[1:] == [f"step 3 has {first.lrs[2]:g}"]
 
 
-def test_warmup_multiplies_and_leaves_the_scheduler_alone(ranks):
-    outcome = ranks(1).results(run_task, Halving(), replace(SETTINGS, lr=LearningRate(warmup_steps=4)))[0]
-    assert lrs(outcome) == pytest.approx(
+def test_warmup_multiplies_and_leaves_the_scheduler_alone():
+    outcome = run_task(ALONE, Halving(), replace(SETTINGS, lr=LearningRate(warmup_steps=4)))
+    assert outcome.lrs == pytest.approx(
         [0.1 * 1 / 4, 0.1 * 2 / 4, 0.05 * 3 / 4, 0.05, 0.025, 0.025], rel=1e-12
     )
     assert outcome.state(6)["optimizer"]["param_groups"][0]["lr"] == 0.1 / 8
 
 
-def test_warmup_changes_the_weights(ranks):
+def test_warmup_changes_the_weights():
     one = replace(SETTINGS, steps=1, seed=1)
-    alone = ranks(1)
-    full = alone.results(run_task, Plain(), one)[0].weights()["weight"]
-    warm = alone.results(run_task, Plain(), replace(one, lr=LearningRate(warmup_steps=4)))[0].weights()[
-        "weight"
-    ]
-    still = alone.results(run_task, Plain(lr=0.0), one)[0].weights()["weight"]
+    warmed_up = replace(one, lr=LearningRate(warmup_steps=4))
+    runs = (Plain(), one), (Plain(), warmed_up), (Plain(lr=0.0), one)
+    full, warm, still = (run_task(ALONE, *run).weights()["weight"] for run in runs)
     assert torch.allclose(4 * (warm - still), full - still, atol=1e-6) and not torch.equal(full, still)
 
 
 def test_another_global_batch_on_resume_takes_the_learning_rate_along(ranks):
     settings = replace(SETTINGS, lr=LearningRate("linear"), save_every=SaveEvery(steps=2))
-    first = ranks(1).results(run_task, Halving(), settings)[0]
+    first = run_task(ALONE, Halving(), settings)
     rest = ranks(2).results(run_task, Halving(), settings, first.saves[2])[0]
-    assert lrs(first)[2:] == [0.05, 0.05, 0.025, 0.025]
-    assert lrs(rest) == [0.1, 0.1, 0.05, 0.05]
+    assert first.lrs[2:] == [0.05, 0.05, 0.025, 0.025]
+    assert rest.lrs == [0.1, 0.1, 0.05, 0.05]
 
 
-class Cosine(Plain):
-    def scheduler(self, optimizer, total_steps):
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+def chained(optimizer, total_steps):
+    parts = [
+        lr_scheduler.LinearLR(optimizer, total_iters=total_steps),
+        lr_scheduler.StepLR(optimizer, 2, 0.5),
+    ]
+    return lr_scheduler.ChainedScheduler(parts)
 
 
-def test_a_longer_run_follows_its_own_schedule_after_the_resume(ranks):
-    alone = ranks(1)
-    short = alone.results(run_task, Cosine(), replace(SETTINGS, steps=4))[0]
-    rest = alone.results(run_task, Cosine(), replace(SETTINGS, steps=8), short.saves[4])[0]
-    whole = alone.results(run_task, Cosine(), replace(SETTINGS, steps=8))[0]
-    assert lrs(rest) == lrs(whole)[4:] and lrs(rest)[0] == pytest.approx(0.05)
+@pytest.mark.parametrize("scheduler", [lr_scheduler.CosineAnnealingLR, chained])
+def test_a_longer_run_follows_its_own_schedule_after_the_resume(scheduler):
+    task = plain(scheduler=scheduler)
+    short = run_task(ALONE, task, replace(SETTINGS, steps=4))
+    rest = run_task(ALONE, task, replace(SETTINGS, steps=8), short.saves[4])
+    whole = run_task(ALONE, task, replace(SETTINGS, steps=8))
+    assert rest.lrs == pytest.approx(whole.lrs[4:], rel=1e-12)
+    assert rest.lrs[0] != short.lrs[-1]
 
 
 def test_accumulation_and_ranks_equal_one_larger_batch(ranks):
     settings = TrainSettings(epochs=2, global_batch_size=12)
-    expected = ranks(1).results(run_task, Plain(51), settings)[0]  # a tail of 3: 12 × 4 + 3
+    expected = run_task(ALONE, Plain(51), settings)  # a tail of 3: 12 × 4 + 3
     for world_size, accumulate in [(1, 3), (2, 2), (3, 1), (3, 2)]:
         outcome = ranks(world_size).results(run_task, Plain(51), replace(settings, accumulate=accumulate))[0]
         if world_size == 2:  # two ranks leave one sample of each epoch out
@@ -177,7 +166,7 @@ def test_clipping_bounds_the_step_and_logs_the_norm_before(ranks):
         sum(float((outcome.weights()[k] - v).square().sum()) for k, v in still.weights().items())
     )
     assert moved == pytest.approx(0.01, rel=1e-3)
-    assert next(record["grad_norm"] for record in outcome.logs if record["kind"] == "train") > 0.01
+    assert outcome.logged("train", "grad_norm")[0] > 0.01
 
 
 class OnlyTheHead(Plain):
@@ -199,21 +188,6 @@ def test_gradients_that_the_optimizer_does_not_use_do_not_add_up(ranks, world_si
     assert same(resumed.state(6), whole.state(6)), "bit-identical"
 
 
-class Chained(Plain):
-    def scheduler(self, optimizer, total_steps):
-        scheduler = torch.optim.lr_scheduler
-        return scheduler.ChainedScheduler(
-            [scheduler.LinearLR(optimizer, total_iters=total_steps), scheduler.StepLR(optimizer, 2, 0.5)]
-        )
-
-
-def test_a_longer_run_continues_with_chained_schedulers(ranks):
-    saved = ranks(1).results(run_task, Chained(), replace(SETTINGS, save_every=SaveEvery(steps=3)))[0].saves
-    longer = replace(SETTINGS, steps=9)
-    resumed = ranks(1).results(run_task, Chained(), longer, saved[3])[0]
-    assert lrs(resumed) == pytest.approx(lrs(ranks(1).results(run_task, Chained(), longer)[0])[3:])
-
-
 class Momentum(Plain):
     """The optimizer has a state and options that a resume must load, or replace."""
 
@@ -228,45 +202,42 @@ class Momentum(Plain):
         return make([{"params": group} for group in groups], lr=self.lr, **options)
 
     def scheduler(self, optimizer, total_steps):
-        return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if self.schedule else None
+        return lr_scheduler.StepLR(optimizer, 2, 0.5) if self.schedule else None
 
 
 SAVED = replace(SETTINGS, save_every=SaveEvery(steps=2), job_sha256="a")
 
 
-def test_a_changed_job_resumes_with_its_own_learning_rate_and_the_saved_momentum(ranks):
-    alone = ranks(1)
-    first = alone.results(run_task, Momentum(0.1), SAVED)[0]
-    same = alone.results(run_task, Momentum(0.01), SAVED, first.saves[2])[0]
-    assert lrs(same) == [0.1] * 4  # the checkpoint has the settings of an unchanged job
-    changed = alone.results(run_task, Momentum(0.01), replace(SAVED, job_sha256="b"), first.saves[2])[0]
-    assert lrs(changed) == [0.01] * 4
-    (resumed,) = alone.results(
-        run_task, Momentum(0.0), replace(SAVED, steps=3, job_sha256="b"), first.saves[2]
-    )
+def test_a_changed_job_resumes_with_its_own_learning_rate_and_the_saved_momentum():
+    first = run_task(ALONE, Momentum(0.1), SAVED)
+    same = run_task(ALONE, Momentum(0.01), SAVED, first.saves[2])
+    assert same.lrs == [0.1] * 4  # the checkpoint has the settings of an unchanged job
+    changed = run_task(ALONE, Momentum(0.01), replace(SAVED, job_sha256="b"), first.saves[2])
+    assert changed.lrs == [0.01] * 4
+    resumed = run_task(ALONE, Momentum(0.0), replace(SAVED, steps=3, job_sha256="b"), first.saves[2])
     momentum = [each["momentum_buffer"] for each in resumed.state(3)["optimizer"]["state"].values()]
-    fresh = alone.results(run_task, Momentum(0.0), replace(SAVED, steps=1, save_every=SaveEvery(steps=1)))[0]
+    fresh = run_task(ALONE, Momentum(0.0), replace(SAVED, steps=1, save_every=SaveEvery(steps=1)))
     begun = [each["momentum_buffer"] for each in fresh.state(1)["optimizer"]["state"].values()]
     assert not any(map(torch.equal, momentum, begun))
 
 
-def test_a_schedule_that_a_changed_job_adds_starts_at_the_saved_step(ranks):
-    alone, changed = ranks(1), replace(SAVED, job_sha256="b")
-    first = alone.results(run_task, Momentum(0.1), SAVED)[0]
-    added = alone.results(run_task, Momentum(0.1, schedule=True), changed, first.saves[2])[0]
-    assert lrs(added) == [0.05, 0.05, 0.025, 0.025]
-    halved = alone.results(run_task, Momentum(0.1, schedule=True), SAVED)[0]
-    left_out = alone.results(run_task, Momentum(0.1), changed, halved.saves[2])[0]
-    assert lrs(left_out) == [0.1] * 4
+def test_a_schedule_that_a_changed_job_adds_starts_at_the_saved_step():
+    changed = replace(SAVED, job_sha256="b")
+    first = run_task(ALONE, Momentum(0.1), SAVED)
+    added = run_task(ALONE, Momentum(0.1, schedule=True), changed, first.saves[2])
+    assert added.lrs == [0.05, 0.05, 0.025, 0.025]
+    halved = run_task(ALONE, Momentum(0.1, schedule=True), SAVED)
+    left_out = run_task(ALONE, Momentum(0.1), changed, halved.saves[2])
+    assert left_out.lrs == [0.1] * 4
 
 
-def test_the_state_of_another_optimizer_is_refused(ranks):
-    alone, changed = ranks(1), replace(SAVED, job_sha256="b")
-    saves = alone.results(run_task, Momentum(0.1), SAVED)[0].saves
+def test_the_state_of_another_optimizer_is_refused():
+    changed = replace(SAVED, job_sha256="b")
+    saves = run_task(ALONE, Momentum(0.1), SAVED).saves
     with pytest.raises(JobError, match=r"is of SGD, and Task.optimizer\(\) returned Adam\.\n.*--fresh"):
-        alone.results(run_task, Momentum(0.1, kind="Adam"), changed, saves[2])
-    with pytest.raises(JobError, match=r"groups of \[2\] parameters, and .* returned groups of \[1, 1\]"):
-        alone.results(run_task, Momentum(0.1, groups=2), changed, saves[2])
+        run_task(ALONE, Momentum(0.1, kind="Adam"), changed, saves[2])
+    with pytest.raises(JobError, match=r"does not fit .*different number of parameter groups"):
+        run_task(ALONE, Momentum(0.1, groups=2), changed, saves[2])
 
 
 STEPS = 60
@@ -384,35 +355,30 @@ def halving(optimizer, total_steps):
     return lr_scheduler.StepLR(optimizer, 1, 0.5), "epoch"
 
 
-def texts(outcome, kind):
-    found = [record["text"] for record in outcome.logs if record["kind"] == kind]
-    return [text for text in found if " is slow: " not in text]
-
-
 def test_a_scheduler_is_stepped_after_each_epoch_also_by_a_resume(ranks):
     settings = TrainSettings(epochs=4, batch_size=10, log_every=1, save_every=SaveEvery(steps=1))
     two = ranks(2)
     whole = two.results(run_task, Scheduled(halving), settings)[0]
     by_epoch = [0.1] * 3 + [0.05] * 3 + [0.025] * 3 + [0.0125] * 3
-    assert lrs(whole) == by_epoch
-    assert texts(whole, "note")[1] == (
+    assert whole.lrs == by_epoch
+    assert whole.logged("note", "text")[1] == (
         "learning rate over the run: 0.1 in step 1, 0.1 in step 3, 0.05 in step 6, 0.025 in step 9, "
         "0.0125 in step 12"
     )
-    assert texts(whole, "warning") == []
+    assert [text for text in whole.logged("warning", "text") if " is slow: " not in text] == []
     for step in (2, 3):
         resumed = two.results(run_task, Scheduled(halving), settings, whole.saves[step])[0]
         assert same(resumed.state(12), whole.state(12)), "bit-identical"
     longer = two.results(run_task, Scheduled(halving), replace(settings, epochs=5), whole.saves[6])[0]
-    assert lrs(longer) == [*by_epoch[6:], *[0.1 / 16] * 3]
+    assert longer.lrs == [*by_epoch[6:], *[0.1 / 16] * 3]
     alone = run_task(ALONE, Scheduled(halving), settings, whole.saves[6])  # another global batch
-    assert lrs(alone) == [0.025] * 6 + [0.0125] * 6
+    assert alone.lrs == [0.025] * 6 + [0.0125] * 6
     by_step = Scheduled(lambda o, n: halving(o, n)[0])
-    assert lrs(run_task(ALONE, by_step, replace(settings, epochs=3), whole.saves[6])) == [
+    assert run_task(ALONE, by_step, replace(settings, epochs=3), whole.saves[6]).lrs == [
         0.1 / 2**n for n in range(6, 12)
     ]
     back = run_task(ALONE, by_step, replace(settings, epochs=1))
-    assert lrs(run_task(ALONE, Scheduled(halving), replace(settings, epochs=2), back.saves[6])) == [0.05] * 6
+    assert run_task(ALONE, Scheduled(halving), replace(settings, epochs=2), back.saves[6]).lrs == [0.05] * 6
 
 
 @pytest.mark.parametrize(
@@ -427,7 +393,7 @@ def test_a_scheduler_is_stepped_after_each_epoch_also_by_a_resume(ranks):
         (lambda s: (s, s, s), "tuple"),
     ],
 )
-def test_anything_else_is_refused(made, what):
+def test_what_is_no_scheduler_is_refused(made, what):
     task = Scheduled(lambda optimizer, steps: made(lr_scheduler.StepLR(optimizer, 2)))
     with pytest.raises(JobError) as refused:
         run_task(ALONE, task, TrainSettings(steps=2, batch_size=4))

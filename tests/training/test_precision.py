@@ -8,6 +8,7 @@ import torch
 from clustertrain.training import preparing
 from clustertrain.training.settings import SaveEvery, TrainSettings
 from clustertrain.training.step.precision import LossScaler, Precision
+from training.ranks import ALONE
 from training.tasks import Classify, Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=12, batch_size=4, log_every=1, save_every=SaveEvery(steps=1), clip_norm=1.0)
@@ -41,13 +42,9 @@ def in_fp16(rank_info, task, settings, state=None):
         preparing.Precision = precision
 
 
-def logged(outcome, name):
-    return [record[name] for record in outcome.logs if record["kind"] == "train"]
-
-
 def test_steps_that_overflow_are_skipped_and_counted(ranks):
     outcomes = ranks(2).results(in_fp16, Overflowing(lr=0.01), SETTINGS)
-    skipped, scales = logged(outcomes[0], "skipped_steps"), logged(outcomes[0], "loss_scale")
+    skipped, scales = outcomes[0].logged("train", "skipped_steps"), outcomes[0].logged("train", "loss_scale")
     assert 0 < skipped[-1] < 12 and skipped == sorted(skipped)
     assert scales == [65536 * 0.5**count for count in skipped], "each skipped step halves the scale"
     assert [outcome.result.skipped_steps for outcome in outcomes] == [skipped[-1]] * 2
@@ -65,15 +62,15 @@ def test_steps_that_overflow_are_skipped_and_counted(ranks):
 def test_a_resume_restores_the_scale_and_the_count(ranks, step):
     whole = ranks(2).results(in_fp16, Overflowing(lr=0.01), SETTINGS)[0]
     resumed = ranks(2).results(in_fp16, Overflowing(lr=0.01), SETTINGS, whole.saves[step])[0]
-    assert logged(resumed, "loss_scale") == logged(whole, "loss_scale")[step:]
-    assert logged(resumed, "skipped_steps") == logged(whole, "skipped_steps")[step:]
+    assert resumed.logged("train", "loss_scale") == whole.logged("train", "loss_scale")[step:]
+    assert resumed.logged("train", "skipped_steps") == whole.logged("train", "skipped_steps")[step:]
     assert same(resumed.state(12), whole.state(12)), "bit-identical"
     assert resumed.result == whole.result
 
 
-def test_a_finished_run_that_is_started_again_has_its_count(ranks):
-    whole = ranks(1).results(in_fp16, Overflowing(lr=0.01), SETTINGS)[0]
-    again = ranks(1).results(in_fp16, Overflowing(lr=0.01), SETTINGS, whole.saves[12])[0]
+def test_a_finished_run_that_is_started_again_has_its_count():
+    whole = in_fp16(ALONE, Overflowing(lr=0.01), SETTINGS)
+    again = in_fp16(ALONE, Overflowing(lr=0.01), SETTINGS, whole.saves[12])
     assert again.result.skipped_steps == whole.result.skipped_steps > 0
 
 
@@ -97,15 +94,16 @@ def stepped(scaler):
     return scaler.state()
 
 
-def test_other_precisions_scale_and_count_nothing(ranks):
-    outcome = ranks(1).results(run_task, Classify(), replace(SETTINGS, precision="bf16"))[0]
+def test_other_precisions_scale_and_count_nothing():
+    outcome = run_task(ALONE, Classify(), replace(SETTINGS, precision="bf16"))
     assert outcome.result.skipped_steps is None
     assert not any("loss_scale" in record or "skipped_steps" in record for record in outcome.logs)
     assert outcome.state(12)["scaler"] == {}
+    assert {value.dtype for value in outcome.weights().values()} <= {torch.float32, torch.int64}
 
 
-def test_a_run_in_fp16_continues_in_another_precision_and_back(ranks):
-    half = ranks(1).results(in_fp16, Overflowing(lr=0.01), replace(SETTINGS, steps=4))[0]
-    single = ranks(1).results(run_task, Overflowing(lr=0.01), replace(SETTINGS, steps=8), half.saves[4])[0]
-    again = ranks(1).results(in_fp16, Overflowing(lr=0.01), SETTINGS, single.saves[8])[0]
-    assert logged(again, "loss_scale")[0] in (65536, 32768), "fp32 has no scale, so it starts again"
+def test_a_run_in_fp16_continues_in_another_precision_and_back():
+    half = in_fp16(ALONE, Overflowing(lr=0.01), replace(SETTINGS, steps=4))
+    single = run_task(ALONE, Overflowing(lr=0.01), replace(SETTINGS, steps=8), half.saves[4])
+    again = in_fp16(ALONE, Overflowing(lr=0.01), SETTINGS, single.saves[8])
+    assert again.logged("train", "loss_scale")[0] in (65536, 32768), "fp32 has no scale, so it starts again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import random
 import re
 from dataclasses import replace
@@ -16,7 +17,8 @@ from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import TrainSettings
 from training import mistaken
-from training.tasks import Plain, run_task
+from training.ranks import ALONE
+from training.tasks import Plain, plain, run_task
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +78,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("task", MISTAKES, ids=lambda task: task.__name__)
-def test_a_mistake_is_refused_with_its_line_and_a_remedy(task):
+def test_a_mistake_is_refused_with_its_line_and_a_remedy_also_by_a_run(task):
     with pytest.raises(JobError) as refused:
         rehearse(task(), SETTINGS, CPU, {})
     text = str(refused.value)
@@ -87,23 +89,17 @@ def test_a_mistake_is_refused_with_its_line_and_a_remedy(task):
     (number,) = [i for i, line in enumerate(lines, 1) if line.endswith(f"# here: {task.__name__}")]
     assert f"{file}:{number}" in text, text
     assert len(text.splitlines()) <= 3 and "Traceback" not in text
-
-
-@pytest.mark.parametrize("task", MISTAKES, ids=lambda task: task.__name__)
-def test_a_run_refuses_it_with_the_same_lines(task, ranks):
-    with pytest.raises(JobError) as rehearsed:
-        rehearse(task(), SETTINGS, CPU, {})
     with pytest.raises(JobError) as refused:
-        ranks(1).results(run_task, task(), SETTINGS)
-    assert str(refused.value) == str(rehearsed.value)
+        run_task(ALONE, task(), SETTINGS)
+    assert str(refused.value) == text
 
 
-def test_a_metric_without_outputs_is_refused_with_the_method_to_override(ranks):
+def test_a_metric_without_outputs_is_refused_with_the_method_to_override():
     refused = r"has share, but .*returns no outputs.\nOverride eval_step"
     with pytest.raises(JobError, match=refused):
         rehearse(mistaken.SilentMetric(), SETTINGS, CPU, {})
     with pytest.raises(JobError, match=refused):
-        ranks(1).results(_logged, mistaken.SilentMetric(), SETTINGS)
+        run_task(ALONE, mistaken.SilentMetric(), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -115,46 +111,35 @@ def test_a_metric_without_outputs_is_refused_with_the_method_to_override(ranks):
         (Plain, ()),
     ],
 )
-def test_the_names_are_those_that_the_loop_logs(task, names, ranks):
+def test_the_names_of_an_evaluation_are_those_that_the_loop_logs(task, names):
     settings = replace(SETTINGS, batch_size=4)
     assert rehearse(task(), settings, CPU, {}) == names
-    logged = ranks(1).results(_logged, task(), settings)[0]
-    assert set(names) == set(logged)
+    logged = [record.keys() for record in run_task(ALONE, task(), settings).logs if record["kind"] == "eval"]
+    assert {*itertools.chain(*logged)} - {"kind", "step", "epoch"} == {*names}
 
 
-def _logged(rank_info, task, settings):
-    records = [r for r in run_task(rank_info, task, settings).logs if r["kind"] == "eval"]
-    return [name for name in records[-1] if name not in ("kind", "step", "epoch")] if records else []
+def test_a_rehearsal_takes_the_batch_of_a_rank():
+    settings, sizes = TrainSettings(steps=2, global_batch_size=24), []
 
+    def loss(model, batch):
+        sizes.append(len(batch[0]))
+        return model(batch[0]).square().mean()
 
-def test_it_takes_the_batch_of_a_rank():
-    task = Remembering()
-    rehearse(task, TrainSettings(steps=2, global_batch_size=24), CPU, {}, world_size=3)
-    assert task.sizes[0] == 8
+    task = plain(loss=loss)
+    rehearse(task, settings, CPU, {}, world_size=3)
+    assert sizes[0] == 8
     with pytest.raises(JobError, match="not a multiple of workers"):
-        rehearse(task, TrainSettings(steps=2, global_batch_size=24), CPU, {}, world_size=5)
+        rehearse(task, settings, CPU, {}, world_size=5)
 
 
-class Remembering(mistaken.Fine):
-    def __init__(self):
-        self.sizes = []
-
-    def loss(self, model, batch):
-        self.sizes.append(len(batch[1]))
-        return super().loss(model, batch)
-
-    def eval_data(self, data):
-        return None
-
-
-def test_it_leaves_the_random_numbers_as_they_were():
+def test_a_rehearsal_leaves_the_random_numbers_as_they_were():
     random.seed(3)
     before = pack_rng(CPU)
     rehearse(mistaken.Fine(), SETTINGS, CPU, {})
     assert torch.equal(before, pack_rng(CPU))
 
 
-def test_parameters_without_a_gradient_are_refused_where_ddp_would_wait_for_them():
+def test_parameters_without_a_gradient_are_refused_where_ddp_would_wait_for_them(group_of_one):
     settings = replace(SETTINGS, batch_size=4)
     with pytest.raises(
         JobError, match=r"parameters of the model: .*weight.*\n.*find_unused_parameters: true"

@@ -5,17 +5,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from clustertrain.training.step.counted import Counts
 from clustertrain.training.step.not_finite import NotFinite
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.step.running_loss import Meter, NonFiniteLoss
 from training.ranks import ALONE
+from training.tasks import Plain
 
 
 def meter_of(rank_info):
-    return Meter(
-        rank_info,
-        NotFinite(nn.Linear(1, 1), Precision("fp32", rank_info.device)),
-    )
+    not_finite = NotFinite(nn.Linear(1, 1), Precision("fp32", rank_info.device))
+    return Meter(rank_info, not_finite, Counts(Plain(), rank_info))
 
 
 def test_the_mean_is_over_samples_and_restarts_after_each_line():

@@ -10,34 +10,20 @@ from clustertrain.errors import JobError
 from clustertrain.training.data.loader_kinds import evaluation_keys
 from clustertrain.training.data.sampling import (
     BatchSizes,
-    Draws,
     Position,
     TrainOrder,
     epoch_order,
-    evaluation_order,
 )
 from clustertrain.training.settings import TrainSettings
 
 few = settings(max_examples=60, deadline=None)
 
 
-def orders(
-    world_size,
-    *,
-    samples,
-    batch_size,
-    accumulate=1,
-    epochs=1,
-    steps=None,
-    start=None,
-    seed=0,
-    limit=None,
-    draws=None,
-):
-    train = TrainSettings(epochs=epochs, steps=steps, seed=seed, limit_batches=limit)
+def orders(world_size, *, samples, batch_size, accumulate=1, start=None, draws=None, epochs=1, **settings):
+    train = TrainSettings(epochs=epochs, **settings)
     sizes = BatchSizes(batch_size, world_size, accumulate)
     start = start or Position()
-    return [TrainOrder(train, sizes, samples, rank, start, draws=draws) for rank in range(world_size)]
+    return [TrainOrder(train, sizes, samples, rank, start, weight_sums=draws) for rank in range(world_size)]
 
 
 def by_step(order):
@@ -110,7 +96,7 @@ def test_what_is_consumed_is_a_prefix_of_the_order_for_any_world_size(shape, sam
 def test_resuming_at_any_step_gives_the_same_steps_and_length(shape, epochs, limit, data):
     world_size, batch_size, accumulate, samples = shape
     shape = {"samples": samples, "batch_size": batch_size, "accumulate": accumulate, "epochs": epochs}
-    shape["limit"] = limit
+    shape["limit_batches"] = limit
     order = orders(world_size, **shape)[0]
     steps = by_step(order)
     assert order.total_steps == len(steps)
@@ -126,7 +112,7 @@ def test_a_limited_epoch_has_the_first_steps_of_a_whole_one(shape, limit, epochs
     world_size, batch_size, accumulate, samples = shape
     shape = {"samples": samples, "batch_size": batch_size, "accumulate": accumulate}
     whole = by_step(orders(world_size, **shape)[0])
-    order = orders(world_size, **shape, epochs=epochs, limit=limit)[0]
+    order = orders(world_size, **shape, epochs=epochs, limit_batches=limit)[0]
     steps = by_step(order)
     assert len(steps) == order.total_steps == epochs * min(limit, len(whole))
     assert order.steps_per_epoch == min(limit, len(whole))
@@ -137,7 +123,7 @@ def test_a_limited_epoch_has_the_first_steps_of_a_whole_one(shape, limit, epochs
 
 def test_a_limited_epoch_ends_at_once_if_fewer_samples_per_step_have_passed_its_end():
     """Saved after 2 of 3 steps of 12 samples; with one worker a step has 4, and 3 of them have 12."""
-    order = orders(1, samples=100, batch_size=4, epochs=2, limit=3, start=Position(0, 24, 2, 24))[0]
+    order = orders(1, samples=100, batch_size=4, epochs=2, limit_batches=3, start=Position(0, 24, 2, 24))[0]
     assert [after.step for _, after in by_step(order)] == [3, 4, 5]
     assert order.total_steps == 5
 
@@ -159,7 +145,9 @@ def test_each_epoch_and_seed_has_another_order():
 @few
 @given(st.integers(1, 8), st.integers(1, 40), st.integers(1, 9))
 def test_evaluation_deals_out_each_sample_once(world_size, samples, batch_size):
-    ranks = [evaluation_order(samples, batch_size, rank, world_size) for rank in range(world_size)]
+    ranks = [
+        evaluation_keys(range(samples), samples, batch_size, rank, world_size) for rank in range(world_size)
+    ]
     assert sorted(i for keys in ranks for key in keys for i in key.ids) == list(range(samples))
 
 
@@ -183,7 +171,7 @@ def test_a_global_batch_that_does_not_divide_names_the_nearest_that_do():
 )
 def test_draws_are_one_sequence_for_any_world_size_without_a_sample_of_weight_0(shape, weights, seed):
     world_size, batch_size = shape
-    draws = Draws(torch.tensor(weights, dtype=torch.float64).cumsum(0))
+    draws = torch.tensor(weights, dtype=torch.float64).cumsum(0)
     shape = {"samples": len(weights), "batch_size": batch_size, "epochs": 2, "seed": seed, "draws": draws}
     steps = [by_step(order) for order in orders(world_size, **shape)]
     sequence = epoch_order(seed, 0, len(weights), draws).tolist()
@@ -202,7 +190,7 @@ def test_draws_are_one_sequence_for_any_world_size_without_a_sample_of_weight_0(
 
 def test_samples_are_drawn_in_proportion_to_their_weights():
     weights = torch.arange(1000, dtype=torch.float64) % 4  # 0, 1, 2, 3
-    draws = Draws(weights.cumsum(0))
+    draws = weights.cumsum(0)
     drawn = torch.cat([epoch_order(5, epoch, 1000, draws) for epoch in range(200)])
     shares = torch.bincount(drawn % 4, minlength=4) / len(drawn)
     assert shares.tolist() == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6], abs=0.005)

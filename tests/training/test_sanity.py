@@ -45,7 +45,7 @@ def test_the_first_loss_and_every_state_have_the_bits_of_a_run_without_it(ranks,
         return ranks(world_size).results(run_task, Shown(), settings, state)[0]
 
     tried, untried = trained(True), trained(False)
-    losses = [[r["loss"] for r in each.logs if r["kind"] == "train"] for each in (tried, untried)]
+    losses = [each.logged("train") for each in (tried, untried)]
     assert losses[0] == losses[1] and len(losses[0]) == 4
     for step in (2, 4):
         assert same(tried.state(step), untried.state(step))

@@ -145,8 +145,7 @@ def test_each_evaluation_is_of_the_same_samples_also_after_a_resume(ranks):
     settings = replace(SETTINGS, eval_every=EvalEvery(steps=2), keep_best="loss")
     whole = ranks(2).results(run_task, OnParts(Parts, 40, evaluated=11), settings)
     resumed = ranks(2).results(run_task, OnParts(Parts, 40, evaluated=11), settings, whole[0].saves[5])
-    logs = (each[0].logs for each in (whole, resumed))
-    of_whole, of_resumed = ([log for log in each if log["kind"] == "eval"] for each in logs)
+    of_whole, of_resumed = (each[0].of_kind("eval") for each in (whole, resumed))
     assert of_resumed == of_whole[2:] and len(of_resumed) == 6
 
 
@@ -186,7 +185,7 @@ class Whole(Parts):
 
 def test_a_stream_that_does_not_split_itself_is_named(ranks):
     outcome = ranks(2).results(run_task, OnParts(Whole, 40), SETTINGS)[0]
-    warnings = [log["text"] for log in outcome.logs if log["kind"] == "warning"]
+    warnings = outcome.logged("warning", "text")
     assert any("yields the same samples on all workers" in text for text in warnings)
 
 

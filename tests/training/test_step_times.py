@@ -3,7 +3,6 @@
 import gzip
 import json
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -128,7 +127,7 @@ def test_a_rank_is_slow_in_two_lines_in_a_row_and_is_named_once():
 
 
 @pytest.mark.parametrize("own_s", [[0.1], [0.001, 0.005], [0.1, 0.14]], ids=["one rank", "short", "near"])
-def test_no_rank_is_slow(own_s):
+def test_one_rank_short_steps_and_near_times_name_no_slow_rank(own_s):
     times, stragglers = of(*own_s), Stragglers()
     assert [stragglers.new(times) for _ in range(4)] == [[]] * 4
 
@@ -144,13 +143,6 @@ def test_the_warning_has_the_numbers_and_the_part_that_is_slow():
     assert "nvidia-smi" in straggler_text(0, "node7", of(0.4, 0.1))
 
 
-class NVMLError(Exception):
-    """As pynvml's: of no class that a caller might expect."""
-
-
-GPU = replace(ALONE, device=torch.device("cuda", 0))  # without CUDA
-
-
 def watch(rank_info, **settings):
     """A watch of a rank, and the notes that it logs."""
     notes = []
@@ -158,20 +150,6 @@ def watch(rank_info, **settings):
     order = TrainOrder(train, BatchSizes(1, 1, 1), 1, 0, Position())
     made = StepWatch(Classify(), rank_info, order, None, log=lambda kind, text: notes.append(text))
     return made, notes
-
-
-def test_a_gpu_without_an_answer_of_nvml_has_one_note_and_no_figure(monkeypatch):
-    """A MIG slice in a pod, or a container without the driver capability `utility`."""
-
-    def refused(device):
-        raise NVMLError("Insufficient Permissions")
-
-    made, notes = watch(GPU)
-    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 71)
-    assert made._utilization() == 71.0
-    monkeypatch.setattr(torch.cuda, "utilization", refused)
-    assert [made._utilization() for _ in range(3)] == [-1.0] * 3
-    assert notes == ["NVML does not answer, no utilization of the GPU is shown: Insufficient Permissions"]
 
 
 def _slow_ranks(rank_info, strategy):

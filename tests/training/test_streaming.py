@@ -47,7 +47,7 @@ def test_ranks_take_each_sample_once_and_the_rest_of_a_step_is_left_out(ranks):
         assert set(seen.values()) == {1} and len(seen) == 36
     positions = [outcomes[0].state(step)["position"] for step in (5, 6, 7)]
     assert [(p["epoch"], p["offset"]) for p in positions] == [(0, 30), (1, 0), (1, 6)]
-    notes = [log["text"] for log in outcomes[0].logs if log["kind"] == "note"]
+    notes = outcomes[0].logged("note", "text")
     assert (
         "epoch 0 of OnStream.train_data() ended after 40 samples; the last 4 are fewer than a step"
         in notes[1]
@@ -69,7 +69,7 @@ def test_a_stream_that_is_shorter_than_its_length_ends_its_epochs_early(processe
     assert outcome.result.epoch == 2 and outcome.result.step == 12
     resumed = run_task(ALONE, OnStream(20, 30), settings, outcome.saves[8])
     assert same(resumed.state(12), outcome.state(12)), "the plan of the scheduler is that of the first start"
-    notes = [log["text"] for log in outcome.logs if log["kind"] == "note"]
+    notes = outcome.logged("note", "text")
     assert sum("ended after 20 samples, although its length is 30" in note for note in notes) == 2
     assert any("one loader process reads it, not 2" in note for note in notes) == (processes == 2)
     assert outcome.ids[:6] != outcome.ids[6:], "each epoch has an order of its own"

@@ -62,23 +62,19 @@ class Saved(Averaged):
         self.ema.load_state_dict(state["ema"])
 
 
-def warnings_of(outcome):
-    return [record["text"] for record in outcome.logs if record["kind"] == "warning"]
-
-
 def test_an_average_of_the_model_is_that_of_an_uninterrupted_run(ranks):
     whole, other = ranks(2).results(run_task, Saved(), SETTINGS)
     assert whole.result.metrics["accuracy"] == pytest.approx(0.825, abs=0.03)
     resumed = ranks(2).results(run_task, Saved(), SETTINGS, whole.saves[40])
     assert [each.result for each in resumed] == [whole.result] * 2
     assert all(same(each.state(80), whole.state(80)) for each in (other, *resumed))
-    assert warnings_of(whole) == []
+    assert whole.logged("warning", "text") == []
 
 
 def test_without_the_methods_the_log_names_the_attribute_once(ranks):
     whole = ranks(2).results(run_task, Averaged(), SETTINGS)[0]
-    assert [record["step"] for record in whole.logs if record["kind"] == "warning"] == [20]
-    assert warnings_of(whole) == [
+    assert whole.logged("warning", "step") == [20]
+    assert whole.logged("warning", "text") == [
         "Averaged.ema: changed since the start, and in no checkpoint: a resume begins with a new one. Write "
         "Averaged.state_dict() and load_state_dict(state)"
     ]
@@ -128,7 +124,7 @@ class Holding(Classify):
 @pytest.mark.parametrize("kind", HELD)
 def test_only_a_module_that_changes_outside_the_model_is_named(kind):
     named = HELD[kind][1]
-    found = warnings_of(run_task(ALONE, Holding(kind), STEPS))
+    found = run_task(ALONE, Holding(kind), STEPS).logged("warning", "text")
     assert [text.partition(": ")[0] for text in found] == ([f"Holding.{named}"] if named else [])
 
 
@@ -198,7 +194,7 @@ def test_a_checkpoint_with_a_state_that_nothing_takes_is_refused_and_one_without
         with pytest.raises(JobError, match=r"no load_state_dict\(\).*\n.*--fresh"):
             run_task(ALONE, task, STEPS, with_state)
     before = run_task(ALONE, Plain(), STEPS).saves[2]
-    warned = warnings_of(run_task(ALONE, Half(), untried, before))
+    warned = run_task(ALONE, Half(), untried, before).logged("warning", "text")
     assert warned == ["the checkpoint has no state of Half, which begins anew"]
 
 

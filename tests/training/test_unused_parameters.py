@@ -10,6 +10,7 @@ from torch.nn import functional
 from clustertrain.errors import JobError
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import Ddp, TrainSettings
+from training.ranks import ALONE
 from training.tasks import Plain, run_task
 
 SETTINGS = TrainSettings(steps=6, batch_size=4)
@@ -80,7 +81,7 @@ def test_with_the_setting_they_train_and_in_one_process_they_need_none(ranks):
     assert outcome.result.finished
     for name, weights in outcome.weights().items():
         assert torch.equal(weights, other.weights()[name]), name
-    assert ranks(1).results(run_task, TwoHeads(0, 3), SETTINGS)[0].result.finished
+    assert run_task(ALONE, TwoHeads(0, 3), SETTINGS).result.finished
 
 
 def test_a_static_graph_may_have_parameters_that_are_never_used(ranks):

@@ -23,6 +23,7 @@ from clustertrain.training.data.loader_kinds import (
     samples_of,
 )
 from clustertrain.training.data.loading import Loader, to_device
+from clustertrain.training.data.sampling import TrainOrder
 from clustertrain.training.images import images_of
 from clustertrain.training.metrics import Metrics, joined
 from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
@@ -43,15 +44,14 @@ class Evaluation:
         task: Task,
         model: nn.Module,
         dataset: Any,
-        batch_size: int,
-        settings: TrainSettings,
+        order: TrainOrder,
         *,
         precision: Precision,
         rank_info: RankInfo,
     ) -> None:
         self._task, self._model, self._rank_info = task, model, rank_info
-        self._dataset, self._batch_size = dataset, batch_size
-        self._precision = precision
+        settings, batch_size = order.settings, order.sizes.batch_size
+        self._dataset, self._batch_size, self._precision = dataset, batch_size, precision
         self._seed = settings.seed
         self._of_task = dict(task.metrics())
         self._metrics = Metrics(type(task).__name__, self._of_task, rank_info.device)

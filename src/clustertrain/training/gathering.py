@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from clustertrain.errors import JobError
-from clustertrain.training.nested_tensors import map_leaves, map_tensors
+from clustertrain.training.nested_tensors import dtype_name, map_leaves, map_tensors
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 
 _CHUNK_BYTES = 16 << 20  # of all ranks together, on rank 0's device
@@ -48,15 +48,13 @@ class SampleRows:
                 return None
             if not isinstance(value, torch.Tensor):
                 self._refuse(f"{name} is {type(value).__name__}, not a tensor")
-            if value.layout != torch.strided or value.is_nested:
-                self._refuse(f"{name} is a tensor of layout {value.layout}")
             if value.dim() == 0 or len(value) != len(ids):
                 self._refuse(f"{name} has shape {tuple(value.shape)}, but the batch has {len(ids)} samples")
             tensors.append((name, value))
             return torch.empty(0)
 
         structure = map_leaves(outputs, take, "outputs"), map_leaves(targets, take, "targets")
-        columns = [(name, _dtype(tensor), tuple(tensor.shape[1:])) for name, tensor in tensors]
+        columns = [(name, dtype_name(tensor), tuple(tensor.shape[1:])) for name, tensor in tensors]
         if self._structure is None:
             self._columns, self._structure = columns, structure
             self._parts = [[] for _ in columns]
@@ -71,7 +69,7 @@ class SampleRows:
         """Return (outputs, targets) of all `samples`, in the order of the data set, on rank 0.
 
         The other ranks get None. Every rank calls it, after it has added as many samples as
-        sampling.evaluation_order gives it. The rows are removed.
+        loader_kinds.evaluation_keys gives it. The rows are removed.
 
         Raises:
             JobError: on all ranks, if shapes or dtypes differ between ranks.
@@ -101,10 +99,6 @@ class SampleRows:
             "Return tensors of one shape whose first dimension is the batch, in tuples or dicts if there are "
             "several; or use a metric with `sums` or of torchmetrics: docs/guides/metrics.md."
         )
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _shown(columns: list[tuple[str, str, tuple[int, ...]]]) -> str:

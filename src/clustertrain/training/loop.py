@@ -15,13 +15,13 @@ import torch
 from clustertrain.training.data.sampling import MicroBatch, Position
 from clustertrain.training.measured.step_watch import StepWatch
 from clustertrain.training.memory_saves import MemorySaves, as_rank_0_has_it
-from clustertrain.training.model.building import exchange_if, settle_buckets
-from clustertrain.training.preparing import Prepared, prepare
+from clustertrain.training.model.building import exchange_if
+from clustertrain.training.preparing import Prepared
 from clustertrain.training.ranks.consistency import check_same_weights
 from clustertrain.training.ranks.distributed import RankInfo, StopLine
 from clustertrain.training.ranks.host import Host
 from clustertrain.training.ranks.rng import derive_seed, seed_all
-from clustertrain.training.sanity import first_of, try_task
+from clustertrain.training.sanity import first_of, settle_buckets, try_task
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.running_loss import check_weights
@@ -49,7 +49,6 @@ def train(
 
     Raises:
         JobError: settings, task and data are inconsistent.
-        ClusterError: the model is to be compiled, and the node has no compiler.
         NonFiniteLoss: on all ranks, before anything of that step is saved.
         NonFiniteWeights: on all ranks, when a save is due.
         WeightsDiverged: on all ranks, when they are compared.
@@ -57,7 +56,7 @@ def train(
     saved = run.restore()
     start = Position.of(saved)
     run.phase("first_step", start.step)
-    prepared = prepare(task, settings, rank_info, data, saved=saved, note=partial(_note, run, start))
+    prepared = Prepared(task, settings, rank_info, data, saved=saved, note=partial(_note, run, start))
     scaler = prepared.precision.scaler
     position = prepared.order.settle(start)
     if saved is not None and prepared.is_over(position):
@@ -120,9 +119,9 @@ class _Loop:
 
     def begin(self, batch: Any, saved: dict[str, Any] | None) -> None:
         """Try the first batch, load a saved state, and seed every rank's random numbers."""
-        task, model, prepared = self.task, self.model, self.prepared
-        precision, device = self.precision, self.rank_info.device
-        settle_buckets(task, self.wrapped, model, batch, precision=precision, device=device)
+        prepared = self.prepared
+        if self.rank_info.world_size > 1:
+            settle_buckets(prepared, batch)
         warnings = [*prepared.warnings]
         if prepared.split is not None:
             warnings.append(prepared.split.check(batch, self.position, self.rank_info))

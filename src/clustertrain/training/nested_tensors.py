@@ -1,4 +1,4 @@
-"""Nested containers with tensors, each tensor replaced."""
+"""Nested containers with tensors, each tensor replaced; names of dtypes."""
 
 from __future__ import annotations
 
@@ -41,3 +41,8 @@ def map_leaves(value: Any, function: Callable[[str, Any], Any], name: str = "") 
     if isinstance(value, list | tuple):
         return type(value)([map_leaves(item, function, f"{name}[{i}]") for i, item in enumerate(value)])
     return function(name, value)
+
+
+def dtype_name(value: Any) -> str:
+    """Return the name of the dtype of a tensor or an array: "float32"."""
+    return str(value.dtype).removeprefix("torch.")

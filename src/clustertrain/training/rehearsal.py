@@ -7,28 +7,21 @@ batch of rank 0. It does not compile the model, starts no loader processes and c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from clustertrain.training.data.loader_kinds import batch_fetch, processes_of
 from clustertrain.training.data.loading import sent_copy, to_device
-from clustertrain.training.measured.profiling import check_profile
 from clustertrain.training.model.blocks import find_blocks
-from clustertrain.training.model.building import in_ddp
-from clustertrain.training.model.model_calls import calling_model
-from clustertrain.training.model.unused_parameters import check_gradients
-from clustertrain.training.preparing import Prepared, prepare
+from clustertrain.training.preparing import Prepared
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.rng import restoring_rng
-from clustertrain.training.sanity import try_task
+from clustertrain.training.sanity import settle_buckets, try_task
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step.counted import parts
 from clustertrain.training.task import Task, collate_of
-from clustertrain.training.task_errors import check_loss, first_batch, refusing, refusing_loss
+from clustertrain.training.task_errors import first_batch, refusing
 
 
 def rehearse(
@@ -59,10 +52,9 @@ def rehearse(
     """
     alone, in_process = RankInfo(0, 0, 1, device), replace(settings, loader_workers=0, compile=None)
     with restoring_rng(device):
-        prepared = prepare(
+        prepared = Prepared(
             task, in_process, alone, data, saved=None, note=lambda text: None, world_size=world_size
         )
-        check_profile(prepared.order)
         if settings.strategy == "fsdp" and world_size > 1:
             with refusing(task, "model", remedy=""):
                 find_blocks(task, prepared.model, settings)
@@ -71,24 +63,8 @@ def rehearse(
             sent_copy(batch_fetch(training_data, collate_of(task), ""), processes)
         key = next(iter(prepared.order))
         batch = to_device(first_batch(task, "train_data", training_data, key), device)
-        _try_pass(prepared, batch, key.share, world_size)
+        settle_buckets(prepared, batch)
         names, warning = try_task(prepared, batch)
         if warning:
             warn(f"warning: {warning}")
         return names
-
-
-def _try_pass(prepared: Prepared, batch: object, share: float, world_size: int) -> None:
-    """Try a forward and a backward pass, which several ranks make to settle their buckets."""
-    task, settings, precision = prepared.task, prepared.settings, prepared.precision
-    is_ddp = world_size > 1 and settings.strategy == "ddp"
-    in_group = is_ddp and dist.is_initialized()
-    wrapped = in_ddp(prepared.model, settings, prepared.rank_info) if in_group else prepared.model
-    with refusing_loss(task, batch):
-        with precision.autocast(), calling_model(task, wrapped) if world_size > 1 else nullcontext():
-            returned = task.loss(wrapped, batch)
-        check_loss(task, returned)
-        precision.scaler.backward(parts(returned)[0] * share)
-    if is_ddp and not (settings.find_unused_parameters or settings.ddp.static_graph):
-        check_gradients(task, prepared.model)
-    prepared.model.zero_grad(set_to_none=True)

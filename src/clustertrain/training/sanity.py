@@ -8,18 +8,26 @@ order of the data are as before.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.training.data.sampling import MicroBatch
 from clustertrain.training.evaluation import check_reported
 from clustertrain.training.model.building import discarding
+from clustertrain.training.model.model_calls import calling_model
 from clustertrain.training.nested_tensors import map_tensors
 from clustertrain.training.preparing import Prepared
 from clustertrain.training.saving import check_readable
+from clustertrain.training.step.counted import parts
 from clustertrain.training.summed_loss import sum_warning
 from clustertrain.training.task_errors import check_loss, first_batch, refusing, refusing_loss
 from clustertrain.training.task_state import TaskState
+
+_SETTLING_PASSES = 2
 
 
 def first_of(prepared: Prepared, batches: Iterator[tuple[MicroBatch, Any]]) -> tuple[MicroBatch, Any]:
@@ -39,6 +47,36 @@ def first_of(prepared: Prepared, batches: Iterator[tuple[MicroBatch, Any]]) -> t
         raise
 
 
+def settle_buckets(prepared: Prepared, batch: Any) -> None:
+    """Run two passes and discard their gradients, buffers and random numbers; without DDP one.
+
+    DDP rebuilds its gradient buckets after it has seen the order in which gradients become ready. With three
+    or more ranks the buckets determine the order of summation. If the first training steps after each start
+    did this, a resumed run would differ from an uninterrupted one in the last bit. The first pass records the
+    order, the second builds the buckets that all steps then use. FSDP has no buckets; its pass finds out
+    before the first step whether the model works in these blocks.
+
+    Raises:
+        JobError: the loss has a mistake, does not call the model, or parameters have no gradient (DDP).
+    """
+    has_buckets = isinstance(prepared.wrapped, DistributedDataParallel) and prepared.rank_info.world_size > 1
+    with discarding(prepared.model, prepared.rank_info.device):
+        for _ in range(_SETTLING_PASSES if has_buckets else 1):
+            _try_pass(prepared, batch)
+            prepared.awaited.check()
+            prepared.wrapped.zero_grad(set_to_none=True)
+
+
+def _try_pass(prepared: Prepared, batch: Any) -> None:
+    task, wrapped = prepared.task, prepared.wrapped
+    calling = calling_model(task, wrapped) if prepared.world_size > 1 else nullcontext()
+    with refusing_loss(task, batch):
+        with prepared.precision.autocast(), calling:
+            returned = task.loss(wrapped, map_tensors(batch, torch.clone))
+        check_loss(task, returned)
+        parts(returned)[0].backward()
+
+
 def try_task(prepared: Prepared, batch: Any) -> tuple[tuple[str, ...], str]:
     """Try a task with a batch on the device. Every rank calls it.
 
@@ -56,15 +94,9 @@ def try_task(prepared: Prepared, batch: Any) -> tuple[tuple[str, ...], str]:
             names = _try_evaluation(prepared)
         except JobError:
             if prepared.rank_info.world_size == 1:  # several have settled their buckets with the loss
-                _try_loss(prepared, batch)  # a mistake in it is the one to name
+                _try_pass(prepared, batch)  # a mistake in it is the one to name
             raise
     return names, sum_warning(task, model, batch, precision=precision, device=device)
-
-
-def _try_loss(prepared: Prepared, batch: Any) -> None:
-    task = prepared.task
-    with refusing_loss(task, batch), prepared.precision.autocast():
-        check_loss(task, task.loss(prepared.wrapped, map_tensors(batch, lambda each: each.clone())))
 
 
 def _try_state(prepared: Prepared) -> None:

@@ -101,7 +101,7 @@ class Task:
         count 0, all ranks together may not.
 
         Before the first step it is called more often: with several ranks twice, with a copy of the first
-        batch (see building.settle_buckets), and with a few samples of it, without gradients and in evaluation
+        batch (see sanity.settle_buckets), and with a few samples of it, without gradients and in evaluation
         mode (see summed_loss.py).
         """
         inputs, targets = batch

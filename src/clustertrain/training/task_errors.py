@@ -17,6 +17,7 @@ import torch
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.training.data.loader_kinds import batch_fetch
 from clustertrain.training.data.sampling import MicroBatch
+from clustertrain.training.nested_tensors import dtype_name, map_leaves
 from clustertrain.training.step.counted import parts
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.user_frames import OWN, defined_at, source_lines_of
@@ -108,22 +109,22 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else f"{type(error).__name__}."
 
 
+class _Description(str):
+    """A text that is printed inside a container without quotes."""
+
+    __repr__ = str.__str__
+
+
 def described(value: Any) -> str:
     """Return types, dtypes and shapes of nested values: "(float32 (8, 64), int64 (8,))"."""
-    text = _described(value)
+    text = str(map_leaves(value, _description_of))
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]} …"
 
 
-def _described(value: Any) -> str:
+def _description_of(_: str, value: Any) -> _Description:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_described(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "(" + ", ".join(_described(item) for item in value) + ")"
-    if isinstance(value, list):
-        return "[" + ", ".join(_described(item) for item in value) + "]"
-    return type(value).__name__
+        return _Description(f"{dtype_name(value)} {tuple(value.shape)}")
+    return _Description(type(value).__name__)
 
 
 def _name(task: Task, method: str) -> str:

@@ -36,8 +36,8 @@ class TrainingState:
         self.evaluation_due = False
         self.of_task = TaskState(prepared.task, prepared.model)
         self.counts = Counts(prepared.task, prepared.rank_info)
-        self.meter = Meter(prepared.rank_info, NotFinite(prepared.model, prepared.precision))
-        self.meter.before_sum = self.counts.check
+        not_finite = NotFinite(prepared.model, prepared.precision)
+        self.meter = Meter(prepared.rank_info, not_finite, self.counts)
 
     def load(
         self,

@@ -50,10 +50,7 @@ def defined_at(*things: Any) -> str:
 def short_path(path: str, code: str) -> str:
     """Return the shortest name of a file: relative to `code`, or to the folder of installed packages."""
     path = str(Path(code, path))
-    relative = _below(path, code)
-    if relative is not None and not set(_INSTALLED) & set(Path(relative).parts):
-        return relative
-    return "/".join(_installed_parts(path)) or path
+    return _own_part(path, code) or "/".join(_installed_parts(path)) or path
 
 
 def _origin(path: str, code: str) -> int:
@@ -63,14 +60,20 @@ def _origin(path: str, code: str) -> int:
     installed = _installed_parts(path)
     if _below(path, _KIT) is not None or (installed and installed[0].removesuffix(".py") in _FRAMEWORKS):
         return FRAMEWORK
-    relative = _below(path, code)
-    if relative is not None and not set(_INSTALLED) & set(Path(relative).parts):
+    if _own_part(path, code) is not None:
         return OWN  # also if the user's code is itself installed
     if installed:
         return LIBRARY
     if any(_below(path, folder) is not None for folder in _STANDARD_LIBRARY):
         return FRAMEWORK
     return OWN
+
+
+def _own_part(path: str, code: str) -> str | None:
+    """Return the path relative to `code`, or None if it is not below it, or in an environment there."""
+    relative = _below(path, code)
+    is_own = relative is not None and not set(_INSTALLED) & set(Path(relative).parts)
+    return relative if is_own else None
 
 
 def _installed_parts(path: str) -> tuple[str, ...]:

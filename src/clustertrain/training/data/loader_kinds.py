@@ -13,11 +13,9 @@ from clustertrain.errors import JobError
 from clustertrain.training.data.loading import Collate, Fetch, Loader
 from clustertrain.training.data.sampling import (
     UNKNOWN,
-    Draws,
     MicroBatch,
     Position,
     TrainOrder,
-    evaluation_order,
 )
 from clustertrain.training.data.split_stream import SplitStream, splits_itself
 from clustertrain.training.data.streaming import (
@@ -109,8 +107,8 @@ def split_of(
     return split
 
 
-def draws_of(task: Task, dataset: Any, size: int) -> Draws | None:
-    """Return how a task draws its training samples, or None if it takes each once.
+def weight_sums_of(task: Task, dataset: Any, size: int) -> torch.Tensor | None:
+    """Return the sums of the weights with which a task draws its samples, or None if it takes each once.
 
     Raises:
         JobError: the data set cannot be drawn from, or a weight is not one.
@@ -139,7 +137,7 @@ def draws_of(task: Task, dataset: Any, size: int) -> Draws | None:
         raise JobError(
             f"{name} returned {found}.\nWeights are finite and not negative, and their sum is above 0."
         )
-    return Draws(weights.cumsum(0))
+    return weights.cumsum(0)
 
 
 def loader_of(
@@ -175,13 +173,17 @@ def evaluation_keys(
 ) -> list[MicroBatch]:
     """Return one rank's batches of an evaluation of `samples` of the data set, all or fewer.
 
+    The rank has the samples rank, rank + world_size and so on, so each sample is on exactly one rank. Ranks
+    may differ by one sample, and so by one batch; with fewer samples than ranks some ranks have none.
+
     Fewer samples of a map-style data set are taken at equal distances: the first samples of a sorted one
     could have a single class, for which a metric may be undefined.
     """
-    keys = evaluation_order(samples, batch_size, rank, world_size)
-    if is_stream(dataset) or samples == len(dataset):
-        return keys
-    return [key._replace(ids=[i * len(dataset) // samples for i in key.ids]) for key in keys]
+    ids = list(range(rank, samples, world_size))
+    if not is_stream(dataset):
+        ids = [i * len(dataset) // samples for i in ids]
+    starts = range(0, len(ids), batch_size)
+    return [MicroBatch(ids[i : i + batch_size], derive_seed(rank, i), 1.0, None) for i in starts]
 
 
 def processes_of(dataset: Any, processes: int) -> int:

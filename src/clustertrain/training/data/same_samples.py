@@ -6,8 +6,6 @@ another one holds out, and no number shows it.
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,17 +13,14 @@ from io import BytesIO
 from itertools import chain
 from typing import Any
 
-import torch
-
 from clustertrain.errors import JobError
 from clustertrain.training.data.loading import Fetch, sent_copy
 from clustertrain.training.data.sampling import MicroBatch
-from clustertrain.training.data.streaming import is_stream
+from clustertrain.training.data.streaming import digest_of, is_stream
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.task import Task
 
 _WITHIN_S = 2.0
-_MOST_RANKS = 3  # in the warning
 
 
 def differing_sample(task: Task, datasets: Mapping[str, Any], seed: int, rank_info: RankInfo) -> str | None:
@@ -42,35 +37,26 @@ def differing_sample(task: Task, datasets: Mapping[str, Any], seed: int, rank_in
     """
     if rank_info.world_size == 1:
         return None
-    own: dict[tuple[str, int], bytes] = {}
+    own: dict[tuple[str, int], int] = {}
     ends_s = time.monotonic() + _WITHIN_S
     for method, dataset in datasets.items():
         if dataset is not None and not is_stream(dataset):
             own |= {(method, index): digest for index, digest in _digests(dataset, seed, ends_s)}
     of_ranks = gather_objects(own, rank_info)
     for sample in dict.fromkeys(chain.from_iterable(of_ranks)):
-        ranks: dict[bytes, list[int]] = {}
-        for rank, found in enumerate(of_ranks):
-            if sample in found:
-                ranks.setdefault(found[sample], []).append(rank)
-        if len(ranks) > 1:
+        digests = {rank: found[sample] for rank, found in enumerate(of_ranks) if sample in found}
+        first, *others = digests
+        if differ := [rank for rank in others if digests[rank] != digests[first]]:
             method, index = sample
-            (first, *_), *others = ranks.values()
-            differ = _ranks_text(sorted(chain.from_iterable(others)))
             return (
-                f"sample {index} of {type(task).__name__}.{method}() is another one on {differ} than on rank "
-                f"{first}: one rank may train on what another holds out. Draw a split with one seed for all "
-                "ranks, and sort what a folder lists"
+                f"sample {index} of {type(task).__name__}.{method}() is another one on rank {differ[0]} than "
+                f"on rank {first}: one rank may train on what another holds out. Draw a split with one seed "
+                "for all ranks, and sort what a folder lists"
             )
     return None
 
 
-def _ranks_text(ranks: list[int]) -> str:
-    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_MOST_RANKS]))}{more}"
-
-
-def _digests(dataset: Any, seed: int, ends_s: float) -> Iterator[tuple[int, bytes]]:
+def _digests(dataset: Any, seed: int, ends_s: float) -> Iterator[tuple[int, int]]:
     """Yield the digests of the samples that are the same when they are fetched again.
 
     A sample that differs has a time in it, or random numbers of its own. Samples that raise an error have no
@@ -86,7 +72,7 @@ def _digests(dataset: Any, seed: int, ends_s: float) -> Iterator[tuple[int, byte
         for index in sorted({0, len(dataset) // 2, len(dataset) - 1}):
             found = []
             for _ in range(2):
-                found.append(_digest(fetch[MicroBatch([index], seed, 1.0, None)]))
+                found.append(digest_of(fetch[MicroBatch([index], seed, 1.0, None)]))
                 if time.monotonic() > ends_s:
                     return
             if found[0] == found[1]:
@@ -106,26 +92,3 @@ class _UntilLate(BytesIO):
         if time.monotonic() > self._ends_s:
             raise TimeoutError
         return super().write(data)
-
-
-def _digest(sample: Any) -> bytes:
-    file = BytesIO()
-    pickler = pickle.Pickler(file)
-    pickler.fast = True  # without references, which depend on what is one object
-    pickler.persistent_id = _plain  # type: ignore[method-assign]  # made to be replaced
-    pickler.dump(sample)
-    return hashlib.sha256(file.getbuffer()).digest()
-
-
-def _plain(value: Any) -> Any:
-    """Return what identifies a value on every node, or None for a value that is pickled as it is.
-
-    A tensor, which may be a part of a larger one, is identified by its values; a file by its name, because
-    its folder may be another one on each node.
-    """
-    if isinstance(value, torch.Tensor):
-        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return str(value.dtype), tuple(value.shape), flat.numpy().tobytes()
-    if isinstance(value, str) and value.startswith("/"):
-        return value.rpartition("/")[2]
-    return None

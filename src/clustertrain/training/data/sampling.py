@@ -22,29 +22,23 @@ from clustertrain.training.settings import TrainSettings
 UNKNOWN = 1 << 62  # the number of samples of a stream without a length
 
 
-@dataclass(frozen=True, eq=False)
-class Draws:
-    """Samples that are drawn with replacement, in proportion to their weights."""
-
-    sums: torch.Tensor  # float64 (n,): of the weights of each sample and those before it
-
-    def order(self, generator: torch.Generator) -> torch.Tensor:
-        """Return as many draws as there are samples, int64 (n,).
-
-        torch.multinomial takes at most 2^24 samples.
-        """
-        below = torch.nextafter(self.sums[-1], torch.zeros((), dtype=torch.float64))  # a product rounds
-        points = below * torch.rand(len(self.sums), dtype=torch.float64, generator=generator)
-        points, places = points.sort()  # four times as fast: neighbours are in the processor's caches
-        drawn = torch.searchsorted(self.sums, points, right=True)  # right: no sample of weight 0
-        return torch.empty_like(drawn).scatter_(0, places, drawn)
-
-
 @lru_cache(maxsize=2)  # the epoch of the loop, and that of the loader, which may be ahead
-def epoch_order(seed: int, epoch: int, n: int, draws: Draws | None = None) -> torch.Tensor:
-    """Return the order of an epoch, int64 (n,), equal on every rank: a permutation of range(n), or draws."""
+def epoch_order(seed: int, epoch: int, n: int, weight_sums: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the order of an epoch, int64 (n,), equal on every rank: a permutation of range(n), or draws.
+
+    Args:
+        weight_sums: float64 (n,), of the weights of each sample and those before it; for n draws with
+            replacement, in proportion to the weights.
+    """
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    return torch.randperm(n, generator=generator) if draws is None else draws.order(generator)
+    if weight_sums is None:
+        return torch.randperm(n, generator=generator)
+    # torch.multinomial takes at most 2^24 samples.
+    below = torch.nextafter(weight_sums[-1], torch.zeros((), dtype=torch.float64))  # a product rounds
+    points = below * torch.rand(n, dtype=torch.float64, generator=generator)
+    points, places = points.sort()  # four times as fast: neighbours are in the processor's caches
+    drawn = torch.searchsorted(weight_sums, points, right=True)  # right: no sample of weight 0
+    return torch.empty_like(drawn).scatter_(0, places, drawn)
 
 
 @dataclass(frozen=True)
@@ -129,8 +123,8 @@ class TrainOrder:
     With `settings.limit_batches` an epoch is only the first limit_batches × global_batch_size samples of its
     order, so at most limit_batches steps.
 
-    With `is_stream` the order is that of the data itself, and `samples` may be UNKNOWN. With `draws` an order
-    has samples more than once.
+    With `is_stream` the order is that of the data itself, and `samples` may be UNKNOWN. With
+    `weight_sums` an order has samples more than once.
     """
 
     settings: TrainSettings
@@ -139,7 +133,7 @@ class TrainOrder:
     rank: int
     start: Position
     is_stream: bool = False
-    draws: Draws | None = None
+    weight_sums: torch.Tensor | None = None
 
     def __iter__(self) -> Iterator[MicroBatch]:
         position = self.settle(self.start)
@@ -165,7 +159,7 @@ class TrainOrder:
         stop = start + count * world_size
         if self.is_stream:
             return [*range(start, stop, world_size)]
-        order = epoch_order(self.settings.seed, epoch, self.samples, self.draws)
+        order = epoch_order(self.settings.seed, epoch, self.samples, self.weight_sums)
         return order[start:stop:world_size].tolist()
 
     def _pieces(self, position: Position) -> list[int]:
@@ -248,16 +242,3 @@ class TrainOrder:
     def _steps_in(self, samples: int) -> int:
         full, rest = divmod(samples, self.sizes.global_batch_size)
         return full + (rest >= self.sizes.world_size)
-
-
-def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
-    """Return one rank's batches of an evaluation, with the ids rank, rank + world_size and so on.
-
-    Each sample is on exactly one rank. Ranks may differ by one sample, and so by one batch; with fewer
-    samples than ranks some ranks have none.
-    """
-    ids = range(rank, samples, world_size)
-    return [
-        MicroBatch(list(ids[i : i + batch_size]), derive_seed(rank, i), 1.0, None)
-        for i in range(0, len(ids), batch_size)
-    ]

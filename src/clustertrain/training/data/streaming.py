@@ -14,12 +14,12 @@ from itertools import repeat, takewhile
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_flatten
 from torch.utils.data import IterableDataset
 
 from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.loading import Collate, CopyToDevice, loaded, loader_with_processes
 from clustertrain.training.data.sampling import UNKNOWN, MicroBatch, Position, TrainOrder
+from clustertrain.training.nested_tensors import map_leaves
 from clustertrain.training.ranks.distributed import LaterMax, RankInfo
 from clustertrain.training.ranks.rng import KeptRng, derive_seed, private_rng
 
@@ -31,15 +31,10 @@ def is_stream(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset)
 
 
-class End:
-    """In place of a batch: the stream has ended after `samples` samples."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-
 class StreamFetch:
-    """`fetch[key]` is (batch on the CPU, digest of the first sample of all ranks), or End.
+    """`fetch[key]` is (batch on the CPU, digest of the first sample of all ranks).
+
+    Where the stream has ended, it is the number of its samples.
 
     Keys come in the order of the stream; a key of another epoch, or of an earlier sample, starts it again. A
     batch is whole only if the stream has the samples of all ranks, whose ids follow each other.
@@ -55,7 +50,7 @@ class StreamFetch:
         self._rng = KeptRng(0)
         self._iterator: Iterator[Any] = iter(())
 
-    def __getitem__(self, key: MicroBatch) -> tuple[Any, int] | End:
+    def __getitem__(self, key: MicroBatch) -> tuple[Any, int] | int:
         first, end = key.ids[0] - self._rank, key.ids[-1] - self._rank + self._world_size
         if key.epoch != self._epoch or first < self._next:
             self._start(key.epoch)
@@ -65,7 +60,7 @@ class StreamFetch:
                 try:
                     sample = next(self._iterator)
                 except StopIteration:
-                    return End(self._next)
+                    return self._next
                 if self._next == first:
                     digest = digest_of(sample)
                 if self._next in mine:
@@ -95,9 +90,9 @@ class BatchOfStream:
 
     def __getitem__(self, key: MicroBatch) -> Any:
         found = self._fetch[key]
-        if isinstance(found, End):
+        if isinstance(found, int):
             raise JobError(
-                f"{self._name} ended after {found.samples} samples; {key.ids[-1] + 1} are needed.\n"
+                f"{self._name} ended after {found} samples; {key.ids[-1] + 1} are needed.\n"
                 "Its __len__ must be the number of samples that it yields, and each `iter()` must start "
                 "again."
             )
@@ -143,7 +138,7 @@ class _Steps:
             step: _Step = []
             for key in replace(order, start=start):
                 found = self._fetch[key]
-                if isinstance(found, End):
+                if isinstance(found, int):
                     start, note = self._next_epoch(start, found)
                     if waiting:
                         last, batch, digest = waiting.pop()
@@ -156,19 +151,20 @@ class _Steps:
                     start, waiting, step, note = key.after, step, [], ""
         yield _Read(_END, waiting, note)
 
-    def _next_epoch(self, after: Position, end: End) -> tuple[Position, str]:
+    def _next_epoch(self, after: Position, ended: int) -> tuple[Position, str]:
         """Return the start of the next epoch, where the stream has ended, and a note.
 
         Args:
             after: the position after the last whole step.
+            ended: the number of samples of the stream.
 
         Raises:
             DataError: the epoch has no step.
         """
         if after.offset == 0:
             needed = self._order.sizes.global_batch_size
-            what = f"{self._name} ended after {end.samples} samples; a step takes {needed}"
-            if end.samples == 0:
+            what = f"{self._name} ended after {ended} samples; a step takes {needed}"
+            if ended == 0:
                 what = f"{self._name} yielded no sample on rank {self._order.rank}"
             raise DataError(
                 f"{what}, so an epoch has no step.\n"
@@ -178,8 +174,8 @@ class _Steps:
         size = self._order.samples
         of_length = "" if size == UNKNOWN else f", although its length is {size}"
         return self._order.after_early_end(after), (
-            f"epoch {after.epoch} of {self._name} ended after {end.samples} samples{of_length}; "
-            f"the last {max(0, end.samples - after.offset)} are fewer than a step and were left out"
+            f"epoch {after.epoch} of {self._name} ended after {ended} samples{of_length}; "
+            f"the last {max(0, ended - after.offset)} are fewer than a step and were left out"
         )
 
 
@@ -241,18 +237,26 @@ def _check_agreement(of_ranks: torch.Tensor | None, name: str) -> None:
 
 
 def digest_of(sample: Any) -> int:
-    """Return a number of 63 bits for the tensors, arrays, numbers and texts in a sample."""
+    """Return a number of 63 bits for the tensors, arrays, numbers and texts in a sample.
+
+    Of an absolute path it has the name of the file, because the folder may be another one on each node.
+    """
     found = hashlib.blake2b(digest_size=8)
-    leaves, structure = tree_flatten(sample)
-    found.update(repr(structure).encode()[:_DIGESTED_BYTES])
-    for leaf in leaves:
+
+    def add(name: str, leaf: Any) -> Any:
+        found.update(f"{name} {getattr(leaf, 'dtype', '')} {getattr(leaf, 'shape', '')} ".encode())
         value = leaf
         if isinstance(leaf, torch.Tensor):
-            value = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).detach().cpu().numpy()
-        if type(value).__module__ == "numpy" and hasattr(value, "tobytes") and not value.dtype.hasobject:
-            found.update(value.tobytes()[:_DIGESTED_BYTES])
-        elif isinstance(value, bytes):
-            found.update(value[:_DIGESTED_BYTES])
+            value = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        has_objects = getattr(getattr(value, "dtype", None), "hasobject", False)
+        if hasattr(value, "tobytes") and not has_objects:  # of numpy, or an image of PIL
+            value = value.tobytes()
         elif isinstance(value, str | int | float):
-            found.update(repr(value).encode()[:_DIGESTED_BYTES])
+            text = str(value)
+            value = (text.rpartition("/")[2] if text.startswith("/") else text).encode()
+        if isinstance(value, bytes):
+            found.update(value[:_DIGESTED_BYTES])
+        return leaf
+
+    map_leaves(sample, add)
     return int.from_bytes(found.digest(), "little") >> 1

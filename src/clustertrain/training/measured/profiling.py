@@ -27,7 +27,7 @@ def check_profile(order: TrainOrder) -> None:
         )
 
 
-class Profile:
+class StepProfile:
     """Records the steps that the job names, the first to the last one, and writes a file on each rank.
 
     A run that resumes after the first of them records the rest.
@@ -44,7 +44,6 @@ class Profile:
         file: Callable[[], tuple[Path, str]],
         log: Callable[..., None],
     ) -> None:
-        check_profile(order)
         wanted = order.settings.profile
         self._first, self._last = wanted.steps if wanted is not None else (0, -1)
         self._rank_info, self._file, self._log = rank_info, file, log

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from clustertrain.training.data.sampling import MicroBatch, TrainOrder
-from clustertrain.training.measured.profiling import Profile
+from clustertrain.training.measured.profiling import StepProfile
 from clustertrain.training.measured.step_times import StepTimes, Times
 from clustertrain.training.measured.stragglers import Stragglers, by_rank, straggler_text
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
@@ -41,8 +42,7 @@ class StepWatch:
         self._task, self._settings, self._rank_info, self._log = task, order.settings, rank_info, log
         self._times = StepTimes(rank_info.device)
         self._stragglers = Stragglers()
-        self.profile = Profile(order, rank_info, profile, log)
-        self._has_utilization = rank_info.device.type == "cuda"
+        self.profile = StepProfile(order, rank_info, profile, log)
 
     def batches(self, batches: Iterable[tuple[MicroBatch, Any]]) -> Iterator[tuple[MicroBatch, Any]]:
         return self._times.batches(batches, before=self.profile.begin_if_due)
@@ -95,23 +95,10 @@ class StepWatch:
         memory, utilization = 0.0, -1.0
         if device.type == "cuda":
             memory = float(torch.cuda.max_memory_reserved(device))
-            utilization = self._utilization()
+            with suppress(Exception):  # without nvidia-ml-py, on a MIG slice, or in a container without NVML
+                utilization = float(torch.cuda.utilization(device))
         mine = [times.data_wait_s, times.compute_s, times.communication_s, memory, utilization]
         return gather_over_ranks(torch.tensor(mine, dtype=torch.float64), self._rank_info)
-
-    def _utilization(self) -> float:
-        """Return the GPU's utilization in percent, or -1 from the first time that NVML does not answer.
-
-        It does not answer without the package nvidia-ml-py, on a MIG slice, or in a container without the
-        driver capability `utility`.
-        """
-        if self._has_utilization:
-            try:
-                return float(torch.cuda.utilization(self._rank_info.device))
-            except Exception as error:  # noqa: BLE001  a measurement never ends a training, and pynvml has a class of its own
-                self._has_utilization = False
-                self._log("note", text=f"NVML does not answer, no utilization of the GPU is shown: {error}")
-        return -1.0
 
     def _warn_of_stragglers(self, times: list[Times]) -> None:
         if ranks := self._stragglers.new(times):

@@ -10,23 +10,24 @@ from clustertrain.training.measured.step_times import Times
 TIMES_OF_OTHERS = 1.5
 AT_LEAST_S = 0.01  # slower per step: short steps vary more than this on a busy machine
 _MOST_RANKS = 64  # whose times are in each record: more would make its lines long
-LINES = 2  # of the log in a row, so that one slow interval is not named
 
 
 class Stragglers:
     """Compares the ranks at each line of the log; each rank is named once per start of the workers."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, int] = {}  # for how many lines in a row a rank has been slow
+        self._slow: set[int] = set()  # at the last line
         self._named: set[int] = set()
 
     def new(self, of_ranks: Sequence[Times]) -> list[int]:
-        """Return the ranks that are named now; `of_ranks` has the times of each rank since the last line."""
-        slow = [rank for rank in range(len(of_ranks)) if _is_slow(rank, of_ranks)]
-        self._lines = {rank: self._lines.get(rank, 0) + 1 for rank in slow}
-        new = [rank for rank in slow if self._lines[rank] >= LINES and rank not in self._named]
-        self._named.update(new)
-        return new
+        """Return the ranks that are named now; `of_ranks` has the times of each rank since the last line.
+
+        A rank is named at its second slow line in a row, so that one slow interval is not named.
+        """
+        slow = {rank for rank in range(len(of_ranks)) if _is_slow(rank, of_ranks)}
+        new = (slow & self._slow) - self._named
+        self._slow, self._named = slow, self._named | new
+        return sorted(new)
 
 
 def _others_s(rank: int, of_ranks: Sequence[Times]) -> float:

@@ -39,11 +39,10 @@ def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[B
     """
     names = {id(module): name for name, module in model.named_modules()}
     found, source = named_modules(task, model, settings)
-    owners = _owners_in(model)
     if not source:
-        found = [module for module in found if _tied(module, owners) is None]
+        found = [module for module in found if _tied(module, model) is None]
     for module in found:
-        if tie := _tied(module, owners):
+        if tie := _tied(module, model):
             inside, outside = tie
             raise JobError(
                 f"{source or 'the size rule'} makes {names[id(module)]} a block of FSDP, but its parameter "
@@ -51,7 +50,7 @@ def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[B
                 "A shared parameter must be inside one block, or in none: only then it stays one parameter.\n"
                 "Name other blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
             )
-    found += [each for each in _large_leaves(model, found) if _tied(each, owners) is None]
+    found += [each for each in _large_leaves(model, found) if _tied(each, model) is None]
     unique = {id(module): module for module in found if module is not model}
     blocks = [Block(names[i], module, _elements(module)) for i, module in unique.items()]
     return sorted(blocks, key=lambda block: -block.name.count("."))
@@ -136,24 +135,14 @@ def _has_forward(module: nn.Module) -> bool:
     return type(module).forward is not nn.Module.forward
 
 
-_Owners = dict[int, list[tuple[nn.Module, str]]]
-"""By the id of a parameter: the modules that have it, each with its full name there."""
-
-
-def _owners_in(model: nn.Module) -> _Owners:
-    owners: _Owners = {}
-    for name, module in model.named_modules():
-        for key, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            owners.setdefault(id(parameter), []).append((module, f"{name}.{key}".lstrip(".")))
-    return owners
-
-
-def _tied(block: nn.Module, owners: _Owners) -> tuple[str, str] | None:
+def _tied(block: nn.Module, model: nn.Module) -> tuple[str, str] | None:
     """Return the names of a parameter that is inside the block and outside it, or None."""
     modules = {*block.modules()}
-    for parameter in block.parameters():
-        places = owners[id(parameter)]
-        outside = [name for module, name in places if module not in modules]
-        if outside:
-            return next(name for module, name in places if module in modules), outside[0]
-    return None
+    inside: dict[nn.Parameter, str] = {}
+    outside: dict[nn.Parameter, str] = {}
+    for prefix, module in model.named_modules():
+        names = inside if module in modules else outside
+        for key, parameter in module.named_parameters(prefix, recurse=False, remove_duplicate=False):
+            names.setdefault(parameter, key)
+    tied = next((parameter for parameter in block.parameters() if parameter in outside), None)
+    return None if tied is None else (inside[tied], outside[tied])

@@ -1,4 +1,4 @@
-"""Builds the model on its device, in DDP with its final gradient buckets or in FSDP; checks the data sets."""
+"""Builds the model on its device, in DDP or FSDP; checks the data sets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
@@ -17,22 +18,17 @@ from torch.nn.parameter import is_lazy
 from clustertrain.errors import JobError
 from clustertrain.training.data.loader_kinds import dataset_of
 from clustertrain.training.model.blocks import named_modules
-from clustertrain.training.model.compiling import compiled
+from clustertrain.training.model.compiling import options_of
 from clustertrain.training.model.initializing import Initialization, without_parameters
-from clustertrain.training.model.model_calls import calling_model
 from clustertrain.training.model.recomputing import recomputing
-from clustertrain.training.model.unused_parameters import AwaitedGradients
-from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.nested_tensors import dtype_name
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.dtensors import is_sharded
 from clustertrain.training.ranks.rng import restoring_rng
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step.counted import parts
-from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
-from clustertrain.training.task_errors import check_loss, refusing, refusing_loss
+from clustertrain.training.task_errors import refusing
 
-SETTLING_PASSES = 2
 _SAID = 300  # characters of an error
 # DDP's parameter has another name since torch 2.13, which warns of the old one.
 _SYNC_BUFFERS = "broadcast_buffers"
@@ -71,10 +67,9 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         count = sum(1 for _ in model.parameters())
-        what = "parameters that need a gradient" if count else "parameters"
         raise JobError(
-            f"{name} returned a {type(model).__name__} without {what} ({count} in all): "
-            "there is nothing to train.\n"
+            f"{name} returned a {type(model).__name__} without parameters that need a gradient ({count} in "
+            "all): there is nothing to train.\n"
             "Keep layers as attributes or in nn.ModuleList, and leave some of them unfrozen."
         )
     if settings.sync_batchnorm:
@@ -86,27 +81,29 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     return model.train()  # a pretrained model is often in evaluation mode
 
 
-def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
-    """Return `model`, compiled if configured, and in DDP with several ranks.
+def wrap(
+    task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo, world_size: int
+) -> nn.Module:
+    """Return `model`, compiled if configured, and in DDP if the run has several ranks.
 
     Its parameters stay the same tensors. A sharded model is returned as it is.
-
-    Raises:
-        ClusterError: it is to be compiled, and the node has no compiler.
     """
     if is_sharded(model):
         return model
     if settings.activation_checkpointing != "none":
         for block in named_modules(task, model, settings)[0]:
             recomputing(model, block, settings.activation_checkpointing)
-    module = compiled(model, settings.compile, rank_info.device) if settings.compile else model
-    return module if rank_info.world_size == 1 else in_ddp(module, settings, rank_info)
+    module = model
+    if settings.compile:
+        module = cast(nn.Module, torch.compile(model, **options_of(settings.compile)))
+    is_ddp = world_size > 1 and settings.strategy == "ddp" and dist.is_initialized()
+    return _in_ddp(module, settings, rank_info) if is_ddp else module
 
 
-def in_ddp(module: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
+def _in_ddp(module: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
     """Return `module` in DDP, in the process group of this process.
 
-    A rank alone sends nothing: a buffer may have a dtype that only NCCL sends.
+    A rank alone, in a rehearsal, sends nothing: a buffer may have a dtype that only NCCL sends.
     """
     is_alone = rank_info.world_size == 1
     sends_buffers = settings.ddp.broadcast_buffers and not is_alone
@@ -154,41 +151,6 @@ def exchange_if(last: bool, wrapped: nn.Module, settings: TrainSettings) -> Abst
     return wrapped.no_sync()
 
 
-def settle_buckets(
-    task: Task,
-    wrapped: nn.Module,
-    model: nn.Module,
-    batch: Any,
-    *,
-    precision: Precision,
-    device: torch.device,
-) -> None:
-    """Run two passes and discard their gradients, buffers and random numbers; with FSDP one.
-
-    DDP rebuilds its gradient buckets after it has seen the order in which gradients become ready. With three
-    or more ranks the buckets determine the order of summation. If the first training steps after each start
-    did this, a resumed run would differ from an uninterrupted one in the last bit. The first pass records the
-    order, the second builds the buckets that all steps then use. FSDP has no buckets; its pass finds out
-    before the first step whether the model works in these blocks.
-
-    Raises:
-        JobError: the loss does not call the model, or parameters have no gradient (DDP).
-    """
-    is_fsdp = is_sharded(wrapped)
-    if not isinstance(wrapped, DistributedDataParallel) and not is_fsdp:
-        return
-    awaited = AwaitedGradients(task, model, wrapped)
-    with discarding(model, device):
-        for _ in range(1 if is_fsdp else SETTLING_PASSES):
-            with refusing_loss(task, batch):
-                with precision.autocast(), calling_model(task, wrapped):
-                    returned = task.loss(wrapped, map_tensors(batch, torch.clone))
-                check_loss(task, returned)
-                parts(returned)[0].backward()
-            awaited.check()
-            wrapped.zero_grad(set_to_none=True)
-
-
 @contextmanager
 def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Discard the gradients, buffers and random numbers of the passes inside, also of one that fails.
@@ -227,28 +189,23 @@ def load_weights(task: Task, model: nn.Module, weights: Mapping[str, Any]) -> No
     """Load the weights and buffers of a checkpoint into the task's model.
 
     Raises:
-        JobError: names, shapes or dtypes differ; names the parameters. torch itself would convert the dtypes.
+        JobError: names, shapes or dtypes differ; names the parameters, or the first of another dtype, which
+            torch itself would convert.
     """
     what = f"The checkpoint's weights do not fit {type(task).__name__}.model():"
     remedy = "Undo the change, or start over with --fresh, which keeps this run."
-    own = {key: value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    converted = [
-        f"{key} {tuple(weights[key].shape)} is {_name_of(weights[key].dtype)} in the checkpoint, "
-        f"and {_name_of(tensor.dtype)} in the model"
-        for key, tensor in own.items()
-        if isinstance(weights.get(key), torch.Tensor) and weights[key].dtype != tensor.dtype
-    ]
-    if converted:
-        more = f"\nThe dtypes of {len(converted) - 3} more differ." if len(converted) > 3 else ""
-        raise JobError("\n".join([what, *converted[:3]]) + f"{more}\n{remedy}")
+    for key, own in model.state_dict().items():
+        saved: Any = weights.get(key)
+        are_tensors = isinstance(own, torch.Tensor) and isinstance(saved, torch.Tensor)
+        if are_tensors and saved.dtype != own.dtype:
+            raise JobError(
+                f"{what}\n{key} {tuple(saved.shape)} is {dtype_name(saved)} in the checkpoint, "
+                f"and {dtype_name(own)} in the model\n{remedy}"
+            )
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:  # torch lists all keys that are missing, unexpected or of another shape
         raise JobError(f"{what}\n{error}\n{remedy}") from error
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def load_datasets(

@@ -16,9 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clustertrain.errors import ClusterError, JobError
+from clustertrain.errors import ClusterError
 from clustertrain.training.model.blocks import find_blocks, listed_blocks
-from clustertrain.training.model.compiling import check_compiler, options_of
+from clustertrain.training.model.compiling import options_of
 from clustertrain.training.model.initializing import Initialization
 from clustertrain.training.model.recomputing import recomputing
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
@@ -33,8 +33,8 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
         its blocks and their sizes in a sentence.
 
     Raises:
-        JobError: FSDP cannot shard it in its blocks, or the task does not initialize a parameter.
-        ClusterError: `hybrid`, and the nodes have different numbers of ranks; or no compiler.
+        JobError: it has no such blocks, or the task does not initialize a parameter.
+        ClusterError: `hybrid`, and the nodes have different numbers of ranks.
     """
     blocks = find_blocks(task, model, settings)
     text = listed_blocks(model, blocks)
@@ -47,7 +47,7 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
         for module in list(model.modules()):
             if isinstance(module, _BatchNorm) and module is not model:  # as its running values are fp32
                 initialization.fill(module)
-                _divide(task, module, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+                fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
     in_order = [name for name, _ in model.named_modules()]
     last = max((block.name for block in blocks), key=in_order.index, default="")
     for block in blocks:
@@ -57,27 +57,16 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
         initialization.fill(module)
         module = recomputing(model, module, settings.activation_checkpointing)
         if settings.compile:
-            check_compiler(rank_info.device)
             module.compile(**options_of(settings.compile))
         reshards = settings.fsdp.reshard_after_forward and block.name != last  # its backward pass comes next
-        _divide(task, module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
     initialization.fill(model)
-    _divide(task, model, mesh=mesh, mp_policy=of_model)
+    fully_shard(model, mesh=mesh, mp_policy=of_model)
     if settings.find_unused_parameters:
         cast(Any, model).set_reduce_scatter_unused_params(True)
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)  # DDP does this for itself
     return f"FSDP ({settings.fsdp.shard}, {rank_info.world_size} ranks): {text}"
-
-
-def _divide(task: Task, module: nn.Module, **options: Any) -> None:
-    try:
-        fully_shard(module, **options)
-    except (ValueError, NotImplementedError, AssertionError) as error:
-        raise JobError(
-            f"FSDP cannot shard {type(task).__name__}.model(): {error}\n"
-            "Name other blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
-        ) from error
 
 
 def _mesh(settings: TrainSettings, rank_info: RankInfo) -> DeviceMesh:

@@ -7,25 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from clustertrain.errors import JobError
+from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
 
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:((?: \d+)+)")
 _SHOWN = 3
 _ACCEPT = "\nTo continue from a checkpoint with this change, start again with --accept-changes."
-
-
-def check_gradients(task: Task, model: nn.Module) -> None:
-    """Check after a backward pass without DDP that DDP will find a gradient for each parameter.
-
-    Raises:
-        JobError: the loss does not depend on some parameters; DDP would fail in its second pass.
-    """
-    if unused := _without_gradient(model):
-        raise _unused(task, unused)
 
 
 class AwaitedGradients:
@@ -37,10 +27,9 @@ class AwaitedGradients:
     with gradients that were not averaged.
     """
 
-    def __init__(self, task: Task, model: nn.Module, wrapped: nn.Module) -> None:
-        waits = isinstance(wrapped, DistributedDataParallel) and not (
-            wrapped.find_unused_parameters or wrapped.static_graph
-        )
+    def __init__(self, task: Task, model: nn.Module, settings: TrainSettings, world_size: int) -> None:
+        looks = settings.find_unused_parameters or settings.ddp.static_graph
+        waits = world_size > 1 and settings.strategy == "ddp" and not looks
         self._task, self._model = task, model
         self._parameters = [p for p in model.parameters() if p.requires_grad] if waits else []
 

@@ -5,13 +5,12 @@ DDP averages gradients, not weights: it assumes that equal weights take equal st
 
 from __future__ import annotations
 
-import zlib
 from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import keystr, tree_flatten_with_path
+from torch.utils._pytree import tree_leaves
 
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
@@ -119,18 +118,14 @@ def _first_difference(checksums: dict[str, torch.Tensor], rank_info: RankInfo) -
 
 
 def _checksums_of_state(state: Any, device: torch.device) -> torch.Tensor:
-    """Return checksums of an optimizer's state, int64 (2,) on the device.
+    """Return checksums of the tensors in an optimizer's state, int64 (2,) on the device.
 
-    They are of all its tensors, numbers and texts, each at its place. A rank may keep something that the
-    others do not, so their number is not compared itself.
+    A rank may keep something that the others do not, so their number is not compared itself.
     """
     sums = torch.zeros(2, dtype=torch.int64, device=device)
-    for place, value in tree_flatten_with_path(state)[0]:
-        factor = 2 * zlib.crc32(keystr(place).encode()) + 1  # odd: a product modulo 2^64 keeps every bit
+    for value in tree_leaves(state):
         if isinstance(value, torch.Tensor):
-            sums += factor * checksums(value).to(device)
-        elif isinstance(value, str | int | float | complex):  # other objects may print an address
-            sums += factor * zlib.crc32(repr(value).encode()) % 2**62  # as a number it must fit into int64
+            sums += checksums(value).to(device)
     return sums
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import random
 import struct
@@ -17,7 +16,6 @@ from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
 
 _PYTHON = struct.Struct("<625I?d")  # Mersenne Twister words and position, gauss_next
 _NUMPY = struct.Struct("<624IIId")  # Mersenne Twister words, position, has_gauss, cached_gaussian
-_HAS_GAUSS = 625 * 4  # its place; before it words and position, the struct mt19937_state in numpy's sources
 _TORCH_BYTES = torch.default_generator.get_state().numel()
 _CUDA_BYTES = 16  # Philox seed and offset
 _SIZES = {"python": _PYTHON.size, "numpy": _NUMPY.size, "torch": _TORCH_BYTES, "cuda": _CUDA_BYTES}
@@ -71,50 +69,15 @@ class KeptRng:
             _set_cpu_states(outer)
 
 
-class _NumpyState:
-    """The state of numpy's global generator, as _NUMPY packs it.
-
-    numpy's own functions go through Python's numbers and take 0.1 ms each, so its memory is read and written
-    instead. Only numpy knows whether it has the second of two Gaussian numbers left: it is asked if the
-    memory has changed, or if one was left.
-    """
-
-    def __init__(self) -> None:
-        self._last = b""
-
-    def get(self) -> bytes:
-        if not self._last or self._last[_HAS_GAUSS] or not self._last.startswith(_numpy_memory().raw):
-            state: Any = np.random.get_state()  # (name, words, position, has_gauss, cached_gaussian)
-            self._last = _NUMPY.pack(*state[1].tolist(), *state[2:])
-        return self._last
-
-    def set(self, state: bytes) -> None:
-        if state[_HAS_GAUSS]:
-            *words, position, has_gauss, gauss = _NUMPY.unpack(state)
-            np.random.set_state(("MT19937", np.array(words, dtype=np.uint32), position, has_gauss, gauss))
-        else:
-            np.random.seed(0)  # so that no Gaussian number is left
-            _numpy_memory().raw = state[:_HAS_GAUSS]
-        self._last = state
+def _cpu_states() -> tuple[Any, torch.Tensor, Any]:
+    return random.getstate(), torch.default_generator.get_state(), np.random.get_state()
 
 
-def _numpy_memory() -> Any:
-    generator: Any = np.random.mtrand.get_bit_generator()
-    return (ctypes.c_char * _HAS_GAUSS).from_address(generator.ctypes.state_address)
-
-
-_numpy = _NumpyState()
-
-
-def _cpu_states() -> tuple[Any, torch.Tensor, bytes]:
-    return random.getstate(), torch.default_generator.get_state(), _numpy.get()
-
-
-def _set_cpu_states(states: tuple[Any, torch.Tensor, bytes]) -> None:
+def _set_cpu_states(states: tuple[Any, torch.Tensor, Any]) -> None:
     of_python, of_torch, of_numpy = states
     random.setstate(of_python)
     torch.default_generator.set_state(of_torch)
-    _numpy.set(of_numpy)
+    np.random.set_state(of_numpy)
 
 
 def pack_rng(device: torch.device) -> torch.Tensor:
@@ -126,7 +89,9 @@ def pack_rng(device: torch.device) -> torch.Tensor:
     if device.type == "cuda":
         of_cuda = torch.cuda.get_rng_state(device)
     _, words, gauss = random.getstate()
-    packed = _PYTHON.pack(*words, gauss is not None, gauss or 0.0) + _numpy.get()
+    of_numpy: Any = np.random.get_state()  # name, words, position, has_gauss, cached_gaussian
+    packed = _PYTHON.pack(*words, gauss is not None, gauss or 0.0)
+    packed += _NUMPY.pack(*of_numpy[1].tolist(), *of_numpy[2:])
     of_torch = torch.get_rng_state()
     return torch.cat([torch.frombuffer(bytearray(packed), dtype=torch.uint8), of_torch, of_cuda])
 
@@ -141,7 +106,8 @@ def restore_rng(packed: torch.Tensor, device: torch.device) -> None:
     python, numpy, of_torch, of_cuda = rng_by_name(packed.cpu()).values()
     *words, has_gauss, gauss = _PYTHON.unpack(bytes(python.tolist()))
     random.setstate((random.getstate()[0], tuple(words), gauss if has_gauss else None))
-    _numpy.set(bytes(numpy.tolist()))
+    *words, position, has_gauss, gauss = _NUMPY.unpack(bytes(numpy.tolist()))
+    np.random.set_state(("MT19937", np.array(words, dtype=np.uint32), position, has_gauss, gauss))
     torch.set_rng_state(of_torch.clone())
     if device.type == "cuda":
         torch.cuda.set_rng_state(of_cuda.clone(), device)

@@ -171,7 +171,7 @@ class Optimization:
             JobError: it has other groups.
         """
         if (now := self._groups_now()) != self._groups:
-            sizes = [[count for _, count in groups] for groups in (now, self._groups)]
+            sizes = [[len(ids) for ids in groups] for groups in (now, self._groups)]
             raise JobError(
                 f"After step {step} the optimizer has other groups of parameters, {sizes[0]}, than "
                 f"{self._task_name}.optimizer() returned, {sizes[1]}: no start could load its checkpoints.\n"
@@ -179,9 +179,9 @@ class Optimization:
                 "With several workers DDP would not average what was frozen at the start."
             )
 
-    def _groups_now(self) -> list[tuple[int, int]]:
-        """Return the id of the list of parameters of each group, and their number."""
-        return [(id(group["params"]), len(group["params"])) for group in self.optimizer.param_groups]
+    def _groups_now(self) -> list[list[int]]:
+        """Return the ids of the parameters of each group."""
+        return [[*map(id, group["params"])] for group in self.optimizer.param_groups]
 
     def _options_now(self) -> list[dict[str, Any]]:
         groups = self.optimizer.param_groups
@@ -212,7 +212,6 @@ class Optimization:
         """
         own = self._options_now()
         self._load_optimizer(state)
-        self._groups = self._groups_now()
         self._scaler.load(state["scaler"])
         schedule, is_same_unit = state["scheduler"], state["scheduler_unit"] == self._unit
         is_same = state["horizon"] == self._horizon and (schedule is None) == (self._scheduler is None)
@@ -235,11 +234,7 @@ class Optimization:
         try:
             self.optimizer.load_state_dict(owned(state["optimizer"], self._parameters[0].device))
         except ValueError as error:  # other groups of parameters
-            saved, made = state["optimizer"]["param_groups"], self.optimizer.param_groups
-            sizes = [[len(group["params"]) for group in groups] for groups in (saved, made)]
-            raise _unusable(
-                f"has groups of {sizes[0]} parameters, and Task.optimizer() returned groups of {sizes[1]}"
-            ) from error
+            raise _unusable(f"does not fit Task.optimizer(): {error}") from error
 
 
 def _unusable(difference: str) -> JobError:

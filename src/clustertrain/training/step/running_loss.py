@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from clustertrain.errors import ClusterTrainError
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, sum_over_ranks
 from clustertrain.training.ranks.dtensors import is_sharded, local
-from clustertrain.training.step.counted import Count, mean_of
+from clustertrain.training.step.counted import Count, Counts, mean_of
 from clustertrain.training.step.not_finite import REMEDY, NotFinite
 
 _RESUME = "To continue from the previous checkpoint, start it again with --accept-changes."
@@ -52,10 +52,9 @@ class Meter:
     The loss of a step stays on the device: there is no synchronization and no communication until `flush`.
     """
 
-    def __init__(self, rank_info: RankInfo, not_finite: NotFinite) -> None:
-        self._rank_info, self.not_finite = rank_info, not_finite
+    def __init__(self, rank_info: RankInfo, not_finite: NotFinite, counts: Counts) -> None:
+        self._rank_info, self.not_finite, self._counts = rank_info, not_finite, counts
         self.added: list[tuple[int, torch.Tensor, int, Count]] = []  # step, mean loss, samples, their weight
-        self.before_sum: Callable[[], None] = lambda: None  # called by `flush` at its beginning
         self.paused_s = 0.0  # in all, that did not count
         self._restart()
 
@@ -88,10 +87,11 @@ class Meter:
 
         Raises:
             NonFiniteLoss: on all ranks, naming the first step with such a loss.
+            DataError: on all ranks: the counts of a step add up to 0.
         """
         if not self.added:
             return
-        self.before_sum()
+        self._counts.check()
         steps, each, samples, of_losses = zip(*self.added, strict=True)
         losses = torch.stack([loss.double() for loss in each])
         weights = _stacked(of_losses, losses.device)
