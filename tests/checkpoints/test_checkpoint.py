@@ -105,7 +105,7 @@ def test_a_copy_from_s3_is_on_the_disk_before_it_counts(moto_s3, aws_environment
     assert sorted(synced) == sorted(FILES)
 
 
-def test_none_where_there_never_was_one(tmp_path):
+def test_a_run_without_checkpoints_has_no_newest_one(tmp_path):
     assert newest_verified(tmp_path, never) is None
     assert newest_verified(tmp_path / "nothing", never) is None
 
@@ -121,7 +121,7 @@ def test_names_order_by_step_then_by_writer():
     "text",
     ["", "7-1.0", "00000007-1", ".00000007-1.0.ab.tmp", "000000007-1.0", "00000007-01.0", "00000007-1.0\n"],
 )
-def test_what_is_no_name(text):
+def test_another_text_is_no_name_of_a_checkpoint(text):
     assert CheckpointName.parse(text) is None
 
 
@@ -221,7 +221,7 @@ def test_a_whole_manifest_of_another_version_is_refused_and_not_fallen_back_from
     assert fell_back == [2]
 
 
-def test_it_never_begins_again_in_silence(tmp_path):
+def test_a_start_is_refused_if_no_checkpoint_verifies(tmp_path):
     for step in (1, 2):
         commit(writer(tmp_path), step)
         (tmp_path / f"0000000{step}-1.0" / "model.pt").unlink()

@@ -73,14 +73,15 @@ def test_the_tensors_are_apart_aligned_and_are_saved_with_their_own_bytes(memory
 
 
 @pytest.mark.slow
-def test_pages_are_released_with_their_last_tensor(memory, cuda):
+def test_pages_are_released_with_their_last_tensor(cuda):
+    memory = PinnedMemory(cuda.register, cuda.unregister)
     own = memory.empty_like(torch.empty(9 << 20, dtype=torch.uint8))
     first, second = (memory.empty_like(torch.empty(4)) for _ in range(2))
     assert len(cuda.pinned) == 2
     del own
     gc.collect()
     assert list(cuda.pinned.values()) == [CHUNK_BYTES]
-    memory._shared = None
+    del memory
     del first
     gc.collect()
     second.fill_(1)
@@ -90,13 +91,13 @@ def test_pages_are_released_with_their_last_tensor(memory, cuda):
     assert cuda.pinned == {}
 
 
-def test_what_cuda_refuses_to_pin_is_pageable(memory, cuda):
+def test_what_cuda_refuses_to_pin_is_pageable(cuda):
     """A container with a small limit on locked memory."""
 
     def refused(address, size_bytes):
         raise RuntimeError("CUDA error: out of memory\nCompile with ...")
 
-    memory._register = refused
+    memory = PinnedMemory(refused, cuda.unregister)
     tensor = memory.empty_like(torch.empty(3)).fill_(2.0)
     assert (cuda.pinned, memory.refusal) == ({}, "CUDA error: out of memory")
     assert tensor.tolist() == [2.0, 2.0, 2.0]

@@ -410,7 +410,7 @@ class TestCopies:
 
 def test_a_write_shows_its_bytes_while_it_goes_on(tmp_path, monkeypatch):
     """A tensor is one call of torch; it is written in pieces, and the write stops after the second."""
-    monkeypatch.setattr(posix_tree, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(posix_tree, "PIECE_BYTES", 1000)
     two_written, go_on = threading.Event(), threading.Event()
     made, _ = saver(tmp_path)
     write_piece = posix_tree._HashingFile._write_piece

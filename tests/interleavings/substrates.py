@@ -30,7 +30,7 @@ from clustertrain.run_files.folder import run_dir
 from clustertrain.staging import lease
 from clustertrain.storage import s3_client, s3_objects
 
-_PRIVATE = re.compile(r"/\.[^/]*\.tmp$|/\.probe-|\.jsonl$|\.gone(/|$)|\.condition-")
+_PRIVATE = re.compile(r"/\.[^/]*\.tmp$|/\.probe-|\.jsonl$|\.gone(/|$)")
 _STRETCH = 5.0  # a sleep lasts longer than asked for, as on a busy machine: fewer looks until a deadline
 
 
@@ -237,8 +237,8 @@ class S3:
 
     def head_object(self, *, Key, **_):
         self._point("HEAD", Key, lambda: [(Key, False)])
-        data, _ = self._found(Key)
-        return {"ContentLength": len(data)}
+        data, metadata = self._found(Key)
+        return {"ContentLength": len(data), "Metadata": metadata}
 
     def delete_object(self, *, Key, **_):
         fate = self._point("DELETE", Key, lambda: self._changes(Key), may_lose=True)
@@ -283,7 +283,7 @@ class S3:
         return found
 
     def _point(self, action: str, key: str, touches, may_lose: bool = False) -> str:
-        if Schedule.process() is None or ".probe-" in key or ".condition-" in key:
+        if Schedule.process() is None or ".probe-" in key:
             return ""
         return Schedule.current.point(f"{action} {key}", touches, may_lose=may_lose)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from schedule import NIGHTLY, Process, Schedule, explore_at_random, outcomes
 
-from clustertrain.staging.entry import MARKER, Entry
+from clustertrain.staging.entry import MARKER, StagedData
 from clustertrain.staging.stage import stage
 from clustertrain.storage import Location
 
@@ -37,7 +37,7 @@ def several(world, archive, hosts):
     into = world.root / "data"
     into.mkdir()
     world.keep()
-    folder = Entry.of(archive, None, True, into).folder
+    folder = StagedData.of(archive, None, True, into).folder
 
     def stages():
         path = stage("d", archive, sha256=None, extract=True, into=into, lease_s=LEASE_S)

@@ -15,6 +15,6 @@ from clustertrain.job.code_folders import is_own, places
         (["/a", "/a"], ["1", "1"]),
     ],
 )
-def test_places(folders, expected):
+def test_each_folder_has_its_place_in_a_copy(folders, expected):
     assert places(folders) == tuple(expected)
     assert [is_own(place) for place in expected] == ["/" not in place for place in expected]

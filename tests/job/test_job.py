@@ -37,66 +37,98 @@ def test_every_section_refuses_unknown_keys():
         assert model.model_config["frozen"]
 
 
-@pytest.mark.parametrize("name", ["", "A", "1a", "-a", "a-", "a" * 48, "a_b", "a.b", "é", "a\n"])
-def test_not_a_name(name):
-    assert "must be 1 to 47 of a-z, 0-9 and '-'" in refusal(**TASK | {"name": name})
-    assert job(name="a-1" + "a" * 44)
-
-
-@pytest.mark.parametrize("name", ["A", "a-b", "1a", "", "a b", "a\n"])
-def test_not_a_name_of_data(name):
-    assert "should match pattern" in refusal(**TASK, data={name: {"uri": "x"}})
-    assert job(data={"my_data1": {"uri": "x"}})
+ONE = {"epochs": 1, "batch_size": 4}
+NO_NAMES = ["", "A", "1a", "-a", "a-", "a" * 48, "a_b", "a.b", "é", "a\n"]
+NO_NAMES_OF_DATA = ["A", "a-b", "1a", "", "a b", "a\n"]
+ENTRY_POINTS = [
+    (TASK | SCRIPT | FUNCTION, "task and function and script are given"),
+    ({"name": "a", "task": "m:C"}, "the section train is missing"),
+    (FUNCTION | {"train": ONE}, "is given together with function"),
+    (FUNCTION | {"checkpoint": {"memory_every": 5}}, "is 5 for a function"),
+    (FUNCTION | {"checkpoint": {"every": {"epochs": 1}}}, "only the function's own loop knows its epochs"),
+    (SCRIPT | {"train": ONE}, "is given together with script"),
+    (SCRIPT | {"args": {"lr": 1}}, "a script takes a list"),
+    (MODULE | {"args": {"lr": 1}}, "a module takes a list"),
+    (MODULE | {"checkpoint": {}}, "a module saves its own checkpoints"),
+    (MODULE | {"module": "p/train.py"}, "a file is named by the key script"),
+    (MODULE | {"module": "p.train:main"}, "must be package.module, as `python -m` takes it"),
+    (TASK | {"args": ["--lr", 1]}, "a task takes its arguments by name"),
+    (TASK | {"resume_args": ["--resume"]}, "needs no argument to resume"),
+    (TASK | {"task": "m"}, "must be package.module:Name"),
+    (SCRIPT | {"script": "/abs/train.py"}, "must be a file below `code`"),
+    (SCRIPT | {"script": "../train.py"}, "must be a file below `code`"),
+    (TASK | {"code": [".", "~/x"]}, "'~' is not expanded"),
+    (TASK | {"interpreter": "/p"}, "a task runs in the worker's own process, whose Python needs torch"),
+    (TASK | {"code": []}, "at least 1 item"),
+    (TASK | {"code": [".", "a:b"]}, "a folder with ':' cannot be on the import path"),
+    (SCRIPT | {"env": {"A B": "x"}}, "env"),
+    (SCRIPT | {"env": {"A": True}}, "env"),
+    (SCRIPT | {"args": [[]]}, "args"),
+]
+TRAINS = [
+    (ONE | {"steps": 2}, "both epochs and steps"),
+    ({"batch_size": 4}, "none of epochs and steps"),
+    ({"epochs": 1}, "none of batch_size and global_batch_size"),
+    (ONE | {"global_batch_size": 8}, "both batch_size and global_batch_size"),
+    (ONE | {"lr": "1e-3"}, "pass the learning rate itself to your task"),
+    (ONE | {"clip_norm": float("inf")}, "must be a number"),
+    (ONE | {"compile": "on"}, "valid boolean"),
+    (ONE | {"eval_every": {}}, "none of epochs and steps"),
+    (ONE | {"eval_every": {"epochs": 1, "steps": 1}}, "both epochs and steps"),
+]
+SHAPES = [
+    ({"workers": 0}, "with 1 ≤ min ≤ max"),
+    ({"workers": [4, 2]}, "with 1 ≤ min ≤ max"),
+    ({"workers": [1, 2, 3]}, "or [min, max]"),
+    ({"workers": 1.5}, "must be a whole number"),
+    ({"workers": 100_001}, "max ≤ 100000"),
+    ({"workers": 2, "nodes": 1, "gpus_per_node": 2}, "both workers and gpus_per_node are given"),
+    ({"workers": 2, "gpus_per_node": 2}, "is given without nodes"),
+    ({"nodes": 0, "gpus_per_node": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
+    ({"nodes": [2, 1], "workers": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
+    ({"nodes": 1, "gpus_per_node": 2, "gpus_per_worker": 2}, "there is one worker per GPU"),
+    ({"gpus_per_worker": -1}, "greater than or equal to 0"),
+    ({"cpus_per_worker": 0}, "greater than 0"),
+    ({"memory_per_worker": 16}, "a bare number is bytes"),
+]
+DATA = [
+    ({"uri": ""}, "at least 1 character"),
+    ({"uri": "ftp://h/x"}, "must be a path, or start with file://"),
+    ({"uri": "https://h:99999/x"}, "Port out of range"),
+    ({"uri": "http://h:port/x"}, "Port could not be cast"),
+    ({"uri": "a\nb"}, "of printable characters"),
+    ({"uri": "x", "sha256": "ab"}, "should match pattern"),
+]
+STORAGES = [
+    ({"uri": "s3://b", "endpoint": "h"}, "must be the address of an S3 server"),
+    ({"uri": "s3://b", "addressing": "x"}, "'auto', 'path' or 'virtual'"),
+    ({"uri": "s3://b", "retry": 0}, "greater than 0"),
+    ("https://h/x", "start with s3://"),
+]
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (TASK | SCRIPT | FUNCTION, "task and function and script are given"),
-        ({"name": "a", "task": "m:C"}, "the section train is missing"),
-        (FUNCTION | {"train": TASK["train"]}, "is given together with function"),
-        (FUNCTION | {"checkpoint": {"memory_every": 5}}, "is 5 for a function"),
-        (SCRIPT | {"train": TASK["train"]}, "is given together with script"),
-        (SCRIPT | {"args": {"lr": 1}}, "a script takes a list"),
-        (MODULE | {"args": {"lr": 1}}, "a module takes a list"),
-        (MODULE | {"checkpoint": {}}, "a module saves its own checkpoints"),
-        (MODULE | {"module": "p/train.py"}, "a file is named by the key script"),
-        (MODULE | {"module": "p.train:main"}, "must be package.module, as `python -m` takes it"),
-        (TASK | {"args": ["--lr", 1]}, "a task takes its arguments by name"),
-        (TASK | {"resume_args": ["--resume"]}, "needs no argument to resume"),
-        (TASK | {"task": "m"}, "must be package.module:Name"),
-        (SCRIPT | {"script": "/abs/train.py"}, "must be a file below `code`"),
-        (SCRIPT | {"script": "../train.py"}, "must be a file below `code`"),
-        (TASK | {"code": [".", "~/x"]}, "'~' is not expanded"),
-        (TASK | {"interpreter": "/p"}, "a task runs in the worker's own process, whose Python needs torch"),
-        (TASK | {"code": []}, "at least 1 item"),
-        (TASK | {"code": [".", "a:b"]}, "a folder with ':' cannot be on the import path"),
+        *[(TASK | {"name": name}, "must be 1 to 47 of a-z, 0-9 and '-'") for name in NO_NAMES],
+        *[(TASK | {"data": {name: {"uri": "x"}}}, "should match pattern") for name in NO_NAMES_OF_DATA],
+        *ENTRY_POINTS,
+        *[(TASK | {"train": train}, message) for train, message in TRAINS],
+        *[(TASK | {"resources": shape}, message) for shape, message in SHAPES],
+        *[(TASK | {"data": {"d": entry}}, message) for entry, message in DATA],
+        *[(TASK | {"storage": storage}, message) for storage, message in STORAGES],
     ],
 )
-def test_way_in(keys, message):
+def test_a_mistake_is_refused_with_its_rule(keys, message):
     assert message in refusal(**keys)
+
+
+def test_the_longest_name_and_a_name_of_data_with_digits_are_accepted():
+    assert job(name="a-1" + "a" * 44, data={"my_data1": {"uri": "x"}})
 
 
 def test_a_script_has_no_section_checkpoint_and_left_empty_is_left_out():
     assert Job.model_validate(SCRIPT | {"checkpoint": None, "train": None}).script == "train.py"
-
-
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [
-        ({"epochs": 1, "steps": 2, "batch_size": 4}, "both epochs and steps"),
-        ({"batch_size": 4}, "none of epochs and steps"),
-        ({"epochs": 1}, "none of batch_size and global_batch_size"),
-        ({"epochs": 1, "batch_size": 4, "global_batch_size": 8}, "both batch_size and global_batch_size"),
-        ({"epochs": 1, "batch_size": 4, "lr": "1e-3"}, "pass the learning rate itself to your task"),
-        ({"epochs": 1, "batch_size": 4, "clip_norm": float("inf")}, "must be a number"),
-        ({"epochs": 1, "batch_size": 4, "compile": "on"}, "valid boolean"),
-        ({"epochs": 1, "batch_size": 4, "eval_every": {}}, "none of epochs and steps"),
-        ({"epochs": 1, "batch_size": 4, "eval_every": {"epochs": 1, "steps": 1}}, "both epochs and steps"),
-    ],
-)
-def test_train(train, message):
-    assert message in refusal(**TASK | {"train": train})
 
 
 def test_quantities_are_stored_with_units_in_their_names():
@@ -109,10 +141,6 @@ def test_quantities_are_stored_with_units_in_their_names():
     watch = made.failures.watchdog
     assert (made.failures.grace_s, watch.step_s, watch.stage_s, watch.save_s) == (90, 7200, 5400, 5)
     assert (made.train.epochs, made.train.clip_norm) == (10, 1e-4)
-
-
-def test_memory_without_a_unit_is_not_taken_for_gigabytes():
-    assert "a bare number is bytes" in refusal(**TASK, resources={"memory_per_worker": 16})
 
 
 @pytest.mark.parametrize(
@@ -128,32 +156,10 @@ def test_memory_without_a_unit_is_not_taken_for_gigabytes():
         ({"workers": [2, 6], "nodes": [1, 3], "gpus_per_worker": 2}, (2, 6), 2, (1, 3), 2),
     ],
 )
-def test_shape(resources, workers, gpus_per_worker, nodes, workers_per_node):
+def test_the_shape_follows_from_resources(resources, workers, gpus_per_worker, nodes, workers_per_node):
     made = job(resources=resources).resources
     assert (made.min_workers, made.max_workers, made.gpus_per_worker) == (*workers, gpus_per_worker)
     assert (made.min_nodes, made.max_nodes, made.workers_per_node) == (*nodes, workers_per_node)
-
-
-@pytest.mark.parametrize(
-    ("resources", "message"),
-    [
-        ({"workers": 0}, "with 1 ≤ min ≤ max"),
-        ({"workers": [4, 2]}, "with 1 ≤ min ≤ max"),
-        ({"workers": [1, 2, 3]}, "or [min, max]"),
-        ({"workers": 1.5}, "must be a whole number"),
-        ({"workers": 100_001}, "max ≤ 100000"),
-        ({"workers": 2, "nodes": 1, "gpus_per_node": 2}, "both workers and gpus_per_node are given"),
-        ({"workers": 2, "gpus_per_node": 2}, "is given without nodes"),
-        ({"nodes": 0, "gpus_per_node": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
-        ({"nodes": [2, 1], "workers": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
-        ({"nodes": 1, "gpus_per_node": 2, "gpus_per_worker": 2}, "there is one worker per GPU"),
-        ({"nodes": 1000, "gpus_per_node": 1000}, "1000 nodes × 1000 GPUs = 1000000 workers"),
-        ({"gpus_per_worker": -1}, "greater than or equal to 0"),
-        ({"cpus_per_worker": 0}, "greater than 0"),
-    ],
-)
-def test_not_a_shape(resources, message):
-    assert message in refusal(**TASK, resources=resources)
 
 
 @pytest.mark.parametrize(
@@ -238,44 +244,48 @@ def test_a_global_batch_that_divides_on_no_number_of_nodes():
     assert "no number of workers from 2 to 6 (2 on each node)" in text
 
 
-def test_data_uri():
+def test_these_addresses_of_data_are_accepted():
     for uri in ("./a b", "s3://bucket/p", "file:///d/x", "https://h/x?v=1", "http://h:80/x", "a@b/c"):
         assert job(data={"d": {"uri": uri}}).data["d"].uri == uri
 
 
-@pytest.mark.parametrize(
-    ("uri", "message"),
-    [
-        ("", "at least 1 character"),
-        ("ftp://h/x", "must be a path, or start with file://"),
-        ("https://h:99999/x", "Port out of range"),
-        ("http://h:port/x", "Port could not be cast"),
-        ("a\nb", "of printable characters"),
-    ],
-)
-def test_not_a_data_uri(uri, message):
-    assert message in refusal(**TASK, data={"d": {"uri": uri}})
+SECRET_URIS = [
+    "https://me:hunter2@h/x",
+    "s3://KEY:hunter2@bucket/x",
+    "https://h/x?X-Amz-Signature=hunter2",
+    "https://h/x?a=1&token=hunter2",
+    "https://h/x?password=hunter2",
+]
+SECRET_KEYS = ["access_key", "secret_key", "aws_secret_access_key", "secret", "token"]
+SECRET_VARIABLES = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"]
+SECRETS_OF_LOGGERS = {
+    "WANDB_API_KEY": "hunter2",
+    "MLFLOW_TRACKING_PASSWORD": "hunter2",
+    "MLFLOW_TRACKING_URI": "https://me:hunter2@mlflow.example.org",
+}
 
 
 @pytest.mark.parametrize(
-    "uri",
+    ("keys", "remedy"),
     [
-        "https://me:hunter2@h/x",
-        "s3://KEY:hunter2@bucket/x",
-        "https://h/x?X-Amz-Signature=hunter2",
-        "https://h/x?a=1&token=hunter2",
-        "https://h/x?password=hunter2",
+        *[({"data": {"d": {"uri": uri}}}, "AWS_PROFILE") for uri in SECRET_URIS],
+        *[({"storage": uri}, "AWS_PROFILE") for uri in SECRET_URIS],
+        *[({"storage": {"uri": "s3://b", "endpoint": uri}}, "AWS_PROFILE") for uri in SECRET_URIS],
+        *[({"storage": {"uri": "s3://b", key: "hunter2"}}, CREDENTIAL_CHAIN) for key in SECRET_KEYS],
+        *[({"storage": {"uri": "a", key.upper(): "hunter2"}}, CREDENTIAL_CHAIN) for key in SECRET_KEYS],
+        ({"data": {"d": {"uri": "s3://b/k", "access-key": "hunter2"}}}, CREDENTIAL_CHAIN),
+        *[({"env": {name: "hunter2"}}, CREDENTIAL_CHAIN) for name in SECRET_VARIABLES],
+        *[
+            ({"env": {name: value}}, "slurm.environment or kubernetes.secrets")
+            for name, value in SECRETS_OF_LOGGERS.items()
+        ],
     ],
 )
-def test_a_credential_is_refused_and_not_repeated(uri):
-    for keys in (
-        {"data": {"d": {"uri": uri}}},
-        {"storage": uri},
-        {"storage": {"uri": "s3://b", "endpoint": uri}},
-    ):
-        text = refusal(**TASK, **keys)
-        assert "contains a credential" in text
-        assert "hunter2" not in text
+def test_a_credential_is_refused_and_not_repeated(keys, remedy):
+    text = refusal(**TASK, **keys)
+    assert "contains a credential" in text
+    assert remedy in text
+    assert "hunter2" not in text
 
 
 def test_storage_is_a_uri_or_a_mapping():
@@ -288,10 +298,6 @@ def test_storage_is_a_uri_or_a_mapping():
             {"data": {"d": {"uri": "x"} | entry}},
         ):
             assert "are only for s3://bucket/…" in refusal(**TASK, **keys)
-    assert "must be the address of an S3 server" in refusal(
-        **TASK, storage={"uri": "s3://b", "endpoint": "h"}
-    )
-    assert "start with s3://" in refusal(**TASK, storage="https://h/x")
 
 
 def test_a_location_has_the_options_of_the_s3_client():
@@ -301,8 +307,6 @@ def test_a_location_has_the_options_of_the_s3_client():
     assert job(storage="s3://b").storage.location == Location("s3://b", addressing="auto", retry_s=600)
     assert job(storage="runs").storage.location == Location("runs")
     assert job(data={"d": {"uri": "s3://d", **options}}).data["d"].location == Location("s3://d", **options)
-    assert "'auto', 'path' or 'virtual'" in refusal(**TASK, storage={"uri": "s3://b", "addressing": "x"})
-    assert "greater than 0" in refusal(**TASK, storage={"uri": "s3://b", "retry": 0})
 
 
 def test_data_on_s3_uses_the_options_of_the_storage_unless_it_has_its_own():
@@ -321,28 +325,6 @@ def test_data_on_s3_uses_the_options_of_the_storage_unless_it_has_its_own():
     assert job(data=data).data_location("same") == Location("s3://d/k")
 
 
-@pytest.mark.parametrize("key", ["access_key", "secret_key", "aws_secret_access_key", "secret", "token"])
-def test_a_secret_under_a_key_is_refused_and_not_repeated(key):
-    for keys in (
-        {"storage": {"uri": "s3://b", key: "hunter2"}},
-        {"storage": {"uri": "runs", key.upper(): "hunter2"}},
-        {"data": {"d": {"uri": "s3://b/k", key.replace("_", "-"): "hunter2"}}},
-    ):
-        text = refusal(**TASK, **keys)
-        assert "contains a credential" in text
-        assert CREDENTIAL_CHAIN in text
-        assert "hunter2" not in text
-
-
-@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
-def test_credentials_are_refused_in_env(name):
-    text = refusal(**TASK, env={name: "hunter2"})
-    assert "contains a credential" in text
-    assert CREDENTIAL_CHAIN in text
-    assert "hunter2" not in text
-    assert job(env={"AWS_PROFILE": "p", "AWS_REGION": "eu"}).env == {"AWS_PROFILE": "p", "AWS_REGION": "eu"}
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -353,12 +335,12 @@ def test_credentials_are_refused_in_env(name):
 def test_what_protects_a_run_is_refused_in_env(name):
     assert "this variable is set by clustertrain" in refusal(**TASK, env={name: "x"})
     others = {"RAY_BACKEND_LOG_LEVEL": "debug", "LD_PRELOAD": "/a.so", "MY_RAY_ADDRESS": "x"}
+    others |= {"AWS_PROFILE": "p", "AWS_REGION": "eu"}
     assert job(env=others).env == others
 
 
-def test_sha256():
+def test_a_checksum_is_kept_in_lower_case():
     assert job(data={"d": {"uri": "x", "sha256": "AB" * 32}}).data["d"].sha256 == "ab" * 32
-    assert "should match pattern" in refusal(**TASK, data={"d": {"uri": "x", "sha256": "ab"}})
 
 
 def test_environment_and_arguments_of_a_script_are_text():
@@ -368,8 +350,6 @@ def test_environment_and_arguments_of_a_script_are_text():
     assert made.args == ("--lr", "0.5", "3")
     assert made.resume_args == ("--from", "7")
     assert made.env == {"N": "8", "A": "x"}
-    for keys in ({"env": {"A B": "x"}}, {"env": {"A": True}}, {"args": [[]]}):
-        refusal(**SCRIPT | keys)
 
 
 # ------------------------------------------------------------------------------------ the round trip
@@ -532,5 +512,3 @@ def test_a_function_saves_by_time_by_default():
     assert Job.model_validate(function | {"checkpoint": {"keep_last": 1}}).checkpoint.every.minutes == 10
     told = Job.model_validate(function | {"checkpoint": {"every": {"steps": 5}}}).checkpoint.every
     assert (told.steps, told.minutes, told.epochs) == (5, None, None)
-    with pytest.raises(ValidationError, match="only the function's own loop knows its epochs"):
-        Job.model_validate(function | {"checkpoint": {"every": {"epochs": 1}}})

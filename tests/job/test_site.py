@@ -51,7 +51,7 @@ def test_a_job_that_is_read_from_a_file_is_merged_too(site_file, tmp_path):
     assert parse_job(dump_job(merged), "job.yaml") == merged
 
 
-def test_where_the_file_is(site_file, tmp_path):
+def test_the_site_file_is_found_in_its_places(site_file, tmp_path):
     below_home = tmp_path / "home" / ".config" / "clustertrain"
     below_home.mkdir(parents=True)
     (below_home / "site.yaml").write_text("slurm: {account: home}")

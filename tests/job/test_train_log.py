@@ -56,21 +56,6 @@ def test_the_hyperparameters_of_a_script_are_the_options_of_its_command_line():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("WANDB_API_KEY", "s3cr3t"),
-        ("MLFLOW_TRACKING_PASSWORD", "s3cr3t"),
-        ("MLFLOW_TRACKING_URI", "https://me:s3cr3t@mlflow.example.org"),
-    ],
-)
-def test_a_credential_of_a_logger_is_refused_in_the_job_file(job, name, value):
-    with pytest.raises(JobError, match=f"env.{name}: contains a credential") as refused:
-        job(env={name: value})
-    assert "s3cr3t" not in str(refused.value)
-    assert "slurm.environment or kubernetes.secrets" in str(refused.value)
-
-
-@pytest.mark.parametrize(
     ("log", "env", "urls"),
     [
         ("wandb", {}, ["https://api.wandb.ai"]),

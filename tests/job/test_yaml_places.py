@@ -48,7 +48,7 @@ def test_nearest_leaves_out_keys_that_are_only_in_the_model():
         ("2026-01-01", "2026-01-01"),
     ],
 )
-def test_scalar(written, value):
+def test_a_scalar_is_read_with_its_type(written, value):
     result = read(f"a: {written}").data["a"]
     assert result == value
     assert type(result) is type(value)
@@ -79,7 +79,7 @@ def test_text_is_exactly_as_written_where_text_is_expected(written):
         ("a: 0x_", "f:1:4: 0x_ is no number"),
     ],
 )
-def test_refused_with_its_place(text, message):
+def test_yaml_outside_the_subset_is_refused_with_its_place(text, message):
     assert message in refusal(text)
 
 

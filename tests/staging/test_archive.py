@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import re
 import stat
 import subprocess
 import tarfile
@@ -106,7 +105,7 @@ def test_every_packed_file_is_unpacked(tree, kind, tmp_path_factory):
     assert all(0 <= done <= total == path.stat().st_size for done, total in ticks)
 
 
-def test_modes_are_ours(tmp_path):
+def test_unpacked_files_have_our_modes(tmp_path):
     program, secret = tarfile.TarInfo("d/run.sh"), tarfile.TarInfo("secret")
     program.mode, secret.mode = 0o6777, 0o600
     make_tar(tmp_path / "a.tar", [(program, b""), (secret, b""), (typed("e", tarfile.DIRTYPE), b"")])
@@ -121,60 +120,31 @@ def test_files_stay_in_the_group_of_a_folder_that_sets_it(tmp_path):
     assert {p.name for p in (tmp_path / "out").rglob("*") if p.stat().st_mode & stat.S_ISGID} == {"d", "e"}
 
 
-def test_names_that_are_common_and_harmless(tmp_path):
+def test_common_names_are_unpacked(tmp_path):
     members = [(typed("./", tarfile.DIRTYPE), b""), ("./a//b", b"1"), (typed("a/", tarfile.DIRTYPE), b"")]
-    of_macos, of_japan = "Screenshot 9.41.00\u202fAM.png", "画像\u3000一.png"  # their spaces
-    members += [(of_macos, b"2"), (of_japan, b"3")]
     extract(make_tar(tmp_path / "a.tar", members), tmp_path / "out")
-    assert files_under(tmp_path / "out") == {"a/b": b"1", of_macos: b"2", of_japan: b"3"}
+    assert files_under(tmp_path / "out") == {"a/b": b"1"}
 
 
 @pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_long_names(tmp_path, format):
+def test_long_names_are_unpacked(tmp_path, format):
     name = "/".join(["n" * 200] * 5)
     extract(make_tar(tmp_path / "a", [(name, b"1")], format=format), tmp_path / "out")
     assert files_under(tmp_path / "out") == {name: b"1"}
 
 
-BAD_NAMES = [
-    ("../evil", r"'\.\.'"),
-    ("a/../../evil", r"'\.\.'"),
-    ("a/..", r"'\.\.'"),
-    ("/etc/evil", "absolute"),
-    ("//evil", "absolute"),
-    ("C:/evil", "Windows path"),
-    ("a\\..\\evil", "Windows path"),
-    ("a\nb", "unprintable characters"),
-    ("a\x1b[2Jb", "unprintable characters"),
-    ("a" * 256, "256|255 bytes"),
-    ("/".join("a" * 101), "100 parts"),
-]
-
-
-@pytest.mark.parametrize(("name", "rule"), BAD_NAMES)
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "a/..", "/etc/evil", "//evil"])
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_names_that_lead_out_of_the_folder(tmp_path, kind, name, rule):
+def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, kind, name):
     text = refusal_of(make(kind, tmp_path / "a.x", [("fine", b"1"), (name, b"evil")]), tmp_path)
-    assert re.search(rule, text)
-    assert repr(name)[1:20] in text
+    assert f"{name!r}: its path is absolute, or contains '..'" in text
     assert "Pack it again" in text
-
-
-def test_a_name_that_is_no_utf8(tmp_path):
-    make_tar(tmp_path / "a.tar", [("b\udcff", b"1")], format=tarfile.GNU_FORMAT)
-    assert "not UTF-8" in refusal_of(tmp_path / "a.tar", tmp_path)
-
-
-def test_a_nul_hides_no_part_of_a_name(tmp_path):
-    path = make_zip(tmp_path / "a.zip", [("okXevil", b"1")])
-    path.write_bytes(path.read_bytes().replace(b"okXevil", b"ok\0evil"))
-    assert "unprintable characters" in refusal_of(path, tmp_path)
 
 
 @pytest.mark.parametrize(
     "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE]
 )
-def test_tar_members_of_other_kinds(tmp_path, kind):
+def test_a_tar_member_of_another_kind_is_refused(tmp_path, kind):
     (tmp_path / "secret").write_text("secret")
     members = [(typed("door", kind, "../secret"), b""), ("door", b"overwritten")]
     text = refusal_of(make_tar(tmp_path / "a.tar", members), tmp_path)
@@ -183,7 +153,7 @@ def test_tar_members_of_other_kinds(tmp_path, kind):
 
 
 @pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO])
-def test_zip_members_of_other_kinds(tmp_path, mode):
+def test_a_zip_member_of_another_kind_is_refused(tmp_path, mode):
     info = zipfile.ZipInfo("door")
     info.external_attr = (mode | 0o777) << 16
     text = refusal_of(make_zip(tmp_path / "a.zip", [(info, b"/etc/passwd")]), tmp_path)
@@ -191,7 +161,7 @@ def test_zip_members_of_other_kinds(tmp_path, mode):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_zip_that_would_be_unpacked_in_memory(tmp_path, method):
+def test_a_zip_that_would_be_unpacked_in_memory_is_refused(tmp_path, method):
     """These 128 MiB are less than one read of the archive."""
     with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
         archive.writestr("a", bytes(128 << 20))
@@ -204,29 +174,21 @@ def test_a_zip_that_would_be_unpacked_in_memory(tmp_path, method):
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")  # the zip writer warns of what is made here on purpose
 def test_nothing_is_overwritten(tmp_path, kind, members):
-    text = refusal_of(make(kind, tmp_path / "a.x", members), tmp_path)
-    assert "nothing is overwritten" in text
+    refusal_of(make(kind, tmp_path / "a.x", members), tmp_path)
     assert files_under(tmp_path / "out") == dict(members[:1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("limit", "said"),
-    [
-        (("MOST_MEMBERS", 1), "'b': it has more than 1 members"),
-        (("MOST_BYTES", 1000), "'b': the unpacked files would take 1200 bytes, the limit is 1000"),
-    ],
-)
-def test_too_many_members_and_too_many_bytes(tmp_path, kind, monkeypatch, limit, said):
-    monkeypatch.setattr(archive_module, *limit)
+def test_too_many_members_are_refused(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(archive_module, "MOST_MEMBERS", 1)
     path = make(kind, tmp_path / "a.x", [("a", b"x" * 600), ("b", b"x" * 600)])
-    assert said in refusal_of(path, tmp_path)
+    assert "'b': it has more than 1 members" in refusal_of(path, tmp_path)
     assert files_under(tmp_path / "out") == {"a": b"x" * 600}
 
 
 @pytest.mark.parametrize("kind", ["tar.gz", "tar.bz2", "tar.xz", "zip"])
-def test_a_bomb_by_its_ratio(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(archive_module, "_RATIO_FROM_BYTES", 1 << 20)
+def test_a_bomb_is_refused_by_its_ratio(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(archive_module, "RATIO_FROM_BYTES", 1 << 20)
     path = make(kind, tmp_path / "a.x", [(str(n), bytes(1 << 19)) for n in range(8)])
     assert "the limit is 200 : 1" in refusal_of(path, tmp_path)
     assert sum(map(len, files_under(tmp_path / "out").values())) <= 1 << 20
@@ -276,30 +238,39 @@ def test_a_cut_archive_is_never_taken_for_a_whole_one(data, kind, tmp_path_facto
         extract(folder / "cut", folder / "out")
 
 
-@pytest.mark.parametrize("kind", ["tar", "tar.gz"])
-def test_a_damaged_header_ends_nothing_silently(tmp_path, kind):
-    path = make_tar(tmp_path / "a", [("a", b"1"), ("b", b"2")])
-    data = bytearray(path.read_bytes())
+def damaged_header(folder):
+    data = bytearray(make_tar(folder / "1", [("a", b"1"), ("b", b"2")]).read_bytes())
     data[1024] ^= 1  # the second header
-    path.write_bytes(data if kind == "tar" else gzip.compress(data))
-    assert "a header is damaged, or cut" in refusal_of(path, tmp_path)
+    return bytes(data)
 
 
-def test_a_second_archive_behind_the_first_is_not_dropped(tmp_path):
-    one, two = make_tar(tmp_path / "1", [("a", b"1")]), make_tar(tmp_path / "2", [("b", b"2")])
-    (tmp_path / "both.tar").write_bytes(one.read_bytes() + two.read_bytes())
-    assert "followed by data that is not a member" in refusal_of(tmp_path / "both.tar", tmp_path)
+def second_archive(folder):
+    one, two = make_tar(folder / "1", [("a", b"1")]), make_tar(folder / "2", [("b", b"2")])
+    return one.read_bytes() + two.read_bytes()
 
 
-def test_a_wrong_checksum_inside_a_zip(tmp_path):
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w") as archive:
+def wrong_checksum(folder):
+    with zipfile.ZipFile(folder / "1", "w") as archive:
         archive.writestr("a", b"0123456789")
-    path.write_bytes(path.read_bytes().replace(b"0123456789", b"0123456780"))
-    assert "CRC" in refusal_of(path, tmp_path)
+    return (folder / "1").read_bytes().replace(b"0123456789", b"0123456780")
 
 
-def test_what_the_tick_raises_ends_it(tmp_path):
+@pytest.mark.parametrize(
+    ("make_data", "said"),
+    [
+        (damaged_header, "a header is damaged, or cut"),
+        (lambda folder: gzip.compress(damaged_header(folder)), "a header is damaged, or cut"),
+        (second_archive, "followed by data that is not a member"),
+        (wrong_checksum, "CRC"),
+    ],
+    ids=["header", "header-gz", "second-archive", "zip-checksum"],
+)
+def test_a_damaged_archive_is_never_taken_for_a_whole_one(tmp_path, make_data, said):
+    (tmp_path / "damaged").write_bytes(make_data(tmp_path))
+    assert said in refusal_of(tmp_path / "damaged", tmp_path)
+
+
+def test_an_error_of_the_tick_ends_the_unpacking(tmp_path):
     def stop(done, total):
         raise KeyboardInterrupt
 

@@ -15,7 +15,7 @@ from clustertrain.node.waiting import wait_until
 from clustertrain.staging import fetch as fetch_module
 from clustertrain.staging import http, source
 from clustertrain.staging.fetch import fetch
-from clustertrain.staging.part import Part
+from clustertrain.staging.part import Download
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
 from support.web_server import Answer, serving
@@ -27,7 +27,7 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 
 
 def get(uri, folder, sha256=None, tick=lambda *_: None):
-    part = Part(folder, masked(uri))
+    part = Download(folder, masked(uri))
     found = fetch(Location(uri), part, sha256=sha256, tick=tick)
     data = part.path.read_bytes()
     assert found == hashlib.sha256(data).hexdigest()
@@ -35,7 +35,7 @@ def get(uri, folder, sha256=None, tick=lambda *_: None):
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
-def test_an_empty_file(web, folder, framing):
+def test_an_empty_file_arrives(web, folder, framing):
     web.files["/f"] = b""
     web.answers = [Answer(framing=framing)]
     assert get(f"{web.url}/f", folder) == b""
@@ -154,7 +154,7 @@ def test_redirects_are_followed(web, folder):
 
 def test_a_file_without_room_is_refused(web, folder):
     web.answers = [Answer(says_length=1 << 60)]
-    with pytest.raises(StorageError, match=r"does not fit: \d{19} bytes are missing, \d+ are free"):
+    with pytest.raises(StorageError, match=r"does not fit: \d{19} bytes, \d+ are free"):
         get(f"{web.url}/f", folder)
 
 
@@ -166,7 +166,7 @@ def test_credentials_in_a_uri_are_refused_and_never_shown(folder, uri):
     assert "***@h/f" in str(refusal.value)
 
 
-def test_unknown_schemes(folder):
+def test_an_unknown_scheme_is_refused(folder):
     with pytest.raises(JobError, match="ftp:// is not supported for data"):
         get("ftp://host/file", folder)
 
@@ -181,14 +181,14 @@ class TestFiles:
         """It changes after the first of its bytes were written."""
         monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 1000)
         (tmp_path / "f").write_bytes(BODY)
-        count, changes = Part.count, []
+        count, changes = Download.count, []
 
         def changed_after(self, more_bytes):
             count(self, more_bytes)
             if not changes:
                 changes.append((tmp_path / "f").write_bytes(BODY[::-1]))
 
-        monkeypatch.setattr(Part, "count", changed_after)
+        monkeypatch.setattr(Download, "count", changed_after)
         assert get(str(tmp_path / "f"), folder) == BODY[::-1]
 
 
@@ -206,7 +206,7 @@ class TestTakingOver:
         with pytest.raises(KeyboardInterrupt):
             get(f"{web.url}/f", folder, tick=stop)
         web.go_on.set()
-        assert wait_until(lambda: Part(folder, "f").received_bytes == after, 60, 0.01)
+        assert wait_until(lambda: Download(folder, "f").received_bytes == after, 60, 0.01)
 
     def test_a_part_that_is_longer_than_the_file(self, web, folder):
         self.interrupted(web, folder, 100_000)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from clustertrain.staging.entry import Entry
+from clustertrain.staging.entry import StagedData
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 
@@ -69,9 +69,8 @@ def test_an_archive_and_its_members_keep_their_names(web, tmp_path, kind, remote
         ("https://h/", "data"),
         ("https://h/%2e%2e", "data"),
         ("https://h/a%2Fb%0Ac", "a_b_c"),
-        (f"https://h/{'ä' * 300}.txt", f"{'ä' * 125}.txt"),
         ("s3://b/a/x%20y", "x%20y"),
     ],
 )
 def test_what_no_file_name_can_be_is_replaced(tmp_path, uri, name):
-    assert Entry.of(Location(uri), "0" * 64, False, tmp_path).file_name == name
+    assert StagedData.of(Location(uri), "0" * 64, False, tmp_path).file_name == name

@@ -82,7 +82,7 @@ def test_one_holds_it_and_the_next_follows_a_release(tmp_path):
     assert sorted(path.name for path in (tmp_path / "l").iterdir()) == ["x.2"]
 
 
-def test_names_do_not_touch_each_other(tmp_path):
+def test_two_leases_do_not_touch_each_other(tmp_path):
     with Contender(tmp_path, "x").try_acquire(), Contender(tmp_path, "x.1").try_acquire() as second:
         assert second is not None
         assert Contender(tmp_path, "x").try_acquire() is None

@@ -45,7 +45,7 @@ def test_an_object_arrives_under_its_name(s3, into, name):
 
 
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1])
-def test_of_any_size(s3, into, size):
+def test_an_object_of_any_size_arrives_whole(s3, into, size):
     s3.client().put_object(Bucket=s3.bucket, Key="f", Body=BODY[:size])
     sha256 = hashlib.sha256(BODY[:size]).hexdigest()
     assert bring(s3.location("f"), into, sha256).read_bytes() == BODY[:size]

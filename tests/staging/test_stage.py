@@ -21,7 +21,7 @@ from clustertrain.node.waiting import wait_until
 from clustertrain.observe.event_lines import line_of
 from clustertrain.staging import fetch
 from clustertrain.staging import stage as staging
-from clustertrain.staging.entry import Entry
+from clustertrain.staging.entry import StagedData
 from clustertrain.staging.lease import Lease
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
@@ -275,17 +275,18 @@ def test_a_marker_that_is_damaged_is_an_error_that_names_it(web, into, change, w
         value = {**json.loads(marker.read_text()), **change}
         change = json.dumps({key: item for key, item in value.items() if item is not ...})
     marker.write_text(change)
-    with pytest.raises(DataError) as refusal:
+    with pytest.raises(StorageError) as refusal:
         get(f"{web.url}/a.tar.gz", into, extract=True)
     first, second = str(refusal.value).splitlines()
     assert first.startswith(f"{marker} is damaged: ")
     assert what in first
-    assert first.isprintable()
-    assert second == "Remove that folder; the data is then fetched again."
+    assert second.endswith("Restore or remove it.")
+    marker.unlink()
+    assert get(f"{web.url}/a.tar.gz", into, extract=True) == path
 
 
 def test_events_have_the_phases_and_are_few(web, into, monkeypatch):
-    monkeypatch.setattr(fetch, "_TICK_EVERY_S", 60.0)  # the first event follows the first answer
+    monkeypatch.setattr(fetch, "TICK_EVERY_S", 60.0)  # the first event follows the first answer
     events = []
     get(f"{web.url}/a.tar.gz", into, extract=True, on_event=events.append)
     assert [event["phase"] for event in events] == ["download", "extract", "ready"]
@@ -305,7 +306,7 @@ def test_a_try_that_fails_is_an_event_with_the_reason(web, into):
 
 
 def test_a_stop_keeps_the_received_bytes_and_the_next_start_continues(web, into, monkeypatch):
-    monkeypatch.setattr(staging, "_REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(staging, "REPORT_EVERY_S", 0.0)
     web.answers = [Answer(hold_after=50_000)]
     asked = []
     with pytest.raises(RunStopped, match="d was being staged") as stopped:
@@ -406,7 +407,7 @@ def test_a_holder_that_lost_between_its_last_check_and_the_rename_replaces_nothi
 
 def test_a_holder_that_finds_itself_replaced_waits_like_the_others(web, into, monkeypatch):
     """A process that dies takes its lease; it has its turn again, and nothing of the first stays."""
-    monkeypatch.setattr(staging, "_REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(staging, "REPORT_EVERY_S", 0.0)
     turns = []
     real = Lease.check
 
@@ -429,7 +430,7 @@ def test_a_holder_that_finds_itself_replaced_waits_like_the_others(web, into, mo
 def test_a_kill_at_any_point_leaves_all_or_nothing(tmp_path, extract, stride):
     source, into = tmp_path / "source.tar.gz", tmp_path / "data"
     source.write_bytes(archive_of({"a/x": b"1" * 5000, "y": b"2"}))
-    entry = Entry.of(Location(str(source)), None, extract, into)
+    entry = StagedData.of(Location(str(source)), None, extract, into)
     kills = seen_ready = 0
 
     def whole():

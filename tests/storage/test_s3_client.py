@@ -65,15 +65,12 @@ def test_transient_errors_are_retried(error):
         refusal(507, "InsufficientStorage"),
         refusal(507, "507"),
         botocore.NoCredentialsError(),
-        botocore.SSLError(endpoint_url="x", error="CERTIFICATE_VERIFY_FAILED"),
-        botocore.SSLError(endpoint_url="x", error="[SSL: WRONG_VERSION_NUMBER] wrong version number"),
-        botocore.SSLError(endpoint_url="x", error="[Errno 2] No such file or directory"),  # AWS_CA_BUNDLE
         botocore.TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed"),
         PermissionError(13, "Permission denied", "/var/run/secrets/token"),  # AWS_WEB_IDENTITY_TOKEN_FILE
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:60],
 )
-def test_what_will_not_pass_ends_at_once(error):
+def test_permanent_errors_end_at_once(error):
     tries = []
 
     def request() -> None:
@@ -96,7 +93,7 @@ def test_an_answer_that_the_caller_wants_is_passed_on():
         persistently(HERE, "PUT", "p/a", request, answers=())
 
 
-def test_a_bug_is_seen_as_one():
+def test_an_error_of_our_own_is_raised_unchanged():
     def request() -> None:
         raise KeyError("of our own")
 
@@ -131,15 +128,6 @@ def test_a_client_is_shared_in_a_process_and_not_with_a_child(aws_environment):
     if pid == 0:
         os._exit(0 if connect(HERE) is not mine else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def test_the_client_has_the_options_of_the_location(aws_environment):
-    client = connect(Location("s3://b", endpoint="http://127.0.0.1:1", region="eu-x", addressing="virtual"))
-    assert client.meta.endpoint_url == "http://127.0.0.1:1"
-    assert client.meta.region_name == "eu-x"
-    assert client.meta.config.s3["addressing_style"] == "virtual"
-    assert client.meta.config.connect_timeout > 0
-    assert client.meta.config.read_timeout > 0
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ CUT = WHOLE[:-1]
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr(s3_client, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(s3_client, "FIRST_PAUSE_S", 0.01)
 
 
 def read_in_two(part):

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from test_storage import MARKER, any_tree, contenders, contents, make_tree
+from test_storage import MARKER, any_tree, contents, make_tree
 
 from clustertrain.errors import StorageError
-from clustertrain.storage import location, open_store, probe, s3_client, s3_exclusive_create, s3_tree
+from clustertrain.storage import location, open_store, probe, s3_client, s3_tree
 from support.fault_proxy import (
     FaultProxy,
     cut_answer,
@@ -78,8 +78,8 @@ def moto_store(moto_s3, moto_proxy):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     """Short pauses and small parts, so that little time and few bytes show what many would."""
-    monkeypatch.setattr(s3_client, "_FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(s3_client, "_LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(s3_client, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(s3_client, "LONGEST_PAUSE_S", 0.2)
     monkeypatch.setattr(s3_tree, "PART_BYTES", 5 * MIB)
 
 
@@ -97,7 +97,7 @@ def refusal(action):
 @pytest.mark.parametrize(
     "fault", [status(500), status(503), status(429), reset()], ids=["500", "503", "429", "reset"]
 )
-def test_storms_are_ridden_out(moto_store, moto_proxy, fault):
+def test_every_operation_survives_transient_errors(moto_store, moto_proxy, fault):
     """Each operation meets the fault four times, and comes to the same end."""
 
     def storm():
@@ -144,7 +144,7 @@ def test_a_storm_longer_than_retry_ends_with_a_name(moto_s3, moto_proxy):
     assert moto_proxy.count(put) > 2
 
 
-def test_silence_is_cut_off(moto_s3, monkeypatch):
+def test_a_request_without_an_answer_is_sent_again(moto_s3, monkeypatch):
     monkeypatch.setattr(s3_client, "READ_TIMEOUT_S", 1.0)
     with FaultProxy(moto_s3.endpoint) as proxy:
         store = open_store(moto_s3.location("runs", endpoint=proxy.endpoint))
@@ -209,7 +209,6 @@ def conditional(request):
 
 
 def test_a_conditional_put_whose_answer_was_lost_counts_as_created(store, proxy):
-    assert store.create_exclusive("first", b"")  # finds out whether the server knows conditions
     proxy.script(lost_answer(), when=conditional, times=1)
     assert store.create_exclusive("a", b"mine")
     proxy.script(lost_answer(), when=conditional, times=1)
@@ -217,12 +216,6 @@ def test_a_conditional_put_whose_answer_was_lost_counts_as_created(store, proxy)
     proxy.script(lost_answer(), when=lambda r: conditional(r) and MARKER in r.path, times=1)
     make_tree(store, "trees/one", x=b"1")
     assert store.trees("trees", MARKER) == ["one"]
-
-
-def test_a_lost_answer_does_not_hide_that_the_server_knows_conditions(store, proxy):
-    proxy.script(lost_answer(), when=conditional, times=1)
-    assert store.create_exclusive("a", b"mine")
-    assert [request for request in proxy.requests if "contest" in request.path] == []
 
 
 def test_a_completion_whose_answer_was_lost_is_found_done(store, proxy):
@@ -240,44 +233,19 @@ def test_a_server_that_does_not_find_what_is_to_be_removed(moto_store, moto_prox
     moto_store.remove("a")
 
 
-@pytest.mark.parametrize("how", ["ignored", "501", "400"])
-def test_without_conditional_writes_one_wins_a_contest(moto_s3, moto_proxy, how):
-    if how == "ignored":
-        moto_proxy.script(without_conditions(), when=conditional)
-    else:
-        moto_proxy.script(status(int(how), "NotImplemented"), when=conditional)
-    store = open_store(moto_s3.location("runs", endpoint=moto_proxy.endpoint))
-    won = contenders(store, "claims/1")
-    assert len(won) == 1
-    assert store.read_or_none("claims/1") == won[0] * 100
-    assert not store.create_exclusive("claims/1", b"later")
-    assert moto_s3.all_keys() == ["runs/claims/1"]
-    probe(store)
-    make_tree(store, "trees/one", x=b"1")
-    assert store.trees("trees", MARKER) == ["one"]
-
-
-def test_a_dead_contender_does_not_block_a_contest(moto_s3, moto_proxy, monkeypatch):
-    moto_proxy.script(without_conditions(), when=conditional)
-    store = open_store(moto_s3.location("runs", endpoint=moto_proxy.endpoint))
-    dead = "runs/claims/.contest-1/0"
-    moto_s3.client().put_object(Bucket=moto_s3.bucket, Key=dead, Body=b"")
-    monkeypatch.setattr(s3_exclusive_create, "_DEAD_AFTER_S", 2.0)
-    monkeypatch.setattr(s3_exclusive_create, "_LONGEST_PAUSE_S", 0.3)
-    assert store.create_exclusive("claims/1", b"won")
-    assert moto_s3.all_keys() == ["runs/claims/1"]
-
-
-def test_listings_of_many_pages_are_read_to_their_end(moto_store, moto_proxy, monkeypatch):
-    names = [f"{n:03}" for n in range(7)]
-    for name in names:
-        moto_store.write_atomic(f"a/{name}", b"")
-    client = s3_client.connect(moto_store.location)
-    real = client.list_objects_v2
-    monkeypatch.setattr(client, "list_objects_v2", lambda **wanted: real(**wanted, MaxKeys=2))
-    moto_proxy.script([None, status(503), None, reset()], when=listing)
-    assert moto_store.list("a") == names
-    assert moto_proxy.count(listing) == 2 + 2 + 4
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (without_conditions(), r"a file was created twice .*\nUse a server with conditional writes"),
+        (status(501, "NotImplemented"), "HTTP 501 NotImplemented"),
+    ],
+    ids=["ignored", "refused"],
+)
+def test_the_probe_refuses_a_server_without_conditional_writes(moto_s3, moto_store, moto_proxy, fault, said):
+    moto_proxy.script(fault, when=conditional)
+    with pytest.raises(StorageError, match=said):
+        probe(moto_store)
+    assert moto_s3.all_keys() == []
 
 
 def test_a_late_listing_hides_nothing_that_was_committed(store, proxy):
@@ -358,15 +326,13 @@ def test_a_head_has_no_reason_for_a_400(moto_store, moto_proxy):
     assert "HTTP 400" in refusal(lambda: moto_store.size_or_none("a"))
 
 
-def test_the_probe_names_action_key_and_status(moto_store, moto_proxy, moto_s3):
+def test_the_probe_names_action_key_and_status(moto_store, moto_proxy):
     probe(moto_store)
-    first_contact = open_store(moto_s3.location("other", endpoint=moto_proxy.endpoint))
     moto_proxy.script(status(403))
-    for store, key in [(moto_store, ".probe-"), (first_contact, ".condition-")]:
-        text = refusal(lambda store=store: probe(store))
-        assert "PUT s3://" in text
-        assert key in text
-        assert "HTTP 403 AccessDenied" in text
+    text = refusal(lambda: probe(moto_store))
+    assert "PUT s3://" in text
+    assert ".probe-" in text
+    assert "HTTP 403 AccessDenied" in text
 
 
 def test_a_bucket_that_is_not_there_is_named(s3):
@@ -385,13 +351,6 @@ def test_a_wrong_secret_is_named(versitygw_s3, monkeypatch):
         text = refusal(lambda: probe(store))
     assert "HTTP 403 SignatureDoesNotMatch" in text
     assert "another" not in text.replace("another server", "")
-
-
-@pytest.mark.s3
-def test_a_key_below_an_object_is_refused_where_keys_are_files(versitygw_s3):
-    store = open_store(versitygw_s3.location("runs"))
-    store.write_atomic("a", b"1")
-    assert "HTTP 409 ObjectParentIsFile" in refusal(lambda: store.write_atomic("a/b", b"2"))
 
 
 def test_without_credentials_the_chain_is_named(moto_s3, monkeypatch):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from clustertrain.errors import ClusterError, DataError, JobError
+from clustertrain.errors import ClusterError, DataError, JobError, StorageError
 from clustertrain.job.data_and_storage import DataEntry
 from clustertrain.job.model import Job
 from clustertrain.launchers.listing import statuses_of
@@ -21,7 +21,7 @@ from clustertrain.observe.as_json import as_json
 from clustertrain.observe.screen import Screen
 from clustertrain.observe.status import read_files, runs_of
 from clustertrain.run_files.recorded_job import job_of
-from clustertrain.staging.entry import Entry, data_folder, local_folder
+from clustertrain.staging.entry import StagedData, data_folder, local_folder
 from clustertrain.staging.lease import Contender
 from clustertrain.staging.source import masked
 from clustertrain.staging.stage import stage
@@ -40,13 +40,13 @@ class DataSet:
     location: Location
     into: Path
 
-    def entry(self) -> Entry:
+    def entry(self) -> StagedData:
         """Return the entry of the data set in its folder.
 
         Raises:
             DataError: it is a local file that does not exist.
         """
-        return Entry.of(self.location, self.keys.sha256, self.keys.extract, self.into)
+        return StagedData.of(self.location, self.keys.sha256, self.keys.extract, self.into)
 
 
 def data_sets(job: Job, name: str | None = None) -> list[DataSet]:
@@ -112,7 +112,7 @@ def _state(each: DataSet) -> DataState:
     try:
         entry = each.entry()
         found = entry.ready()
-    except DataError as error:
+    except (DataError, StorageError) as error:
         return state("missing", error=str(error).splitlines()[0])
     if found is not None:
         return state("ready", size_bytes=found.size_bytes, where=str(found.path))
@@ -174,7 +174,7 @@ def _key_of(each: DataSet) -> tuple[Path, str] | None:
     return entry.into, entry.key
 
 
-def _remove(entry: Entry, *, force: bool) -> int:
+def _remove(entry: StagedData, *, force: bool) -> int:
     """Remove all files of a data set, under its lease. Returns the number of bytes that were freed."""
     if not entry.into.is_dir():
         return 0

@@ -21,7 +21,8 @@ from clustertrain.errors import JobError
 from clustertrain.job.error_messages import dotted, shown, validated
 from clustertrain.job.launcher_plugins import LauncherSection, launcher_sections
 from clustertrain.job.model import Job
-from clustertrain.job.values import without_credentials
+from clustertrain.job.references import VARIABLE, check_dollars
+from clustertrain.job.values import Refused, without_credentials
 from clustertrain.job.yaml_reader import (
     LARGEST_FILE_BYTES,
     Document,
@@ -241,9 +242,6 @@ def _override(document: Document, override: str, number: int) -> None:
     document.positions = kept | part.positions
 
 
-_VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
-
-
 def _may_expand(path: Keys) -> bool:
     match path:
         case ("code" | "interpreter" | "storage" | "image" | "scratch",) | ("code", int()):
@@ -283,14 +281,8 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
 
     def replacement(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
-        if match[0] == "$$":
-            return "$"
-        if "{" in (default or ""):
-            what = f"{dotted(path)}: {shown(value)} has a brace in the default of ${{{name}:-…}}"
-            refuse(position, what, "a default is plain text, and ends at the first '}'")
         if name is None:
-            what = f"{dotted(path)}: a '$' that does not start ${{NAME}}"
-            refuse(position, what, "write ${NAME}, or $$ for a '$'")
+            return "$"
         found = (environ or {}).get(name) or default
         if found is None and name not in (environ or {}):
             what = f"{dotted(path)}: needs the environment variable {name}, which is not set"
@@ -298,7 +290,11 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
         return found or ""
 
     if _may_expand(path):
-        return _VARIABLE.sub(replacement, value)
+        try:
+            check_dollars(value)
+        except Refused as error:
+            refuse(position, f"{dotted(path)}: {error}")
+        return VARIABLE.sub(replacement, value)
     if "${" in value and environ is not None and not _is_expanded_later(path):
         refuse(
             position,

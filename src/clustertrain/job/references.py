@@ -19,7 +19,8 @@ from clustertrain.node import variables
 
 _REFERENCE = re.compile(rf"\$\{{({variables.PREFIX}[^}}]*)(\}}?)")
 _NESTED = re.compile(r"\$\{(\w+):-[^}]*\{")
-_OF_ENV = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^${}]*))?\})?")
+VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^${}]*))?\})?")
+"""A `$$`, a `${NAME}` or `${NAME:-default}`, or a `$` that is none of these."""
 
 
 def data_variable(name: str) -> str:
@@ -49,7 +50,7 @@ def check_references(text: str, data: Iterable[str], entry_point: str, *, is_scr
 
 
 def check_dollars(text: str) -> None:
-    """Check each '$' in a value of `env`.
+    """Check each '$' in a value in which ${NAME} is replaced.
 
     Raises:
         Refused: the value has a '$' that starts no reference, or a brace in a default.
@@ -59,7 +60,7 @@ def check_dollars(text: str) -> None:
             f"{text!r} has a brace in the default of ${{{nested[1]}:-…}}\n"
             "a default is plain text, and ends at the first '}'"
         )
-    if any(match[0] == "$" for match in _OF_ENV.finditer(text)):
+    if any(match[0] == "$" for match in VARIABLE.finditer(text)):
         raise Refused("a '$' that does not start ${NAME} or ${NAME:-default}\nwrite $$ for a '$'")
 
 
@@ -68,14 +69,14 @@ def names_of(texts: Mapping[str, str]) -> dict[str, str]:
     return {
         match[1]: key
         for key, text in texts.items()
-        for match in _OF_ENV.finditer(text)
+        for match in VARIABLE.finditer(text)
         if match[1] and match[2] is None and not match[1].startswith(variables.PREFIX)
     }
 
 
 def referred_names(texts: Mapping[str, str]) -> list[str]:
     """Return the variables that these texts refer to, also those that have a default."""
-    found = [match[1] for text in texts.values() for match in _OF_ENV.finditer(text) if match[1]]
+    found = [match[1] for text in texts.values() for match in VARIABLE.finditer(text) if match[1]]
     return [name for name in dict.fromkeys(found) if not name.startswith(variables.PREFIX)]
 
 
@@ -97,7 +98,7 @@ def with_values(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
         return environ.get(name) or default or ""
 
     check_set({f"env.{key}": text for key, text in env.items()}, environ)
-    return {key: _OF_ENV.sub(value, text) for key, text in env.items()}
+    return {key: VARIABLE.sub(value, text) for key, text in env.items()}
 
 
 def check_set(texts: Mapping[str, str], environ: Mapping[str, str]) -> None:

@@ -24,7 +24,6 @@ from pydantic import (
 from clustertrain.job.field_docstrings import describe
 from clustertrain.job.settings_fields import add_fields
 from clustertrain.job.values import (
-    MOST_WORKERS,
     Bytes,
     Count,
     CountOrZero,
@@ -203,12 +202,6 @@ class Resources(Section):
                 "with gpus_per_node there is one worker per GPU\n"
                 "remove it, or set `workers` instead of gpus_per_node",
                 "gpus_per_worker",
-            )
-        if self.max_workers > MOST_WORKERS:
-            raise Refused(
-                f"{self.max_nodes} nodes × {self.gpus_per_node} GPUs = {self.max_workers} workers\n"
-                f"at most {MOST_WORKERS} are allowed",
-                "nodes",
             )
 
     def _check_even_spread(self) -> None:

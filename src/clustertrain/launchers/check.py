@@ -58,7 +58,7 @@ from clustertrain.node.installed import (
 )
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.run_files.command_line import UNKNOWN, CommandLine
-from clustertrain.staging.entry import Entry, data_folder
+from clustertrain.staging.entry import StagedData, data_folder
 from clustertrain.supervise.check_process import CheckRequest, run_check
 
 DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without the rest of the check
@@ -245,7 +245,7 @@ def _check_data(job: Job, elsewhere: bool) -> list[str]:
     notes = []
     for name, entry in job.data.items():
         try:
-            Entry.of(job.data_location(name), entry.sha256, entry.extract, data_folder(None, "node"))
+            StagedData.of(job.data_location(name), entry.sha256, entry.extract, data_folder(None, "node"))
         except DataError as error:
             if not elsewhere:
                 raise DataError(f"data.{name}: {error}") from error

@@ -29,7 +29,6 @@ from clustertrain.job.model import Job
 from clustertrain.node.regular_file import read_file
 from clustertrain.run_files.records.provenance import CodeFile
 from clustertrain.run_files.run_address import run_names
-from clustertrain.staging.archive import wrong_name
 from clustertrain.storage import Location, local_path, open_store
 from clustertrain.storage.posix import refused
 
@@ -141,11 +140,6 @@ def _is_job_file(entry: CodeEntry) -> bool:
 def _entries_within_limits(job: Job, outputs: Iterable[Path]) -> list[CodeEntry]:
     entries, total_bytes = [], 0
     for entry in entries_of(job.code, no_code=ids_of_no_code(job, outputs)):
-        if (wrong := wrong_name(entry.name)) is not None:
-            raise StorageError(
-                f"The code cannot be packed: {str(entry.path)!r}: {wrong}.\n"
-                "Rename it, or move it out of the folder of the code."
-            )
         entries.append(entry)
         total_bytes += entry.size_bytes
         if total_bytes > MOST_BYTES or len(entries) > MOST_FILES:

@@ -2,7 +2,6 @@
 
 stage.py          stage(), the entry point: one process fetches the data set, the others wait
 entry.py          paths and keys of staged data sets
-marker.py         the record of a staged data set
 fetch.py          downloads one file, from the web, from S3 or from a path
 http.py           downloads from http(s)://
 s3.py             downloads from s3://

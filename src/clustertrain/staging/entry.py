@@ -22,13 +22,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clustertrain.node.user_folders import node_data_folder
-from clustertrain.staging.marker import read_marker
 from clustertrain.staging.source import missing
+from clustertrain.storage import PosixStore
 from clustertrain.storage.location import Location, local_path
+from clustertrain.storage.record_file import RecordFile
 
 MARKER = "READY.json"
 _NOT_IN_A_NAME = re.compile(r"[/\x00-\x1f\x7f]")  # %2F in a URL, and what would spoil a log
-_MOST_NAME_BYTES = 255  # of Linux
 
 
 def data_folder(shared: Path | None, per: str, scratch: str | None = None) -> Path:
@@ -44,6 +44,25 @@ def data_folder(shared: Path | None, per: str, scratch: str | None = None) -> Pa
 
 
 @dataclass(frozen=True)
+class Marker:
+    """A staged data set.
+
+    Attributes:
+        uri: its source, without what may be a secret.
+        sha256: of the file that was fetched.
+        bytes: of the file, or of all unpacked files.
+        extract: whether the file was unpacked.
+        written_at: in unix seconds.
+    """
+
+    uri: str
+    sha256: str
+    bytes: int
+    extract: bool
+    written_at: float
+
+
+@dataclass(frozen=True)
 class Ready:
     """A staged data set: its path, and the size of the file or of all unpacked files."""
 
@@ -52,7 +71,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Entry:
+class StagedData:
     """One data set in one folder."""
 
     location: Location
@@ -63,7 +82,7 @@ class Entry:
     key: str
 
     @classmethod
-    def of(cls, location: Location, sha256: str | None, extract: bool, into: Path) -> Entry:
+    def of(cls, location: Location, sha256: str | None, extract: bool, into: Path) -> StagedData:
         """Create the entry of a data set.
 
         Raises:
@@ -109,25 +128,22 @@ class Entry:
         This takes two file system operations, no lease and no network.
 
         Raises:
-            DataError: its marker is damaged, or cannot be read.
+            StorageError: its marker is damaged, or cannot be read.
         """
+        marker = RecordFile(PosixStore(self.folder), MARKER, Marker).read()
         path = self.content(self.folder)
-        try:
-            size_bytes = read_marker(self.folder / MARKER).bytes
-            found_bytes = path.stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
+        found_bytes = PosixStore(path.parent).size_or_none(path.name)
+        if marker is None or found_bytes is None:
             return None
-        except OSError as error:
-            raise missing(self.folder, error) from error
-        if not self.extract and found_bytes != size_bytes:
+        if not self.extract and found_bytes != marker.bytes:
             return None  # the file was cut; it is fetched again
-        return Ready(path, size_bytes)
+        return Ready(path, marker.bytes)
 
 
 def _file_name(location: Location) -> str:
     """Return the last part of the path, as it is; in a URL, percent-encoded characters are decoded.
 
-    Only what cannot be in a file name is replaced, and a name that is too long loses its beginning.
+    Only what cannot be in a file name is replaced.
     """
     uri = location.uri
     if location.is_s3:
@@ -137,8 +153,6 @@ def _file_name(location: Location) -> str:
     else:
         name = Path(uri).name
     name = _NOT_IN_A_NAME.sub("_", name)
-    while len(name.encode()) > _MOST_NAME_BYTES:
-        name = name[1:]  # the suffix is kept
     return "data" if name in ("", ".", "..") else name
 
 

@@ -20,18 +20,18 @@ from typing import TypeVar
 from clustertrain.errors import DataError
 from clustertrain.node.regular_file import NotAFile, open_file
 from clustertrain.node.units import duration_text
-from clustertrain.staging.part import Part, Tick
+from clustertrain.staging.part import Download, Tick
 from clustertrain.staging.source import CHUNK_BYTES, WEB_RETRY_S, CutShort, Retries, masked, missing
 from clustertrain.storage.location import Location, local_path
 
-_TICK_EVERY_S = 0.01
+TICK_EVERY_S = 0.01
 
 _T = TypeVar("_T")
 
 
 def fetch(
     location: Location,
-    part: Part,
+    part: Download,
     *,
     sha256: str | None,
     tick: Tick,
@@ -90,7 +90,7 @@ def fetch(
     return found
 
 
-def _receive(location: Location, part: Part) -> None:
+def _receive(location: Location, part: Download) -> None:
     """Receive a file, or what is missing of it; it may be cut.
 
     Raises:
@@ -111,7 +111,7 @@ def _receive(location: Location, part: Part) -> None:
         _copy(local_path(location.uri, what="data"), part)
 
 
-def _copy(path: Path, part: Part) -> None:
+def _copy(path: Path, part: Download) -> None:
     try:
         file = open_file(path)
     except NotAFile as error:
@@ -141,7 +141,7 @@ def _watched(work: Callable[[], _T], watch: Callable[[], None]) -> _T:
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    while wait([outcome], _TICK_EVERY_S).not_done:
+    while wait([outcome], TICK_EVERY_S).not_done:
         watch()
     watch()
     return outcome.result()

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from clustertrain.errors import StorageError
 
-_KEPT_FREE_BYTES = 1 << 30  # of the disk, by a file of unknown length
-
 Tick = Callable[[int, int | None], None]
 """Called often with the bytes present and the total (None: unknown). An exception that it raises ends the
 work."""
@@ -28,7 +26,7 @@ def can_go_on(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("download", "validator"))
 
 
-class Part:
+class Download:
     """The download in a folder, which one thread fills.
 
     Attributes:
@@ -62,8 +60,7 @@ class Part:
             self._record.unlink(missing_ok=True)
             self.first.unlink(missing_ok=True)
             self.validator, self.received_bytes, self.total_bytes = validator, 0, total_bytes
-            if total_bytes is not None:
-                self._check_space(total_bytes, "are missing")
+            self._check_space(total_bytes or 0)
             if validator is not None:
                 self._record.write_text(validator)
 
@@ -82,8 +79,6 @@ class Part:
         """Count bytes that were received."""
         with self._open():
             self.received_bytes += more_bytes
-        if self.total_bytes is None:
-            self._check_space(_KEPT_FREE_BYTES, "have to stay free, because the server sends no length")
 
     def end(self) -> None:
         """Name the first bytes the whole file."""
@@ -105,10 +100,10 @@ class Part:
                 raise InterruptedError(f"{self._name} is not needed any more")
             yield
 
-    def _check_space(self, needed_bytes: int, why: str) -> None:
+    def _check_space(self, needed_bytes: int) -> None:
         folder = self.path.parent.parent
         if (free_bytes := shutil.disk_usage(folder).free) < needed_bytes:
             raise StorageError(
-                f"{self._name} does not fit: {needed_bytes} bytes {why}, {free_bytes} are free at {folder}.\n"
+                f"{self._name} does not fit: {needed_bytes} bytes, {free_bytes} are free at {folder}.\n"
                 "Free space there, or store the data elsewhere."
             )

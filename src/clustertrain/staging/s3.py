@@ -11,8 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.exceptions import S3DownloadFailedError
 
 from clustertrain.errors import DataError
-from clustertrain.node.units import shortened
-from clustertrain.staging.part import Part
+from clustertrain.staging.part import Download
 from clustertrain.staging.source import CutShort
 from clustertrain.storage.location import Location
 from clustertrain.storage.s3_client import connect, explained, is_transient, value_text, with_new_credentials
@@ -20,7 +19,7 @@ from clustertrain.storage.s3_client import connect, explained, is_transient, val
 _TRIES = 5  # of a request of one part; then the object begins anew
 
 
-def receive(location: Location, part: Part) -> None:
+def receive(location: Location, part: Download) -> None:
     """Receive an object.
 
     Raises:
@@ -38,9 +37,6 @@ def receive(location: Location, part: Part) -> None:
         # For the length, and the reason of a refusal, which the answer to a HEAD would not have.
         whole = with_new_credentials(partial(connect(location).get_object, Bucket=bucket, Key=key))
         whole["Body"].close()
-        if sent := whole.get("ContentRange"):
-            sent = shortened(f"{sent} of version {whole.get('ETag')}")
-            raise CutShort(f"the server sent {sent}, not the whole object")
         part.begin(None, whole["ContentLength"])
         client = connect(location, _TRIES)
         client.download_file(bucket, key, str(part.first), Callback=part.count)
@@ -58,9 +54,4 @@ def explained_errors(location: Location) -> Iterator[None]:
             raise CutShort(value_text(cause)) from error
         if isinstance(error, ClientError | BotoCoreError):
             raise DataError(str(explained(location, "GET", location.bucket_and_key[1], error))) from error
-        if isinstance(error, ValueError | LookupError):  # of a length that is none
-            raise DataError(
-                f"{location.uri} cannot be fetched: it is not the answer of S3: {value_text(error)}.\n"
-                "Correct the endpoint, or download it yourself, and use its path as the URI."
-            ) from error
         raise

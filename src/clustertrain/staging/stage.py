@@ -19,18 +19,18 @@ from typing import Any
 
 from clustertrain.errors import DataError, RunStopped, StorageError
 from clustertrain.staging.archive import extract as extract_archive
-from clustertrain.staging.entry import MARKER, Entry, local_folder
+from clustertrain.staging.entry import MARKER, Marker, StagedData, local_folder
 from clustertrain.staging.fetch import fetch
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
-from clustertrain.staging.marker import Marker
-from clustertrain.staging.part import Part, Tick, can_go_on
+from clustertrain.staging.part import Download, Tick, can_go_on
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused
 from clustertrain.storage.posix_tree import fsync_folder, remove_tree
+from clustertrain.storage.record_file import encoded
 
 _LOOK_EVERY_S = 0.2
-_REPORT_EVERY_S = 0.5
+REPORT_EVERY_S = 0.5
 
 
 def stage(
@@ -69,7 +69,7 @@ def stage(
         StorageError: `into` cannot be written.
         RunStopped: see should_stop. The received bytes are kept for the next start.
     """
-    entry = Entry.of(location, sha256, extract, into)
+    entry = StagedData.of(location, sha256, extract, into)
     if (found := entry.ready()) is not None:
         return found.path
     if (folder := local_folder(location)) is not None:
@@ -99,7 +99,7 @@ def _used_in_place(folder: Path, sha256: str | None, extract: bool) -> Path:
     return folder
 
 
-def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
+def _stage_as_holder(entry: StagedData, lease: Lease, report: _Report) -> None:
     """Fetch, verify, unpack and publish, as the holder of the lease."""
     is_there = entry.folder.exists()  # before `ready`: what another holder publishes meanwhile is not damaged
     if entry.ready() is not None:
@@ -110,7 +110,7 @@ def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
             lease.check()
             remove_tree(entry.folder)
         _take_over(entry, lease, work)
-        part, tick = Part(work, masked(entry.location.uri)), report.ticker("download", lease)
+        part, tick = Download(work, masked(entry.location.uri)), report.ticker("download", lease)
         sha256 = fetch(entry.location, part, sha256=entry.sha256, tick=tick, on_cut=report.failed_try)
         _arrange(entry, part, sha256, work / "whole", report.ticker("extract", lease))
         lease.check()
@@ -128,7 +128,7 @@ def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _take_over(entry: Entry, lease: Lease, work: Path) -> None:
+def _take_over(entry: StagedData, lease: Lease, work: Path) -> None:
     """Create `work` from the download of the last holder if that has certainly ended, and remove the others.
 
     A holder that was only stopped finds its folder gone, and cannot publish half of it.
@@ -144,7 +144,7 @@ def _take_over(entry: Entry, lease: Lease, work: Path) -> None:
             shutil.rmtree(path.rename(doomed), ignore_errors=True)
 
 
-def _arrange(entry: Entry, part: Part, sha256: str, whole: Path, tick: Tick) -> None:
+def _arrange(entry: StagedData, part: Download, sha256: str, whole: Path, tick: Tick) -> None:
     """Create the folder in its final form: the content, then the marker."""
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
@@ -163,7 +163,10 @@ def _arrange(entry: Entry, part: Part, sha256: str, whole: Path, tick: Tick) -> 
         content.parent.mkdir()
         size_bytes = part.path.stat().st_size
     _sync_file_system(whole)  # one call, because there may be a million files
-    Marker(uri, sha256, size_bytes, entry.extract, time.time()).write(whole / MARKER)
+    with (whole / MARKER).open("xb") as file:  # this does not create a folder that was removed
+        file.write(encoded(Marker(uri, sha256, size_bytes, entry.extract, time.time())))
+        file.flush()
+        os.fsync(file.fileno())
     if entry.extract:
         part.path.unlink()
     else:  # a rename, because BeeGFS and AFS have links within one folder only
@@ -175,7 +178,7 @@ def _removed(work: Path) -> LeaseLost:
     return LeaseLost(f"{work} was removed by an earlier holder, which had been stopped.")
 
 
-def _publish(entry: Entry, whole: Path) -> None:
+def _publish(entry: StagedData, whole: Path) -> None:
     """Rename the folder, which fails if the data set exists.
 
     Files that others may be reading are never replaced.
@@ -227,7 +230,7 @@ class _Report:
 
     def _is_due(self) -> bool:
         """Return whether it is time for a report, and so for the check; raise RunStopped at a stop."""
-        if time.monotonic() - self._reported_at < _REPORT_EVERY_S:
+        if time.monotonic() - self._reported_at < REPORT_EVERY_S:
             return False
         self._reported_at = time.monotonic()
         if self._should_stop is not None and self._should_stop():

@@ -16,7 +16,7 @@ from typing import IO
 # A file is synced each time that this many bytes were written: otherwise a node with much memory takes all of
 # them at once, and the one sync at the end lasts as long as the disk needs, without visible progress.
 _SYNC_BYTES = 1 << 30
-_PIECE_BYTES = 16 << 20
+PIECE_BYTES = 16 << 20
 HIDDEN = "."  # names with this prefix are unfinished or being removed; readers ignore them
 
 
@@ -42,8 +42,8 @@ class _HashingFile:
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         whole = memoryview(data).cast("B")
-        for start in range(0, whole.nbytes, _PIECE_BYTES):
-            self._write_piece(whole[start : start + _PIECE_BYTES])
+        for start in range(0, whole.nbytes, PIECE_BYTES):
+            self._write_piece(whole[start : start + PIECE_BYTES])
         return whole.nbytes
 
     def _write_piece(self, piece: memoryview) -> None:

@@ -5,9 +5,7 @@ and conditional requests are used:
 
 - a tree is its files, then its marker, put last with `If-None-Match: *`: without a marker there is no tree;
 - `.newest` beside the trees names the tree that was committed last, so that a delayed listing cannot hide it;
-  every name in a listing is checked by HEAD;
-- a server without conditional writes is detected; there, a contest decides which writer was first
-  (s3_exclusive_create.py).
+  every name in a listing is checked by HEAD.
 """
 
 from __future__ import annotations
@@ -16,16 +14,12 @@ import builtins
 from collections.abc import Callable
 
 from clustertrain.storage.posix_tree import HIDDEN
-from clustertrain.storage.s3_exclusive_create import create_exclusive
 from clustertrain.storage.s3_objects import S3Objects
 from clustertrain.storage.s3_tree import NEWEST, S3Tree
 
 
 class S3Store(S3Objects):
     """Keys are below the location's prefix. Names that start with '.' belong to the store."""
-
-    def create_exclusive(self, key: str, data: bytes) -> bool:
-        return create_exclusive(self, key, data)
 
     def list(self, prefix: str) -> builtins.list[str]:
         return self._directly_below(prefix, "Contents", "CommonPrefixes")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Collection
 from functools import cache
@@ -21,7 +20,6 @@ from botocore.exceptions import (
     ClientError,
     HTTPClientError,
     IncompleteReadError,
-    SSLError,
 )
 from botocore.exceptions import ConnectionError as NotConnected
 
@@ -33,15 +31,13 @@ _T = TypeVar("_T")
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 20.0
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 20.0
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 20.0
 
 _LOOK = (
     "Compare bucket, endpoint (AWS_ENDPOINT_URL, AWS_CA_BUNDLE) and region with the server's, and what these "
     f"credentials may do: boto3 takes them from {CREDENTIAL_CHAIN}; never from the job file."
 )
-# An untrusted certificate; a server without TLS; a file of AWS_CA_BUNDLE that is missing, or is none.
-_TLS_REFUSED = re.compile(r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|\[X509|\[Errno (2|13|21)\]")
 
 # Transient 4xx.
 _PASSING_STATUS = {408, 425, 429}
@@ -131,7 +127,7 @@ def persistently(
         botocore.exceptions.ClientError: with one of the statuses in `answers`.
         StorageError: any other error.
     """
-    ends, pause_s = time.monotonic() + location.retry_s, _FIRST_PAUSE_S
+    ends, pause_s = time.monotonic() + location.retry_s, FIRST_PAUSE_S
     while True:
         try:
             return with_new_credentials(request)
@@ -143,7 +139,7 @@ def persistently(
                 raise explained(location, action, key, error) from error
             # Jitter, so that a thousand workers do not retry at the same time.
             (pause or time.sleep)(min(left_s, pause_s * random.uniform(0.5, 1.0)))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def http_status_of(error: BaseException) -> int:
@@ -172,8 +168,6 @@ def is_transient(error: BaseException) -> bool:
         status = http_status_of(error)
         server_fault = status >= 500 and status not in (501, 507)  # not implemented; a full storage
         return server_fault or status in _PASSING_STATUS or code_of(error) in _PASSING_CODES
-    if isinstance(error, SSLError):
-        return _TLS_REFUSED.search(str(error)) is None
     # A cut answer fails in the parser; the last two are Python's errors of reading a body.
     broken = (NotConnected, HTTPClientError, HTTPError, IncompleteReadError, ResponseParserError)
     return isinstance(error, (*broken, ConnectionError, TimeoutError))
@@ -187,7 +181,8 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
         return StorageError(
             f"{what} did not succeed in {location.retry_s:g} s of retries; "
             f"the last error was: {value_text(error)}.\n"
-            "Is the server up and reachable from here? Stored files were not changed; run again to continue."
+            "Is the server up and its certificate trusted here (AWS_CA_BUNDLE)? "
+            "Stored files were not changed; run again to continue."
         )
     if isinstance(error, ClientError):
         code = code_of(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,32 +46,27 @@ class S3Objects:
     # ------------------------------------------------------------------------------------- one object
 
     def read_or_none(self, key: str) -> bytes | None:
-        return self.read_with_writer(key)[0]
+        """Return the bytes of a small object, checked against the sha256 in its metadata."""
 
-    def read_with_writer(self, key: str) -> tuple[bytes | None, str]:
-        """Return the bytes of a small object, checked against the sha256 in its metadata, and its writer."""
-
-        def whole() -> tuple[bytes, str]:
+        def whole() -> bytes:
             answer = self._request("get_object", key)
-            data = answer["Body"].read()
-            metadata = answer["Metadata"]
-            if metadata.get(_SHA256, _sha256(data)) != _sha256(data):
+            data: bytes = answer["Body"].read()
+            if answer["Metadata"].get(_SHA256, _sha256(data)) != _sha256(data):
                 raise ConnectionError("the received bytes do not match the checksum in the metadata")
-            return data, metadata.get(_WRITER, "")
+            return data
 
-        return self._ask("GET", key, whole, (404,)) or (None, "")
+        return self._ask("GET", key, whole, (404,))
 
     def write_atomic(self, key: str, data: bytes) -> None:
         self.call("PUT", "put_object", key, **_body(data))
 
-    def put_if_absent(self, key: str, data: bytes, writer: str) -> bool:
-        """Write an object if it does not exist, and return whether it was written.
-
-        It is not written if it exists (412), or if the server does not support the condition (501). A server
-        that ignores the condition always writes the object.
-        """
-        body = _body(data, **{_WRITER: writer})
-        return self.call("PUT", "put_object", key, none_if=(412, 501), IfNoneMatch="*", **body) is not None
+    def create_exclusive(self, key: str, data: bytes) -> bool:
+        body = _body(data, **{_WRITER: uuid.uuid4().hex})
+        if self.call("PUT", "put_object", key, none_if=(412,), IfNoneMatch="*", **body) is not None:
+            return True
+        # After a lost answer the PUT is repeated, and the second one finds the object of the first.
+        found = self.call("HEAD", "head_object", key, none_if=(404,))
+        return found is not None and found["Metadata"].get(_WRITER) == body["Metadata"][_WRITER]
 
     def remove(self, key: str) -> None:
         self.call("DELETE", "delete_object", key, none_if=(404,))  # Google's answer if it is gone

@@ -17,7 +17,6 @@ from typing import Any
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import WrittenFile
-from clustertrain.storage.s3_exclusive_create import create_exclusive
 from clustertrain.storage.s3_objects import S3Objects, md5_of
 
 NEWEST = ".newest"
@@ -62,7 +61,7 @@ class S3Tree:
             if not self._objects.exists(key := f"{self._key}/{name}"):
                 raise FileNotFoundError(f"{key} was removed while the tree was written")
         self._begun.clear()  # from here on there is a tree, ours or another's: `abort` must not remove it
-        if not create_exclusive(self._objects, f"{self._key}/{marker}", data):
+        if not self._objects.create_exclusive(f"{self._key}/{marker}", data):
             raise FileExistsError(f"{self._objects.uri(self._key)} exists already")
         self.files[marker] = WrittenFile(len(data), hashlib.sha256(data).hexdigest())
         parent, _, name = self._key.rpartition("/")

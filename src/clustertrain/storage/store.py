@@ -72,7 +72,8 @@ def _try_writes(store: Store, key: str, data: bytes) -> None:
 
 def _unfit(store: Store, key: str, what: str) -> StorageError:
     remedy = (
-        "Use a server with read-after-write consistency, such as Amazon S3."
+        "Use a server with conditional writes (If-None-Match) and read-after-write consistency, such as "
+        "Amazon S3."
         if store.location.is_s3
         else "Use a file system with exclusive creation and atomic rename: "
         "local disk, NFS, Lustre, GPFS, CephFS."

@@ -8,7 +8,7 @@ from typing import Any
 
 from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
-from clustertrain.staging.entry import Entry, data_folder, local_folder
+from clustertrain.staging.entry import StagedData, data_folder, local_folder
 from clustertrain.staging.source import masked
 from clustertrain.staging.stage import stage
 from clustertrain.storage import open_store
@@ -54,7 +54,7 @@ def _at_hand(job: Job, name: str, scratch: Path) -> Path | None:
         into = _into(job, data.per)
     except StorageError:  # this machine may not be a node of the job, with its scratch folder
         into = scratch
-    entry = Entry.of(location, data.sha256, data.extract, into)
+    entry = StagedData.of(location, data.sha256, data.extract, into)
     if (ready := entry.ready()) is not None:
         return ready.path
     if location.is_s3 or location.is_http:
