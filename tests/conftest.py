@@ -5,6 +5,7 @@ The tests of `faults` are whole runs that meet one fault after another: they tak
 together, and run when they are required. So do those of `nightly`, for which one run of CI has no time.
 """
 
+import gc
 import math
 import os
 import re
@@ -30,6 +31,7 @@ pytest_plugins = [
     "support.whole_run",
 ]
 pytest_plugins += ["launchers.kubernetes.pod_job"]
+gc.disable()  # until all tests are collected: a tenth of that time were searches for garbage
 # What the commands of the tests remember of their runs is not this user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ct-state-")
 _CLUSTERS = {"gridengine", "kubernetes", "newer_kuberay", "slurm"}
@@ -52,6 +54,11 @@ REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",
 def run(tmp_path: Path) -> RunDir:
     """A run that nobody has started, in a storage of its own."""
     return RunDir.newest(str(tmp_path), "digits")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.observe.run_table import rows_of
 from clustertrain.observe.status import status_by_files
+from clustertrain.run_files import claims
 from clustertrain.run_files.folder.run_dir import RunDir
 
 SAMPLE = Path(__file__).parents[1] / "fixtures" / "sample_runs" / "storage"
@@ -20,8 +21,9 @@ def attempt(tmp_path):
 
 
 @pytest.fixture
-def of_a_later_version(attempt):
+def of_a_later_version(attempt, monkeypatch):
     """Another run there, whose row needs its job."""
+    monkeypatch.setattr(claims, "heartbeat_period_s", lambda run: 0.05)  # whether the run lives
     run = RunDir.newest(attempt.run.store.location, "stopped").attempt(1)
     for key in (run.job_key, run.run.job_key):
         with run.run.store.local_folder(key).open("a") as job:
