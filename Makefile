@@ -28,7 +28,7 @@ train: $(VENV)/.installed  ## install, then train the digits example on two CPU 
 	@echo "$(TRAIN)"; trap 'interrupted=yes' INT; $(TRAIN); code=$$?; test -n "$$interrupted" || exit $$code
 
 unit: $(VENV)/.installed  ## install, then run the tests that start nothing: no root, no Ray, no cluster; a minute
-	$(BIN)/python -m pytest -q -n 2 --timeout=20 -m unit $(addprefix --ignore=tests/,$(NOT_UNIT)) $(UNIT_ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 2 --timeout=20 --durations=10 -m unit $(addprefix --ignore=tests/,$(NOT_UNIT)) $(UNIT_ARGS)
 	@echo "make unit left out whole runs, clusters, containers, S3 servers, ranks of torch and tests marked slow: make test"
 
 test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run, except the long ones; TESTS=PATHS for some

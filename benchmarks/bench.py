@@ -22,8 +22,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
-import os
-import platform
 import sys
 import tempfile
 from dataclasses import replace
@@ -34,7 +32,7 @@ from comparison.page import page, tables
 from comparison.picture import picture
 from comparison.plan import FULL, QUICK, SECTIONS, Measurement, Numbers, plan
 from comparison.processes import Failed
-from comparison.quiet import Quiet
+from comparison.quiet import Quiet, machine
 from comparison.results import Report, Value
 
 VERSIONS = ("clustertrain", "torch", "ray", "accelerate", "lightning", "awscli")
@@ -61,19 +59,6 @@ def measured(report: Report, each: Measurement, folder: Path, quiet: Quiet) -> R
         texts = ", ".join(f"{number:.4g}" for number in numbers)
         print(f"{figure:16} {program:34} {texts:>14}   load {load:.2f}", file=sys.stderr, flush=True)
     return report
-
-
-def machine() -> dict[str, str]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    processor = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown")
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "processor": processor,
-        "processors": str(len(os.sched_getaffinity(0))),
-        "memory": f"{memory_bytes / (1 << 30):.0f} GiB",
-        "Linux": platform.release(),
-        "Python": platform.python_version(),
-    }
 
 
 def versions() -> dict[str, str]:

@@ -11,6 +11,7 @@ prints them.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import tomllib
@@ -29,7 +30,7 @@ def layers() -> dict[str, int]:
     """The height of each folder and file of src/clustertrain in the contract of layers; the lowest is 0."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (lines,) = [c["layers"] for c in contracts if c.get("containers") == ["clustertrain"]]
-    return {name: height for height, line in enumerate(reversed(lines)) for name in line.split(" | ")}
+    return {name: height for height, line in enumerate(reversed(lines)) for name in re.findall(r"\w+", line)}
 
 
 class Way:

@@ -15,7 +15,6 @@ every pod, claims the attempt and requires a token on every port.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -26,7 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from comparison.results import print_table
+from comparison.figures import PLAIN_RAYJOB as PLAIN
+from comparison.figures import START as OURS
+from comparison.turns import by_turns, parser_of, show, write
 
 from clustertrain.node.version import RAY_VERSION
 
@@ -38,8 +39,6 @@ from clusters.containers import why_not as why_no_image  # noqa: E402
 from clusters.kube import KubeCluster, why_not  # noqa: E402
 
 PEERS = CHECKOUT / "benchmarks" / "slurm_peers"
-OURS, PLAIN = "clustertrain", "plain RayJob"
-GOAL = 0.8
 _CLAIM, _MOUNT = "clustertrain", "/mnt/clustertrain"
 _PATIENCE_S = 400.0
 _HEALTHY = {"httpGet": {"path": "/api/healthz", "port": 52365}, "periodSeconds": 1, "timeoutSeconds": 5}
@@ -143,28 +142,20 @@ def measure(cluster: KubeCluster, side: str, image: str, workers: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = parser_of(__doc__)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="write the seconds")
     options = parser.parse_args()
     if reason := why_not() or why_no_image():
         parser.error(reason)
     image = kit_image()
-    found: dict[str, list[float]] = {side: [] for side in SIDES}
     with KubeCluster() as cluster:
         cluster.start_operator()
         cluster.load(image)
-        for number in range(options.rounds + 1):  # the first reads what is then in memory
-            for side, seconds in found.items():
-                step_s = measure(cluster, side, image, options.workers)
-                print(f"round {number}  {side:18} {step_s:6.1f} s", file=sys.stderr, flush=True)
-                if number:
-                    seconds.append(step_s)
-    if options.json:
-        options.json.write_text(json.dumps(found))
-    print_table("to the first step", found, OURS)
-    print(f"goal: {GOAL} of {PLAIN}")
+        found = by_turns(
+            SIDES, options.rounds, lambda _, side: measure(cluster, side, image, options.workers)
+        )
+    write(options.json, found)
+    show("to the first step", found, OURS)
 
 
 if __name__ == "__main__":

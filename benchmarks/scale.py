@@ -7,8 +7,8 @@ probe of the storage, heartbeats, requests, events, saves, a failure, a hang, a 
 functions that real ranks call, as tasks in threads, without Ray and torch. Every operation on the storage, a
 folder of this disk, is counted for each kind of actor. While other processes use the machine, it waits, and
 counts again, at most twice: the times depend on them, and the numbers of operations do not. Then a start and
-a restart of up to 100,000 ranks are simulated from these numbers, on storages with a queue, and a month of
-training with failures. It prints tables in Markdown.
+a restart of up to 100,000 ranks are simulated from these numbers, on storages with a queue. It prints tables
+in Markdown.
 """
 
 from __future__ import annotations
@@ -16,20 +16,16 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
-import os
-import platform
 import statistics
 import tempfile
 from pathlib import Path
 
-from comparison.quiet import Quiet, foreign_load
+from comparison.quiet import Quiet, foreign_load, machine
 from scaling.control_path import ControlPath
 from scaling.counting_store import Counts
-from scaling.report import DETECTION, Parameters, Report, rows_of, simulated_ettrs, simulated_times
+from scaling.report import Report, rows_of, simulated_times
 from scaling.simulation import Storage
 from scaling.tables import tables
-
-FILE_SYSTEM = "shared file system"
 
 
 def counted(ranks: int, per_node: int, folder: Path | None = None) -> tuple[Counts, dict[str, float]]:
@@ -51,13 +47,9 @@ def measured(options: argparse.Namespace) -> Report:
     mean_s = statistics.mean(each for times in of_largest.values() for each in times)
     storages = {
         "this disk": Storage(mean_s, 16),
-        FILE_SYSTEM: Storage(0.001, 64),
+        "shared file system": Storage(0.001, 64),
         "object store": Storage(0.02, 100),
     }
-    parameters = Parameters(storages, per_node=options.per_node)
-    times = simulated_times(rows, parameters, options.seed)
-    detected, again = times["driver"][DETECTION], times[FILE_SYSTEM]["restart"]
-    restart_s = [sum(each) + parameters.fixed_restart_s for each in zip(detected, again, strict=True)]
     return Report(
         taken=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         command=f"python benchmarks/scale.py --ranks {' '.join(map(str, sizes))}"
@@ -69,21 +61,9 @@ def measured(options: argparse.Namespace) -> Report:
         rows=rows,
         seconds={str(ranks): seconds for ranks, (_, seconds) in tried.items()},
         medians_s={kind: statistics.median(times) for kind, times in sorted(of_largest.items())},
-        parameters=parameters,
-        times=times,
-        ettr=simulated_ettrs(restart_s, parameters, options.seed),
+        storages=storages,
+        times=simulated_times(rows, storages, options.seed),
     )
-
-
-def machine() -> dict[str, str]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    processor = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown")
-    return {
-        "processor": processor,
-        "processors": str(len(os.sched_getaffinity(0))),
-        "Linux": platform.release(),
-        "Python": platform.python_version(),
-    }
 
 
 def main() -> None:

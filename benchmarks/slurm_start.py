@@ -1,13 +1,12 @@
 """How long a SLURM job takes from the start of its batch script to its first optimizer step: clustertrain
 against the two scripts that Ray's documentation has for SLURM.
 
-    python benchmarks/slurm_start.py [--rounds 5] [--nodes 2] [--whole] [--json FILE]
+    python benchmarks/slurm_start.py [--rounds 5] [--nodes 2] [--json FILE]
 
 The three run alternately on a SLURM cluster of namespaces on this machine (tests/clusters/slurm.py; root),
 each with one worker and one CPU on every node, the same Python, the same bytecode, and the same function
 (slurm_peers/first_step.py). The time is from the first command of the batch script to the end of rank 0's
-first optimizer step; with --whole also to the end of the job. Before each start all nodes are idle, without
-processes of the previous start.
+first optimizer step. Before each start all nodes are idle, without processes of the previous start.
 
 clustertrain does more in this time: it checks the storage from every node, claims the attempt, sets up Ray's
 token, and unpacks the snapshot of the code.
@@ -15,20 +14,19 @@ token, and unpacks the snapshot of the code.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
 import yaml
-from comparison.results import print_table
+from comparison.figures import HEAD_AND_WORKERS, SYMMETRIC_RUN
+from comparison.figures import START as OURS
+from comparison.turns import by_turns, parser_of, show, write
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT / "tests"))
@@ -36,8 +34,6 @@ sys.path.insert(0, str(CHECKOUT / "tests"))
 from clusters.slurm import SlurmCluster, why_not  # noqa: E402  it is found by the line above
 
 PEERS = CHECKOUT / "benchmarks" / "slurm_peers"
-OURS = "clustertrain"
-GOALS = {"head and workers": 0.6, "ray symmetric-run": 0.35}
 _PATIENCE_S = 300.0
 _NOT_FOR_A_JOB = ("CLUSTERTRAIN_", "OMP_", "PYTHON", "RAY_")
 
@@ -85,21 +81,15 @@ def submit_peer(script: str) -> Submit:
 
 SIDES: dict[str, Submit] = {
     OURS: submit_ours,
-    "head and workers": submit_peer("head_and_workers.sbatch"),
-    "ray symmetric-run": submit_peer("symmetric_run.sbatch"),
+    HEAD_AND_WORKERS: submit_peer("head_and_workers.sbatch"),
+    SYMMETRIC_RUN: submit_peer("symmetric_run.sbatch"),
 }
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Seconds from the batch script's first command to the first optimizer step, and to the job's end."""
-
-    step_s: float
-    end_s: float | None
-
-
-def measure(cluster: SlurmCluster, folder: Path, submit: Submit, nodes: int, *, whole: bool) -> Measured:
-    """One start, on a cluster with nothing on it."""
+def measure(cluster: SlurmCluster, folder: Path, submit: Submit, nodes: int) -> float:
+    """Seconds from the batch script's first command to the first optimizer step, of one start on a cluster
+    with nothing on it."""
+    folder.mkdir()
     for node in cluster.nodes:
         cluster.run_on(node, ["find", "/tmp/ray", "-delete"], check=False)
     job = submit(cluster, folder, nodes)
@@ -109,51 +99,30 @@ def measure(cluster: SlurmCluster, folder: Path, submit: Submit, nodes: int, *, 
             output = "\n".join(path.read_text() for path in folder.glob("start-*.out"))
             raise SystemExit(f"job {job} made no step: {cluster.job(job)['JobState']}\n{output}")
         time.sleep(0.5)
-    started = float((folder / "started").read_text())
-    if whole:
-        cluster.wait_for_state(job, ["COMPLETED"], _PATIENCE_S)
-    end_s = time.time() - started if whole else None
     cluster.heal()
-    return Measured(float(stepped.read_text()) - started, end_s)
-
-
-def measure_all(folder: Path, rounds: int, nodes: int, *, whole: bool) -> dict[str, list[Measured]]:
-    """The sides by turns, after one start of each that does not count: it reads what is then in memory."""
-    found: dict[str, list[Measured]] = {side: [] for side in SIDES}
-    with SlurmCluster(nodes, [folder], KillWait=2) as cluster:
-        for number in range(rounds + 1):
-            for side, submit in SIDES.items():
-                start = folder / f"{number}-{side.replace(' ', '-')}"
-                start.mkdir()
-                measured = measure(cluster, start, submit, nodes, whole=whole)
-                print(f"round {number}  {side:18} {measured.step_s:6.1f} s", file=sys.stderr, flush=True)
-                if number:
-                    found[side].append(measured)
-    return found
+    return float(stepped.read_text()) - float((folder / "started").read_text())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--whole", action="store_true", help="time each job to its end as well")
-    parser.add_argument("--json", type=Path, help="write the seconds to the first step")
     options = parser.parse_args()
     if reason := why_not():
         parser.error(reason)
     for name in [name for name in os.environ if name.startswith(_NOT_FOR_A_JOB)]:
         del os.environ[name]  # what this shell says to Python and Ray is said to none of the jobs
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    with tempfile.TemporaryDirectory(prefix="slurm-start-") as folder:
-        found = measure_all(Path(folder), options.rounds, options.nodes, whole=options.whole)
-    steps = {side: [each.step_s for each in all_] for side, all_ in found.items()}
-    if options.json:
-        options.json.write_text(json.dumps(steps))
-    print_table("to the first step", steps, OURS)
-    print("goals:", ", ".join(f"{goal} of {side}" for side, goal in GOALS.items()))
-    if options.whole:
-        ends = {side: [m.end_s for m in all_ if m.end_s is not None] for side, all_ in found.items()}
-        print_table("to the end of the job", ends, OURS)
+    with tempfile.TemporaryDirectory(prefix="slurm-start-") as name:
+        folder = Path(name)
+        with SlurmCluster(options.nodes, [folder], KillWait=2) as cluster:
+
+            def start(number: int, side: str) -> float:
+                own = folder / f"{number}-{side.replace(' ', '-')}"
+                return measure(cluster, own, SIDES[side], options.nodes)
+
+            found = by_turns(SIDES, options.rounds, start)
+    write(options.json, found)
+    show("to the first step", found, OURS)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ The tests of `faults` are whole runs that meet one fault after another: they tak
 together, and run when they are required. So do those of `nightly`, for which one run of CI has no time.
 """
 
+import gc
 import math
 import os
 import re
@@ -28,16 +29,17 @@ pytest_plugins = [
     "support.s3_servers",
     "support.small_job",
     "support.whole_run",
+    "launchers.kubernetes.pod_job",
 ]
-pytest_plugins += ["launchers.kubernetes.pod_job"]
+gc.disable()  # until all tests are collected: a tenth of that time were searches for garbage
 # What the commands of the tests remember of their runs is not this user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ct-state-")
-_CLUSTERS = {"gridengine", "kubernetes", "newer_kuberay", "slurm"}
-COMPONENTS = {"docker", "faults", "gpu", "nightly", "s3", *_CLUSTERS}
+_CLUSTERS = ("docker", "gridengine", "kubernetes", "slurm")  # a folder and a marker each
+COMPONENTS = {*_CLUSTERS, "faults", "gpu", "newer_kuberay", "nightly", "s3"}
 _LONG = {"faults", "nightly"}
-_OF_WHOLE_RUNS = ("docker", "examples", "gridengine", "kubernetes", "slurm", "whole")
+_OF_WHOLE_RUNS = (*_CLUSTERS, "examples", "whole")
 # What a unit test has none of: `make unit` runs as any user, in a minute on two cores.
-_NOT_UNIT = COMPONENTS | {"run", "slow"}
+_NOT_UNIT = COMPONENTS | {"run", "slow", "examples", "interleavings", "whole"}
 _SERVERS_AND_RANKS = {"moto_endpoint", "moto_s3", "ranks", "s3", "versitygw_endpoint", "versitygw_s3"}
 # Files whose tests share nothing that is dear: xdist gives them out one by one, all others as a whole.
 _ONE_BY_ONE = re.compile(
@@ -52,6 +54,11 @@ REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",
 def run(tmp_path: Path) -> RunDir:
     """A run that nobody has started, in a storage of its own."""
     return RunDir.newest(str(tmp_path), "digits")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
@@ -102,36 +109,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             of_folder.append(item.path)
 
     def turn(item: pytest.Item) -> float:
-        folder = item.path.parent
-        if folder.name not in _OF_WHOLE_RUNS:
+        if _folder_of(item) not in _OF_WHOLE_RUNS:
             return math.inf
-        needs_image = folder.name == "kubernetes" and "image" in item.fixturenames
-        return files[folder].index(item.path) + (len(items) if needs_image else 0)
+        needs_image = _folder_of(item) == "kubernetes" and "image" in item.fixturenames
+        return files[item.path.parent].index(item.path) + (len(items) if needs_image else 0)
 
     items.sort(key=turn)
     for item in items:
-        if _is_unit(item):
+        if not (_marks_of(item) & _NOT_UNIT or _SERVERS_AND_RANKS & {*item.fixturenames}):
             item.add_marker("unit")
-        if _is_left_out(item):
+        if _marks_of(item) & _LONG - REQUIRED:
             item.add_marker(pytest.mark.skip(reason="takes long: `make test-faults` runs it"))
 
 
-def _is_unit(item: pytest.Item) -> bool:
-    slow = _NOT_UNIT & {mark.name for mark in item.iter_markers()} or _SERVERS_AND_RANKS & {
-        *item.fixturenames
-    }
-    return not slow and item.path.parent.name not in (*_OF_WHOLE_RUNS, "gpu", "interleavings")
+def _folder_of(item: pytest.Item) -> str:
+    """The folder in tests/: launchers/slurm/ has unit tests, slurm/ a cluster."""
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
-def _is_left_out(item: pytest.Item) -> bool:
-    return bool(_LONG & {mark.name for mark in item.iter_markers()} - REQUIRED)
+def _marks_of(item: pytest.Item) -> set[str]:
+    """The folder counts as a mark."""
+    return {_folder_of(item), *(mark.name for mark in item.iter_markers())}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    components = COMPONENTS & {mark.name for mark in item.iter_markers()} or {"local"}
-    if report.skipped and components <= REQUIRED and not _is_left_out(item):
+    components = COMPONENTS & _marks_of(item) or {"local"}
+    if report.skipped and components <= REQUIRED:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome = "failed"
         report.longrepr = (

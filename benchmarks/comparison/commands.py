@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,7 @@ from pathlib import Path
 import yaml
 
 from comparison.figures import RENDER
-from comparison.processes import Failed, running, wait_for
-from staging import run
+from comparison.processes import run, running, wait_for
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 _PATIENCE_S = 3600.0  # a cluster is made, and all its rounds are measured
@@ -32,10 +30,7 @@ def command(arguments: Sequence[str], folder: Path) -> tuple[float, float]:
     for name, job in (("job.yaml", _JOB), ("big.yaml", {**_JOB, **_SLURM})):
         (folder / name).write_text(yaml.safe_dump(job))
     paths = [str(folder / each) if each.endswith(".yaml") else each for each in arguments]
-    try:
-        found = run([sys.executable, "-m", "clustertrain.cli", *paths])
-    except SystemExit as reason:
-        raise Failed(str(reason)) from None
+    found = run([sys.executable, "-m", "clustertrain.cli", *paths])
     return found.wall_s, found.rss_bytes / 1e6
 
 
@@ -50,6 +45,5 @@ def measured_by(program: str, arguments: Sequence[str], folder: Path) -> Mapping
 
 def copies_missing() -> str:
     """Why staging.py cannot run here."""
-    beside = str(Path(sys.executable).parent)
-    server = shutil.which("versitygw", path=beside) or shutil.which("versitygw")
-    return "" if server and importlib.util.find_spec("awscli") else "not installed"
+    server = Path(sys.executable).parent / "versitygw"
+    return "" if server.exists() and importlib.util.find_spec("awscli") else "not installed"

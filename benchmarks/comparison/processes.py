@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.supervise.guardian import become_subreaper, descendants, kill_descendants
@@ -77,6 +78,30 @@ def last_error(output: str) -> str:
     return next(
         (line for line in reversed(lines) if re.search(r"(error|exception): ", line, re.I)), lines[-1]
     )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The wall seconds of one process, and its largest resident set in bytes."""
+
+    wall_s: float
+    rss_bytes: int
+
+
+def run(argv: list[str]) -> Measured:
+    """One process from its start to its end.
+
+    Raises:
+        Failed: it ended with another code than 0.
+    """
+    began = time.perf_counter()
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    _, code, usage = os.wait4(process.pid, 0)
+    wall_s = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(code)
+    if process.returncode:
+        raise Failed(f"{argv[0]} ended with {process.returncode}")
+    return Measured(wall_s, usage.ru_maxrss << 10)
 
 
 class MemoryWatch:

@@ -1,7 +1,9 @@
-"""Measures again while other processes use the machine."""
+"""The machine, and measurements that are made again while other processes use it."""
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,19 @@ from typing import TypeVar
 from comparison.results import MAX_LOAD
 
 T = TypeVar("T")
+
+
+def machine() -> dict[str, str]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    processor = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown")
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": processor,
+        "processors": str(len(os.sched_getaffinity(0))),
+        "memory": f"{memory_bytes / (1 << 30):.0f} GiB",
+        "Linux": platform.release(),
+        "Python": platform.python_version(),
+    }
 
 
 def foreign_load(seconds: float = 1.0) -> float:

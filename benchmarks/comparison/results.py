@@ -83,14 +83,3 @@ class Report:
         for row in rows:
             row["values"] = tuple(Value(**each) for each in row["values"])
         return cls(**fields, rows=tuple(Row(**row) for row in rows))
-
-
-def print_table(title: str, found: Mapping[str, Sequence[float]], ours: str) -> None:
-    """Prints median, min and max of each side's seconds, and the ratio of our time to each peer's time."""
-    print(f"{title:28}{'median':>9}{'min':>9}{'max':>9}{'ours / this':>12}")
-    our_median = Spread.of(found[ours]).median
-    for side, seconds in found.items():
-        spread = Spread.of(seconds)
-        numbers = "".join(f"{s:>7.1f} s" for s in (spread.median, spread.low, spread.high))
-        share = f"{our_median / spread.median:>12.2f}" if side != ours else ""
-        print(f"{side:28}{numbers}{share}")

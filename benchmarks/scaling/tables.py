@@ -33,8 +33,7 @@ def tables(report: Report) -> str:
         lines += [f"## Counted: {phase}", "", *counted(of_phase), ""]
     lines += ["## One operation", "", *latencies(report), ""]
     lines += ["## Simulated seconds", "", *times(report), ""]
-    lines += ["## Simulated effective training time ratio", "", *ratios(report), ""]
-    return "\n".join([*lines, "## Parameters", "", *parameters(report), ""])
+    return "\n".join([*lines, "## The storages", "", *storages(report), ""])
 
 
 def counted(rows: list[Row]) -> Iterator[str]:
@@ -65,30 +64,10 @@ def times(report: Report) -> Iterator[str]:
             yield f"| {phase}, {storage} | {' | '.join(f'{each:.2f}' for each in seconds)} |"
 
 
-def ratios(report: Report) -> Iterator[str]:
-    yield f"| failures per 1,000 node-days | run | {' | '.join(f'{ranks:,}' for ranks in SIMULATED)} |"
-    yield f"|---|---|{'---|' * len(SIMULATED)}"
-    for rate, cases in report.ettr.items():
-        for case, values in cases.items():
-            yield f"| {rate} | {case} | {' | '.join(f'{each:.3f}' for each in values)} |"
-
-
-def parameters(report: Report) -> Iterator[str]:
-    """What the simulations assume."""
-    each = report.parameters
+def storages(report: Report) -> Iterator[str]:
     yield "| | |"
     yield "|---|---|"
-    for name, storage in each.storages.items():
+    for name, storage in report.storages.items():
         source = "the mean of what was counted" if name == "this disk" else "assumed"
         service = f"{1000 * storage.service_s:.2f} ms per operation, {storage.channels} at a time"
         yield f"| {name} | {service} ({source}) |"
-    yield f"| Ray Train's controller asks the ranks | every {each.poll_s:g} s |"
-    yield f"| the driver asks a rank whether it lives | {1000 * each.answer_s:g} ms (assumed) |"
-    yield f"| fixed part of a restart | {each.fixed_restart_s:g} s (assumed) |"
-    yield f"| ranks per node | {each.per_node} |"
-    yield f"| saves | every {each.save_every_s:g} s; each takes {each.save_s:g} s of training (assumed) |"
-    yield f"| failures that kill ranks and leave the node | {each.kills:.0%} (assumed) |"
-    yield f"| the wait for a node without a spare | {each.replace_s:g} s (assumed) |"
-    spares = f"{each.spare_share:.0%} of the nodes, and one; repaired after {each.repair_s:g} s"
-    yield f"| spare nodes | {spares} (assumed) |"
-    yield f"| simulated | {each.days:g} days, {each.tries} times, seeds from {report.seed} |"

@@ -1,8 +1,7 @@
-"""The counts of the control path, the laws that they follow, and the simulations."""
+"""The counts of the control path, the laws that they follow, and the simulation."""
 
 import importlib
 import random
-from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -13,15 +12,7 @@ from scaling.control_path import ControlPath, claim_start
 from scaling.counting_store import Counts
 from scaling.growth import growth
 from scaling.report import rows_of
-from scaling.simulation import (
-    DAY_S,
-    Storage,
-    Training,
-    phase_s,
-    renewal_ettr,
-    simulated_ettr,
-    stage_s,
-)
+from scaling.simulation import Storage, phase_s, stage_s
 
 from clustertrain.checkpoints.write import Writer
 from clustertrain.job.file import dump_job
@@ -137,48 +128,11 @@ def test_a_stage_takes_the_work_of_all_by_what_the_storage_does_at_a_time():
     assert alone == pytest.approx(2.0, rel=0.1)
 
 
-SIMPLE = Training(1000, 0.0065, save_every_s=600.0, save_s=2.0, restart_s=120.0, spares=0, replace_s=0.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nodes", [100, 1000, 4000])
-def test_the_simulation_agrees_with_the_closed_form(nodes):
-    training = replace(SIMPLE, nodes=nodes, kills=0.5, replace_s=60.0)
-    days = 200_000 / nodes
-    found = [simulated_ettr(training, days * DAY_S, random.Random(seed)) for seed in range(4)]
-    assert sum(found) / 4 == pytest.approx(renewal_ettr(training), abs=0.004)
-
-
-def test_a_simulation_is_that_of_its_seed():
-    first, again, other = (simulated_ettr(SIMPLE, 30 * DAY_S, random.Random(seed)) for seed in (3, 3, 4))
+def test_a_simulation_is_that_of_its_seed(rows, monkeypatch):
+    monkeypatch.setattr(report, "SIMULATED", (8, 128))
+    storages = {"this disk": Storage(0.001, 16)}
+    first, again, other = (report.simulated_times(rows, storages, seed) for seed in (3, 3, 4))
     assert first == again != other
-    times = [report.simulated_times([], report.Parameters({}), seed) for seed in (3, 3, 4)]
-    assert times[0] == times[1] != times[2]
-
-
-def test_what_is_kept_costs_less_than_what_is_lost():
-    training = replace(SIMPLE, kills=0.3, replace_s=1800.0)
-    ratios = {
-        name: simulated_ettr(case, 60 * DAY_S, random.Random(5))
-        for name, case in report.cases(report.Parameters({}), training).items()
-    }
-    order = [
-        "saves only",
-        "memory tier",
-        "spares, saves only",
-        "spares, memory tier",
-        "spares, memory survives a node",
-    ]
-    assert sorted(ratios, key=ratios.get) == order
-
-
-def test_without_spares_left_the_run_waits():
-    few = replace(SIMPLE, nodes=2000, spares=1, replace_s=3600.0, repair_s=30 * DAY_S)
-    many = replace(few, spares=400)
-    none = replace(few, spares=0)
-    found = [simulated_ettr(each, 20 * DAY_S, random.Random(2)) for each in (none, few, many)]
-    assert found[0] <= found[1] < found[2]
-    assert found[2] == pytest.approx(renewal_ettr(replace(many, replace_s=0.0)), abs=0.02)
 
 
 def test_the_tables_have_what_was_counted_and_with_which_command(monkeypatch, capsys):

@@ -1,16 +1,18 @@
-"""The unchanged scripts: under torchrun, and each under clustertrain on two workers."""
+"""The unchanged scripts: under torchrun, and with the environment that a worker gives them."""
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from clustertrain.cli.main import main
+from clustertrain.node.network import LOOPBACK
+from clustertrain.node.ports import free_block
+from clustertrain.worker.place import Place
+from clustertrain.worker.scripts.script import torchrun_environment
 from support.commands import ran
-from support.example_modules import clustertrain
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scripts"
 
@@ -29,40 +31,21 @@ def test_the_script_runs_under_plain_torchrun(tmp_path):
     assert "on 2 ranks" in done.stdout
 
 
-def run(tmp_path, job_file, *sets):
-    """Runs a job of the example; returns what it printed, and what the worker 1 printed."""
-    sets = [f"storage={tmp_path / 'runs'}", "resources.workers=2", "resources.cpus_per_worker=0.5", *sets]
-    options = [text for each in sets for text in ("--set", each)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = clustertrain("run", str(EXAMPLE / job_file), *options, env=environment)
-    folder = next((tmp_path / "runs").iterdir())
-    logs = CliRunner().invoke(main, ["logs", str(folder), "--rank", "1"])
-    assert logs.exit_code == 0, logs.output
-    return done.stdout, logs.output
-
-
-def losses_of(output):
-    return [float(loss) for loss in re.findall(r"mean loss (\d+\.\d{4})", output)]
-
-
-# tests/whole/test_entry_points.py starts a torchrun script; below, plain torchrun runs this one.
-@pytest.mark.nightly
-@pytest.mark.run
-def test_the_torchrun_script_learns_on_two_workers(tmp_path):
-    output, other = run(tmp_path, "job.yaml", "args=[--epochs, '2']")
-    assert "on 2 ranks" in output
-    first, last = losses_of(output)
-    assert last < first
-    assert "mean loss" not in other, "rank 1 prints into a log of its own"
-
-
-@pytest.mark.nightly  # in CI: such a script without Ray, in whole/test_migrate.py
-@pytest.mark.run
-def test_a_script_that_spawns_has_a_worker_per_node(tmp_path):
-    """Each of the two workers is one node of the script's arithmetic, with two ranks."""
-    output, other = run(tmp_path, "spawn.yaml", "args=[--nprocs, '2', --epochs, '2']")
-    first, last = losses_of(output)
+def test_a_script_that_spawns_has_a_worker_per_node():
+    """Each of two workers is one node of the script's arithmetic, with two ranks."""
+    port = str(free_block(1, seed=os.getpid()).first)
+    command = [sys.executable, "train_spawn.py", "--nprocs", "2", "--epochs", "2"]
+    workers = []
+    for node in (0, 1):
+        place = Place(node, 2, local_rank=0, local_world_size=1, node_rank=node, address=LOOPBACK)
+        environment = torchrun_environment(place, restart=0, retries=0, run_id="nodes-1")
+        environment |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": port, "CUDA_VISIBLE_DEVICES": ""}
+        options = {"cwd": EXAMPLE, "env": {**os.environ, **environment}, "text": True}
+        workers.append(subprocess.Popen(command, stdout=subprocess.PIPE, **options))
+    output = "".join(worker.communicate(timeout=200)[0] for worker in workers)
+    assert [worker.returncode for worker in workers] == [0, 0], output
+    first, last = (float(loss) for loss in re.findall(r"mean loss (\d+\.\d{4})", output))
     assert last < first
     # The two ranks of a worker write into one pipe: a line may have the beginning of the next one at its end.
-    done = sorted(re.findall(r"rank \d of 4 is done, on node \d of 2", output + other))
+    done = sorted(re.findall(r"rank \d of 4 is done, on node \d of 2", output))
     assert done == [f"rank {rank} of 4 is done, on node {rank // 2} of 2" for rank in range(4)]

@@ -2,30 +2,21 @@
 checkpoint, and the result; on both kinds of storage."""
 
 from copy import copy
-from types import SimpleNamespace
 
 import pytest
 from schedule import NIGHTLY, Process, explore, explore_at_random, outcomes
+from starts import Start
 
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.checkpoints.read import verify
-from clustertrain.checkpoints.retention import Retention
-from clustertrain.checkpoints.write import Writer
 from clustertrain.driver.group import resume
-from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
-from clustertrain.job.file import dump_job
 from clustertrain.run_files import admission
 from clustertrain.run_files.admission import Options, claim_next_attempt
-from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import ended, write_result
-from clustertrain.training.ranks.host import SaveProgress
-from clustertrain.worker.rank import WorkerRun
-
-WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
 
 
 @pytest.fixture(autouse=True)
@@ -69,49 +60,6 @@ def assert_no_gap(run):
     """A fence looks for the next claim only."""
     claimed = [attempt.n for attempt in run.attempts() if attempt.claim.exists()]
     assert claimed == list(range(1, len(claimed) + 1)), claimed
-
-
-class Start:
-    """A start of the worker group, as its driver and rank 0 run it: each step adds a line to the model.
-
-    Attributes:
-        resumed: the checkpoint from which it resumed, and the lines in it.
-        committed: the lines in each of its checkpoints whose commit was reported as done.
-    """
-
-    def __init__(self, attempt, job):
-        self.attempt, self.job = attempt, job
-        self.resumed, self.lines, self.committed, self.has_begun = None, [], [], False
-
-    def begin(self):
-        ref = AttemptRef.of(self.attempt)
-        config = GroupStart(ref=ref, job_yaml=dump_job(self.job), job=self.job)
-        self.plan = _claim(config, [WORKER])
-        shelf = self.attempt.run.checkpoints
-        if self.plan.checkpoint is not None:
-            data = b"".join(shelf.store.blocks(shelf.file_key(self.plan.checkpoint, "model.pt")))
-            self.resumed, self.lines = self.plan.checkpoint, data.decode().split()
-        unstruck = SimpleNamespace(committing=lambda: None)
-        rank = SimpleNamespace(attempt=self.attempt, plan=self.plan, strike=unstruck)
-        self.writer = Writer(
-            shelf,
-            self.attempt.n,
-            self.plan.restart,
-            "0" * 64,
-            {},
-            Retention(keep_last=1),
-            still_newest=lambda: WorkerRun._still_newest(rank),
-        )
-        self.has_begun = True
-        return self
-
-    def train(self, *steps):
-        """Returns None at the end, or what ended it before."""
-        for step in steps:
-            self.lines = [*self.lines, f"{step}-{self.attempt.n}.{self.plan.restart}"]
-            progress = SaveProgress(step, 0, samples_seen=8, world_size=1, metrics={}, reason="steps")
-            self.writer.commit({"model.pt": lambda file: file.write(" ".join(self.lines).encode())}, progress)
-            self.committed.append(self.lines)
 
 
 def assert_continues(run, starts, job):

@@ -14,6 +14,7 @@ from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.observe import run_table
 from clustertrain.observe.status import status_by_files
+from clustertrain.run_files import claims
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
@@ -184,8 +185,9 @@ def attempt(tmp_path):
 
 
 @pytest.fixture
-def of_a_later_version(attempt):
+def of_a_later_version(attempt, monkeypatch):
     """Another run there, whose row needs its job."""
+    monkeypatch.setattr(claims, "heartbeat_period_s", lambda run: 0.05)  # whether the run lives
     run = RunDir.newest(attempt.run.store.location, "stopped").attempt(1)
     for key in (run.job_key, run.run.job_key):
         with run.run.store.local_folder(key).open("a") as job:

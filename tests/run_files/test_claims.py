@@ -70,7 +70,7 @@ def test_an_attempt_with_a_result_is_over(run):
 
 
 def test_a_process_on_another_machine_is_alive_while_its_heartbeat_changes(run, monkeypatch):
-    monkeypatch.setattr(claims, "heartbeat_period_s", lambda run: 0.7)
+    monkeypatch.setattr(claims, "heartbeat_period_s", lambda run: 0.2)
     attempt = run.attempt(1)
     attempt.claim.create(sample_claim(FAR))
     attempt.heartbeat.write(beat_of(replace(FAR, pid=8), 1))

@@ -115,8 +115,8 @@ def endless(*pieces):
 )
 def test_a_server_that_never_comes_to_an_end_is_given_up(folder, answer):
     with server(answer) as (url, requests):
-        text = refusal_of(url, folder, timeout_s=1.0)
-    assert "was not complete after 1s, the limit `timeout` of this data set (data.*.timeout)." in text
+        text = refusal_of(url, folder, timeout_s=0.4)
+    assert "was not complete after 0.4s, the limit `timeout` of this data set (data.*.timeout)." in text
     assert len(requests) == 1
 
 

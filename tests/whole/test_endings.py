@@ -136,17 +136,6 @@ def test_a_run_goes_on_without_a_process_that_was_killed(make_run, victims):
     assert repository.commit is not None or repository.note
 
 
-@pytest.mark.nightly  # in CI: training/test_loop.py, with real ranks
-def test_nan_stops_all_ranks_and_is_never_committed(make_run):
-    saving = {"checkpoint": {"every": {"steps": 5}, "async": False}}  # in the background it may take too long
-    run = make_run("nan", args={"fault": "nan", "rank": 1, "at_call": 10}, **SECTIONS | saving)
-    output = run.start().end(1)
-    assert run.result.cause == "not_finite"
-    assert "step 8" in output  # two calls before the first step are discarded, so call 10 is step 8
-    assert run.result.restarts == 0
-    assert [manifest.step for manifest in checkpoints_of(run)] == [5]
-
-
 def test_a_hang_is_named_within_30_s_with_the_defaults(make_run, tmp_path):
     """Rank 1 stops in mid-epoch, so that it cannot even write its stacks; rank 0 waits for it."""
     hang = {"fault": "stop", "rank": 1, "at_call": 18, "marker": str(tmp_path / "struck")}

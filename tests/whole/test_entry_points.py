@@ -7,15 +7,12 @@ import subprocess
 import sys
 import textwrap
 import venv
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.node.network import interface_variables
-from support.mounts import apart
-from support.ray_clusters import end_ray, start_ray
 from support.waiting import wait_until
 from support.whole_run import ONE_WORKER
 
@@ -153,38 +150,6 @@ def test_a_module_of_several_folders_in_an_environment_of_its_own_gets_its_paths
     assert f"{where} ['${{now:%H}}', '1.1']\n" in log
 
 
-# tests/slurm/test_bad_nodes.py has such a node in CI.
-@pytest.mark.nightly
-@pytest.mark.faults
-def test_a_node_that_sees_another_file_system_at_the_path_is_found_before_training(
-    make_run, cluster, tmp_path
-):
-    """Two nodes of one cluster: the second, in a mount namespace of its own, has nothing but memory there."""
-    storage = tmp_path / "runs"
-    storage.mkdir()
-    environment = {name: value for name, value in cluster.items() if name != "RAY_ADDRESS"}
-    second = start_ray(
-        Path(cluster["RAY_AUTH_TOKEN_PATH"]).parent,
-        "second",
-        environment,
-        *(f"--address={cluster['RAY_ADDRESS']}", "--node-ip-address=127.0.0.2"),
-        within=apart(f'mount -t tmpfs none "{storage}"'),
-    )
-    try:
-        run = make_run(
-            "torn-apart",
-            task="faulty:Faulty",
-            train={"epochs": 1, "batch_size": 4},
-            resources={"workers": 2, "cpus_per_worker": 2},  # one fits each node
-        )
-        output = run.start(**cluster).end(4, all_gone=False)
-        assert "reads nothing there after" in output
-        assert "this path is another file system on one of the two" in output
-        assert run.result.cause == "data"
-    finally:
-        end_ray(second)
-
-
 @pytest.fixture
 def libraries(tmp_path):
     """A folder with two libraries."""
@@ -239,20 +204,3 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
 
 def workers_of(run):
     return [each for each in run.left(0).values() if "ray::Ray" in each or "ray::Train" in each]
-
-
-@pytest.mark.nightly  # in CI: worker/test_process_group.py, with real processes
-def test_a_process_group_that_cannot_be_made_is_a_failure_of_the_workers(make_run):
-    """It is counted and reported as any other, and not left to Ray Train, which would end the run."""
-    run = make_run(
-        "unconnected",
-        function="own_loop:train",
-        args={"steps": 1, "step_s": 0},
-        env={"GLOO_SOCKET_IFNAME": "nosuch0"},
-        failures={"retries": 1},
-        **ONE_WORKER,
-    )
-    output = run.start().end(1)
-    assert "restarting the workers (1 of at most 1" in output
-    assert run.result.state == "failed"
-    assert "nosuch0" in run.result.text

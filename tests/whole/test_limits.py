@@ -51,21 +51,3 @@ def test_a_small_dev_shm_is_named(make_run):
     assert "/dev/shm has 24.0 MiB" in output
     assert "train.loader_workers: 0" in output
     assert (run.result.cause, run.result.restarts) == ("limit", 0)
-
-
-@pytest.mark.nightly  # in CI: driver/test_failure_watch.py, and seven kills of a rank in test_faults.py
-def test_restarts_continue_as_long_as_there_are_new_checkpoints(make_run):
-    """Each start gets four steps further before it is killed: with retries: 1 that is three restarts."""
-    run = make_run(
-        "stubborn",
-        task="faulty:Faulty",
-        args={"fault": "kill", "rank": 0, "at_call": 5},
-        train={**TRAIN, "epochs": 1},
-        checkpoint={"every": {"steps": 2}, "async": False},
-        failures={"retries": 1},
-        **ONE_WORKER,
-    )
-    output = run.start().end(0)
-    assert run.result.restarts == 3
-    assert "restarting the workers (1 of at most 1 in a row without a new checkpoint)" in output
-    assert [e["step"] for e in run.events if e["kind"] == "resumed"] == [4, 8, 12]

@@ -1,21 +1,12 @@
-"""Scripts of Lightning, Accelerate, Hydra, Transformers and mp.spawn, unchanged.
+"""Scripts of Lightning, Accelerate, Hydra and Transformers, unchanged.
 
 docs/guides/port.md shows these job files.
 """
 
 import json
-import os
 import re
-import sys
 
 import pytest
-
-from clustertrain.node.network import LOOPBACK
-from clustertrain.node.ports import free_block
-from clustertrain.worker.place import Place
-from clustertrain.worker.scripts.script import torchrun_environment
-from support.commands import ran
-from support.whole_run import CODE
 
 CHECKPOINTS = "${CLUSTERTRAIN_CHECKPOINT_DIR}"
 JOBS = {
@@ -57,19 +48,7 @@ def start(make_run, framework, epochs=1):
     run = make_run(framework, script=f"migrate/train_{framework}.py", **{**job, "args": args})
     run.start().end(0, within_s=240)  # each framework takes seconds to import
     logs = [run.rank_log(rank) for rank in (0, 1)]
-    return run, [last_line(log) for log in logs]
-
-
-def last_line(output):
-    """What a rank printed at its end, as JSON."""
-    return last_lines(output)[-1]
-
-
-def last_lines(output):
-    """The same for a script that starts several ranks, in the order of the ranks."""
-    # Two processes write to one pipe: the end of a line may come after the line of the other one.
-    lines = [json.loads(text) for text in re.findall(r'\{"rank"[^}]*\}', output)]
-    return sorted(lines, key=lambda line: line["rank"])
+    return run, [json.loads(re.findall(r'\{"rank"[^}]*\}', log)[-1]) for log in logs]
 
 
 def assert_trained_together(ranks, epochs):
@@ -93,12 +72,3 @@ def test_a_script_trains_on_two_workers_saves_in_the_run_and_resumes(make_run, f
     if framework == "hydra":
         assert [rank["lr"] for rank in ranks] == [0.25, 0.25]
         assert (run.checkpoints / ".hydra/2/.hydra/config.yaml").is_file()
-
-
-def test_a_script_that_spawns_its_processes_is_one_worker():
-    place = Place(rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, address=LOOPBACK)
-    environment = torchrun_environment(place, restart=0, retries=0, run_id="nodes-1")
-    port = str(free_block(1, seed=os.getpid()).first)
-    command = [sys.executable, str(CODE / "migrate" / "train_spawn.py"), "--port", port]
-    done = ran(command, code=0, env={**os.environ, **environment}, timeout=200)
-    assert_trained_together(last_lines(done.stdout), [0, 1])

@@ -40,13 +40,9 @@ KILL, TERM, STOP = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP
 # Those that nobody watches go on after some seconds; of the others, the watchdogs notice it.
 CONTINUED = ("driver", "guardian", "command", "raylet", "spare", "server")
 WITHOUT_RAY = ("rank", "driver", "guardian", "command", "loader")
-VICTIMS = {  # by the kind of run; the spare is the process of which the ranks are forks
-    "local": (*WITHOUT_RAY, "raylet", "gcs_server", "spare"),
-    "s3": (*WITHOUT_RAY, "raylet", "gcs_server", "spare", "server"),
-    "fsdp": (*WITHOUT_RAY, "raylet", "gcs_server", "spare"),
-    "no-ray": WITHOUT_RAY,
-    "callback": (*WITHOUT_RAY, "raylet", "gcs_server", "spare"),
-}
+WITH_RAY = (*WITHOUT_RAY, "raylet", "gcs_server", "spare")  # the ranks are forks of the spare
+VICTIMS = dict.fromkeys(("local", "s3", "fsdp", "no-ray", "callback"), WITH_RAY)  # by the kind of run
+VICTIMS |= {"s3": (*WITH_RAY, "server"), "no-ray": WITHOUT_RAY}
 SECTIONS = {
     "args": {"step_s": 0.4},
     "train": {"epochs": 3, "batch_size": 4, "log_every": 1, "loader_workers": 1},

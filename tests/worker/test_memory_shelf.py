@@ -254,6 +254,7 @@ def test_the_next_start_ends_with_the_same_bits(ranks, tmp_path, case):
     check_same(whole, again, name.step)
 
 
+@pytest.mark.slow
 def test_a_rank_of_fsdp_that_moves_to_another_node_needs_the_storage(tmp_path):
     group = Group(tmp_path, Killed("forward", 1 + 9, 0.2), FSDP, world_size=2, victims=[0], of_node=[0, 1])
     group.wait_for_death(0)
@@ -261,6 +262,7 @@ def test_a_rank_of_fsdp_that_moves_to_another_node_needs_the_storage(tmp_path):
     assert newest(tmp_path, [1, 0]) is None
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     group = Group(tmp_path, Killed("forward", 2 + 9, 0.2), SETTINGS, world_size=2, victims=[1])
     group.wait_for_death(1)
@@ -273,6 +275,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     assert after is not None and after < before
 
 
+@pytest.mark.slow
 def test_a_start_frees_what_it_does_not_resume_from(tmp_path):
     group = Group(tmp_path, Killed("forward", 2 + 9, 0.2), SETTINGS, world_size=2, victims=[1])
     group.wait_for_death(1)

@@ -49,11 +49,13 @@ def faults(*, keeps: bool, **environment: str) -> tuple[int, int]:
     return in_main, in_thread
 
 
+@pytest.mark.slow
 def test_a_step_has_no_page_faults_for_what_the_last_one_freed() -> None:
     assert max(faults(keeps=True)) < 8 * TENSORS_PAGES  # two steps, once in each thread
     assert max(faults(keeps=False)) > 15 * TENSORS_PAGES  # which thread has them depends on what was before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_settings_of_the_environment_count(name: str) -> None:
     value = "glibc.malloc.trim_threshold=0" if name == "GLIBC_TUNABLES" else "0"

@@ -48,6 +48,7 @@ def claimed_elsewhere(attempt):
     attempt.claim.write(replace(claim_of(attempt), host="a-head-0"))
 
 
+@pytest.mark.slow
 def test_the_heads_pod_asks_for_an_end_and_waits_for_the_result(job):
     attempt = attempt_of(job)
     began = time.monotonic()
@@ -56,6 +57,7 @@ def test_the_heads_pod_asks_for_an_end_and_waits_for_the_result(job):
     assert attempt.stop.read().state == "preempted"
 
 
+@pytest.mark.slow
 def test_a_stop_that_was_asked_for_keeps_its_cause(job):
     attempt = attempt_of(job)
     request = StopRequest("user")
@@ -64,6 +66,7 @@ def test_a_stop_that_was_asked_for_keeps_its_cause(job):
     assert attempt.stop.read() == request
 
 
+@pytest.mark.slow
 def test_a_workers_pod_asks_for_a_save_and_not_for_an_end(job):
     attempt = attempt_of(job)
     assert pod_leaving.main("worker") == 0
@@ -71,6 +74,7 @@ def test_a_workers_pod_asks_for_a_save_and_not_for_an_end(job):
     assert attempt.stop.read() is None
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_pruned_is_not_the_one_that_a_workers_pod_asked_for(job, monkeypatch):
     inside = yaml.safe_load(dump_job(job)) | {"failures": {"grace": "5s"}}
     Path(os.environ["CLUSTERTRAIN_JOB"]).write_text(yaml.safe_dump(inside))
@@ -93,6 +97,7 @@ def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
     assert attempt.stop.read() is attempt.save.read() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "is_here", "is_kept"),
     [
@@ -115,6 +120,7 @@ def test_the_heads_pod_stays_for_the_ttl_after_its_run_has_ended(job, state, is_
         assert seconds <= time.monotonic() - began < seconds + 1.5, role
 
 
+@pytest.mark.slow
 def test_the_heads_pod_that_stays_goes_when_it_is_told_to(job, monkeypatch, tmp_path):
     """It stays for 10 minutes by default."""
     monkeypatch.setattr(pod_leaving, "LEAVE_FILE", str(tmp_path / "leave"))
@@ -128,6 +134,7 @@ def test_the_heads_pod_that_stays_goes_when_it_is_told_to(job, monkeypatch, tmp_
     assert not hook.is_alive()
 
 
+@pytest.mark.slow
 def test_a_second_start_follows_the_first_to_its_end(job, capsys):
     attempt = attempt_of(job, allocation=pod.this_start())  # by this process, which lives
     assert is_same_start(attempt, pod.this_start())

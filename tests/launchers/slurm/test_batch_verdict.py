@@ -62,6 +62,7 @@ WRITTEN = 'mail.write_verdict("requeue", 75)'
 ON_A_FULL_DISK = '(mail._folder / "verdict").symlink_to("requeue 75")'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seen", "write", "requeued"), [(0, WRITTEN, True), (1, WRITTEN, False), (0, ON_A_FULL_DISK, True)]
 )

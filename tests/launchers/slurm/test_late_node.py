@@ -66,6 +66,7 @@ def test_a_job_of_several_nodes_goes_back_into_the_queue(start):
     assert result.text == f"{LATE}\nThe job goes back into the queue."
 
 
+@pytest.mark.slow
 def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start, tmp_path):
     """The driver is a real one; nothing listens at the port of its head."""
     (tmp_path / "m.py").write_text("def f():\n    pass\n")
