@@ -29,7 +29,7 @@ pytest_plugins = [
     "support.small_job",
     "support.whole_run",
 ]
-pytest_plugins += ["launchers.kubernetes.pod_job"]
+pytest_plugins += ["launchers.kubernetes.rendered_jobs"]
 # What the commands of the tests remember of their runs is not this user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ct-state-")
 _CLUSTERS = {"gridengine", "kubernetes", "newer_kuberay", "slurm"}

@@ -21,16 +21,18 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.shell import CommandFailed
 from kubernetes.watched import admission_policy, bind_role, inert
-from launchers.kubernetes.fabric import examples
-from launchers.kubernetes.manifest_changes import (
+from launchers.kubernetes.sample_manifests import (
     ABSENT,
     CLUSTER,
     HEAD,
+    RAYJOBS,
+    RIGHT,
     WORKERS,
     Manifest,
     changed,
+    gpu_node_examples,
+    rayjob,
 )
-from launchers.kubernetes.right_manifests import AUTOSCALER, RAYJOBS, RIGHT, rayjob
 
 ENFORCE_LABEL = "pod-security.kubernetes.io/enforce"
 _NO_RAYJOBS = "this team has no RayJobs"
@@ -72,7 +74,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "networkPolicy": {f"{CLUSTER}/networkPolicy": {}},
     "tlsOptions": {f"{CLUSTER}/tlsOptions": {}},
     "historyServerOptions": {f"{CLUSTER}/historyServerOptions": {}},
-    "command": {**AUTOSCALER, f"{CLUSTER}/autoscalerOptions/command": ["a"]},
+    "command": {f"{CLUSTER}/autoscalerOptions/command": ["a"]},
     "ingressOptions": {f"{HEAD}/ingressOptions": {}},
     "priority": {f"{WORKERS}/priority": 1},
 }
@@ -127,7 +129,7 @@ def test_workers_for_infiniband_are_taken_where_the_namespace_lets_them(
     sets = [f"kubernetes.namespace={namespace}", "kubernetes.runtime_class=", "kubernetes.priority_class="]
     sets += ["kubernetes.worker_annotations={k8s.v1.cni.cncf.io/networks: roce}"]
     sets += ["kubernetes.worker_capabilities=[IPC_LOCK, SYS_NICE, SYS_PTRACE]"]
-    Path("job.yaml").write_text(examples()[0])
+    Path("job.yaml").write_text(gpu_node_examples()[0])
     objects = manifests(load_job("job.yaml", sets))
     assert check_admission(objects, kubectl, replaced=False) == []
     for level, refused in (
