@@ -123,23 +123,23 @@ def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so(deployment,
 
 
 @pytest.mark.parametrize(
-    ("deployment", "stored", "state", "over"),
+    ("stored", "state"),
     [
-        ("Running", running(), "running", False),
-        ("Running", running("staging", "data"), "staging", False),
-        ("Running", running("waiting", "workers"), "waiting", False),
-        ("Running", ended(), "done", False),  # Ray has not noticed yet, and until then no other is accepted
-        ("Running", ended("preempted", "preempted", 75, restarts=True), "waiting", False),
-        ("Running", ended("preempted", "preempted", 75), "waiting", False),  # as a pod prints it
-        ("Running", ended(at=MADE_AT - 900), "waiting", False),  # the end of an earlier RayJob
-        ("Running", StoredStatus(), "waiting", False),
-        ("Running", None, "waiting", False),
-        ("Running", StoredStatus(1, MADE_AT + 30, "lost", "vanished", over=True), "waiting", False),
+        (running(), "running"),
+        (running("staging", "data"), "staging"),
+        (running("waiting", "workers"), "waiting"),
+        (ended(), "done"),  # Ray has not noticed yet, and until then no other is accepted
+        (ended("preempted", "preempted", 75, restarts=True), "waiting"),
+        (ended("preempted", "preempted", 75), "waiting"),  # as a pod prints it
+        (ended(at=MADE_AT - 900), "waiting"),  # the end of an earlier RayJob
+        (StoredStatus(), "waiting"),
+        (None, "waiting"),
+        (StoredStatus(1, MADE_AT + 30, "lost", "vanished", over=True), "waiting"),
     ],
 )
-def test_a_run_with_pods_stands_as_its_files_say(deployment, stored, state, over):
-    standing = standing_of(Observed(rayjob(deployment), ALL), stored)
-    assert (standing.state, standing.over) == (state, over)
+def test_a_run_with_pods_stands_as_its_files_say_and_is_not_over(stored, state):
+    standing = standing_of(Observed(rayjob(), ALL), stored)
+    assert (standing.state, standing.over) == (state, False)
     assert standing.cause in STATES[state].causes
 
 
