@@ -22,6 +22,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from clusters.kube_images import empty_image, program_image
 from clusters.kube_pods import SHELL_IMAGE
 from clusters.kube_policy import enforced
 from clusters.machine import NAMESPACES, inside, last_words, lay_cable, missing, no_namespaces
-from support.commands import ran
+from support.commands import Done, ran
 from support.waiting import wait_until
 
 _HERE = Path(__file__).parent
@@ -187,22 +188,12 @@ class KubeCluster(Addons):
 
         self._wait_until(answers, "the API server does not answer")
 
-    def inside(
-        self, *argv: str, input: bytes | None = None, check: bool = True
-    ) -> subprocess.CompletedProcess:
-        """Runs on the node, in its namespaces; with `check`, a failure shows what it said."""
+    def inside(self, *argv: str, input: str = "", check: bool = True) -> Done:
+        """Runs on the node, in its namespaces."""
         pid = (self.folder / "pid").read_text().strip()
-        done = subprocess.run(
-            [*inside(pid), "--wd=/", *argv],
-            env={**os.environ, **SPARING, "PATH": path()},
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
-            check=False,
-        )
-        if check and done.returncode:
-            raise AssertionError(f"{' '.join(argv)} ended with {done.returncode}:\n{done.stderr.decode()}")
-        return done
+        variables = {**os.environ, **SPARING, "PATH": path()}
+        argv = (*inside(pid), "--wd=/", *argv)
+        return ran(argv, code=0 if check else None, env=variables, input=input)
 
     def heal(self) -> None:
         """As after `start_operator`: all programs run, and the node takes pods."""
@@ -218,30 +209,28 @@ class KubeCluster(Addons):
 
     def load_program(self, image: str, program: Path, *command: str) -> None:
         """An image of this one program, which links to no library."""
-        made = program_image(image, program, command)
-        self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
+        self._import(program_image(image, program, command))
+
+    def _import(self, archive: bytes) -> None:
+        with tempfile.NamedTemporaryFile(dir=self.folder) as file:
+            file.write(archive)
+            file.flush()
+            self.inside("ctr", "--namespace=k8s.io", "images", "import", file.name)
 
     def load(self, image: str, name: str = "") -> None:
-        """From podman, where it has to stay, once per content. `name`: the pods' name for it, if another."""
-        name = name or image
-        found = ran(["podman", "image", "inspect", image], code=0)
-        (content,) = json.loads(found.stdout)
+        """From podman, where it has to stay; it is named after its content. `name`: one more name for it."""
+        (content,) = json.loads(ran(["podman", "image", "inspect", image], code=0).stdout)
         with locked(self.folder / "loaded") as record:
-            loaded = dict(line.split() for line in record)
-            same = next((each for each in loaded if loaded[each] == content["Id"]), None)
-            if same is None:
+            if image not in record.read().split():
                 self._mount(image, content)
-                record.write(f"{image} {content['Id']}\n")
-                same = image
-            if same != name:
-                self.inside("ctr", "--namespace=k8s.io", "images", "tag", "--force", same, name)
-                record.write(f"{name} {content['Id']}\n")
+                record.write(f"{image}\n")
+        if name:
+            self.inside("ctr", "--namespace=k8s.io", "images", "tag", "--force", image, name)
 
     def _mount(self, image: str, content: Mapping) -> None:
         """The folders in which podman has its layers, where containerd has unpacked an image with none of its
         files: to copy gigabytes takes minutes."""
-        made = empty_image(image, content["Config"], mark=content["Id"])
-        self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
+        self._import(empty_image(image, content["Config"], mark=content["Id"]))
         (mark,) = (self.folder / "containerd").glob(f"*.overlayfs/snapshots/*/fs/{content['Id']}")
         data = content["GraphDriver"]["Data"]
         layers = [data["UpperDir"], *filter(None, data.get("LowerDir", "").split(":")), str(mark.parent)]
