@@ -29,7 +29,7 @@ pytest_plugins = [
     "support.s3_servers",
     "support.small_job",
     "support.whole_run",
-    "launchers.kubernetes.pod_job",
+    "launchers.kubernetes.rendered_jobs",
 ]
 gc.disable()  # until all tests are collected: a tenth of that time were searches for garbage
 # What the commands of the tests remember of their runs is not this user's.

@@ -7,11 +7,11 @@ with ComposedCluster(folder) as cluster:         # `folder` is what the containe
 
 import os
 import shutil
-import socket
 import sys
 from pathlib import Path
 
 from clusters.containers import ROOT, environment, kit_image, podman, stand_in_base, told, unique
+from clustertrain.node.ports import free_block
 from support.commands import ran
 from support.whole_run import CODE, Run
 
@@ -28,7 +28,7 @@ class ComposedCluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._id = unique("composed")
-        self.tensorboard_port = _free_port()
+        self.tensorboard_port = free_block(1, seed=os.getpid()).first
         shutil.copytree(CODE, folder / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
         folder.chmod(0o755)
         self._variables = {
@@ -91,12 +91,6 @@ class ComposedCluster:
             f"{service}: {told(podman('logs', '--tail=20', self.name(service), check=False))}"
             for service in services
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class OnCluster(Run):

@@ -19,7 +19,6 @@ import resource
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,7 +58,6 @@ _MADE_OF = (
 )
 _LIMITS = {"nofile": (resource.RLIMIT_NOFILE, 65536), "nproc": (resource.RLIMIT_NPROC, 32768)}
 _BUILD_S = 1200
-_MIRROR_WAITS_S = (10, 60)  # one that did not answer once answers a little later
 _numbers = itertools.count(1)
 
 
@@ -168,13 +166,7 @@ def _make_base() -> None:
         root = f"{folder}/root"
         packages = "--include=python3,python3-venv,ca-certificates"
         command = ("debootstrap", "--variant=minbase", packages, "bookworm", root)
-        for wait_s in _MIRROR_WAITS_S:
-            if ran(command, timeout=_BUILD_S).returncode == 0:
-                break
-            shutil.rmtree(root, ignore_errors=True)
-            time.sleep(wait_s)
-        else:
-            ran(command, code=0, timeout=_BUILD_S)
+        ran(command, code=0, timeout=_BUILD_S)
         # Where and how python:3.11-slim has it.
         for name in ("python", "python3"):
             Path(root, "usr/local/bin", name).symlink_to("/usr/bin/python3")

@@ -1,6 +1,6 @@
 """A real Grid Engine of one host on this machine, as root, in namespaces of its own.
 
-    with GridEngine(tmp_path, slots=2) as engine:
+    with GridEngine(tmp_path) as engine:
         engine.command("qstat", cwd=tmp_path)
 
 All files but the cell and the spool are the machine's. It ends with this object, and with this process,
@@ -33,13 +33,13 @@ def why_not() -> str | None:
 
 
 class GridEngine:
-    def __init__(self, folder: Path, slots: int = 2) -> None:
-        self.folder, self._slots = folder, slots
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def __enter__(self) -> "GridEngine":
         self.folder.mkdir()
         self._process = subprocess.Popen(
-            [*NAMESPACES, "--mount-proc", str(_SCRIPT), str(self.folder), str(self._slots)],
+            [*NAMESPACES, "--mount-proc", str(_SCRIPT), str(self.folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

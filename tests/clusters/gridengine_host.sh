@@ -1,10 +1,10 @@
 #!/bin/bash
 # PID 1 of a Grid Engine of one host, in namespaces of its own (net, pid, mount, uts, ipc).
-#   gridengine_host.sh FOLDER SLOTS < PIPE
+#   gridengine_host.sh FOLDER < PIPE
 # All of it lives as long as the other end of PIPE is open. The cell and the spool of the machine stay as they are:
 # here they are copies in FOLDER.
 set -eu
-folder=$1 slots=$2
+folder=$1 slots=2
 host=ge1
 export SGE_ROOT=/var/lib/gridengine SGE_CELL=default
 

@@ -22,6 +22,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -30,14 +31,14 @@ from urllib3.exceptions import HTTPError
 
 from clusters.kube_addons import Addons
 from clusters.kube_api import Api, Refused, manifest
-from clusters.kube_client import SPARING, TOOLS, USERS_CLUSTER, all_are, is_built, path
+from clusters.kube_client import SPARING, TOOLS, all_are, is_built, path
 from clusters.kube_conf import NODE, SERVICES, command_lines, write_configuration
-from clusters.kube_folders import claim_folder, join_folder, locked, remove_dead_clusters
+from clusters.kube_folders import claim_folder, join_folder, locked
 from clusters.kube_images import empty_image, program_image
 from clusters.kube_pods import SHELL_IMAGE
 from clusters.kube_policy import enforced
-from clusters.machine import NAMESPACES, inside, missing, no_namespaces
-from support.commands import ran
+from clusters.machine import NAMESPACES, inside, last_words, lay_cable, missing, no_namespaces
+from support.commands import Done, ran
 from support.waiting import wait_until
 
 _HERE = Path(__file__).parent
@@ -56,14 +57,13 @@ _PACKAGES = {
     "podman": ("podman",),
 }
 _STORE = "/run/images"  # in a cluster: where podman keeps images, see kube_site.sh
-_UMASK = 0o022  # a test may have one that hides the files from the pods
 _PATIENCE_S = 90.0  # for what takes seconds on an idle machine
 
 
 def why_not() -> str | None:
     """What this machine lacks for a cluster. Waits while `make kube-tools` runs."""
     if os.geteuid() != 0:
-        return f"a Kubernetes of processes needs root; {USERS_CLUSTER}= names a cluster of yours"
+        return "a Kubernetes of processes needs root"
     is_built(wait=True)
     if lacking := missing(_PACKAGES):
         return lacking
@@ -84,8 +84,6 @@ def _podman_store() -> str:
 class KubeCluster(Addons):
     """Of this process, or shared by several: see `shared_cluster`."""
 
-    folder: Path
-    node_address: str
     machine: str  # the address of this machine, as nodes and pods see it
 
     def __enter__(self) -> "KubeCluster":
@@ -98,14 +96,10 @@ class KubeCluster(Addons):
     # Up and down
 
     def up(self) -> None:
-        umask = os.umask(_UMASK)
-        try:
-            self.folder, self._users = claim_folder()
-            _, node_address = _addresses(self.folder)
-            write_configuration(self.folder, node_address, self.folder.name)
-            self._locate()
-        finally:
-            os.umask(umask)
+        self.folder, self._users = claim_folder()
+        _, node_address = _addresses(self.folder)
+        write_configuration(self.folder, node_address, self.folder.name)
+        self._locate()
         try:
             self._open_site()
             self._start_node()
@@ -131,12 +125,7 @@ class KubeCluster(Addons):
     def down(self) -> None:
         """Nothing is left: no process, link, mount, cgroup or folder."""
         self.leave()
-        self._wait_until(self._is_gone, "it does not end")
-
-    def _is_gone(self) -> bool:
-        if self.folder.exists():
-            remove_dead_clusters()  # its process 1 may have been killed
-        return not self.folder.exists()
+        self._wait_until(lambda: not self.folder.exists(), "it does not end")
 
     def _locate(self) -> None:
         self.machine, self.node_address = _addresses(self.folder)
@@ -145,22 +134,13 @@ class KubeCluster(Addons):
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self.api = Api(cluster["server"], cluster["certificate-authority"], user["token"])
 
-    def _private_folder(self) -> Path:
-        return self.folder / "pki"
-
     def _open_site(self) -> None:
         script = [str(_HERE / "kube_site.sh"), str(self.folder), self.folder.name, _podman_store()]
         # Not a child of ours: another process may use it longer.
         argv = ["setsid", "--fork", *NAMESPACES, *script]
-        subprocess.run(argv, stdin=subprocess.DEVNULL, umask=_UMASK, check=True)
+        subprocess.run(argv, stdin=subprocess.DEVNULL, check=True)
         self._wait_until((self.folder / "pid").exists, "the site does not open")
-        link, pid = self.folder.name, (self.folder / "pid").read_text().strip()
-        for command in (
-            ["ip", "link", "add", link, "type", "veth", "peer", "name", "uplink", "netns", pid],
-            ["ip", "address", "add", f"{self.machine}/30", "dev", link],
-            ["ip", "link", "set", link, "up"],
-        ):
-            subprocess.run(command, check=True)
+        lay_cable(self.folder.name, f"{self.machine}/30", (self.folder / "pid").read_text().strip())
         self.inside("ip", "address", "add", f"{self.node_address}/30", "dev", "uplink")
         self.inside("ip", "link", "set", "uplink", "up")
         # The node itself finds services by its iptables, which come after the routes. There is no other way
@@ -208,23 +188,12 @@ class KubeCluster(Addons):
 
         self._wait_until(answers, "the API server does not answer")
 
-    def inside(
-        self, *argv: str, input: bytes | None = None, check: bool = True
-    ) -> subprocess.CompletedProcess:
-        """Runs on the node, in its namespaces; with `check`, a failure shows what it said."""
+    def inside(self, *argv: str, input: str = "", check: bool = True) -> Done:
+        """Runs on the node, in its namespaces."""
         pid = (self.folder / "pid").read_text().strip()
-        done = subprocess.run(
-            [*inside(pid), "--wd=/", *argv],
-            env={**os.environ, **SPARING, "PATH": path()},
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
-            umask=_UMASK,
-            check=False,
-        )
-        if check and done.returncode:
-            raise AssertionError(f"{' '.join(argv)} ended with {done.returncode}:\n{done.stderr.decode()}")
-        return done
+        variables = {**os.environ, **SPARING, "PATH": path()}
+        argv = (*inside(pid), "--wd=/", *argv)
+        return ran(argv, code=0 if check else None, env=variables, input=input)
 
     def heal(self) -> None:
         """As after `start_operator`: all programs run, and the node takes pods."""
@@ -240,30 +209,28 @@ class KubeCluster(Addons):
 
     def load_program(self, image: str, program: Path, *command: str) -> None:
         """An image of this one program, which links to no library."""
-        made = program_image(image, program, command)
-        self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
+        self._import(program_image(image, program, command))
+
+    def _import(self, archive: bytes) -> None:
+        with tempfile.NamedTemporaryFile(dir=self.folder) as file:
+            file.write(archive)
+            file.flush()
+            self.inside("ctr", "--namespace=k8s.io", "images", "import", file.name)
 
     def load(self, image: str, name: str = "") -> None:
-        """From podman, where it has to stay, once per content. `name`: the pods' name for it, if another."""
-        name = name or image
-        found = ran(["podman", "image", "inspect", image], code=0)
-        (content,) = json.loads(found.stdout)
+        """From podman, where it has to stay; it is named after its content. `name`: one more name for it."""
+        (content,) = json.loads(ran(["podman", "image", "inspect", image], code=0).stdout)
         with locked(self.folder / "loaded") as record:
-            loaded = dict(line.split() for line in record)
-            same = next((each for each in loaded if loaded[each] == content["Id"]), None)
-            if same is None:
+            if image not in record.read().split():
                 self._mount(image, content)
-                record.write(f"{image} {content['Id']}\n")
-                same = image
-            if same != name:
-                self.inside("ctr", "--namespace=k8s.io", "images", "tag", "--force", same, name)
-                record.write(f"{name} {content['Id']}\n")
+                record.write(f"{image}\n")
+        if name:
+            self.inside("ctr", "--namespace=k8s.io", "images", "tag", "--force", image, name)
 
     def _mount(self, image: str, content: Mapping) -> None:
         """The folders in which podman has its layers, where containerd has unpacked an image with none of its
         files: to copy gigabytes takes minutes."""
-        made = empty_image(image, content["Config"], mark=content["Id"])
-        self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
+        self._import(empty_image(image, content["Config"], mark=content["Id"]))
         (mark,) = (self.folder / "containerd").glob(f"*.overlayfs/snapshots/*/fs/{content['Id']}")
         data = content["GraphDriver"]["Data"]
         layers = [data["UpperDir"], *filter(None, data.get("LowerDir", "").split(":")), str(mark.parent)]
@@ -313,11 +280,7 @@ class KubeCluster(Addons):
     # What went wrong
 
     def _wait_until(self, condition, otherwise: str) -> None:
-        wait_until(condition, _PATIENCE_S, lambda: f"{otherwise}\n{self._last_words()}", 0.1)
-
-    def _last_words(self) -> str:
-        logs = sorted(self.folder.glob("log/*"))
-        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+        wait_until(condition, _PATIENCE_S, lambda: f"{otherwise}\n{last_words(self.folder / 'log')}", 0.1)
 
 
 def _addresses(folder: Path) -> tuple[str, str]:

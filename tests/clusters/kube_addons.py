@@ -4,7 +4,6 @@ Operator and Kueue are what their projects would install, from the manifests of 
 images, and a request for CPU that leaves some of a small machine to the jobs.
 """
 
-import contextlib
 import json
 import os
 import re
@@ -61,12 +60,7 @@ _SMALL = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "1
 
 
 class Addons(Kubernetes):
-    """`folder`: the cluster's; `load_program`: how an image comes into it."""
-
-    folder: Path
-
-    def load_program(self, image: str, program: Path, *command: str) -> None:
-        raise NotImplementedError
+    """`load_program` of the cluster brings an image into it."""
 
     # Names
 
@@ -118,11 +112,14 @@ class Addons(Kubernetes):
             arguments = ("--enable-leader-election=false", "--reconcile-concurrency=4")
             _adapt(made, "localhost/kuberay:test", *arguments)
             self.apply(*made)
-        self._scale(_OPERATOR, OPERATOR_NAMESPACE, 1)
+        self.patch("deployments", _OPERATOR, {"spec": {"replicas": 1}}, OPERATOR_NAMESPACE)
+        self._wait_until_ready(_OPERATOR, OPERATOR_NAMESPACE)
 
     def stop_operator(self) -> None:
-        """At once, as a crash would; until it is gone."""
-        self._scale(_OPERATOR, OPERATOR_NAMESPACE, 0)
+        """At once, as a crash would; until it is gone. Its namespace has no other pods."""
+        self.patch("deployments", _OPERATOR, {"spec": {"replicas": 0}}, OPERATOR_NAMESPACE)
+        self.delete_all("pods", OPERATOR_NAMESPACE, grace_s=0)
+        self.wait_until_gone("pods", OPERATOR_NAMESPACE, 240)
 
     # Kueue
 
@@ -161,14 +158,6 @@ class Addons(Kubernetes):
         self.watch("secrets", KUEUE_NAMESPACE, has_certificate, 90, otherwise, name=_KUEUE_SECRET)
         self.delete_all("pods", KUEUE_NAMESPACE, grace_s=0)
         self._wait_until_ready(_KUEUE, KUEUE_NAMESPACE)
-        flavor = manifest("ResourceFlavor", "try")
-
-        def webhooks_answer() -> bool:
-            with contextlib.suppress(Refused):
-                return bool(self.api.create(flavor, dryRun="All"))
-            return False
-
-        self.wait_for(webhooks_answer, 240, "Kueue's webhooks do not answer")
 
     # Both
 
@@ -180,26 +169,9 @@ class Addons(Kubernetes):
         (folder / "kustomization.yaml").write_text(yaml.safe_dump({**parts, "resources": resources}))
         return list(yaml.load_all(self.kubectl("kustomize", str(folder)).stdout, yaml.CSafeLoader))
 
-    def _scale(self, deployment: str, namespace: str, replicas: int) -> None:
-        self.patch("deployments", deployment, {"spec": {"replicas": replicas}}, namespace)
-        if replicas:
-            self._wait_until_ready(deployment, namespace)
-            return
-        labels = self.get("deployments", deployment, namespace)["spec"]["selector"]["matchLabels"]
-        pods = ",".join(f"{key}={value}" for key, value in labels.items())
-        self.delete_all("pods", namespace, pods, grace_s=0)
-        self.wait_until_gone("pods", namespace, 240, selector=pods)
-
     def _wait_until_ready(self, deployment: str, namespace: str) -> None:
-        def is_ready(found: list[dict]) -> bool:
-            return any(
-                each["status"].get("observedGeneration") == each["metadata"]["generation"]
-                and each["status"].get("availableReplicas", 0) == each["spec"]["replicas"]
-                and not each["status"].get("unavailableReplicas", 0)
-                for each in found
-            )
-
-        self.watch("deployments", namespace, is_ready, 200, f"{deployment} is not ready", name=deployment)
+        command = ("rollout", "status", f"deployment/{deployment}", "--timeout=200s")
+        self.kubectl(*command, namespace=namespace, timeout_s=240)
 
 
 def ray_definitions(folder: Path) -> Iterator[str]:

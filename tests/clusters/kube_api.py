@@ -1,46 +1,36 @@
-"""The API server of a Kubernetes over HTTP: connections stay open, and a watch takes the place of polling.
+"""The API server of a Kubernetes over HTTP: connections stay open.
 
-    api = Api(url, authority="ca.crt", token="…")              # or the URL of a `kubectl proxy`
+    api = Api(url, authority="ca.crt", token="…")
     api.send("GET", path("pods", "digits", "worker-0"))
-    for pods in api.changes(path("pods", "digits"), timeout_s=240): ...
 
 A kubectl takes a tenth of a second of CPU to start; a request takes a hundredth of that.
 """
 
 import json
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from urllib.parse import urlencode
 
 import urllib3
 
 # Where a resource is, if not in v1.
 _GROUPS = {
-    "apiservices": "apiregistration.k8s.io/v1",
+    "clusterroles": "rbac.authorization.k8s.io/v1",
+    "clusterrolebindings": "rbac.authorization.k8s.io/v1",
     "customresourcedefinitions": "apiextensions.k8s.io/v1",
     "deployments": "apps/v1",
     "jobs": "batch/v1",
     "networkpolicies": "networking.k8s.io/v1",
     "rayclusters": "ray.io/v1",
     "rayjobs": "ray.io/v1",
-    "poddisruptionbudgets": "policy/v1",
+    "resourceflavors": "kueue.x-k8s.io/v1beta1",
     "roles": "rbac.authorization.k8s.io/v1",
+    "tokenrequests": "authentication.k8s.io/v1",
     "validatingadmissionpolicies": "admissionregistration.k8s.io/v1",
     "validatingadmissionpolicybindings": "admissionregistration.k8s.io/v1",
-    "validatingwebhookconfigurations": "admissionregistration.k8s.io/v1",
     "workloadpriorityclasses": "kueue.x-k8s.io/v1beta1",
     "workloads": "kueue.x-k8s.io/v1beta1",
 }
-# Of which version an object is, if not of v1.
-_VERSIONS = {
-    **dict.fromkeys(("ClusterRole", "ClusterRoleBinding"), "rbac.authorization.k8s.io/v1"),
-    "Deployment": "apps/v1",
-    "RayJob": "ray.io/v1",
-    "ResourceFlavor": "kueue.x-k8s.io/v1beta1",
-    "TokenRequest": "authentication.k8s.io/v1",
-}
 _OWNER = {"fieldManager": "tests", "force": "true"}
-_GONE = 410  # the changes since the last list are no longer known
 _ANSWERS_WITHIN_S = 60.0
 
 
@@ -55,7 +45,8 @@ class Refused(Exception):
 def manifest(kind: str, name: str = "", *, metadata: Mapping | None = None, **fields: object) -> dict:
     """An object, by its name or with other metadata."""
     meta = dict(metadata) if metadata is not None else {"name": name}
-    return {"apiVersion": _VERSIONS.get(kind, "v1"), "kind": kind, "metadata": meta, **fields}
+    group = _GROUPS.get(f"{kind.lower()}s", "v1")
+    return {"apiVersion": group, "kind": kind, "metadata": meta, **fields}
 
 
 def path(resource: str, namespace: str = "", name: str = "", part: str = "") -> str:
@@ -71,10 +62,10 @@ def _path(group: str, resource: str, namespace: str, *names: str) -> str:
 class Api:
     """`authority`: the file of the certificate that signed the server's. For any number of threads."""
 
-    def __init__(self, url: str, authority: str | None = None, token: str = "") -> None:
+    def __init__(self, url: str, authority: str, token: str) -> None:
         self._url = url
         self._pool = urllib3.PoolManager(maxsize=8, retries=False, ca_certs=authority)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"Authorization": f"Bearer {token}"}
         self._kinds: dict[str, dict[str, Mapping]] = {}
 
     def close(self) -> None:
@@ -89,19 +80,13 @@ class Api:
 
     def text(self, method: str, path: str, body: object = None, content: str = "json", **query: str) -> str:
         sent = body if body is None or isinstance(body, str) else json.dumps(body)
-        kind = {"Content-Type": f"application/{content}"}
-        answer = self._open(method, path, query, body=sent, headers=kind, timeout=_ANSWERS_WITHIN_S)
-        return answer.data.decode()
-
-    def _open(
-        self, method: str, path: str, query: Mapping[str, str], *, headers: Mapping[str, str], **how: object
-    ) -> urllib3.BaseHTTPResponse:
+        headers = {**self._headers, "Content-Type": f"application/{content}"}
         url = f"{self._url}{path}?{urlencode(query)}"
-        answer = self._pool.request(method, url, headers={**self._headers, **headers}, **how)
+        answer = self._pool.request(method, url, body=sent, headers=headers, timeout=_ANSWERS_WITHIN_S)
+        said = answer.data.decode()
         if answer.status >= 400:
-            said = answer.data.decode()
             raise Refused(answer.status, json.loads(said)["message"] if said.startswith("{") else said)
-        return answer
+        return said
 
     def apply(self, manifest: Mapping, namespace: str = "default") -> dict:
         """On the server's side; what is there is changed, whoever made it. An unknown field is refused."""
@@ -122,34 +107,3 @@ class Api:
         if not (found := self._kinds[group].get(kind)):
             raise Refused(404, f"{group} has no kind {kind}")
         return _path(group, found["name"], namespace if found["namespaced"] else "")
-
-    def changes(self, path: str, timeout_s: float, **query: str) -> Iterator[list[dict]]:
-        """All objects there are, and again after each change, for so long."""
-        ends = time.monotonic() + timeout_s
-        while time.monotonic() < ends:
-            listed = self.send("GET", path, **query)
-            objects = {each["metadata"]["uid"]: each for each in listed["items"]}
-            yield list(objects.values())
-            for event in self._watch(path, listed["metadata"]["resourceVersion"], ends, query):
-                if event["type"] == "ERROR":
-                    if event["object"].get("code") == _GONE:
-                        break
-                    raise Refused(event["object"].get("code", 0), event["object"].get("message", ""))
-                changed = event["object"]
-                objects.pop(changed["metadata"]["uid"], None)
-                if event["type"] != "DELETED":
-                    objects[changed["metadata"]["uid"]] = changed
-                yield list(objects.values())
-
-    def _watch(self, path: str, since: str, ends: float, query: Mapping[str, str]) -> Iterator[dict]:
-        left_s = max(1, round(ends - time.monotonic()))
-        asked = {**query, "watch": "true", "resourceVersion": since, "timeoutSeconds": f"{left_s}"}
-        timeout_s = left_s + _ANSWERS_WITHIN_S
-        answer = self._open("GET", path, asked, headers={}, timeout=timeout_s, preload_content=False)
-        try:
-            pending = b""
-            for part in answer.stream(amt=None):
-                *lines, pending = (pending + part).split(b"\n")
-                yield from map(json.loads, lines)
-        finally:
-            answer.close()  # in the midst of it, the connection is of no more use

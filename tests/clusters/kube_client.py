@@ -12,7 +12,6 @@ A resource has the name that its URL has, in plural: cluster.get("pods", "name",
 
 import contextlib
 import fcntl
-import functools
 import os
 import secrets
 import sys
@@ -23,20 +22,22 @@ import yaml
 
 from clusters.kube_api import Api, Refused, manifest
 from clusters.kube_api import path as place
+from clusters.kube_conf import write_kubeconfig
 from clusters.machine import search_path
 from support.commands import Done, ran
 from support.waiting import wait_until
 
 TOOLS = Path(sys.prefix) / "kube"  # where `make kube-tools` puts them
-USERS_CLUSTER = "CLUSTERTRAIN_KUBECONFIG"  # the variable that names a cluster instead of ours
 SPARING = {"GOGC": "400"}  # Go programs use more memory, and less CPU time to free it
 _POLL_S = 0.2
 _OVER = ("Succeeded", "Failed")
 
 
 class Kubernetes:
-    """`kubeconfig`: of a user who may do everything; `api`: the same user's."""
+    """`folder`: where it lives; `kubeconfig`: of a user who may do everything; `api`: the same user's."""
 
+    folder: Path
+    node_address: str
     kubeconfig: Path
     api: Api
 
@@ -118,10 +119,8 @@ class Kubernetes:
     ) -> None:
         """Until the condition is true of the objects: of all there are, of one, or of those with labels."""
         which = {"fieldSelector": f"metadata.name={name}"} if name else _selected(selector)
-        for found in self.api.changes(place(resource, namespace), timeout_s, **which):
-            if condition(found):
-                return
-        raise AssertionError(f"{otherwise} within {timeout_s} s\n{self.story()}")
+        where = place(resource, namespace)
+        self.wait_for(lambda: condition(self.api.send("GET", where, **which)["items"]), timeout_s, otherwise)
 
     def wait_until_gone(
         self, resource: str, namespace: str, timeout_s: float, name: str = "", selector: str = ""
@@ -185,20 +184,9 @@ class Kubernetes:
         """Of a service account that is there."""
         wanted = manifest("TokenRequest", metadata={}, spec={"expirationSeconds": 7200})
         made = self.api.send("POST", place("serviceaccounts", namespace, account, "token"), wanted)
-        config = yaml.safe_load(self._config)
-        config["users"][0]["user"] = {"token": made["status"]["token"]}
-        config["contexts"][0]["context"]["namespace"] = namespace
-        file = self._private_folder() / f"{namespace}-{account}.kubeconfig"
-        file.touch(0o600)
-        file.write_text(yaml.safe_dump(config))
+        file = self.folder / f"{namespace}-{account}.kubeconfig"
+        write_kubeconfig(file, self.node_address, made["status"]["token"], namespace)
         return file
-
-    @functools.cached_property
-    def _config(self) -> str:
-        return self.kubectl("config", "view", "--raw", "--minify", "--flatten").stdout
-
-    def _private_folder(self) -> Path:
-        raise NotImplementedError
 
 
 def all_are(condition: str, things: list[dict]) -> bool:

@@ -29,7 +29,7 @@ def write_configuration(folder: Path, address: str, cgroup: str) -> None:
     token = secrets.token_hex(16)
     (folder / "pki" / "tokens").touch(0o600)
     (folder / "pki" / "tokens").write_text(f'{token},admin,admin,"system:masters"\n')
-    write_kubeconfig(folder / "kubeconfig", address, folder / "pki" / "ca.crt", token)
+    write_kubeconfig(folder / "kubeconfig", address, token)
     (folder / "cni" / "pods.conflist").write_text(json.dumps(_network(folder)))
     (folder / "containerd.toml").write_text(_containerd(folder))
     (folder / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(folder, address, cgroup)))
@@ -37,10 +37,13 @@ def write_configuration(folder: Path, address: str, cgroup: str) -> None:
     (folder / "resolv.conf").touch()  # an unreachable name server would stall every look-up
 
 
-def write_kubeconfig(path: Path, address: str, authority: Path, token: str) -> None:
+def write_kubeconfig(path: Path, address: str, token: str, namespace: str = "default") -> None:
     path.touch(0o600)
-    cluster = {"server": f"https://{address}:{API_PORT}", "certificate-authority": str(authority)}
-    context = {"cluster": "test", "user": "test", "namespace": "default"}
+    cluster = {
+        "server": f"https://{address}:{API_PORT}",
+        "certificate-authority": f"{path.parent}/pki/ca.crt",
+    }
+    context = {"cluster": "test", "user": "test", "namespace": namespace}
     config = {
         "apiVersion": "v1",
         "kind": "Config",

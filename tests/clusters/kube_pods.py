@@ -1,13 +1,10 @@
 """Pods of the tests themselves: a shell that looks at a cluster from within, as `restricted` wants it."""
 
-import os
 from collections.abc import Mapping
 
 from clusters.kube_api import manifest
-from clusters.kube_client import USERS_CLUSTER
 
-SHELL_IMAGE = "localhost/busybox:test"  # in a cluster of ours
-_PUBLIC_IMAGE = "docker.io/library/busybox:1.36"
+SHELL_IMAGE = "localhost/busybox:test"
 UID = 1000
 
 
@@ -15,7 +12,7 @@ def shell_pod(name: str, script: str, labels: Mapping[str, str] | None = None, *
     """Runs once. The commands are busybox's: `busybox nc`, `busybox wget`."""
     container = {
         "name": "shell",
-        "image": _PUBLIC_IMAGE if USERS_CLUSTER in os.environ else SHELL_IMAGE,
+        "image": SHELL_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": ["/bin/busybox", "sh", "-c", script],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},

@@ -30,7 +30,7 @@ def enforced(cluster: Kubernetes, namespace: str, run: Callable[..., object]) ->
         found = {resource: cluster.items(resource) for resource in ("namespaces", "networkpolicies", "pods")}
         wanted = rules(found["namespaces"], found["networkpolicies"], found["pods"])
         if wanted != before:
-            run("iptables-restore", input=wanted.encode())
+            run("iptables-restore", input=wanted)
         return wanted
 
     def keep_following() -> None:

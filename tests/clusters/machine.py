@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from support.commands import ran
 
@@ -51,3 +52,19 @@ def free_subnets(*networks: str, prefix: int) -> Iterator[ipaddress.IPv4Network]
     subnets = [each for net in networks for each in ipaddress.ip_network(net).subnets(new_prefix=prefix)]
     random.SystemRandom().shuffle(subnets)  # not the generator that a test may have seeded
     return (each for each in subnets if not any(network.overlaps(each) for network in used))
+
+
+def lay_cable(link: str, address: str, pid: int | str) -> None:
+    """From this machine, which has this address there, into the network of a process: to its `uplink`."""
+    for words in (
+        ("link", "add", link, "type", "veth", "peer", "name", "uplink", "netns", str(pid)),
+        ("address", "add", address, "dev", link),
+        ("link", "set", link, "up"),
+    ):
+        ran(["ip", *words], code=0)
+
+
+def last_words(logs: Path) -> str:
+    """The end of each log in a folder."""
+    ends = [f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}" for log in sorted(logs.iterdir())]
+    return "\n".join(ends)

@@ -15,7 +15,6 @@ ends with this process, however that ends (see slurm_site.sh).
 """
 
 import contextlib
-import fcntl
 import ipaddress
 import os
 import re
@@ -27,8 +26,18 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from clusters.machine import NAMESPACES, free_subnets, inside, missing, no_namespaces, search_path
+from clusters.machine import (
+    NAMESPACES,
+    free_subnets,
+    inside,
+    last_words,
+    lay_cable,
+    missing,
+    no_namespaces,
+    search_path,
+)
 from clusters.slurm_conf import write_configuration
+from clustertrain.supervise.guardian import descendants
 from support.commands import Done, ran
 from support.waiting import wait_until
 
@@ -42,7 +51,6 @@ _PACKAGES = {
     "iproute2": ("ip",),
     "util-linux": ("nsenter", "unshare", "setpriv"),
 }
-_NS_GET_PARENT = 0xB702  # linux/nsfs.h
 _PATIENCE_S = 120.0  # for what takes well under a second on an idle machine
 
 
@@ -63,25 +71,13 @@ class SlurmCluster:
         self._settings = settings
         self._processes: dict[str, subprocess.Popen] = {}  # of nsenter or unshare, which wait for ours
         self._pids: dict[str, int] = {}
-        self._cut: set[str] = set()
         self._hidden: list[tuple[str, Path]] = []
-
-    def __enter__(self) -> "SlurmCluster":
-        self.up()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.down()
 
     # Up and down
 
-    def up(self) -> None:
-        umask = os.umask(0o022)  # a test may have one that hides the configuration from other users
-        try:
-            self.folder, self._subnet = _claim_subnet()
-            self._write_files()
-        finally:
-            os.umask(umask)
+    def __enter__(self) -> "SlurmCluster":
+        self.folder, self._subnet = _claim_subnet()
+        self._write_files()
         try:
             script = [str(_HERE / "slurm_site.sh"), str(self.folder)]
             self._start("site", [*NAMESPACES, "--mount-proc", *script], 1)
@@ -90,10 +86,11 @@ class SlurmCluster:
             self.start_controller()
             self.boot(*self.nodes)
         except BaseException:
-            self.down()
+            self.__exit__()
             raise
+        return self
 
-    def down(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """Nothing is left: no process, link, mount or folder."""
         # The site's process 1 takes all others with it. A fork of this process may hold the pipe to it open.
         if site := self._pids.get("site"):
@@ -126,15 +123,12 @@ class SlurmCluster:
 
     def _connect(self) -> None:
         """A cable from this machine to the cluster's switch: it is the gateway, and it may talk to all."""
-        link, site = self.folder.name, str(self._pids["site"])
-        for command in (
-            ["ip", "link", "add", link, "type", "veth", "peer", "name", "uplink", "netns", site],
-            ["ip", "address", "add", f"{self._address(1)}/24", "dev", link],
-            ["ip", "link", "set", link, "up"],
-            [*self._on_the_switch(), "link", "set", "uplink", "master", "switch", "up"],
-            [*self._on_the_switch(), "address", "add", f"{self._address(2)}/24", "dev", "switch"],
+        lay_cable(self.folder.name, f"{self._address(1)}/24", self._pids["site"])
+        for words in (
+            ("link", "set", "uplink", "master", "switch", "up"),
+            ("address", "add", f"{self._address(2)}/24", "dev", "switch"),
         ):
-            subprocess.run(command, check=True)
+            subprocess.run([*self._on_the_switch(), *words], check=True)
 
     def _on_the_switch(self) -> list[str]:
         return ["nsenter", f"--net=/proc/{self._pids['site']}/ns/net", "ip"]
@@ -161,23 +155,22 @@ class SlurmCluster:
             self._start(node, [*self._inside("site"), *NAMESPACES, *script], 2)
         for node in nodes:
             self._wait_until_up(node)
-        self.wait_for_nodes(nodes)
+        self._wait_until(
+            lambda: re.search(r"unk|down|drain|\*", " ".join(self._node_states(nodes))) is None,
+            f"{', '.join(nodes)}: not usable",
+        )
 
     def crash(self, node: str) -> None:
         """Its power fails: every process ends at once, and no packet says so."""
         subprocess.run([*self._on_the_switch(), "link", "delete", node], check=True)
         self._end(node, signal.SIGKILL)
-        self._cut.discard(node)
-        self._hidden = [hidden for hidden in self._hidden if hidden[0] != node]
 
     def cut(self, node: str) -> None:
         """Its network fails; its processes and its view of the storage do not."""
         subprocess.run([*self._on_the_switch(), "link", "set", node, "down"], check=True)
-        self._cut.add(node)
 
     def mend(self, node: str) -> None:
         subprocess.run([*self._on_the_switch(), "link", "set", node, "up"], check=True)
-        self._cut.discard(node)
 
     def without_share(self, node: str, folder: Path) -> None:
         """This node sees an empty file system of its own there, until `share`."""
@@ -185,8 +178,8 @@ class SlurmCluster:
         self._hidden.append((node, folder))
 
     def share(self, node: str, folder: Path) -> None:
-        self.run_on(node, ["umount", "--lazy", str(folder)])
-        self._hidden.remove((node, folder))
+        """It may see the folder already."""
+        self.run_on(node, ["umount", "--lazy", str(folder)], check=False)
 
     def stop_controller(self) -> None:
         self._end("controller", signal.SIGTERM)
@@ -202,11 +195,11 @@ class SlurmCluster:
         """As after `up`: no job, all nodes there and idle, nothing of a job left on them."""
         if "controller" not in self._pids:
             self.start_controller()
-        for node, folder in list(self._hidden):
-            self.share(node, folder)
-        for node in list(self._cut):
-            self.mend(node)
         self.boot(*(node for node in self.nodes if node not in self._pids))
+        for node in self.nodes:
+            self.mend(node)
+        while self._hidden:
+            self.share(*self._hidden.pop())
         self._wait_until(self._no_job_is_left, "jobs do not end")
         for node in self.nodes:
             # Whom SIGKILL ended removed nothing, and may not have come as far as to say whose it was.
@@ -271,13 +264,6 @@ class SlurmCluster:
 
         return wait_until(reached, timeout_s, otherwise, 0.2)  # each look is a process
 
-    def wait_for_nodes(self, nodes: Collection[str]) -> None:
-        """Until SLURM can use these."""
-        self._wait_until(
-            lambda: re.search(r"unk|down|drain|\*", " ".join(self._node_states(nodes))) is None,
-            f"{', '.join(nodes)}: not usable",
-        )
-
     def _node_states(self, nodes: Collection[str]) -> list[str]:
         asked = ("sinfo", "--noheader", "--Node", "--partition=gpu", "--format=%N %T")
         done = self.command(*asked, check=False)
@@ -303,14 +289,12 @@ class SlurmCluster:
         this machine."""
         if node not in self._pids:
             return []  # it has no power
-        found, first = [], self._pids[node]
-        namespace = Path(f"/proc/{first}/ns/pid").stat().st_ino
-        for entry in Path("/proc").glob("[0-9]*"):
+        found = []
+        for pid in descendants(self._pids[node]):
             with contextlib.suppress(OSError):  # it ended while we looked
-                if namespace in _pid_namespaces(int(entry.name)) and int(entry.name) != first:
-                    argv = (entry / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
-                    if argv[0] not in ("", "slurmd"):  # "": a zombie
-                        found.append((int(entry.name), argv))
+                argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
+                if argv[0] not in ("", "slurmd"):  # "": a zombie
+                    found.append((pid, argv))
         return found
 
     # Processes
@@ -350,7 +334,7 @@ class SlurmCluster:
 
     def _wait_until_up(self, name: str) -> None:
         if self._processes[name].stdout.readline() != b"up\n":
-            raise AssertionError(f"{name} does not come up:\n{self._logs()}")
+            raise AssertionError(f"{name} does not come up:\n{last_words(self.folder / 'log')}")
 
     def _end(self, name: str, number: signal.Signals) -> None:
         os.kill(self._pids.pop(name), number)
@@ -358,11 +342,7 @@ class SlurmCluster:
             process.wait(_PATIENCE_S)
 
     def _wait_until(self, condition, otherwise: str) -> None:
-        wait_until(condition, _PATIENCE_S, lambda: f"{otherwise}\n{self._logs()}")
-
-    def _logs(self) -> str:
-        logs = sorted((self.folder / "log").iterdir())
-        return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in logs)
+        wait_until(condition, _PATIENCE_S, lambda: f"{otherwise}\n{last_words(self.folder / 'log')}")
 
 
 def _claim_subnet() -> tuple[Path, ipaddress.IPv4Network]:
@@ -374,18 +354,3 @@ def _claim_subnet() -> tuple[Path, ipaddress.IPv4Network]:
             folder.mkdir(0o755)
             return folder, subnet
     raise AssertionError(f"no subnet of {_SUBNETS} is free; /run/ct-* are the clusters that there are")
-
-
-def _pid_namespaces(pid: int) -> set[int]:
-    """That of a process, and those around it, as far as they are seen from here."""
-    found, fd = set(), os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
-    try:
-        while True:
-            found.add(os.fstat(fd).st_ino)
-            parent = fcntl.ioctl(fd, _NS_GET_PARENT)
-            os.close(fd)
-            fd = parent
-    except PermissionError:  # there is none
-        return found
-    finally:
-        os.close(fd)

@@ -1,6 +1,6 @@
 """A SLURM cluster with accounting: slurmdbd and a MariaDB of its own, in the room of the controller.
 
-    with AccountingCluster(nodes=1, shared=[tmp_path], MinJobAge=2) as cluster:
+    with AccountingCluster([tmp_path]) as cluster:
         cluster.accounts("add", "qos", "night")            # sacctmgr
         cluster.command("sacct", "--jobs=1")
 
@@ -27,12 +27,12 @@ def why_not() -> str | None:
 
 
 class AccountingCluster(SlurmCluster):
-    def __init__(self, nodes: int = 1, shared: Sequence[Path] = (), **settings: object) -> None:
+    def __init__(self, shared: Sequence[Path]) -> None:
         accounting = {
             "AccountingStorageType": "accounting_storage/slurmdbd",
             "AccountingStorageEnforce": "associations,limits,qos",
         }
-        super().__init__(nodes, shared, **accounting, **settings)
+        super().__init__(1, shared, **accounting, MinJobAge=2)
 
     def _write_files(self) -> None:
         self._settings["AccountingStorageHost"] = self._address(2)
@@ -57,15 +57,11 @@ class AccountingCluster(SlurmCluster):
     def start_controller(self) -> None:
         """Until it answers; the database and slurmdbd before it."""
         self._start_database()
-        self.start_accounting()
+        self._start("slurmdbd", [*self._inside("site"), "env", *self._variables(), "slurmdbd", "-D"], 1)
+        self._wait_until(lambda: self.accounts("show", "cluster").returncode == 0, "slurmdbd is silent")
         for words in (("cluster", "test"), ("account", ACCOUNT), ("user", "root", f"account={ACCOUNT}")):
             self.accounts("add", *words)
         super().start_controller()
-
-    def start_accounting(self) -> None:
-        """Until it answers."""
-        self._start("slurmdbd", [*self._inside("site"), "env", *self._variables(), "slurmdbd", "-D"], 1)
-        self._wait_until(lambda: self.accounts("show", "cluster").returncode == 0, "slurmdbd is silent")
 
     def accounts(self, *words: str) -> Done:
         """What sacctmgr does when it is not asked back."""

@@ -14,14 +14,8 @@ GPUS_PER_NODE = 2
 _SETTINGS = {
     "ClusterName": "test",
     "SlurmUser": "root",
-    "SlurmdUser": "root",
-    "AuthType": "auth/munge",
-    "CredType": "cred/munge",
     "ProctrackType": "proctrack/linuxproc",
     "TaskPlugin": "task/none",
-    "JobAcctGatherType": "jobacct_gather/none",
-    "AccountingStorageType": "accounting_storage/none",
-    "MpiDefault": "none",
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_Core_Memory",
     "SlurmdParameters": "config_overrides",  # a node has the CPUs that this file says
@@ -45,8 +39,6 @@ _PARTITIONS = {
     "short": "MaxTime=10",
     "high": "PriorityTier=100 PreemptMode=OFF",
     "low": "PreemptMode=REQUEUE GraceTime=15",
-    "lowcancel": "PreemptMode=CANCEL GraceTime=15",
-    "nograce": "PreemptMode=REQUEUE GraceTime=0",
 }
 
 

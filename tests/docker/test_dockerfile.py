@@ -13,6 +13,11 @@ from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
 from support.commands import ran
 
 HADOLINT = Path(sys.executable).parent / "hadolint"
+DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
+COMPOSE_FILE = (ROOT / "docker/compose.yaml").read_text()
+SCRIPT = (ROOT / "docker/compose.sh").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+DOCS = (ROOT / "docs/guides/images.md").read_text()
 
 
 def pins(file):
@@ -26,34 +31,23 @@ def test_hadolint_finds_nothing(tmp_path):
         assert ran([HADOLINT, file], code=0).stdout == ""
 
 
-def test_the_image_has_the_versions_that_a_machine_gets():
+def test_the_image_has_the_versions_that_a_machine_gets_and_nothing_for_tests():
     ours, everywhere = pins("requirements/image.txt"), pins("requirements/constraints.txt")
     shared = ours.keys() & everywhere.keys()
     assert {"ray", "torch", "numpy", "pydantic", "boto3", "uv"} <= shared
     assert {name: ours[name] for name in shared} == {name: everywhere[name] for name in shared}
-
-
-def test_the_image_holds_nothing_that_only_tests_and_benchmarks_need():
-    assert not pins("requirements/image.txt").keys() & {
-        "pytest",
-        "moto",
-        "mypy",
-        "ruff",
-        "awscli",
-        "hatchling",
-    }
+    only_for_tests = {"pytest", "moto", "mypy", "ruff", "awscli", "hatchling"}
+    assert not ours.keys() & only_for_tests
 
 
 def test_the_base_that_tests_stand_in_for_is_the_one_of_the_dockerfile():
-    assert f"ARG BASE={BASE}\n" in (ROOT / "docker/Dockerfile").read_text()
+    assert f"ARG BASE={BASE}\n" in DOCKERFILE
 
 
 def test_everything_that_is_copied_is_sent_to_the_builder():
     """And nothing else: the builder is sent no run, no secret, no environment."""
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = re.findall(
-        r"^COPY (?!--from)((?:\S+ )+)\S+$", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE
-    )
+    copied = re.findall(r"(?m)^COPY (?!--from)((?:\S+ )+)\S+$", DOCKERFILE)
     assert {file for files in copied for file in files.split()} == allowed
 
 
@@ -71,16 +65,6 @@ def test_a_wrong_setting_is_refused_before_anything_is_built(settings, said):
     assert f"image: {said}" in done.stderr
 
 
-DOCKERFILE, COMPOSE_FILE, SCRIPT, MAKEFILE, DOCS = (
-    (ROOT / name).read_text()
-    for name in (
-        "docker/Dockerfile",
-        "docker/compose.yaml",
-        "docker/compose.sh",
-        "Makefile",
-        "docs/guides/images.md",
-    )
-)
 SERVICES = yaml.safe_load(COMPOSE_FILE)["services"]
 WORKERS = [name for name in SERVICES if name.startswith("worker-")]
 
@@ -96,9 +80,7 @@ def only(pattern, text):
 
 
 def test_the_image_is_the_one_that_make_builds():
-    built = only(
-        r"^IMAGE \?= (\S+)$", "\n".join(line for line in MAKEFILE.splitlines() if "IMAGE ?=" in line)
-    )
+    built = only(r"(?m)^IMAGE \?= (\S+)$", MAKEFILE)
     assert {SERVICES[name]["image"] for name in ("head", *WORKERS, "tensorboard")} == {f"${{IMAGE:-{built}}}"}
     assert f"FROM {built}\n" in DOCS
     assert set(re.findall(r"localhost/clustertrain[\w:.-]*", DOCS)) == {built}

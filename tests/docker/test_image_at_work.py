@@ -57,10 +57,15 @@ def healthy(name):
     return podman("healthcheck", "run", name, check=False).returncode == 0
 
 
+def test_a_container_without_ray_is_healthy(image):
+    with container(image, "sleep", "120") as name:
+        assert healthy(name)
+
+
 HEAD = "ulimit -n 65536 2>/dev/null; ray start --head --dashboard-host=0.0.0.0 --block --num-cpus=1"
 
 
-def test_a_ray_cluster_of_it_takes_jobs_and_is_well_until_its_gcs_hangs(image):
+def test_a_ray_cluster_of_it_takes_jobs_and_is_healthy_until_its_gcs_hangs(image):
     """As KubeRay starts it: a shell in between, the dashboard, jobs over HTTP, and its probes' question."""
     options = (*RESTRICTED, "--network=none")
     with container(image, "bash", "-c", "--", HEAD, options=options) as name:
@@ -89,12 +94,7 @@ def ask(name):
     return podman("exec", name, "python", "-c", script, check=False)
 
 
-def test_without_ray_it_is_well(image):
-    with container(image, "sleep", "120") as name:
-        assert healthy(name)
-
-
-def test_any_other_user_can_run_it(image, tmp_path):
+def test_a_user_with_any_number_can_train_in_it(image, tmp_path):
     """Some clusters choose the number of the user."""
     shutil.copytree(ROOT / "examples/digits", tmp_path / "digits")
     os.chown(tmp_path, 54321, 0)

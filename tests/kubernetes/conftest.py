@@ -21,8 +21,6 @@ import pytest
 
 from clusters.kube import KubeCluster, shared_cluster, why_not
 from clusters.kube_api import manifest
-from clusters.kube_client import USERS_CLUSTER
-from clusters.kube_users import UsersCluster
 from kubernetes.cluster_user import User, write_job
 from kubernetes.rayjob_runs import CLAIM, RayJobRun
 
@@ -48,16 +46,11 @@ def _meeting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _cluster(_meeting: Path) -> Iterator[KubeCluster | UsersCluster]:
-    if USERS_CLUSTER in os.environ:
-        with contextlib.closing(UsersCluster()) as theirs:
-            theirs.start_operator()
-            yield theirs
-    elif reason := why_not():
+def _cluster(_meeting: Path) -> Iterator[KubeCluster]:
+    if reason := why_not():
         pytest.skip(reason)
-    else:
-        with shared_cluster(_meeting / "kube-cluster") as ours:
-            yield ours
+    with shared_cluster(_meeting / "kube-cluster") as ours:
+        yield ours
 
 
 @contextlib.contextmanager
@@ -71,13 +64,13 @@ def _turn(meeting: Path, kind: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def kube(_cluster: KubeCluster | UsersCluster, _meeting: Path) -> Iterator[KubeCluster | UsersCluster]:
+def kube(_cluster: KubeCluster, _meeting: Path) -> Iterator[KubeCluster]:
     with _turn(_meeting, fcntl.LOCK_SH):
         yield _cluster
 
 
 @pytest.fixture
-def kube_alone(_cluster: KubeCluster | UsersCluster, _meeting: Path) -> Iterator[KubeCluster | UsersCluster]:
+def kube_alone(_cluster: KubeCluster, _meeting: Path) -> Iterator[KubeCluster]:
     with _turn(_meeting, fcntl.LOCK_EX):
         yield _cluster
         _cluster.heal()
@@ -95,7 +88,7 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def shared_namespace(_cluster: KubeCluster | UsersCluster, _meeting: Path) -> Iterator[str]:
+def shared_namespace(_cluster: KubeCluster, _meeting: Path) -> Iterator[str]:
     with _turn(_meeting, fcntl.LOCK_SH):
         made = _cluster.make_namespace()
         _cluster.make_volume(made, "runs")
@@ -105,7 +98,7 @@ def shared_namespace(_cluster: KubeCluster | UsersCluster, _meeting: Path) -> It
 
 
 @pytest.fixture
-def other_namespace(kube: KubeCluster | UsersCluster) -> Iterator[str]:
+def other_namespace(kube: KubeCluster) -> Iterator[str]:
     made = kube.make_namespace()
     yield made
     kube.delete_namespace(made)
@@ -127,7 +120,7 @@ def make(
 
 
 @pytest.fixture
-def user(kube: KubeCluster | UsersCluster, namespace: str, tmp_path: Path) -> Callable[..., User]:
+def user(kube: KubeCluster, namespace: str, tmp_path: Path) -> Callable[..., User]:
     """user(section=…) is alone in a namespace with a claim."""
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     kube.apply(manifest("PersistentVolumeClaim", "runs", spec=claim), namespace=namespace)

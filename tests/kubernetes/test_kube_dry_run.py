@@ -20,9 +20,17 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.shell import CommandFailed
 from kubernetes.cluster_user import admission_policy, bind_role, inert
-from launchers.kubernetes.fabric import examples
-from launchers.kubernetes.manifest_changes import ABSENT, CLUSTER, HEAD, Manifest, changed
-from launchers.kubernetes.right_manifests import RAYJOBS, RIGHT, rayjob
+from launchers.kubernetes.sample_manifests import (
+    ABSENT,
+    CLUSTER,
+    HEAD,
+    RAYJOBS,
+    RIGHT,
+    Manifest,
+    changed,
+    gpu_node_examples,
+    rayjob,
+)
 
 ENFORCE_LABEL = "pod-security.kubernetes.io/enforce"
 _NO_RAYJOBS = "this team has no RayJobs"
@@ -95,7 +103,7 @@ def test_workers_for_infiniband_are_taken_where_the_namespace_lets_them(
     sets = [f"kubernetes.namespace={namespace}", "kubernetes.runtime_class=", "kubernetes.priority_class="]
     sets += ["kubernetes.worker_annotations={k8s.v1.cni.cncf.io/networks: roce}"]
     sets += ["kubernetes.worker_capabilities=[IPC_LOCK, SYS_NICE, SYS_PTRACE]"]
-    Path("job.yaml").write_text(examples()[0])
+    Path("job.yaml").write_text(gpu_node_examples()[0])
     objects = manifests(load_job("job.yaml", sets))
     assert check_admission(objects, kubectl) == []
     for level, pods, words in (

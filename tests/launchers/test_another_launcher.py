@@ -15,7 +15,6 @@ from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.scheduler.start import main as main_of_start
 from clustertrain.node import installed
-from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from support.commands import ran
 from support.sample_records import sample_submission
@@ -23,7 +22,7 @@ from support.sample_records import sample_submission
 pytestmark = pytest.mark.slow
 
 SCHEDULER = """
-from clustertrain.launcher import Scheduler, Sent, State
+from clustertrain.launcher import ClusterError, Scheduler, Sent, State, run
 from clustertrain.observe.status_json import StoredStatus
 
 class Reach:
@@ -102,6 +101,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     (tmp_path / "job.yaml").write_text("name: digits\nfunction: m:f\nstorage: runs\n")
+    (tmp_path / "m.py").write_text("def f(config): pass\n")
     forget_the_launchers()
     yield tmp_path
     forget_the_launchers()
@@ -132,17 +132,6 @@ def submitted(folder):
 
 
 @pytest.fixture
-def run_of(folder):
-    """Records a known run of a launcher, which this machine reads."""
-
-    def record(launcher):
-        known = KnownRun.of(load_job("job.yaml"), "job.yaml", launcher, "queue of the lab", "77")
-        assert record_known_run(known) is None
-
-    return record
-
-
-@pytest.fixture
 def submitted_here(folder):
     """Installs a launcher whose query does this, and records a job of it in the storage."""
 
@@ -163,10 +152,6 @@ def test_the_commands_reach_it(name):
     assert "running (training)" in call("status", name)
     assert call("stop", name) == "stop there\nqueue job 77 is deleted; its storage stays\n"
     assert call("ckpt", "ls", name) == "ckpt ls there\n"
-
-
-@pytest.mark.usefixtures("submitted")
-def test_its_data_and_its_line_of_ls():
     assert call("data", "ls") == "data ls there\n"
     _, line = call("ls").splitlines()
     assert line.split()[:2] == ["digits", "unknown"] and "queue of the lab, job 77" in line
@@ -176,7 +161,6 @@ def test_its_data_and_its_line_of_ls():
 def test_its_section_belongs_to_the_job_file_and_to_the_schema(folder):
     install(folder / "site")
     (folder / "job.yaml").write_text("name: digits\nfunction: m:f\nqueue: {lane: 007}\n")
-    (folder / "m.py").write_text("def f(config): pass\n")
     done = in_a_new_process(folder, "check", "--no-code", "--defaults")
     assert "queue:\n  lane: '007'\n" in done.stdout, done.stderr
     assert '"Where the job waits."' in in_a_new_process(folder, "schema").stdout
@@ -187,35 +171,6 @@ def test_a_section_without_its_launcher_says_so(folder):
     output = call("check", code=2)
     assert "unknown key 'gridengine'" in output
     assert "or the section of a launcher: kubernetes, slurm are installed here" in output
-
-
-BROKEN = [
-    pytest.param({"plugin": "import nothing_of_that_name"}, "named 'nothing_of_that_name'", id="import"),
-    pytest.param({"plugin": "PLUGIN = 3"}, "is a int, not a Plugin", id="no plug-in"),
-    pytest.param({"value": "a_queue.plugin:OTHER"}, "has no attribute 'OTHER'", id="attribute"),
-]
-
-
-@pytest.mark.parametrize(("broken", "reason"), BROKEN)
-def test_one_that_does_not_import_is_named_with_its_distribution_and_the_others_work(folder, broken, reason):
-    install(folder / "site", **broken)
-    output = call("ls")
-    assert "The launcher 'queue' of queue-of-the-lab 1.2 is skipped" in output
-    assert reason in output
-    assert "Traceback" not in output
-    assert "STATE" in output
-    done = in_a_new_process(folder, "render", "--to", "queue")
-    assert (done.returncode, reason in done.stderr) == (2, True)
-
-
-def test_one_whose_scheduler_is_of_another_class_is_named_with_the_class(folder):
-    install(folder / "site", scheduler=SCHEDULER.replace("Queue(Scheduler)", "Queue"))
-    done = in_a_new_process(folder, "stop", "job.yaml", "--to", "queue")
-    assert done.returncode == 2
-    assert (
-        "queue-of-the-lab 1.2 is skipped: a_queue.scheduler:SCHEDULER is a Queue, not a Scheduler"
-        in done.stderr
-    )
 
 
 def test_two_of_one_name_are_both_named(folder):
@@ -232,7 +187,10 @@ def test_two_of_one_name_are_both_named(folder):
 
 NO_DEFAULT = PLUGIN.replace('lane: str = "slow"', "lane: str")
 NO_SECTION = PLUGIN.replace("Section(LauncherSection)", "Section").replace("frozenset", "tuple")
-SKIPPED = [
+WRONG = [
+    pytest.param({"plugin": "import nothing_of_that_name"}, "named 'nothing_of_that_name'", id="import"),
+    pytest.param({"plugin": "PLUGIN = 3"}, "is a int, not a Plugin", id="no plug-in"),
+    pytest.param({"value": "a_queue.plugin:OTHER"}, "has no attribute 'OTHER'", id="attribute"),
     pytest.param({"plugin": NO_DEFAULT}, "a_queue/plugin.py:4 has a key without a default", id="no default"),
     pytest.param({"plugin": NO_SECTION}, "not a subclass of LauncherSection", id="another class"),
     pytest.param({"name": "train"}, "train is a key of the job file", id="a key of the job file"),
@@ -240,31 +198,27 @@ SKIPPED = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "reason"), SKIPPED)
-def test_one_with_a_wrong_section_is_skipped_and_every_other_command_works(folder, wrong, reason):
+@pytest.mark.parametrize(("wrong", "reason"), WRONG)
+def test_a_plugin_with_a_mistake_is_skipped_with_the_reason_and_every_other_command_works(
+    folder, wrong, reason
+):
     install(folder / "site", **wrong)
-    (folder / "m.py").write_text("def f(config): pass\n")
-    for command in (
-        ["ls"],
-        ["check", "--no-code", "job.yaml"],
-        ["render", "--to", "slurm", "--set", "slurm.python=p"],
-    ):
-        done = in_a_new_process(folder, *command)
-        assert done.returncode == 0, done.stderr
     name = wrong.get("name", "queue")
-    done = in_a_new_process(folder, "ls")
-    assert f"The launcher '{name}' of queue-of-the-lab 1.2 is skipped" in done.stdout + done.stderr
-    assert reason in done.stdout + done.stderr
+    listed = call("ls")
+    assert f"The launcher '{name}' of queue-of-the-lab 1.2 is skipped" in listed
+    assert reason in listed and "Traceback" not in listed and "STATE" in listed
+    call("check", "--no-code", "job.yaml")
+    call("render", "--to", "slurm", "--set", "slurm.python=p")
+    done = in_a_new_process(folder, "render", "--to", name)
+    assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
 
 
-def test_the_plugin_and_its_scheduler_may_be_one_module(folder):
-    alone = SCHEDULER.replace("from clustertrain.observe.status_json import StoredStatus\n", "")
-    both = alone + PLUGIN.replace("a_queue.scheduler:", "a_queue.plugin:")
-    install(folder / "site", plugin=both)
-    (folder / "job.yaml").write_text("name: digits\nfunction: m:f\nqueue: {lane: fast}\n")
-    done = in_a_new_process(folder, "render", "--to", "queue", "job.yaml")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].endswith('start queue $ID "${CLUSTERTRAIN_SUBMISSION:-$job}"')
+def test_a_scheduler_of_another_class_is_named_with_the_class(folder):
+    install(folder / "site", scheduler=SCHEDULER.replace("Queue(Scheduler)", "Queue"))
+    done = in_a_new_process(folder, "stop", "job.yaml", "--to", "queue")
+    assert done.returncode == 2
+    skipped = "queue-of-the-lab 1.2 is skipped: a_queue.scheduler:SCHEDULER is a Queue, not a Scheduler"
+    assert skipped in done.stderr
 
 
 def test_the_section_of_one_that_is_skipped_is_an_unknown_key_with_the_reason(folder):
@@ -284,27 +238,27 @@ def test_a_clash_with_a_launcher_of_the_kit_keeps_that(folder):
     assert "Uninstall the one that is not clustertrain" in listed.stdout + listed.stderr
 
 
-def test_a_run_of_an_uninstalled_launcher_is_one_line_of_ls_and_no_note_elsewhere(folder, run_of):
-    run_of("queue")
-    claim_attempt(RunDir.newest("runs", "other"))
-    assert "the launcher queue is not installed here" in call("ls")
-    assert "queue" not in call("status", "runs/other")
+PHASE = 'return {job.job_id: State("R", "runing") for job in jobs}'
 
 
-def test_a_query_that_raises_is_no_answer_with_its_place_in_the_code(folder, submitted_here):
-    submitted_here('raise KeyError("state")')
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ('raise KeyError("state")', "KeyError: 'state'"),
+        (PHASE, "State.phase is 'runing', and the phases are waits, held"),
+    ],
+)
+def test_a_query_with_a_mistake_is_no_answer_with_its_place_in_the_code(folder, submitted_here, query, told):
+    submitted_here(query)
     for output in (call("status", "job.yaml"), call("ls")):
-        assert "KeyError: 'state'" in output
+        assert told in output
         assert "queue-of-the-lab 1.2" in output and "a_queue/scheduler.py:" in output
 
 
 @pytest.mark.parametrize(
     ("ends", "told"),
     [
-        (
-            'return "12.server"',
-            "queue has accepted the job as 12.server. Cancel it: `",
-        ),
+        ('return "12.server"', "queue has accepted the job as 12.server. Cancel it: `"),
         ("return None", "The job may be queued: look there with the commands of queue"),
         ('raise KeyError("id")', "The job may be queued: look there with the commands of queue"),
         (
@@ -314,11 +268,8 @@ def test_a_query_that_raises_is_no_answer_with_its_place_in_the_code(folder, sub
     ],
 )
 def test_a_job_that_was_accepted_before_a_mistake_is_named(folder, ends, told):
-    scheduler = SCHEDULER.replace('return Sent("77")', ends).replace(
-        "import Scheduler", "import ClusterError, Scheduler"
-    )
+    scheduler = SCHEDULER.replace('return Sent("77")', ends)
     install(folder / "site", scheduler=scheduler)
-    (folder / "m.py").write_text("def f(config): pass\n")
     done = in_a_new_process(folder, "submit", "--to", "queue", "--no-check", "job.yaml")
     assert (done.returncode, told in done.stderr) == (3, True), done.stderr
     if "accepted" in told:
@@ -326,33 +277,26 @@ def test_a_job_that_was_accepted_before_a_mistake_is_named(folder, ends, told):
         assert "queue 1" in status.stdout, status.stderr
 
 
-def test_what_a_check_says_is_a_refusal_unless_nobody_answered(folder):
-    refuses = SCHEDULER.replace(
-        "    def script", "    def check(self, job, script):\n        run(['false'])\n\n    def script"
-    )
-    install(folder / "site", scheduler=refuses.replace("import Scheduler", "import run, Scheduler"))
-    (folder / "m.py").write_text("def f(config): pass\n")
-    done = in_a_new_process(folder, "check", "--no-code", "--to", "queue", "job.yaml")
-    assert (done.returncode, "false ended with code 1" in done.stderr) == (3, True), done.stdout
-
-
-def test_a_check_that_returns_nothing_is_a_mistake_of_its_plugin(folder):
-    wrong = "    def check(self, job, script):\n        pass\n\n    def script"
-    install(folder / "site", scheduler=SCHEDULER.replace("    def script", wrong))
-    (folder / "m.py").write_text("def f(config): pass\n")
-    for command in (["check", "--no-code"], ["submit", "--no-check"]):
+@pytest.mark.parametrize(
+    ("check", "commands", "told"),
+    [
+        ("run(['false'])", (["check", "--no-code"],), "false ended with code 1"),
+        (
+            "pass",
+            (["check", "--no-code"], ["submit", "--no-check"]),
+            "check of the launcher queue of queue-of-the-lab 1.2 failed: TypeError: 'NoneType'",
+        ),
+    ],
+    ids=["refuses", "returns nothing"],
+)
+def test_what_a_check_raises_is_a_refusal_and_what_it_does_not_return_a_mistake(
+    folder, check, commands, told
+):
+    checks = f"    def check(self, job, script):\n        {check}\n\n    def script"
+    install(folder / "site", scheduler=SCHEDULER.replace("    def script", checks))
+    for command in commands:
         done = in_a_new_process(folder, *command, "--to", "queue", "job.yaml")
-        named = (
-            "check of the launcher queue of queue-of-the-lab 1.2 failed: TypeError: 'NoneType'" in done.stderr
-        )
-        assert (done.returncode, named) == (3, True), done.stderr
-
-
-def test_a_phase_that_is_none_is_an_error_where_it_is_made(folder, submitted_here):
-    submitted_here('return {job.job_id: State("R", "runing") for job in jobs}')
-    output = call("status", "job.yaml")
-    assert "State.phase is 'runing', and the phases are waits, held" in output
-    assert "a_queue/scheduler.py:" in output
+        assert (done.returncode, told in done.stderr) == (3, True), done.stderr
 
 
 def test_a_job_whose_python_lacks_the_plugin_ends_before_its_attempt(folder, capfd):

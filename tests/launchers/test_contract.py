@@ -16,7 +16,6 @@ from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.node import variables
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
-from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.submission import record
 from clustertrain.testing import FAKE_HELD, SchedulerContract, fake_commands
@@ -99,7 +98,15 @@ class TestInMemory(SchedulerContract):
 
     def test_the_status_of_a_run_says_that_it_does_not_answer(self, scheduler):
         scheduler.no_answer = "the queue is away"
-        assert status_of(launcher_of("queue").queue, claimed(None)).no_answer == "the queue is away"
+        assert status_of(launcher_of("queue").queue, claimed()).no_answer == "the queue is away"
+
+
+def claimed():
+    """A run whose attempt job 1 claimed on another machine."""
+    run = RunDir.newest("runs", "contract")
+    record(run, "queue", Sent("1"), "digest")
+    run.attempt(1).claim.create(sample_claim(launcher="queue", allocation=SchedulerStart("queue", "1")))
+    return run
 
 
 class TestCommands(SchedulerContract):
@@ -113,62 +120,14 @@ class TestCommands(SchedulerContract):
         installed("CommandScheduler")
 
 
-# ------------------------------------------------------------------------------------- a job is put back
-
-
-def claimed(result):
-    """A run whose first attempt the first start of job 1 claimed."""
-    run = RunDir.newest("runs", "contract")
-    record(run, "queue", Sent("1"), "digest")
-    claim(run, 1, "first", result)
-    return run
-
-
-def claim(run, attempt, start, result=None):
-    allocation = SchedulerStart("queue", "1", start=start)
-    run.attempt(attempt).claim.create(sample_claim(launcher="queue", allocation=allocation))
-    if result is not None:
-        run.attempt(attempt).result.write(Result(*result, 75))
-
-
-WITH_SIGTERM = [
-    pytest.param(("preempted", "requeued"), id="restarts_on_term"),
-    pytest.param(("stopped", "terminated"), id="the job does not know"),
-]
+# ------------------------------------------------------------------------------------------------ a stop
 
 
 @pytest.fixture
 def queue(installed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("clustertrain.launchers.scheduler.status.who_runs", lambda attempt: None)
     installed("InMemoryScheduler")
     return launcher_of("queue")
-
-
-def shown(queue, run, state):
-    queue.scheduler.set("1", state)
-    standing = status_of(queue.queue, run).standing
-    return f"{standing.state} ({standing.cause})", standing.over
-
-
-@pytest.mark.parametrize("result", WITH_SIGTERM)
-def test_a_run_that_got_sigterm_is_not_over_while_its_job_is_listed(queue, result):
-    run = claimed(result)
-    ended = "{} ({})".format(*result)
-    assert shown(queue, run, State("EXITING", "ends", start="first")) == (ended, False)
-    assert shown(queue, run, State("PENDING", "waits")) == ("queued (requeued)", False)
-    assert shown(queue, run, State("STARTING", "starts", start="second")) == ("waiting (nodes)", False)
-    assert shown(queue, run, State("RUNNING", "runs", start="second")) == ("waiting (nodes)", False)
-    claim(run, 2, "second", ("done", "finished"))
-    assert shown(queue, run, State("ENDED", "ended", code=0, start="second")) == ("done (finished)", True)
-
-
-def test_a_run_that_was_killed_without_sigterm_waits_for_its_next_start(queue):
-    run = claimed(None)
-    assert shown(queue, run, State("PENDING", "waits")) == ("queued (requeued)", False)
-    assert shown(queue, run, State("RUNNING", "runs", start="second")) == ("waiting (nodes)", False)
-    claim(run, 2, "second", ("done", "finished"))
-    assert shown(queue, run, State("ENDED", "ended", code=0, start="second")) == ("done (finished)", True)
 
 
 def test_stop_of_a_run_that_trains_asks_it_to_save_whatever_the_mark_of_its_start(queue):

@@ -1,21 +1,13 @@
 """The files of the runs that this user started: private, whole, and never the reason of a failure."""
 
 import json
-import multiprocessing
 import os
 import stat
 
 import pytest
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.known_runs import (
-    KnownRun,
-    by_folder,
-    known_runs,
-    record_known_run,
-)
-from clustertrain.node.user_folders import known_runs_folder
-from clustertrain.run_files.command_line import CommandLine
+from clustertrain.launchers.known_runs import KnownRun, known_runs, record_known_run
 
 
 @pytest.fixture(autouse=True)
@@ -52,22 +44,8 @@ def test_a_folder_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
     assert known_runs()[0] == []
 
 
-LONG = CommandLine("run", "job.yaml", ("name=digits", "train.epochs=9"))
-
-
-def test_a_hint_names_the_folder_of_a_run_instead_of_long_options(tmp_path):
-    run = known(tmp_path)
-    assert by_folder(LONG, run).of("logs") == f"clustertrain logs {tmp_path}/runs/digits"
-    assert str(by_folder(LONG, run)) == str(LONG), "a start needs its options"
-    assert by_folder(CommandLine("run", "job.yaml"), run).of("logs") == "clustertrain logs job.yaml"
-
-
 def newer(path, text):
     path.write_text(json.dumps({**json.loads(text), "format_version": 2}))
-
-
-def without_a_key(path, text):
-    path.write_text(json.dumps({key: value for key, value in json.loads(text).items() if key != "storage"}))
 
 
 @pytest.mark.parametrize(
@@ -75,8 +53,6 @@ def without_a_key(path, text):
     [
         (lambda path, text: path.write_text("{"), "is damaged"),
         (lambda path, text: path.write_bytes(b"\xff\x00"), "is damaged"),
-        (lambda path, text: path.write_text("[]"), "is damaged"),
-        (without_a_key, "is damaged: storage: "),
         (newer, "has format 2, and clustertrain "),
     ],
 )
@@ -99,26 +75,3 @@ def test_a_file_of_another_user_is_named_and_skipped(tmp_path, state):
     runs, (note,) = known_runs()
     assert runs == []
     assert "belongs to another user" in note
-
-
-def _write_often(name, tmp_path, state_home):
-    os.environ["XDG_STATE_HOME"] = state_home
-    for number in range(100):
-        record_known_run(known(tmp_path, cluster="sim", job_id=f"{name}-{number}"))
-
-
-@pytest.mark.slow
-def test_two_writers_of_one_run_never_tear_its_file(tmp_path, state):
-    """A reader at any moment finds a whole file of one of them."""
-    context = multiprocessing.get_context("fork")
-    writers = [
-        context.Process(target=_write_often, args=(name, tmp_path, str(tmp_path / "state"))) for name in "ab"
-    ]
-    for writer in writers:
-        writer.start()
-    while any(writer.is_alive() for writer in writers):
-        runs, notes = known_runs()
-        assert not notes
-        assert len(runs) <= 1
-    assert [writer.exitcode for writer in writers] == [0, 0]
-    assert len(list(known_runs_folder().iterdir())) == 1

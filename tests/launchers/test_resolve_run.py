@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_STORAGE, JobError
 from clustertrain.job.file import load_job
-from clustertrain.launchers import launcher as shared
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.resolve_run import find, find_job
@@ -53,17 +52,10 @@ def found(text, *sets, to=None):
     return launcher.name, target
 
 
-def test_the_storage_names_slurm(job):
+def test_a_run_whose_storage_has_a_submission_is_one_of_slurm(job):
     run = started(job)
     run.submission("slurm", "12").write(sample_submission("12", time=FUTURE))
     assert found("job.yaml")[0] == "slurm"
-
-
-def test_status_does_not_read_the_files_again(job, monkeypatch):
-    started(job)
-    launcher, target = find("job.yaml", (), None, print)
-    monkeypatch.setattr(shared, "read_files", None)
-    assert ("attempt", "1") in launcher.status(target).rows
 
 
 def test_what_the_storage_does_not_hold_is_found_where_it_was_submitted(job):
@@ -74,7 +66,7 @@ def test_what_the_storage_does_not_hold_is_found_where_it_was_submitted(job):
         assert target.submitted_job.name == "digits"
 
 
-def test_the_newest_start_counts(job):
+def test_a_job_file_names_the_launcher_of_the_newest_start(job):
     submitted(job, "kubernetes", time=1.0)
     started(job)
     assert found("job.yaml")[0] == "local"
@@ -89,29 +81,10 @@ def test_in_a_pod_the_files_tell_where_its_run_is(job):
     assert found("job.yaml")[0] == "local"
 
 
-def test_what_was_set_is_part_of_the_submitted_job(job):
-    job = load_job("job.yaml", ["kubernetes.namespace=ml", "image=registry/a:1"])
-    submitted(job, "kubernetes")
-    _, target = found("job.yaml")
-    assert target.submitted_job.image == "registry/a:1"
-    assert target.submitted_job.kubernetes.namespace == "ml"
-
-
-def test_set_goes_with_a_job_file(job):
+def test_set_beside_a_folder_of_a_run_is_refused(job):
     started(job)
     with pytest.raises(JobError, match="--set changes a job file"):
         find("runs/digits", ["train.epochs=3"], None, print)
-
-
-def test_a_damaged_file_is_a_note_and_the_run_is_found(job, tmp_path):
-    started(job)
-    submitted(job, "slurm")
-    (path,) = (tmp_path / "state" / "clustertrain" / "runs").iterdir()
-    path.write_text("{")
-    notes = []
-    launcher, _ = find("job.yaml", (), None, notes.append)
-    assert launcher.name == "local"
-    assert "is damaged" in notes[0]
 
 
 # --------------------------------------------------------------------------------------------------- ls
@@ -131,14 +104,6 @@ def test_ls_shows_runs_of_all_launchers_in_one_table(job, tmp_path):
     assert "SLURM cluster sim, job 7" in far
     assert "`clustertrain status /nowhere/runs/far` reads its state" in far
     assert pods.split()[:2] == ["pods", "unknown"] and "Kubernetes namespace ml" in pods
-
-
-def test_ls_finds_runs_of_other_folders(job, tmp_path, monkeypatch):
-    started(job)
-    submitted(job, "local")
-    (tmp_path / "else").mkdir()
-    monkeypatch.chdir(tmp_path / "else")
-    assert list_runs().lines()[1].split()[0] == "digits"
 
 
 def test_ls_lists_the_runs_on_a_server_without_asking_it(job):
@@ -252,14 +217,6 @@ def test_a_folder_that_a_pod_printed_names_its_run(job):
     assert (launcher, target.known.name, target.attempt) == ("kubernetes", "digits", 2)
     with pytest.raises(NotStarted):
         find("/elsewhere/runs/digits/g1", (), None, print)
-
-
-def test_set_names_the_run_of_another_name(job):
-    started(job)
-    other = started(load_job("job.yaml", ["name=b"]))
-    assert found("job.yaml", "name=b")[1].visible_run() == other
-    with pytest.raises(NotStarted, match=r"clustertrain run job\.yaml --set storage=new`"):
-        find("job.yaml", ["storage=new"], None, print)
 
 
 def test_a_submitted_run_is_followed_by_its_record(job):

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.driver.ray_cluster import Deadline, ray_cluster_of
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.node import Start, settings_of
-from clustertrain.launchers.agent.ray import AgentsRay
 from clustertrain.launchers.scheduler.agent import ForAgent
 from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.scheduler.several_hosts import SeveralHostsEnd, _start_agents
@@ -113,26 +111,22 @@ def policy(start):
     return SeveralHostsEnd(start, attempt, Ended(None), stop, {"node2": Ended(None), "node3": Ended(255)})
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-def test_a_host_whose_words_have_ended_is_lost_at_the_second_look(policy, is_training):
+@pytest.mark.parametrize(
+    ("is_training", "retries", "state", "cause"),
+    [(True, 3, "lost", "node_fail"), (False, 3, "lost", "node_fail"), (False, 0, "failed", "cluster")],
+)
+def test_a_host_whose_words_have_ended_is_lost_at_the_second_look(policy, is_training, retries, state, cause):
     """Meanwhile its agent writes its reason to the storage, if it finds that."""
+    job = policy.start.job
+    failures = job.failures.model_copy(update={"retries": retries})
+    policy.start = replace(policy.start, job=job.model_copy(update={"failures": failures}))
     assert policy.end_now(is_training) is None
     assert policy.end_now(is_training) is None, "no second look within 2 s"
     policy.checked_at = 0.0
     result = policy.end_now(is_training)
-    assert (result.state, result.cause) == ("lost", "node_fail")
+    assert (result.state, result.cause) == (state, cause)
     assert result.text.startswith("The agent on node3 ended with code 255.\n  | ssh: no route")
-    assert ("may have other hosts" in result.text) == (not is_training)
-
-
-def test_without_another_start_a_host_that_never_came_has_failed(policy):
-    job = policy.start.job.model_copy(
-        update={"failures": policy.start.job.failures.model_copy(update={"retries": 0})}
-    )
-    policy.start = replace(policy.start, job=job)
-    policy.end_now(False)
-    policy.checked_at = 0.0
-    assert policy.end_now(False).state == "failed"
+    assert ("may have other hosts" in result.text) == (not is_training and retries > 0)
 
 
 def test_an_agent_that_ends_after_a_signal_is_no_cause(policy):
@@ -149,16 +143,6 @@ def test_a_newer_attempt_ends_this_one(policy):
     claim_attempt(policy.start.run, launcher="queue", allocation=replace(RECORD, start="1"))
     result = policy.end_now(True)
     assert (result.state, result.cause) == ("stopped", "terminated")
-
-
-def test_the_driver_of_a_plug_in_finds_the_ray_of_its_agents(monkeypatch):
-    monkeypatch.setenv("CLUSTERTRAIN_HEAD", "10.0.0.1:20000")
-    monkeypatch.setenv("CLUSTERTRAIN_NODES", "n1,n2")
-    job = Job.model_validate({"name": "a", "function": "m:f", "failures": {"ray_start": "7s"}})
-    again = "The next start of the run may have other hosts."
-    deadline = Deadline(7.0, "failures.ray_start")
-    expected = AgentsRay("10.0.0.1", 20000, ("n1", "n2"), deadline, again)
-    assert ray_cluster_of("local", job) == expected
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
+from support.commands import write_program
 
 
 @pytest.fixture
@@ -18,9 +19,7 @@ def program(tmp_path):
     """Writes a program; returns the environment that it alone is found in."""
 
     def write(name, body):
-        path = tmp_path / name
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
+        write_program(tmp_path / name, body)
         return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
 
     return write
@@ -40,13 +39,9 @@ def test_the_words_meet_no_shell(program, tmp_path):
     assert not Path("made").exists()
 
 
-def test_input_is_what_it_reads(program):
-    assert run(["tool"], input=b"a\n\0b", environ=program("tool", "od -An -c")).stdout.split() == [
-        *("a", "\\n", "\\0", "b")
-    ]
-
-
-def test_without_input_it_reads_nothing_and_asks_no_terminal(program):
+def test_it_reads_the_input_and_without_one_nothing_and_no_terminal(program):
+    read = run(["tool"], input=b"a\n\0b", environ=program("tool", "od -An -c")).stdout
+    assert read.split() == ["a", "\\n", "\\0", "b"]
     assert run(["tool"], environ=program("tool", "cat; test -t 0 || echo none")).stdout == "none\n"
 
 
@@ -67,13 +62,13 @@ def test_a_failure_carries_everything_and_says_it_in_three_lines(program):
 @pytest.mark.parametrize(
     ("body", "said"), [("echo only >&1; exit 1", "only"), ("exit 1", "It printed nothing.")]
 )
-def test_a_failure_that_says_little(program, body, said):
+def test_a_failure_is_told_by_the_output_where_it_printed_no_error(program, body, said):
     with pytest.raises(CommandFailed) as caught:
         run(["tool"], environ=program("tool", body))
     assert str(caught.value).splitlines() == ["tool ended with code 1: tool", said]
 
 
-def test_what_hangs_is_killed_and_told_of(program):
+def test_a_command_that_hangs_is_killed_and_named(program):
     environ = program("squeue", "echo before; exec sleep 1000")
     started = time.monotonic()
     with pytest.raises(CommandFailed, match=r"squeue did not end within 0\.5 s") as caught:
@@ -120,7 +115,7 @@ def test_a_program_that_may_not_be_run(tmp_path):
         run(["tool"], environ={"PATH": str(tmp_path)})
 
 
-def test_what_the_system_cannot_start_is_a_failure_with_the_reason(tmp_path):
+def test_a_command_that_the_system_cannot_start_is_a_failure_with_the_reason(tmp_path):
     (tmp_path / "tool").write_bytes(b"\0")
     (tmp_path / "tool").chmod(0o755)
     with pytest.raises(CommandFailed, match=r"cannot be started \(Exec format error\)") as caught:

@@ -12,7 +12,7 @@ from support.waiting import wait_until
 def cluster(tmp_path_factory):
     if reason := why_not():
         pytest.skip(reason)
-    with AccountingCluster(nodes=1, shared=[tmp_path_factory.getbasetemp()], MinJobAge=2) as made:
+    with AccountingCluster([tmp_path_factory.getbasetemp()]) as made:
         yield made
 
 

@@ -7,6 +7,12 @@ from pathlib import Path
 Done = subprocess.CompletedProcess[str]
 
 
+def write_program(path: Path, body: str, interpreter: str = "/bin/sh") -> None:
+    """A script that can be run."""
+    path.write_text(f"#!{interpreter}\n{body}\n")
+    path.chmod(0o755)
+
+
 def ran(argv: Sequence[str | Path], *, code: int | None = None, **options: object) -> Done:
     """The end of a command, with what it printed as text.
 

@@ -13,7 +13,7 @@ import yaml
 from clusters.kube_client import path as programs
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests, to_yaml
-from launchers.kubernetes.pod_job import of_kind
+from launchers.kubernetes.rendered_jobs import of_kind
 from support.commands import ran
 
 K8S = Path(__file__).parents[3] / "k8s"

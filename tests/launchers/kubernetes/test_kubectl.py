@@ -10,6 +10,7 @@ import pytest
 
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
 from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, Unanswered
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage, error_from_pod
 from clustertrain.launchers.kubernetes.scheduler import SCHEDULER, place_of
@@ -17,6 +18,8 @@ from clustertrain.launchers.kubernetes.storage import REACH
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.target import NotThere, Target
+from launchers.kubernetes.sample_manifests import RIGHT, rayjob
+from support.commands import write_program
 
 
 @pytest.fixture
@@ -30,9 +33,7 @@ def fake(tmp_path, monkeypatch):
         ready = 'case "$*" in *--raw=/readyz) echo ok; exit;; esac'
         says = f'{ready}; echo "$@" >argv; echo $$ >pid; cat stdout; cat stderr >&2'
         ends = "exec sleep 60" if hangs else f"exit {code}"
-        kubectl = tmp_path / "kubectl"
-        kubectl.write_text(f"#!/bin/sh\ncd {tmp_path}\n{says}\n{ends}\n")
-        kubectl.chmod(0o755)
+        write_program(tmp_path / "kubectl", f"cd {tmp_path}\n{says}\n{ends}")
         return tmp_path / "argv"
 
     return put
@@ -98,11 +99,8 @@ def test_the_first_words_of_a_server_that_starts_are_not_believed(tmp_path, monk
     answers = [early, forbidden, unready, "", "", "is asked once"]
     for number, words in enumerate(answers):
         (tmp_path / f"{number}").write_text(words)
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text(
-        f'#!/bin/sh\ncd {tmp_path}\nn=$(ls | grep -c asked); echo "$@" >asked-$n\ncat $n >&2\n[ ! -s $n ]\n'
-    )
-    kubectl.chmod(0o755)
+    asks = 'n=$(ls | grep -c asked); echo "$@" >asked-$n; cat $n >&2; [ ! -s $n ]'
+    write_program(tmp_path / "kubectl", f"cd {tmp_path}; {asks}")
     assert Kubectl("team")("get", "rayjobs.ray.io").code == 0
     asked = [(tmp_path / f"asked-{n}").read_text().split()[1:] for n in range(5)]
     assert asked == [["get", "rayjobs.ray.io"], *[["get", "--raw=/readyz"]] * 3, ["get", "rayjobs.ray.io"]]
@@ -112,21 +110,6 @@ def test_one_that_hangs_is_a_cluster_that_does_not_answer(fake):
     fake(0, hangs=True)
     with pytest.raises(Unanswered, match="current context does not answer: did not end within"):
         Kubectl("team")("get", "pods", timeout_s=0.5)
-
-
-def test_context_and_namespace_come_first_and_are_left_out_where_none_is_named(fake):
-    argv = fake(0, stdout='{"items": []}')
-    assert Kubectl("team", "there").list("pods", "a=b") == []
-    assert argv.read_text().split() == [
-        "--context=there",
-        "--namespace=team",
-        "get",
-        "pods",
-        "--output=json",
-        "--selector=a=b",
-    ]
-    Kubectl()("version")
-    assert argv.read_text().split() == ["version"]
 
 
 def test_a_remedy_is_typed_for_the_cluster_and_namespace_of_the_job(fake):
@@ -221,11 +204,8 @@ def test_a_run_that_is_only_named_by_its_job_file_is_asked_for_where_kubectl_poi
 
 
 def test_a_job_is_asked_for_in_its_place(fake):
-    rayjob = {
-        "metadata": {"name": "digits"},
-        "status": {"jobDeploymentStatus": "Complete", "jobStatus": "FAILED"},
-    }
-    argv = fake(0, stdout=json.dumps({"items": [rayjob]}))
+    status = {"jobDeploymentStatus": "Complete", "jobStatus": "FAILED"}
+    argv = fake(0, stdout=json.dumps({"items": [{"metadata": {"name": "digits"}, "status": status}]}))
     place = {"namespace": "ml", "context": "prod"}
     states = SCHEDULER.query([Sent("digits", place=place), Sent("other", place=place)])
     assert {job_id: state.word for job_id, state in states.items()} == {"digits": "Complete, FAILED"}
@@ -234,15 +214,29 @@ def test_a_job_is_asked_for_in_its_place(fake):
     assert argv.read_text().startswith("get rayjobs.ray.io ")
 
 
-def test_a_refused_query_says_why_in_its_first_line(fake):
-    fake(1, f"E1121 20:00:00 memcache.go:265] noise\n{FORBIDDEN}\n")
-    with pytest.raises(ClusterError) as caught:
-        SCHEDULER.query([Sent("digits")])
-    assert str(caught.value).splitlines()[0] == FORBIDDEN
-
-
 def test_a_job_that_may_have_started_is_not_cancelled_in_its_queue(fake):
     argv = fake(1, "The connection to the server was refused")
     with pytest.raises(ClusterError):
         SCHEDULER.cancel_waiting(Sent("digits"))
     assert argv.read_text().startswith("get rayjobs.ray.io ")
+
+
+# ------------------------------------------------------------------------------------------------ dry runs
+
+NO_DRY_RUN = 'Error from server (BadRequest): admission webhook "audit.example.org" does not support dry run'
+
+
+def test_a_webhook_that_knows_no_dry_run_is_a_note(fake):
+    """No server of the tests can be brought to say this; tests/kubernetes/test_kube_dry_run.py asks one."""
+    objects = [RIGHT["ConfigMap"], rayjob()]
+    fake(1, f"Warning: unrelated\n{NO_DRY_RUN}\n")
+    assert check_admission(objects, Kubectl()) == [NO_DRY_RUN]
+    fake(1, f"Warning: unrelated\n{NO_DRY_RUN}\nerror: no RayJobs on Fridays\n")
+    with pytest.raises(ClusterError, match="error: no RayJobs on Fridays"):
+        check_admission(objects, Kubectl())
+
+
+def test_a_server_that_goes_away_during_a_dry_run_is_no_refusal(fake):
+    fake(1, "The connection to the server 10.0.0.1:6443 was refused\n")
+    with pytest.raises(Unanswered):
+        check_admission([rayjob()], Kubectl())

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed import first_word as module
@@ -17,7 +16,7 @@ from clustertrain.launchers.scheduler.interface import State
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run_files.states import STATES
-from launchers.kubernetes.api_objects import (
+from launchers.kubernetes.sample_objects import (
     MADE,
     event,
     on_node,
@@ -97,7 +96,7 @@ def test_no_combination_is_unknown_and_only_what_is_over_is_final(deployment, jo
         (("Failed", "", ""), "ended", "KubeRay reports no reason", None),
     ],
 )
-def test_the_words_of_kuberay(words, phase, why, code):
+def test_the_words_of_kuberay_become_a_phase_with_its_reason(words, phase, why, code):
     state = state_of(Observed(rayjob(*words), ALL))
     assert (state.phase, state.code, state.goes_on) == (phase, code, True)
     assert why in state.why and bool(why) == bool(state.why)
@@ -120,42 +119,28 @@ def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so(deployment,
     assert ("suspended by hand" in state.why) == (phase == "held")
 
 
-def test_a_rayjob_whose_heads_pod_is_away_starts():
-    state = state_of(Observed(rayjob(), WORKERS))
-    assert (state.phase, state.why) == ("starts", "its head's pod does not run")
-
-
 # ------------------------------------------------------------------------------------------------ the joining
 
 
 @pytest.mark.parametrize(
-    ("deployment", "stored", "state", "over"),
+    ("stored", "state"),
     [
-        ("Running", running(), "running", False),
-        ("Running", running("staging", "data"), "staging", False),
-        ("Running", running("waiting", "workers"), "waiting", False),
-        ("Running", ended(), "done", False),  # Ray has not noticed yet, and until then no other is accepted
-        ("Running", ended("preempted", "preempted", 75, restarts=True), "waiting", False),
-        ("Running", ended("preempted", "preempted", 75), "waiting", False),  # as a pod prints it
-        ("Running", ended(at=MADE_AT - 900), "waiting", False),  # the end of an earlier RayJob
-        ("Running", StoredStatus(), "waiting", False),
-        ("Running", None, "waiting", False),
-        ("Running", StoredStatus(1, MADE_AT + 30, "lost", "vanished", over=True), "waiting", False),
+        (running(), "running"),
+        (running("staging", "data"), "staging"),
+        (running("waiting", "workers"), "waiting"),
+        (ended(), "done"),  # Ray has not noticed yet, and until then no other is accepted
+        (ended("preempted", "preempted", 75, restarts=True), "waiting"),
+        (ended("preempted", "preempted", 75), "waiting"),  # as a pod prints it
+        (ended(at=MADE_AT - 900), "waiting"),  # the end of an earlier RayJob
+        (StoredStatus(), "waiting"),
+        (None, "waiting"),
+        (StoredStatus(1, MADE_AT + 30, "lost", "vanished", over=True), "waiting"),
     ],
 )
-def test_a_run_with_pods_stands_as_its_files_say(deployment, stored, state, over):
-    standing = standing_of(Observed(rayjob(deployment), ALL), stored)
-    assert (standing.state, standing.over) == (state, over)
+def test_a_run_with_pods_stands_as_its_files_say_and_is_not_over(stored, state):
+    standing = standing_of(Observed(rayjob(), ALL), stored)
+    assert (standing.state, standing.over) == (state, False)
     assert standing.cause in STATES[state].causes
-
-
-def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
-    over = Observed(rayjob("Complete", "SUCCEEDED"))
-    left_none = standing_of(over, StoredStatus())
-    assert left_none.state == "lost"
-    assert left_none.text == "its RayJob: Complete, SUCCEEDED; it left no result"
-    assert standing_of(over, ended(at=MADE_AT - 900)).state == "done"  # there was nothing left to do
-    assert standing_of(over, None).state == "done"  # nothing but its word is known
 
 
 @pytest.mark.parametrize(
@@ -179,27 +164,34 @@ def test_a_rayjob_that_failed_without_a_result(reason, message, state, cause, co
         assert exit_code(observed, stored, standing) == code
 
 
-def test_the_entrypoints_own_error_is_shown_out_of_rays_message():
-    message = (
-        "Job entrypoint command failed with exit code 2, last available logs:\nx\nerror: wrong\nmend it\n"
-    )
-    assert (
-        standing_of(Observed(rayjob("Failed", "FAILED", "AppFailed", message)), None).text
-        == "failed\nx\nerror: wrong\nmend it"
-    )
-
-
 def test_a_deadline_names_what_the_pods_waited_for():
     failed = rayjob("Failed", "", "PreRunningDeadlineExceeded", "has passed")
     observed = Observed(failed, (pending(),), (waits("1 Insufficient cpu"),))
     assert "1 Insufficient cpu" in standing_of(observed, None).text
 
 
-def test_the_result_counts_when_the_rayjob_failed():
-    stored = ended("stopped", "user", 75)
-    observed = Observed(rayjob("Failed", "FAILED", "AppFailed"))
+NEVER_BEGAN, EARLIER = StoredStatus(), ended(at=MADE_AT - 900)
+KILLED = StoredStatus(1, MADE_AT + 30, "lost", "vanished", over=True)
+SUCCEEDED = Observed(rayjob("Complete", "SUCCEEDED"))
+APP_FAILED = Observed(rayjob("Failed", "FAILED", "AppFailed"))
+
+
+@pytest.mark.parametrize(
+    ("observed", "stored", "state", "over", "code"),
+    [
+        (SUCCEEDED, NEVER_BEGAN, "lost", True, 1),
+        (SUCCEEDED, EARLIER, "done", True, 0),  # there was nothing left to do
+        (SUCCEEDED, None, "done", True, 0),  # nothing but its word is known
+        (APP_FAILED, ended("stopped", "user", 75), "stopped", True, 75),
+        (Observed(None), ended("stopped", "user", 75), "stopped", True, 75),
+        (Observed(None), NEVER_BEGAN, "cancelled", True, 130),
+        (Observed(None), KILLED, "lost", True, 1),
+        (Observed(None), running(), "running", False, None),  # its RayJob is deleted, and it saves
+    ],
+)
+def test_the_files_tell_what_the_rayjob_does_not(observed, stored, state, over, code):
     standing = standing_of(observed, stored)
-    assert (standing.state, standing.over, exit_code(observed, stored, standing)) == ("stopped", True, 75)
+    assert (standing.state, standing.over, exit_code(observed, stored, standing)) == (state, over, code)
 
 
 def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
@@ -212,24 +204,6 @@ def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
         "submit it again to continue"
     )
     assert exit_code(observed, stored, standing) == 75
-
-
-def test_without_a_rayjob_the_files_alone_tell():
-    assert standing_of(Observed(None), ended("stopped", "user", 75)).state == "stopped"
-    assert standing_of(Observed(None), StoredStatus()).state == "cancelled"
-    killed = StoredStatus(1, MADE_AT + 30, "lost", "vanished", over=True)
-    assert standing_of(Observed(None), killed).state == "lost"
-
-
-def test_a_run_whose_rayjob_was_deleted_is_not_over_while_it_saves():
-    standing = standing_of(Observed(None), running())
-    assert (standing.state, standing.over) == ("running", False)
-    assert "its RayJob is deleted" in standing.text
-
-
-def test_a_run_that_was_cancelled_before_it_began_has_nothing_to_continue():
-    never = StoredStatus()
-    assert exit_code(Observed(None), never, standing_of(Observed(None), never)) == 130
 
 
 def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words():
@@ -261,13 +235,6 @@ def test_a_preempted_run_is_queued_again():
     )
 
 
-def test_a_run_that_no_queue_has_is_held():
-    standing = standing_of(Observed(rayjob("Suspended", "", suspend=True)), None)
-    assert (standing.state, standing.cause) == ("queued", "held")
-    unseen = standing_of(Observed(rayjob("Suspended", "", labels=KUEUE)), None)
-    assert unseen.text == "Suspended (waits in queue team of Kueue)"
-
-
 # --------------------------------------------------------------------------------------------------- troubles
 
 
@@ -296,6 +263,8 @@ def test_a_pod_that_does_not_run_has_its_newest_event(thing):
     ]
     assert troubles([thing], events, missing=False) == ["Pod w1: Failed: later than that"]
     assert troubles([thing], [], missing=False) == []
+    leaving = {**thing, "metadata": {**thing["metadata"], "deletionTimestamp": MADE}}
+    assert troubles([leaving], events, missing=False) == []
 
 
 def test_the_heads_pod_can_be_read_after_the_end_while_it_stays_for_the_ttl():
@@ -311,25 +280,19 @@ def test_pods_that_run_or_have_ended_well_have_no_trouble(thing):
     assert troubles([thing], [event("Unhealthy", "x", name=thing["metadata"]["name"])], missing=False) == []
 
 
-def test_a_pod_that_is_leaving_has_no_trouble():
-    leaving = pending()
-    leaving["metadata"]["deletionTimestamp"] = MADE
-    assert troubles([leaving], [waits("no room")], missing=False) == []
-
-
 @pytest.mark.parametrize(
-    ("reason", "kind", "there", "said"),
+    ("reason", "kind", "there"),
     [
-        ("FailedToCreateHeadPod", "RayCluster", (), "exceeded quota"),
-        ("FailedToCreateWorkerPod", "RayCluster", (HEAD,), "exceeded quota"),
-        ("FailedCreate", "Job", (HEAD, *WORKERS), "exceeded quota"),
+        ("FailedToCreateHeadPod", "RayCluster", ()),
+        ("FailedToCreateWorkerPod", "RayCluster", (HEAD,)),
+        ("FailedCreate", "Job", (HEAD, *WORKERS)),
     ],
 )
-def test_a_pod_that_is_not_even_made(reason, kind, there, said):
+def test_why_a_pod_is_not_made_is_shown_until_it_is_there(reason, kind, there):
     message = '(combined from similar events): pods "digits-x" is forbidden: exceeded quota: small'
     observed = Observed(rayjob(), there, (event(reason, message, kind, "digits-abc"),))
     text = standing_of(observed, None).text
-    assert said in text and text.startswith(f"{kind} digits-abc: {reason}: ")
+    assert "exceeded quota" in text and text.startswith(f"{kind} digits-abc: {reason}: ")
     assert Observed(rayjob(), ALL, observed.events).troubles == []  # it is there by now
 
 
@@ -368,7 +331,7 @@ def test_a_pod_whose_containers_are_not_ready_is_on_no_lost_node():
 # ---------------------------------------------------------------------------------------- what the pods tell
 
 
-def test_what_a_pod_tells_is_read_from_among_other_lines():
+def test_the_status_that_a_pod_prints_is_read_from_among_other_lines():
     stored = ended()
     line = json.dumps({**stored.__dict__})
     assert StoredStatus.parsed(f"a warning\n{line}\nanother") == stored
@@ -420,23 +383,12 @@ def test_a_queue_that_admits_the_run_is_not_the_end_of_the_wait():
     assert "all 3 pods are scheduled" in first_word(JOB_OF_CPU, Cluster(queued(), admitted, SCHEDULED))
 
 
-def test_a_rayjob_that_the_operator_refuses_is_an_error_that_says_that_it_exists():
-    refused = {"rayjobs": rayjob("ValidationFailed", "", "ValidationFailed", "minReplicas is wrong")}
-    with pytest.raises(JobError) as caught:
-        first_word(JOB_OF_CPU, Cluster(refused))
-    assert str(caught.value).splitlines() == [
-        "RayJob cpu was applied, and the KubeRay operator refuses it",
-        "minReplicas is wrong",
-        "Correct it in the job file: the next submit replaces this RayJob.",
-    ]
-
-
-def test_a_cluster_that_says_nothing_is_one_line():
+def test_submit_says_in_one_line_that_the_cluster_has_said_nothing():
     assert first_word(JOB_OF_CPU, Cluster(SILENT)) == (
         "note: the cluster has said nothing of its pods within 0.2 s"
     )
 
 
-def test_a_server_that_goes_away_is_a_note_since_the_run_is_applied():
+def test_submit_notes_that_the_server_went_away_after_the_run_was_applied():
     said = first_word(JOB_OF_CPU, Cluster(SILENT, Unanswered("The cluster does not answer\nCheck it.")))
     assert said == "note: whether its pods start was not read: The cluster does not answer"

@@ -4,7 +4,7 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.launchers.kubernetes.render.patches import patched
-from launchers.kubernetes.right_manifests import rayjob
+from launchers.kubernetes.sample_manifests import rayjob
 
 RAYJOB = rayjob()
 TTL = "/spec/ttlSecondsAfterFinished"

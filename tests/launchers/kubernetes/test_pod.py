@@ -39,6 +39,12 @@ def job(make_job, tmp_path, monkeypatch):
     return loaded
 
 
+def write_job(job, **sections):
+    """The job file of the pod, with sections changed."""
+    changed = yaml.safe_load(dump_job(job)) | sections
+    Path(os.environ["CLUSTERTRAIN_JOB"]).write_text(yaml.safe_dump(changed))
+
+
 def attempt_of(job, **fields):
     return claim_attempt(RunDir.newest(job.storage.location, job.name), world_size=1, **fields)
 
@@ -76,25 +82,13 @@ def test_a_workers_pod_asks_for_a_save_and_not_for_an_end(job):
 
 @pytest.mark.slow
 def test_a_checkpoint_that_is_pruned_is_not_the_one_that_a_workers_pod_asked_for(job, monkeypatch):
-    inside = yaml.safe_load(dump_job(job)) | {"failures": {"grace": "5s"}}
-    Path(os.environ["CLUSTERTRAIN_JOB"]).write_text(yaml.safe_dump(inside))
+    write_job(job, failures={"grace": "5s"})
     attempt_of(job)
     found = iter([["old", "new"]])
     monkeypatch.setattr(pod_leaving, "names", lambda shelf: next(found, ["new"]))
     began = time.monotonic()
     assert pod_leaving.main("worker") == 0
     assert time.monotonic() - began >= 5, "the grace time"
-
-
-@pytest.mark.parametrize("role", ["head", "worker"])
-def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
-    attempt = attempt_of(job)
-    claimed_elsewhere(attempt)
-    write_result(attempt, Result("done", "finished", 0))
-    began = time.monotonic()
-    assert pod_leaving.main(role) == 0
-    assert time.monotonic() - began < 2
-    assert attempt.stop.read() is attempt.save.read() is None
 
 
 @pytest.mark.slow
@@ -108,8 +102,7 @@ def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
     ],
 )
 def test_the_heads_pod_stays_for_the_ttl_after_its_run_has_ended(job, state, is_here, is_kept):
-    inside = yaml.safe_load(dump_job(job)) | {"kubernetes": {"ttl": "2s"}}
-    Path(os.environ["CLUSTERTRAIN_JOB"]).write_text(yaml.safe_dump(inside))
+    write_job(job, kubernetes={"ttl": "2s"})
     attempt = attempt_of(job, allocation=pod.this_start())
     if not is_here:
         claimed_elsewhere(attempt)
@@ -118,6 +111,7 @@ def test_the_heads_pod_stays_for_the_ttl_after_its_run_has_ended(job, state, is_
         began = time.monotonic()
         assert pod_leaving.main(role) == 0
         assert seconds <= time.monotonic() - began < seconds + 1.5, role
+    assert attempt.stop.read() is attempt.save.read() is None, "of a run that has ended nothing is asked"
 
 
 @pytest.mark.slow

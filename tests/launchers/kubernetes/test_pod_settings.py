@@ -9,8 +9,8 @@ from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from launchers.kubernetes.fabric import examples
-from launchers.kubernetes.pod_job import containers, group_of, of_kind, pods
+from launchers.kubernetes.rendered_jobs import containers, group_of, of_kind, pods
+from launchers.kubernetes.sample_manifests import gpu_node_examples
 
 
 @pytest.fixture
@@ -68,12 +68,9 @@ def test_the_defaults_of_the_amounts(make):
             for role, pod in pods(make(resources, **section)).items()
         }
 
-    found = amounts({"workers": 2, "nodes": 1})
+    found = amounts({"workers": 2, "nodes": 1})  # the others are in k8s/base/rayjob-digits.yaml
     assert found["worker"]["limits"] == {"cpu": "2", "memory": "9Gi"}
-    assert found["head"]["requests"] == {"cpu": "1", "memory": "4Gi", "ephemeral-storage": "1Gi"}
-    assert found["head"]["limits"] == {"cpu": "4", "memory": "4Gi"}
     assert found["submitter"] == found["reader"]
-    assert found["submitter"]["limits"] == {"cpu": "1", "memory": "512Mi"}
     on_gpus = amounts({"workers": 4, "nodes": 2, "gpus_per_worker": 1}, ephemeral_storage="5Gi")
     assert on_gpus["worker"]["limits"]["memory"] == "33Gi"
     assert on_gpus["worker"]["limits"]["ephemeral-storage"] == "5Gi"
@@ -87,50 +84,35 @@ def test_the_defaults_of_the_amounts(make):
 # ------------------------------------------------------------------------------------------ pods and flows
 
 
-def test_labels_annotations_and_placement_are_on_every_pod(make):
-    affinity = {"podAntiAffinity": {}}
-    job = make(
-        pod_labels={"team": "a"},
-        pod_annotations={"sidecar.istio.io/inject": "false"},
-        affinity=affinity,
-        runtime_class="nvidia",
-        scheduler_name="volcano",
-    )
-    for role, pod in pods(job).items():
-        labels = pod["metadata"]["labels"]
-        assert (labels["team"], labels["clustertrain.io/role"]) == ("a", role)
-        job_file = pod["metadata"]["annotations"].pop("clustertrain.io/job", "")
-        assert pod["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
-        assert job_file == (dump_job(PodJob.of(job).job, defaults=False) if role == "reader" else "")
-        spec = pod["spec"]
-        assert (spec["affinity"], spec["runtimeClassName"], spec["schedulerName"]) == (
-            affinity,
-            "nvidia",
-            "volcano",
-        )
-
-
-def test_the_labels_and_annotations_of_a_site_are_on_every_object_and_every_pod(make):
-    """The kit's own stay, and those of pods alone come before them."""
+def test_placement_is_on_every_pod_and_labels_and_annotations_on_every_object(make):
+    """The kit's own stay, and those of pods alone come before those of the site."""
+    affinity, injected = {"podAntiAffinity": {}}, {"sidecar.istio.io/inject": "false"}
     job = make(
         labels={"owner": "a", "team": "all"},
         annotations={"example.org/cost": "1: 2"},
         pod_labels={"team": "pods"},
+        pod_annotations=injected,
+        affinity=affinity,
+        runtime_class="nvidia",
+        scheduler_name="volcano",
         volumes=[{"mount": "/mnt/runs", "claim": "runs", "size": "1Gi"}],
     )
     objects = manifests(job)
-    kinds = {each["kind"] for each in objects}
-    assert kinds == {
-        *("ConfigMap", "NetworkPolicy", "PersistentVolumeClaim", "RayJob"),
-    }
-    for each in objects:
-        metadata = each["metadata"]
-        assert metadata["labels"].items() >= {"owner": "a", "team": "all"}.items(), each["kind"]
+    kinds = {"ConfigMap", "NetworkPolicy", "PersistentVolumeClaim", "RayJob"}
+    assert {each["kind"] for each in objects} == kinds
+    for metadata in (each["metadata"] for each in objects):
+        assert metadata["labels"].items() >= {"owner": "a", "team": "all"}.items(), metadata
         assert metadata["labels"]["app.kubernetes.io/name"] == "clustertrain"
-        assert metadata["annotations"]["example.org/cost"] == "1: 2", each["kind"]
+        assert metadata["annotations"]["example.org/cost"] == "1: 2", metadata
     for role, pod in pods(job).items():
-        assert pod["metadata"]["labels"].items() >= {"owner": "a", "team": "pods"}.items(), role
-        assert pod["metadata"]["annotations"]["example.org/cost"] == "1: 2", role
+        metadata, spec = pod["metadata"], pod["spec"]
+        own = {"owner": "a", "team": "pods", "clustertrain.io/role": role}
+        assert metadata["labels"].items() >= own.items(), role
+        job_file = metadata["annotations"].pop("clustertrain.io/job", "")
+        assert metadata["annotations"] == {**injected, "example.org/cost": "1: 2"}, role
+        assert job_file == (dump_job(PodJob.of(job).job, defaults=False) if role == "reader" else "")
+        placement = (spec["affinity"], spec["runtimeClassName"], spec["schedulerName"])
+        assert placement == (affinity, "nvidia", "volcano")
 
 
 def test_annotations_of_the_workers_go_with_those_of_the_topology_and_of_all_pods(make):
@@ -142,20 +124,22 @@ def test_annotations_of_the_workers_go_with_those_of_the_topology_and_of_all_pod
     assert found["head"]["metadata"]["annotations"] == {"a": "b"}
 
 
-@pytest.mark.parametrize(("user", "not_root"), [(7, True), (0, None)])
-def test_the_user_is_the_jobs(make, user, not_root):
-    for pod in pods(make(run_as={"user": user, "group": 0, "fs_group": 8})).values():
-        context = pod["spec"]["securityContext"]
-        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (user, 0, 8)
-        assert context.get("runAsNonRoot") is not_root
+PROFILE = {"seccompProfile": {"type": "RuntimeDefault"}}
+GROUPS = {"runAsGroup": 0, "fsGroup": 8, "fsGroupChangePolicy": "OnRootMismatch"}
 
 
-def test_the_user_is_the_clusters(make):
-    for pod in pods(make(run_as={"by": "cluster"})).values():
-        assert pod["spec"]["securityContext"] == {
-            "runAsNonRoot": True,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
+@pytest.mark.parametrize(
+    ("run_as", "context"),
+    [
+        ({"user": 7, "group": 0, "fs_group": 8}, {"runAsNonRoot": True, "runAsUser": 7, **GROUPS}),
+        ({"user": 0, "group": 0, "fs_group": 8}, {"runAsUser": 0, **GROUPS}),
+        ({"by": "cluster"}, {"runAsNonRoot": True}),
+    ],
+    ids=["job", "root", "cluster"],
+)
+def test_the_user_is_that_of_the_job_or_the_clusters(make, run_as, context):
+    for pod in pods(make(run_as=run_as)).values():
+        assert pod["spec"]["securityContext"] == {**context, **PROFILE}
 
 
 def test_traffic_of_the_job_is_added_to_the_flows_of_the_policy(make):
@@ -178,7 +162,6 @@ def test_traffic_of_the_job_is_added_to_the_flows_of_the_policy(make):
     ("section", "message"),
     [
         ({"pod_labels": {"clustertrain.io/run": "x"}}, "clustertrain or KubeRay sets this one"),
-        ({"labels": {"app.kubernetes.io/created-by": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"labels": {"ray.io/cluster": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"pod_annotations": {"ray.io/node-type": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"egress": [{"ports": []}]}, "egress.0.ports: a list is not accepted\nmust have at least 1 item"),
@@ -252,7 +235,7 @@ def test_policies_that_would_refuse_the_workers_are_refused(make_on_nodes):
     assert group_of(job)["template"]["spec"]["hostNetwork"] is True
 
 
-@pytest.mark.parametrize("text", examples(), ids=lambda text: text.splitlines()[0])
+@pytest.mark.parametrize("text", gpu_node_examples(), ids=lambda text: text.splitlines()[0])
 def test_the_examples_of_the_docs_are_rendered_and_not_refused(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     assert manifests(parse_job(text, "job.yaml"))[-1]["kind"] == "RayJob"

@@ -37,13 +37,6 @@ def test_too_few_cpus_are_an_arithmetic(job, monkeypatch, tmp_path):
     assert RunDir.newest(job().storage.uri, "a").attempts() == []
 
 
-def test_a_range_of_workers_takes_what_fits(job, monkeypatch):
-    on_a_machine(monkeypatch, cpus=3, gpus=0)
-    elastic = job(resources={"workers": [1, 8]}, train={"epochs": 2, "global_batch_size": 8})
-    # 8 samples divide by 1, 2, 4 and 8; 3 CPUs hold 1 and 2 of these.
-    assert world_sizes_here(elastic) == [1, 2]
-
-
 def test_temporary_files_of_a_run_are_below_its_private_folder(job, monkeypatch, tmp_path):
     """They go with it. A place that the user chose stays, and so does what torch.compile finds again."""
     monkeypatch.setenv("RAY_ADDRESS", "auto")  # no token is written
@@ -106,12 +99,13 @@ def test_what_is_advised_fits(job, monkeypatch, cpus, workers, each):
         assert world_sizes_here(job(resources=fits)) == [fits["workers"]]
 
 
-def test_cpus_that_are_fractions_add_up_to_a_whole(job, monkeypatch):
+def test_a_range_of_workers_takes_what_fits(job, monkeypatch):
+    on_a_machine(monkeypatch, cpus=3, gpus=0)
+    divided = job(resources={"workers": [1, 8]}, train={"epochs": 2, "global_batch_size": 8})
+    assert world_sizes_here(divided) == [1, 2], "8 samples divide by 1, 2, 4 and 8; 3 CPUs hold two of these"
     on_a_machine(monkeypatch, cpus=7, gpus=0)
-    assert world_sizes_here(job(resources={"workers": 25, "cpus_per_worker": 0.28})) == [25]
-
-
-def test_a_range_of_workers_takes_the_gpus_that_are_there(job, monkeypatch):
+    fractions = job(resources={"workers": 25, "cpus_per_worker": 0.28})
+    assert world_sizes_here(fractions) == [25], "they add up to a whole"
     elastic = job(resources={"workers": [2, 8], "gpus_per_worker": 1})
     on_a_machine(monkeypatch, cpus=64, gpus=4)
     assert world_sizes_here(elastic) == [2, 3, 4]

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from clustertrain.job.model import Job
-from support.commands import Done, ran
+from support.commands import Done, ran, write_program
 from support.sbatch_script import script
 
 AGENT = """\
-#!/bin/sh
 exec PYTHON -c '
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 mail = Mailbox.of_this_job()
@@ -42,8 +41,7 @@ def batch(folder: Path, python: str, *, seen: int = 0, **slurm: object) -> Done:
     for name in ("ASKED", "REQUEUED"):
         scontrol = scontrol.replace(name, str(folder / name.lower()))
     for name, text in {"srun": SRUN, "scontrol": scontrol}.items():
-        (programs / name).write_text(f"#!/bin/bash\n{text}")
-        (programs / name).chmod(0o755)
+        write_program(programs / name, text, "/bin/bash")
     job = Job.model_validate({"name": "a", "function": "m:f", "slurm": slurm})
     text = script(job, python=python)
     step = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1"}
@@ -53,8 +51,7 @@ def batch(folder: Path, python: str, *, seen: int = 0, **slurm: object) -> Done:
 
 def agent(folder: Path, write: str) -> str:
     path = folder / "agent"
-    path.write_text(AGENT.replace("PYTHON", sys.executable).replace("WRITE", write))
-    path.chmod(0o755)
+    write_program(path, AGENT.replace("PYTHON", sys.executable).replace("WRITE", write))
     return str(path)
 
 

@@ -126,21 +126,10 @@ def test_after_the_loss_of_a_node_no_save_is_waited_for(policy, tmp_path, receiv
     assert ending.attempt.stop.read() is None
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-def test_an_agent_that_ended_elsewhere_ends_the_wait_at_the_second_look(policy, tmp_path, is_training):
-    """Meanwhile it writes its reason to the storage, if it finds that."""
+def test_an_agent_that_srun_reports_as_ended_is_the_cause_unless_slurm_ends_the_job(policy, tmp_path):
     ending = policy("", requeue=False)
     (tmp_path / "errors").write_text("srun: error: node2: task 1: Killed\n")
-    assert ending.end_now(is_training) is None
-    ending.checked_at = 0.0
-    result = ending.end_now(is_training)
-    assert (result.state, result.cause) == (("lost", "node_fail") if is_training else ("failed", "cluster"))
-    assert result.text.startswith("The agent on node2 has ended, as srun reports: Killed.")
-
-
-def test_an_agent_that_ends_because_slurm_ends_the_job_is_no_cause(policy, tmp_path):
-    ending = policy("term")
-    (tmp_path / "errors").write_text("srun: error: node2: task 1: Killed\n")
-    for _ in range(3):
-        assert ending.end_now(True) is None
-        ending.checked_at = 0.0
+    assert ending.find_ended_agent().startswith("The agent on node2 has ended, as srun reports: Killed.")
+    (tmp_path / "term").touch()
+    ending.end_now(True)
+    assert ending.find_ended_agent() == ""

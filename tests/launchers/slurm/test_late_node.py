@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from clustertrain.driver.ray_cluster import Deadline, ray_cluster_of
-from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.ray import AgentsRay
 from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
@@ -85,15 +84,23 @@ def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start, tmp_
     assert done.returncode == result.exit_code == 1
 
 
-def test_the_agents_environment_names_head_and_nodes_and_a_head_without_a_listener_is_gone(monkeypatch):
-    job = parse_job("name: a\nfunction: m:f\nslurm: {nodes_wait: 7s}\n", "job.yaml")
+@pytest.mark.parametrize(
+    ("launcher", "deadline", "again"),
+    [
+        ("slurm", Deadline(7.0, "slurm.nodes_wait"), "The job goes back into the queue."),
+        ("local", Deadline(7.0, "failures.ray_start"), "The next start of the run may have other hosts."),
+    ],
+    ids=["slurm", "plug-in"],
+)
+def test_the_agents_environment_names_head_and_nodes_and_a_head_without_a_listener_is_gone(
+    monkeypatch, launcher, deadline, again
+):
+    section, _, key = deadline.key.partition(".")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("CLUSTERTRAIN_HEAD", f"127.0.0.1:{port}")
         monkeypatch.setenv("CLUSTERTRAIN_NODES", "n1,n2")
-        cluster = ray_cluster_of("slurm", job)
-        deadline = Deadline(7.0, "slurm.nodes_wait")
-        again = "The job goes back into the queue."
+        cluster = ray_cluster_of(launcher, job_of(**{section: {key: "7s"}}))
         assert cluster == AgentsRay("127.0.0.1", port, ("n1", "n2"), deadline, again)
         assert cluster.has_worker_slots and not cluster.outlives_run and not cluster.is_this_machine
         assert not cluster.is_gone()

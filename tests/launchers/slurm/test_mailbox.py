@@ -53,26 +53,25 @@ def at(seconds):
         ("slurm_load_jobs error: Unable to contact slurm controller", False, 0, "terminated"),
     ],
 )
-def test_the_cause(answer, is_lead, restart, cause):
+def test_the_cause_of_an_end_follows_from_what_slurm_says_of_the_job(answer, is_lead, restart, cause):
     assert ending(answer, is_lead=is_lead, restart=restart).cause == cause
 
 
-def test_the_deadline_leaves_three_seconds_before_the_kill():
-    preempted = ending(line("RUNNING", PreemptTime=at(0), EndTime=at(15)))
-    assert preempted.deadline == pytest.approx(100 + 15 + 10 - 3)
-    cancelled = ending(line("COMPLETING", EndTime=at(0)))
-    assert cancelled.deadline == pytest.approx(100 + 10 - 3)
-    unknown = ending("")
-    assert unknown.deadline == pytest.approx(100 + 30 - 3)  # SLURM's default KillWait
+STARTED = line("RUNNING", PreemptTime=at(0), EndTime=at(15))
 
 
-def test_without_slurms_time_there_is_only_the_kill_wait():
-    answer = line("RUNNING", PreemptTime=at(0), EndTime=at(15)).replace(SLURMS_TIME, "")
-    assert ending(answer).deadline == pytest.approx(100 + 10 - 3)
-
-
-def test_an_end_in_the_past_is_now():
-    assert ending(line("RUNNING", PreemptTime=at(-9), EndTime=at(-5))).deadline == pytest.approx(107)
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        (STARTED, 15 + 10 - 3),
+        (line("COMPLETING", EndTime=at(0)), 10 - 3),
+        (line("RUNNING", PreemptTime=at(-9), EndTime=at(-5)), 10 - 3),  # an end in the past is now
+        (STARTED.replace(SLURMS_TIME, ""), 10 - 3),
+        ("", 30 - 3),  # SLURM's default KillWait
+    ],
+)
+def test_the_deadline_leaves_three_seconds_before_the_kill(answer, seconds):
+    assert ending(answer).deadline == pytest.approx(100 + seconds)
 
 
 def test_a_query_is_answered_by_the_other_side(tmp_path):
@@ -87,16 +86,11 @@ def test_a_query_is_answered_by_the_other_side(tmp_path):
         assert shell.wait(10) == 0
 
 
-def test_silence_ends_after_five_seconds(tmp_path):
+def test_silence_ends_after_five_seconds_and_an_old_answer_is_none(tmp_path):
+    (tmp_path / "answer").write_text("JobState=RUNNING")
     began = time.monotonic()
     assert Mailbox(tmp_path).query_job() == ""
     assert 4.9 < time.monotonic() - began < 15
-
-
-def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("clustertrain.launchers.slurm.agent.mailbox._ANSWER_WITHIN_S", 0.3)
-    (tmp_path / "answer").write_text("JobState=RUNNING")
-    assert Mailbox(tmp_path).query_job() == ""
 
 
 def test_on_a_full_disk_the_verdict_is_a_link(tmp_path, monkeypatch):
@@ -136,11 +130,7 @@ NO_LAUNCH = "srun: error: Task launch for StepId=5.0 failed on node node2: Job c
 @pytest.mark.parametrize(
     ("errors", "how", "words"),
     [
-        (
-            NO_PROGRAM,
-            "Exited with exit code 2",
-            "execve(): /tmp/only/py: No such file or directory. See ",
-        ),
+        (NO_PROGRAM, "Exited with exit code 2", "execve(): /tmp/only/py: No such file or directory. See "),
         (KILLED, "Killed", "The lines of that node"),
         (OWN, "Exited with exit code 4", "No folder.\nCreate it."),
         (NO_LAUNCH, "Job credential expired", "The lines of that node"),
@@ -153,7 +143,7 @@ def test_what_srun_reports_of_an_agent_is_the_cause(errors, how, words):
     assert rest.startswith(words)
 
 
-def test_what_is_no_report_of_an_end_ends_nothing():
+def test_lines_of_srun_that_report_no_end_end_nothing():
     printed = (
         "slurmstepd-node2: error: couldn't chdir to `/a': No such file or directory: going to /tmp instead\n"
     )

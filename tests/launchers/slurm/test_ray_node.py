@@ -20,7 +20,14 @@ JOB = parse_job(
     "resources: {workers: 4, nodes: 2, cpus_per_worker: 1.5, gpus_per_worker: 1, memory_per_worker: 2Gi}\n",
     "job.yaml",
 )
-SCRIPT = {"CLUSTERTRAIN_NODES": "n1", "CLUSTERTRAIN_TOKEN": "s3cret", "CLUSTERTRAIN_MAIL": "/tmp/ct-mail-1"}
+STEP = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_CLUSTER_NAME": "site",
+    "SLURM_NODEID": "1",
+    "CLUSTERTRAIN_NODES": "n1,n2",
+    "CLUSTERTRAIN_TOKEN": "s3cret",
+    "CLUSTERTRAIN_MAIL": "/tmp/ct-mail-1",
+}
 
 
 def parameters(head):
@@ -44,7 +51,7 @@ def test_every_port_is_of_the_block_and_none_twice(head):
     assert found["max_worker_port"] == ports.last - 2  # two left for the process groups of scripts
 
 
-def test_sizes_are_those_of_the_job():
+def test_the_resources_of_ray_are_those_of_the_job():
     found, _ = parameters(None)
     sizes = (found["num_cpus"], found["num_gpus"], found["memory"], found["resources"])
     assert sizes == (3, 2, 4 * 2**30, {"clustertrain_worker": 2})
@@ -67,22 +74,15 @@ def test_no_secret_and_no_task_of_srun_gets_through():
     assert found["CLUSTERTRAIN_CODE"] == "/code:/lib"
 
 
-def in_step(monkeypatch, number):
-    """Make this process a task of this SLURM job."""
-    step = {"SLURM_JOB_ID": number, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1", **SCRIPT}
-    for name, value in step.items():
-        monkeypatch.setenv(name, value)
-    return read_start_of_job()
-
-
-def start_of(monkeypatch, number, job, folder):
-    record, rank = in_step(monkeypatch, number)
+def start_of(number, job, folder):
+    """The start of a task of this SLURM job."""
+    record, rank = read_start_of_job({**STEP, "SLURM_JOB_ID": number})
     return Start(job, None, Options(), record, rank, folder, [], settings_of(job), "s3cret")
 
 
-def test_ray_and_the_fork_server_start_with_the_hash_seed_of_the_job(tmp_path, monkeypatch):
+def test_ray_and_the_fork_server_start_with_the_hash_seed_of_the_job(tmp_path):
     job = parse_job("name: a\ntask: m:T\ntrain: {epochs: 1, batch_size: 1, seed: 5}\n", "job.yaml")
-    start = start_of(monkeypatch, "101", job, tmp_path)
+    start = start_of("101", job, tmp_path)
     assert prepare_node(start, "127.0.0.1").environment["PYTHONHASHSEED"] == "5"
 
 
@@ -98,21 +98,11 @@ def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, m
     job = parse_job("name: a\nfunction: m:f\n", "job.yaml")
     for number in ("101", "110"):
         with pytest.raises(ClusterError):
-            prepare_node(start_of(monkeypatch, number, job, tmp_path), "127.0.0.1")
+            prepare_node(start_of(number, job, tmp_path), "127.0.0.1")
     assert seeds[0] != seeds[1]
 
 
-STEP = {
-    "SLURM_JOB_ID": "12",
-    "SLURM_CLUSTER_NAME": "site",
-    "SLURM_NODEID": "1",
-    "CLUSTERTRAIN_NODES": "n1,n2",
-    "CLUSTERTRAIN_TOKEN": "s3cret",
-    "CLUSTERTRAIN_MAIL": "/tmp/ct-mail-1",
-}
-
-
-def test_who_it_is():
+def test_the_start_of_a_job_is_read_from_the_variables_of_its_step():
     start = SchedulerStart("slurm", "12", {"cluster": "site"}, "0", ("n1", "n2"))
     assert read_start_of_job(STEP) == (start, 1)
     assert read_start_of_job({**STEP, "SLURM_RESTART_COUNT": "3"})[0].start == "3"
@@ -121,6 +111,6 @@ def test_who_it_is():
 @pytest.mark.parametrize(
     "missing", ["SLURM_JOB_ID", "SLURM_NODEID", "CLUSTERTRAIN_TOKEN", "CLUSTERTRAIN_MAIL"]
 )
-def test_elsewhere_it_is_refused(missing):
+def test_a_process_that_is_no_task_of_a_step_is_refused(missing):
     with pytest.raises(ClusterError, match=f"{missing} is not set: this process is not a task"):
         read_start_of_job({key: value for key, value in STEP.items() if key != missing})

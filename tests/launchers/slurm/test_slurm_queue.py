@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.scheduler.status import QueuedJob, QueuedStatus
+from clustertrain.launchers.slurm import preflight, scheduler
 from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
     cancel,
@@ -19,6 +21,7 @@ from clustertrain.launchers.slurm.queue import (
 )
 from clustertrain.launchers.slurm.scheduler import SCHEDULER
 from clustertrain.launchers.slurm.times import slurm_time_s
+from support.commands import write_program
 
 
 @pytest.fixture
@@ -28,9 +31,7 @@ def commands(tmp_path, monkeypatch):
 
     def put(**scripts):
         for name, script in scripts.items():
-            path = Path(tmp_path, name)
-            path.write_text(f"#!/bin/sh\n{script}\n")
-            path.chmod(0o755)
+            write_program(Path(tmp_path, name), script)
 
     return put
 
@@ -90,7 +91,6 @@ def test_status_shows_when_slurm_expects_to_start_a_job_that_waits(
         ("8", "1st"),
         ("6_[1-3]", "2nd"),
         ("19", "12th"),
-        ("21", "14th"),
         ("40", ""),
     ],
 )
@@ -105,25 +105,22 @@ def test_jobs_that_slurm_hides_give_no_position(commands):
     assert position("9") == ""
 
 
-def test_the_users_own_filters_do_not_reach_squeue(commands, monkeypatch):
-    """SQUEUE_PARTITION=low would hide all other jobs; another form of time could not be read."""
-    for name in ("SQUEUE_PARTITION", "SQUEUE_FORMAT", "SLURM_TIME_FORMAT"):
-        monkeypatch.setenv(name, "low")
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    [
+        ("SQUEUE_PARTITION", lambda: query_squeue(["7"])),  # it would hide all other jobs
+        ("SLURM_TIME_FORMAT", lambda: query_squeue(["7"])),  # another form of time could not be read
+        ("SCANCEL_INTERACTIVE", lambda: cancel("7_1", only_waiting=True)),  # it would ask for ever
+    ],
+)
+def test_the_users_own_options_do_not_reach_the_commands_of_slurm(commands, monkeypatch, name, asks):
+    monkeypatch.setenv(name, "low")
     monkeypatch.setenv("SLURM_CONF", "kept")
     given = Path(os.environ["PATH"], "given")
-    commands(squeue=f"export -p > {given}; exit 0")
-    query_squeue(["7"])
-    assert "low" not in given.read_text()
+    commands(squeue=f"export -p > {given}", scancel=f"export -p > {given}", scontrol="exit 0")
+    asks()
+    assert f"export {name}=" not in given.read_text()
     assert "SLURM_CONF='kept'" in given.read_text()
-
-
-def test_the_users_own_options_do_not_reach_scancel(commands, monkeypatch):
-    """With SCANCEL_INTERACTIVE it would ask for ever: there is no terminal."""
-    monkeypatch.setenv("SCANCEL_INTERACTIVE", "")
-    given = Path(os.environ["PATH"], "given")
-    commands(scancel=f"export -p > {given}; exit 0", scontrol="exit 0")
-    cancel("7_1", only_waiting=True)
-    assert "SCANCEL" not in given.read_text()
 
 
 FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
@@ -144,12 +141,6 @@ def test_accounting_remembers_what_the_controller_forgot(commands):
     assert (states["10"].code, "9" in states) == (0, False)
 
 
-def test_a_job_of_another_cluster_is_not_looked_for_here(commands):
-    commands(squeue="exit 0", scontrol="echo 'ClusterName             = sim'")
-    with pytest.raises(ClusterError, match="SLURM's cluster here is sim, the run's is other"):
-        query_queue([Sent("7", place={"cluster": "other"})])
-
-
 def test_a_step_beside_a_run_has_nothing_of_the_allocation_around_it(monkeypatch):
     """In a shell of `salloc --mem=8G` srun wanted 8 GB of the run's job: "Memory required by task is not
     available"."""
@@ -159,9 +150,23 @@ def test_a_step_beside_a_run_has_nothing_of_the_allocation_around_it(monkeypatch
     argv = SCHEDULER.command_on(Sent("7"), "n1.site", ["hostname"])
     assert argv[0] == "srun" and "--nodelist=n1.site" in argv
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "8192")
-    assert SCHEDULER.command_on(Sent("7"), "n1.site", ["hostname"]) == [
-        "env",
-        "-u",
-        "SLURM_MEM_PER_NODE",
-        *argv,
-    ]
+    without = ["env", "-u", "SLURM_MEM_PER_NODE"]
+    assert SCHEDULER.command_on(Sent("7"), "n1.site", ["hostname"]) == [*without, *argv]
+
+
+# ------------------------------------------------------------------------------------------- submission
+
+
+def test_a_plan_that_takes_slurm_too_long_is_no_refusal(commands, monkeypatch):
+    commands(sbatch="exec /bin/sleep 60")
+    monkeypatch.setattr(preflight, "TEST_S", 0.3)
+    said = preflight.test_only("", os.environ)
+    assert said == "SLURM has not checked the job: sbatch --test-only did not end within 0.3 s"
+
+
+def test_an_sbatch_that_does_not_end_may_have_queued_the_job(commands, monkeypatch):
+    commands(sbatch="exec /bin/sleep 60")
+    monkeypatch.setattr(scheduler, "_SUBMIT_S", 0.3)
+    job = Job.model_validate({"name": "a", "function": "m:f"})
+    with pytest.raises(ClusterError, match=r"did not end within 0\.3 s(.|\n)*squeue --me"):
+        SCHEDULER.submit(job, "", {})

@@ -82,7 +82,7 @@ def test_set_is_told_to_count_for_submit_alone(monkeypatch, tmp_path):
 # -------------------------------------------------------------------------------------- what is asked for
 
 
-def test_the_least_script():
+def test_a_job_without_the_section_slurm_asks_for_one_node_and_one_cpu():
     asked = options(job(), lead_s=89.2)
     assert asked == {
         "job-name": "a",
@@ -101,23 +101,23 @@ def test_the_least_script():
 GPUS = {"workers": 4, "nodes": 2, "gpus_per_worker": 2, "cpus_per_worker": 2.5, "memory_per_worker": "3Gi"}
 
 
-@pytest.mark.parametrize(
-    ("resources", "slurm", "asked"),
-    [
-        ({"workers": [2, 6], "nodes": [1, 3]}, {}, {"nodes": "1-3", "cpus-per-task": "2"}),
-        ({"workers": [2, 8]}, {}, {"nodes": "1", "cpus-per-task": "8"}),
-        ({"workers": 10, "cpus_per_worker": 1.1}, {}, {"cpus-per-task": "11"}),
-        ({"workers": 3, "cpus_per_worker": 0.5}, {}, {"cpus-per-task": "2"}),
-        (GPUS, {}, {"nodes": "2", "cpus-per-task": "5", "gres": "gpu:4", "mem": f"{2 * 3072 + 2048}M"}),
-        (GPUS, {"gpu_type": "a100"}, {"gres": "gpu:a100:4", "gpus-per-node": None}),
-        (GPUS, {"gpus_as": "gpus-per-node"}, {"gpus-per-node": "4", "gres": None}),
-        (GPUS, {"gpus_as": "gpus-per-node", "gpu_type": "a100"}, {"gpus-per-node": "a100:4"}),
-        (GPUS, {"memory_as": "mem-per-cpu"}, {"mem-per-cpu": "1639M", "mem": None}),  # 8192 / 5 = 1638.4
-        ({"nodes": 2, "gpus_per_node": 8}, {}, {"nodes": "2", "gres": "gpu:8", "cpus-per-task": "8"}),
-        ({"workers": 1, "memory_per_worker": 2**20 + 1}, {}, {"mem": "2050M"}),
-        ({}, {"gpu_type": "a100", "exclusive": True}, {"gres": None, "mem": None, "exclusive": ""}),
-    ],
-)
+ASKED = [
+    ({"workers": [2, 6], "nodes": [1, 3]}, {}, {"nodes": "1-3", "cpus-per-task": "2"}),
+    ({"workers": [2, 8]}, {}, {"nodes": "1", "cpus-per-task": "8"}),
+    ({"workers": 10, "cpus_per_worker": 1.1}, {}, {"cpus-per-task": "11"}),
+    ({"workers": 3, "cpus_per_worker": 0.5}, {}, {"cpus-per-task": "2"}),
+    (GPUS, {}, {"nodes": "2", "cpus-per-task": "5", "gres": "gpu:4", "mem": f"{2 * 3072 + 2048}M"}),
+    (GPUS, {"gpu_type": "a100"}, {"gres": "gpu:a100:4", "gpus-per-node": None}),
+    (GPUS, {"gpus_as": "gpus-per-node"}, {"gpus-per-node": "4", "gres": None}),
+    (GPUS, {"gpus_as": "gpus-per-node", "gpu_type": "a100"}, {"gpus-per-node": "a100:4"}),
+    (GPUS, {"memory_as": "mem-per-cpu"}, {"mem-per-cpu": "1639M", "mem": None}),  # 8192 / 5 = 1638.4
+    ({"nodes": 2, "gpus_per_node": 8}, {}, {"nodes": "2", "gres": "gpu:8", "cpus-per-task": "8"}),
+    ({"workers": 1, "memory_per_worker": 2**20 + 1}, {}, {"mem": "2050M"}),
+    ({}, {"gpu_type": "a100", "exclusive": True}, {"gres": None, "mem": None, "exclusive": ""}),
+]
+
+
+@pytest.mark.parametrize(("resources", "slurm", "asked"), ASKED)
 def test_resources_as_the_site_is_asked_for_them(resources, slurm, asked):
     found = options(job(slurm, resources=resources))
     assert {option: found.get(option) for option in asked} == asked
@@ -140,23 +140,10 @@ def test_no_more_nodes_than_the_global_batch_divides_into():
     assert options(made)["nodes"] == "1-2"
 
 
-def test_what_only_slurm_has():
-    words = {
-        "partition": "gpu,short",
-        "account": "physics",
-        "qos": "low",
-        "reservation": "course",
-        "constraint": "[rack1|rack2]",
-        "dependency": "afterok:1:2",
-    }
-    more = {
-        "signal": "TERM",
-        "job_name": "b.c",
-        "output": "logs/",
-        "environment": ["AWS_PROFILE"],
-        "options": ["--nice=100", "--reboot"],
-    }
-    asked = options(job(words | more))
+def test_the_words_of_the_section_become_options_of_sbatch():
+    words = {"account": "physics", "qos": "low", "reservation": "course", "constraint": "[rack1|rack2]"}
+    more = {"signal": "TERM", "job_name": "b.c", "output": "logs/", "options": ["--nice=100", "--reboot"]}
+    asked = options(job({**words, **more, "environment": ["AWS_PROFILE"]}))
     assert {option: asked[option] for option in words} == words
     assert asked["signal"] == "B:TERM@90"
     assert (asked["job-name"], asked["output"]) == ("b.c", "logs/%x-%j.out")
@@ -185,7 +172,7 @@ def test_the_time_limit_as_slurm_writes_it(seconds, text):
         ({"lead_time": "45s"}, "30s", 100.0, 45),
     ],
 )
-def test_the_lead_time(slurm, grace, measured_save_s, lead_s):
+def test_the_lead_time_is_the_measured_save_twice_and_the_grace(slurm, grace, measured_save_s, lead_s):
     made = job(slurm, failures={"grace": grace})
     assert lead_time_s(made, needs(made, lead_s=common_lead_time_s(made, measured_save_s))) == lead_s
 
@@ -199,11 +186,6 @@ def srun(cpus=1):
 
 
 AGENT = ["-m", "clustertrain.launchers.slurm.agent"]
-
-
-def test_the_step_without_a_container(tmp_path):
-    words = evaluated(script(job({"at_time_limit": "requeue"})), tmp_path)
-    assert words == [*srun(), "/sw/python", *AGENT, "job.yaml", "requeue"]
 
 
 NASTY = {
@@ -291,19 +273,14 @@ def mounts(tmp_path):
     ]
 
 
-def test_apptainer(tmp_path):
+def test_apptainer_binds_what_the_job_names(tmp_path):
     words = in_container(tmp_path, "apptainer", "/images/a.sif")
     binds = [word for mount in mounts(tmp_path) for word in ("--bind", mount)]
     assert words == ["apptainer", "exec", *binds, "/images/a.sif"]
     assert in_container(tmp_path, "apptainer", "a.sif", gpus_per_worker=1)[2] == "--nv"
 
 
-@pytest.mark.parametrize("image", ["team/train:1", "docker://team/train:1"])
-def test_apptainer_takes_an_image_from_a_registry(tmp_path, image):
-    assert in_container(tmp_path, "apptainer", image)[-1] == "docker://team/train:1"
-
-
-def test_pyxis(tmp_path):
+def test_pyxis_mounts_what_the_job_names(tmp_path):
     assert in_container(tmp_path, "pyxis", "train:1") == [
         "--container-image=train:1",
         f"--container-mounts={','.join(mounts(tmp_path))}",
@@ -315,17 +292,21 @@ def test_pyxis(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("image", "enroot"),
+    ("container", "image", "named"),
     [
-        ("registry.example.org/team/train:1", "registry.example.org#team/train:1"),
-        ("docker://localhost:5000/train", "localhost:5000#train"),
-        ("registry.example.org#team/train:1", "registry.example.org#team/train:1"),
-        ("team/train:1", "team/train:1"),
-        ("/images/a.b/train.sqsh", "/images/a.b/train.sqsh"),
+        ("apptainer", "team/train:1", "docker://team/train:1"),
+        ("apptainer", "docker://team/train:1", "docker://team/train:1"),
+        ("pyxis", "registry.example.org/team/train:1", "registry.example.org#team/train:1"),
+        ("pyxis", "docker://localhost:5000/train", "localhost:5000#train"),
+        ("pyxis", "registry.example.org#team/train:1", "registry.example.org#team/train:1"),
+        ("pyxis", "team/train:1", "team/train:1"),
+        ("pyxis", "/images/a.b/train.sqsh", "/images/a.b/train.sqsh"),
     ],
 )
-def test_pyxis_is_told_the_registry_apart(tmp_path, image, enroot):
-    assert in_container(tmp_path, "pyxis", image)[0] == f"--container-image={enroot}"
+def test_an_image_is_named_as_its_container_runtime_names_it(tmp_path, container, image, named):
+    words = in_container(tmp_path, container, image)
+    given = words[-1] if container == "apptainer" else words[0].removeprefix("--container-image=")
+    assert given == named
 
 
 @pytest.mark.parametrize(
@@ -340,11 +321,6 @@ def test_a_container_has_gpus_only_if_the_job_has(tmp_path, gpus, environ, visib
     made = job({"container": "pyxis"}, image="a", resources={"gpus_per_worker": gpus})
     text = script(made).replace("launch=(", 'launch=( "$NVIDIA_VISIBLE_DEVICES"', 1)
     assert evaluated(text, tmp_path, **environ)[0] == visible
-
-
-def test_runs_on_s3_need_no_mount(tmp_path):
-    made = job({"container": "pyxis"}, image="a", storage="s3://bucket/runs")
-    assert not [word for word in evaluated(script(made), tmp_path) if "bucket" in word]
 
 
 def mailbox(text: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -391,24 +367,19 @@ def test_a_path_that_no_container_can_have_is_refused(path):
 
 # ------------------------------------------------------------------------------------------- shellcheck
 
-EVERY_KIND = {
-    "plain": {},
-    "range": {"resources": {"workers": [2, 6], "nodes": [1, 3]}},
-    "gres": {"resources": GPUS},
-    "gpus-per-node": {"resources": GPUS, "slurm": {"gpus_as": "gpus-per-node", "gpu_type": "a100"}},
-    "mem-per-cpu": {"resources": GPUS, "slurm": {"memory_as": "mem-per-cpu", "exclusive": True}},
-    "words": {
-        "slurm": {
-            "constraint": "[a|b]",
-            "dependency": "singleton",
-            "time_limit": "2d",
-            "at_time_limit": "requeue",
-        }
-    },
-    "setup": {"slurm": {"setup": ["module load cuda/12", "export NCCL_DEBUG=WARN"], "environment": ["A"]}},
-    "options": {"slurm": {"options": ["--nodelist=node[1-3]", "--mail-user=a@example.org"]}},
-    **{
-        f"{container}{'-gpus' * gpus}": {
+WORDS = {
+    "constraint": "[a|b]",
+    "dependency": "singleton",
+    "time_limit": "2d",
+    "at_time_limit": "requeue",
+    "setup": ["module load cuda/12", "export NCCL_DEBUG=WARN"],
+    "options": ["--nodelist=node[1-3]", "--mail-user=a@example.org"],
+}
+EVERY_KIND = [
+    *({"resources": resources, "slurm": slurm} for resources, slurm, _ in ASKED),
+    {"slurm": WORDS},
+    *(
+        {
             "image": "registry.example.org/train:1",
             "resources": {"gpus_per_worker": gpus},
             "data": DATA,
@@ -416,16 +387,16 @@ EVERY_KIND = {
         }
         for container in ("apptainer", "pyxis")
         for gpus in (0, 1)
-    },
-}
+    ),
+]
 
 
 @pytest.mark.slurm
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_finds_nothing_in_any_script(tmp_path):
-    for kind, keys in EVERY_KIND.items():
-        for folder in ("", "/jobs/of mine/"):
-            path = tmp_path / f"{kind}{'-absolute' if folder else ''}.sbatch"
+    for number, keys in enumerate(EVERY_KIND):
+        for kind, folder in (("relative", ""), ("absolute", "/jobs/of mine/")):
+            path = tmp_path / f"{number}-{kind}.sbatch"
             path.write_text(script(job(**keys), job_file=f"{folder}job.yaml"))
     goldens = [str(ROOT / "slurm" / f"{name}.sbatch") for name in GOLDENS]
     scripts = sorted(str(path) for path in tmp_path.iterdir())

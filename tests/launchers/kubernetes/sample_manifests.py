@@ -1,13 +1,25 @@
-"""Objects that nobody refuses: what wrong ones of the tests begin as. They are as the kit renders them."""
+"""Objects of a run as the kit renders them, changes of them, and the job files of the docs for GPU nodes."""
 
+import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
-from launchers.kubernetes.manifest_changes import ABSENT, CLUSTER, Change, Manifest, changed
 
+Manifest = dict[str, Any]
+
+# By paths such as "spec/rayClusterSpec/workerGroupSpecs/0/replicas". ABSENT takes a key out.
+Change = dict[str, Any]
+ABSENT = object()
+
+CLUSTER = "spec/rayClusterSpec"
+HEAD, WORKERS = f"{CLUSTER}/headGroupSpec", f"{CLUSTER}/workerGroupSpecs/0"
+
+_DOCS = Path(__file__).parents[3] / "docs" / "guides"
 _JOB = {"name": "right", "function": "m:f", "image": "registry.example.com/team/train:1.4"}
 _SECTION = {
     "code_in_image": "/app",
@@ -25,42 +37,37 @@ def rayjob(resources: dict[str, int] | None = None, **section: Any) -> Manifest:
     return rendered(resources, **section)[-1]
 
 
-def _rule(policy: str, ttl_s: int, **condition: str) -> Manifest:
-    return {"policy": policy, "condition": {"ttlSeconds": ttl_s, **condition}}
+def changed(manifest: Manifest, change: Change) -> Manifest:
+    """A copy with the change made; mappings on the way are made where there are none."""
+    made = copy.deepcopy(manifest)
+    for path, value in change.items():
+        *way, last = path.split("/")
+        inner: Any = made
+        for key in way:
+            inner = inner[int(key)] if isinstance(inner, list) else inner.setdefault(key, {})
+        if value is ABSENT:
+            del inner[last]
+        else:
+            inner[last] = copy.deepcopy(value)
+    return made
 
 
-RULES: Change = {
-    "spec/shutdownAfterJobFinishes": ABSENT,
-    "spec/ttlSecondsAfterFinished": ABSENT,
-    "spec/deletionStrategy": {
-        "deletionRules": [
-            _rule("DeleteWorkers", 60, jobStatus="SUCCEEDED"),
-            _rule("DeleteCluster", 600, jobStatus="SUCCEEDED"),
-            _rule("DeleteCluster", 60, jobDeploymentStatus="Failed"),
-        ]
-    },
-}
-AUTOSCALER: Change = {
-    f"{CLUSTER}/enableInTreeAutoscaling": True,
-    f"{CLUSTER}/autoscalerOptions": {
-        "version": "v2",
-        "idleTimeoutSeconds": 60,
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    },
-}
 KUEUE = {"kind": "kueue", "name": "team", "priority_class": "high"}
 _TOLERATIONS = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-_MORE = rayjob()["spec"]["rayClusterSpec"]["workerGroupSpecs"][0] | {"groupName": "more"}
 
 RAYJOBS: dict[str, Manifest] = {
     "a job": rayjob(),
     "gpus": rayjob(
         {"nodes": 1, "gpus_per_worker": 1}, tolerations=_TOLERATIONS, node_selector={"example.com/gpu": "a"}
     ),
-    "two groups": changed(rayjob(), {f"{CLUSTER}/workerGroupSpecs/+": _MORE}),
-    "deletion rules": changed(rayjob(), RULES),
-    "an autoscaler": changed(rayjob(), AUTOSCALER),
     "kueue with topology": rayjob(queue=KUEUE, topology={"required": "cloud.example.com/rack"}),
     "volcano": rayjob(queue={**KUEUE, "kind": "volcano"}),
 }
 RIGHT: dict[str, Manifest] = {**RAYJOBS, **{each["kind"]: each for each in rendered()[:-1]}}
+
+
+def gpu_node_examples() -> list[str]:
+    """The job files of docs/guides/gpu-nodes.md for nodes with InfiniBand, RoCE or EFA."""
+    text = (_DOCS / "gpu-nodes.md").read_text()
+    section = text.partition("## Kubernetes with InfiniBand, RoCE or EFA\n")[2].partition("\n## ")[0]
+    return re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
