@@ -32,7 +32,7 @@ from clustertrain.node.ports import Ports
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
 from clustertrain.observe.status import read_files, status_by_files
-from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.admission import Options, admit
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.claims import (
     Heartbeat,
@@ -46,6 +46,7 @@ from clustertrain.run_files.folder.run_dir import Attempt, Restart, RunDir
 from clustertrain.run_files.provenance import is_tried
 from clustertrain.run_files.recorded_job import is_of_script, job_of
 from clustertrain.run_files.records.claim import FunctionSeed, RestartClaim, ResumePoint
+from clustertrain.run_files.records.provenance import Source
 from clustertrain.run_files.records.result import Failure
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.rendezvous import wait_for_head
@@ -136,16 +137,10 @@ class ControlPath:
 
     def _head_claims(self) -> None:
         start = self._start_of(0)
-        _run, attempt = claim_next_attempt(
-            self.job,
-            start.options,
-            lambda: [self.ranks],
-            lambda line: None,
-            run=self.run,
-            allocation=start.record,
-        )
-        assert isinstance(attempt, Attempt)
-        self.attempt = attempt
+        admission = admit(self.job, start.options, lambda line: None, run=self.run, allocation=start.record)
+        assert admission.finished is None
+        size = admission.world_size_of([self.ranks])
+        attempt = self.attempt = admission.claim(size, Source(), lambda line: None)
         _publish_rendezvous(start, self._node(), attempt)
 
     def _node_arrives(self, node: int) -> None:

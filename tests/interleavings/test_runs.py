@@ -16,7 +16,7 @@ from clustertrain.driver.group.start import GroupStart, _claim
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.run_files import admission
-from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.admission import Options
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
@@ -24,6 +24,7 @@ from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import ended, write_result
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.worker.rank import WorkerRun
+from support.starts import claim_next_attempt
 
 WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
 

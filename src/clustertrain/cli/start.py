@@ -65,7 +65,7 @@ def check(
     checks the job as well, against its cluster if it answers.
     """
     from clustertrain.job.file import dump_job, load_job
-    from clustertrain.launchers.check import check_code
+    from clustertrain.launchers.check import Depth, check_code
     from clustertrain.launchers.lookup import launcher_of
     from clustertrain.launchers.target import silent
     from clustertrain.observe.as_json import as_json as json_of
@@ -74,7 +74,10 @@ def check(
     job = load_job(Path(job_file), sets)
     echo = silent if as_json else note if defaults else click.echo
     command, elsewhere = typed("check", job_file, sets), to not in (None, "local")
-    checked = check_code(job, echo, command=command, elsewhere=elsewhere, as_text=no_code)
+    depth: Depth = "text" if no_code else "rehearsal"
+    checked = check_code(job, echo, command=command, elsewhere=elsewhere, depth=depth)
+    if no_code:
+        echo(f"{job_file}: the keys and the names are right; the code was not imported")
     if to is not None:
         launcher = launcher_of(to)
         lines = launcher.check(launcher.merged(job), command)

@@ -79,15 +79,18 @@ def _with_gpus(sizes: list[int], each: int) -> list[int]:
     return fitting
 
 
-def driver_environment(job: Job, folder: Path, *, no_ray: bool = False) -> dict[str, str]:
-    """Prepare the private folder `folder` of a driver, and return the driver's environment."""
+def driver_environment(scratch: str | None, folder: Path, *, no_ray: bool = False) -> dict[str, str]:
+    """Prepare the private folder `folder` of a driver, and return the driver's environment.
+
+    `scratch`: the key of the job.
+    """
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
     if no_ray:
         environment[variables.RAY] = NO_RAY
     environment[variables.MEMORY_DIR] = str(memory_folder(folder))
     environment[variables.SPOOL] = str(spool_base())
     environment.setdefault("HOME", str(home_folder()))  # Ray needs one
-    if job.scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
+    if scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
         environment["TMPDIR"] = str(temporary_folder(folder))
         kept = folder.parent / f"torchinductor_{os.getuid()}"  # what torch.compile has compiled
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept))

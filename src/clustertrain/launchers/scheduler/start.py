@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 
 from clustertrain.errors import EXIT_DONE, ClusterTrainError, RunStopped
-from clustertrain.job.model import Job
 from clustertrain.launchers.agent.head import world_sizes_on
 from clustertrain.launchers.agent.node import Start, settings_of
 from clustertrain.launchers.one_host import (
@@ -107,7 +106,7 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
             on, submission = arguments.on, arguments.submission
             return run_on_hosts(of_head, attempt, on, submission, meanings=meanings, screen=screen)
         screen.echo(f"{run.name}: attempt {attempt.n} in {attempt.uri}, {label} on {host}")
-        environment, meanings = partial(_environment, job, code), _meanings(arguments)
+        environment, meanings = partial(_environment, job.scratch, code), _meanings(arguments)
         return run_driver(
             attempt, environment, meanings, screen, command=options.command, shielded=True, once=True
         )
@@ -158,8 +157,8 @@ def _after(seconds: float, act: Callable[[], object]) -> None:
     timer.start()
 
 
-def _environment(job: Job, code: Sequence[Path], folder: Path) -> dict[str, str]:
-    environment = driver_environment(job, folder) | {variables.CODE: os.pathsep.join(map(str, code))}
+def _environment(scratch: str | None, code: Sequence[Path], folder: Path) -> dict[str, str]:
+    environment = driver_environment(scratch, folder) | {variables.CODE: os.pathsep.join(map(str, code))}
     environment.pop(variables.SUBMISSION, None)
     return environment
 

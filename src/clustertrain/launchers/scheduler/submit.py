@@ -26,7 +26,7 @@ from clustertrain.run_files.admission import Options, check_storage, check_world
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
-from clustertrain.run_files.snapshot import take_snapshot
+from clustertrain.run_files.snapshot import UserCode, take_snapshot
 from clustertrain.run_files.states import STATES
 from clustertrain.run_files.submission import Submission, record, submission_of, upload
 from clustertrain.run_files.working_folder import note_left_files
@@ -57,7 +57,7 @@ def submit(queue: Registered, job: SiteJob, options: Options, echo: Echo) -> Sub
         StorageError: the storage or the output folder cannot be written.
     """
     if not queue.reads_storage:
-        options = replace(options, source=source_of(job))
+        options = replace(options, source=source_of(UserCode.of(job)))
     with placing(options.command):
         script = script_of(queue, job, options)
         notes = [*notes_of(queue, job, script), *idle_workers(queue, job)]
@@ -173,7 +173,7 @@ def _snapshot(run: RunDir, job: Job, options: Options) -> Submission:
     )
     snapshot = take_snapshot(job, outputs=[Path(each.output) for each in earlier if each.output])
     upload(run, snapshot)
-    run.snapshot_source(snapshot.digest).write(source_of(job))
+    run.snapshot_source(snapshot.digest).write(source_of(UserCode.of(job)))
     return submission_of(run, snapshot.digest, options)
 
 
@@ -197,7 +197,7 @@ def choose_generation(queue: Registered, job: Job, options: Options, echo: Echo)
         return run.fresh()
     if previous is not None and isinstance(continue_from(run, job, options, echo), Result):
         return None
-    check_world_size(run, job, job.world_sizes[-1], options)
+    check_world_size(run, job.world_sizes[-1], options, is_elastic=len(job.world_sizes) > 1)
     return run
 
 

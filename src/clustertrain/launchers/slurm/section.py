@@ -12,7 +12,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StrictBool
 
-from clustertrain.job.common import CommonJob
 from clustertrain.job.launcher_plugins import LauncherSection
 from clustertrain.job.values import Path, Refused, Seconds, Variable, written_as
 
@@ -233,8 +232,8 @@ class Slurm(LauncherSection):
     options: tuple[Option, ...] = ()
     """More options of sbatch, such as `--mail-type=END`."""
 
-    def check(self, job: CommonJob) -> None:
-        _check_container(self, job.image)
+    def check(self, image: str | None) -> None:
+        _check_container(self, image)
         _check_requeue(self)
 
     def with_site(self, site: Self) -> Self:

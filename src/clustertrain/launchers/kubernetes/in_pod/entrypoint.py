@@ -101,7 +101,7 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
         screen,
         world_sizes=lambda: job.world_sizes,
         supervise=lambda attempt: _supervise(attempt, job, options.command, screen),
-        read_source=lambda job: source_of_pod(),
+        source=source_of_pod(),
     )
 
 

@@ -47,7 +47,6 @@ RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
 _JOB_ANNOTATION = "clustertrain.io/job"
 HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
 READER_CONTAINER, CODE_CONTAINER = "reader", "code"
-_MARGIN_S = 30  # after the last save: to write the result and to end all processes
 # No log monitor, and no autoscaler monitor on the head: each takes seconds of CPU time to start.
 _RAY_START_PARAMETERS = {
     "object-store-memory": str(OBJECT_STORE_BYTES),
@@ -63,11 +62,6 @@ _RAY_START = {
 }
 
 
-def grace_s(job: Job) -> int:
-    """Return the termination grace period of a pod in seconds: for the last save, and a margin."""
-    return math.ceil(job.failures.grace_s) + _MARGIN_S
-
-
 def run_labels(run: PodJob, role: str | None = None) -> dict[str, str]:
     """Return the labels of every object of the run; with `role`, the labels of a pod."""
     own = {
@@ -80,7 +74,7 @@ def run_labels(run: PodJob, role: str | None = None) -> dict[str, str]:
 
 def head_template(run: PodJob, config_map: str) -> dict[str, Any]:
     limits = {
-        "RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(run.job) - 10),
+        "RAY_JOB_STOP_WAIT_TIME_S": str(run.grace_s - 10),
         "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(round(run.section.start_deadline_s)),
     }
     container = {
@@ -92,7 +86,7 @@ def head_template(run: PodJob, config_map: str) -> dict[str, Any]:
     }
     template = _template(run, "head", config_map, container)
     ttl_s = math.ceil(run.section.ttl_s)
-    template["spec"]["terminationGracePeriodSeconds"] = max(grace_s(run.job), ttl_s)
+    template["spec"]["terminationGracePeriodSeconds"] = max(run.grace_s, ttl_s)
     return template
 
 
@@ -198,7 +192,7 @@ def _template(
     memory = container["resources"]["limits"]["memory"]
     spec = {
         **common_fields(run),
-        "terminationGracePeriodSeconds": grace_s(run.job),
+        "terminationGracePeriodSeconds": run.grace_s,
         "containers": [{**container, "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]}],
         "volumes": [
             {"name": "tmp", **disk},
