@@ -19,8 +19,9 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.submission import record
-from clustertrain.testing import FAKE_HELD, SchedulerContract, fake_commands
+from clustertrain.testing import SchedulerContract
 from launchers.test_another_launcher import forget_the_launchers, install
+from support.fake_schedulers import FAKE_HELD, fake_commands
 from support.sample_records import sample_claim
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ from clustertrain.launcher import Plugin
 PLUGIN = Plugin("a_queue.scheduler:SCHEDULER")
 """
 SCHEDULER = """
-from clustertrain.testing import {0}
+from support.fake_schedulers import {0}
 
 SCHEDULER = {0}()
 """
@@ -45,7 +46,8 @@ def installed(tmp_path, monkeypatch):
     def install_it(fake):
         install(tmp_path / "site", plugin=PLUGIN, scheduler=SCHEDULER.format(fake))
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+        paths = [str(tmp_path / "site"), str(Path(__file__).parents[1])]  # with the fakes of tests/support
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
         forget_the_launchers()
 
     yield install_it

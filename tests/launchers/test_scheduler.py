@@ -25,7 +25,7 @@ from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.command_line import UNKNOWN
 from clustertrain.run_files.records.scheduler import SchedulerStart
-from clustertrain.testing import InMemoryScheduler
+from support.fake_schedulers import InMemoryScheduler
 from support.sample_records import sample_claim, sample_submission
 from support.waiting import wait_until
 

@@ -110,7 +110,6 @@ def test_one_that_waits_says_why(runs):
     shown = runs.cli("status")
     assert f"SLURM {job_id}: PENDING (BeginTime)" in shown
     assert re.search(r"^starts +about (\S+ )?\d\d:\d\d$", shown, re.MULTILINE)
-    assert re.search("^position +1st in its partition's queue$", shown, re.MULTILINE)
     assert runs.cli("logs").startswith("queued (scheduler): PENDING (BeginTime")
 
 

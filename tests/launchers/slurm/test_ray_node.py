@@ -8,8 +8,14 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.agent import node as module
-from clustertrain.launchers.agent.node import Start, prepare_node
-from clustertrain.launchers.agent.ray_command import node_environment, ports_needed, ray_command
+from clustertrain.launchers.agent.node import (
+    Node,
+    Start,
+    node_environment,
+    ports_needed,
+    prepare_node,
+    ray_command,
+)
 from clustertrain.launchers.slurm.agent.allocation import read_start_of_job, settings_of
 from clustertrain.node.ports import Ports
 from clustertrain.run_files.admission import Options
@@ -26,9 +32,9 @@ SCRIPT = {"CLUSTERTRAIN_NODES": "n1", "CLUSTERTRAIN_TOKEN": "s3cret", "CLUSTERTR
 def parameters(head):
     ports = Ports(20100, 20100 + ports_needed(JOB) - 1)
     folder, events = Path("/tmp/ct-1"), Path("/runs/events-n1.jsonl")
-    deadline = settings_of(JOB).nodes_wait
-    of_node = {"host": "n1", "address": "10.0.0.1", "ports": ports, "folder": folder}
-    command = ray_command(JOB, **of_node, events=events, head=head, deadline=deadline)
+    record = SchedulerStart("slurm", "7", {}, "0", ("n1", "n2"))
+    start = Start(JOB, None, Options(), record, 0, folder, [], settings_of(JOB), "")
+    command = ray_command(start, Node("10.0.0.1", ports, Path("/token"), {}), folder, events, head)
     assert command[-4:-1] == ["300.0", "slurm.nodes_wait", "/runs/events-n1.jsonl"]
     return json.loads(command[-1]), ports
 
@@ -51,10 +57,8 @@ def test_sizes_are_those_of_the_job():
     assert found["include_dashboard"] is False
 
 
-def environment(environ, **changes):
-    code = [Path("/code"), Path("/lib")]
-    fields = {"ports": Ports(1, 2), "code": code, **changes}
-    return node_environment(environ, token_path=Path("/tmp/ct-1/token"), **fields)
+def environment(environ):
+    return node_environment(environ, Path("/tmp/ct-1/token"), Ports(1, 2), [Path("/code"), Path("/lib")])
 
 
 def test_no_secret_and_no_task_of_srun_gets_through():

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from clustertrain.errors import StorageError
-from clustertrain.launchers.agent.node import Start, ray_ended
-from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
+from clustertrain.launchers.agent.node import Start, ray_ended, result_of_late_node
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.rendezvous import failures

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError, error_of_code
-from clustertrain.job.launcher_plugins import distribution_of
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
@@ -116,6 +115,8 @@ def _sent(
         environment[variables.AFTER] = " ".join(options.after)
     try:
         sent = queue.scheduler.submit(job, script, environment)
+        if not isinstance(sent, Sent):
+            raise TypeError(f"it returned {sent!r}, not a Sent")
     except ClusterTrainError as error:
         if not (job_id := str(getattr(error, "job_id", ""))):
             raise
@@ -124,14 +125,7 @@ def _sent(
     except Exception as error:
         became = _what_became_of_it(queue, str(getattr(error, "job_id", "")), submission, options)
         raise ClusterError(f"submit of {blamed(queue.name, error)}\n{became}") from error
-    if isinstance(sent, Sent):
-        return sent
-    job_id = sent if isinstance(sent, str) else str(getattr(sent, "job_id", ""))
-    plugin = f"the launcher {queue.name} of {distribution_of(queue.name)}"
-    raise ClusterError(
-        f"submit of {plugin} returned {sent!r}, not a Sent.\n"
-        + _what_became_of_it(queue, job_id, submission, options)
-    )
+    return sent
 
 
 def _what_became_of_it(

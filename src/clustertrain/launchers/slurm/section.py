@@ -46,14 +46,9 @@ BREAKING_OPTIONS = {
     "array": "its elements would be one run: clustertrain submit --to slurm JOBFILE --grid KEY=V1,V2\n"
     "submits a job for each point of a sweep",
     "chdir": "relative paths start from the folder in which the job is submitted",
-    "help": "sbatch would print its help instead of submitting",
     "no-kill": "after the loss of a node the job would continue and end as COMPLETED",
     "no-requeue": "set slurm.requeue: false, and the run ends with a result of its own",
-    "parsable": "clustertrain parses the output of sbatch",
-    "quiet": "clustertrain parses the output of sbatch",
     "test-only": "nothing would be submitted: clustertrain render prints the script",
-    "usage": "sbatch would print its help instead of submitting",
-    "version": "sbatch would print its version instead of submitting",
     "wait": "sbatch would not return before the job ends: clustertrain submit --wait follows the run",
     "wrap": "clustertrain generates the script",
 }
@@ -121,12 +116,6 @@ def _mount(mount: str) -> str:
     raise ValueError("must be /folder, /folder:/inside or /folder:/inside:ro, absolute and without commas")
 
 
-def _lead_time(seconds: float) -> float:
-    if seconds > LONGEST_LEAD_S:
-        raise ValueError(f"must be at most {LONGEST_LEAD_S}s, about 18h: SLURM stores it in 16 bits")
-    return seconds
-
-
 Word = Annotated[str, _one_word("a name", "A-Za-z0-9_.@+:=/-")]
 Words = Annotated[str, _one_word("a name, or several separated by commas", "A-Za-z0-9_.@+:=/,-")]
 JobName = Annotated[str, _one_word("a name", "A-Za-z0-9_.@+=-")]
@@ -141,7 +130,6 @@ ShellLine = Annotated[str, AfterValidator(_shell_line), written_as("text")]
 Folder = Annotated[Path, _one_word("a folder", "A-Za-z0-9_./+@=-")]
 Mount = Annotated[str, AfterValidator(_mount), written_as("`/folder[:/inside[:ro]]`")]
 Option = Annotated[str, AfterValidator(_option), written_as("`--option=value`")]
-LeadTime = Annotated[Seconds, AfterValidator(_lead_time)]
 
 
 class Slurm(LauncherSection):
@@ -181,7 +169,7 @@ class Slurm(LauncherSection):
     signal: Literal["USR1", "USR2", "TERM"] = "USR2"
     """The signal that SLURM sends to the batch shell before the time limit. NCCL may use USR1 itself."""
 
-    lead_time_s: LeadTime | None = Field(default=None, alias="lead_time")
+    lead_time_s: Seconds | None = Field(default=None, alias="lead_time")
     """Time between this signal and the time limit, for the last save. Default: 2 × the slowest save + 30s, at
     least 60s; before the first save `failures.grace` + 60s."""
 

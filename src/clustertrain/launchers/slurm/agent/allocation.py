@@ -11,7 +11,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.node import AgentSettings, Start
 from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
-from clustertrain.launchers.slurm.place import place_of
+from clustertrain.launchers.slurm.queue import place_of
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node import variables
 from clustertrain.run_files.command_line import CommandLine
