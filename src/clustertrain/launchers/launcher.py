@@ -101,9 +101,8 @@ class Launcher:
             return None
         command, sent = options.command, submitted.sent
         known = KnownRun.of(submitted.job, command.job_file, self.name, self.where(sent.place), sent.job_id)
-        known = replace(known, place=dict(sent.place))
-        if self.reach is not None:
-            known = replace(known, storage_there=self.reach.storage_of(submitted.job))
+        there = self.reach.storage_of(submitted.job) if self.reach is not None else ""
+        known = replace(known, place=dict(sent.place), storage_there=there)
         if (problem := record_known_run(known)) is not None:
             echo(f"note: {problem}")
         echo(what_next(self.queue, submitted, by_folder(command, known)))

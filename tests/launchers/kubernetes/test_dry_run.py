@@ -5,8 +5,8 @@ no server of the tests can be brought to say. tests/kubernetes/test_kube_dry_run
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.scheduler import check_admission
 from clustertrain.launchers.shell import Unanswered
 from launchers.kubernetes.right_manifests import RIGHT, rayjob
 

@@ -11,8 +11,7 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed import first_word as module
 from clustertrain.launchers.kubernetes.observed.pods import is_lost, seconds, time_of, troubles
 from clustertrain.launchers.kubernetes.observed.state import Observed, native_of, standing_of, state_of
-from clustertrain.launchers.kubernetes.observed.view import View
-from clustertrain.launchers.kubernetes.status import status_of
+from clustertrain.launchers.kubernetes.observed.view import View, status_of
 from clustertrain.launchers.scheduler.interface import State
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.observe.status_json import StoredStatus

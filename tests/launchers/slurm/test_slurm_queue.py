@@ -14,10 +14,10 @@ from clustertrain.launchers.slurm.queue import (
     cancel,
     query_queue,
     query_squeue,
+    slurm_time_s,
     state_of,
 )
 from clustertrain.launchers.slurm.scheduler import SCHEDULER
-from clustertrain.launchers.slurm.times import slurm_time_s
 
 
 @pytest.fixture

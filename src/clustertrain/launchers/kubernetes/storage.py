@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO
 
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.job.site import SiteJob
+from clustertrain.job.file import load_job
+from clustertrain.job.site import SiteJob, read_site, site_path, with_site
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.pods import (
     Object,
@@ -19,14 +23,15 @@ from clustertrain.launchers.kubernetes.observed.pods import (
     role_of,
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
-from clustertrain.launchers.kubernetes.observed.view import kubectl_for, observe_run, read_view
+from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, observe_run, read_view, status_of
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import WORKER_CONTAINER
-from clustertrain.launchers.kubernetes.scheduler import place_of, storage_in_pods
+from clustertrain.launchers.kubernetes.scheduler import OUR_LABEL, SCHEDULER, place_of, storage_in_pods
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.status import rows_in, status_of
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.target import NotThere, Target
+from clustertrain.node.units import time_text
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status_json import StoredStatus
 
@@ -46,7 +51,18 @@ class KubernetesReach:
         return storage_in_pods(job)
 
     def rows(self, job_file: str | None, namespace: str | None) -> Sequence[RunRow]:
-        return rows_in(kubectl_for(job_file, namespace))
+        kubectl, rows = _kubectl_for(job_file, namespace), []
+        for rayjob in sorted(kubectl.list(RAYJOBS, OUR_LABEL), key=name_of):
+            observed = Observed(rayjob)
+            age = time_text(time.time() - observed.created_at)
+            cluster = rayjob.get("status", {}).get("rayClusterStatus", {})
+            ready, desired = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
+            text = f"{observed.summary}, {ready}/{desired} workers' pods, age {age}"
+            there = replace(kubectl, namespace=rayjob["metadata"]["namespace"])
+            where = " ".join([SCHEDULER.label, *(f"{key} {value}" for key, value in place_of(there).items())])
+            state = "running" if observed.native.phase == "runs" else standing_of(observed, None).state
+            rows.append(RunRow(name_of(rayjob), state, where=where, text=text))
+        return rows
 
     def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
         return status_of(read_view(_job_of(target), existed=existed))
@@ -103,6 +119,16 @@ class KubernetesReach:
 
 
 REACH = KubernetesReach()
+
+
+def _kubectl_for(job_file: str | None, namespace: str | None) -> Kubectl:
+    """Return kubectl for the cluster and namespace of a job file; without one, of the site file."""
+    if job_file is not None:
+        section = with_site(load_job(Path(job_file))).section(Kubernetes)
+    else:
+        site = site_path()
+        section = Kubernetes() if site is None else read_site(site, os.environ).section(Kubernetes)
+    return Kubectl(namespace or section.namespace, section.context)
 
 
 def _job_of(target: Target) -> SiteJob:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from clustertrain.errors import ClusterError, JobError
+from clustertrain.errors import ClusterError
 from clustertrain.launchers.scheduler.needs import Needs
 
 if TYPE_CHECKING:  # the model of a job needs the plug-ins, which import this file
@@ -191,16 +191,3 @@ def start_text(estimate: float | None) -> str:
     starts = time.localtime(estimate)
     is_today = starts[:3] == time.localtime(now)[:3]
     return time.strftime("about %H:%M" if is_today else "about %Y-%m-%d %H:%M", starts)
-
-
-def check_hosts(label: str, max_hosts: float, hosts: int) -> None:
-    """Check that a job of this scheduler may have so many hosts.
-
-    Raises:
-        JobError: it has more.
-    """
-    if hosts > max_hosts:
-        raise JobError(
-            f"resources.nodes is {hosts}, and a job of {label} has at most {max_hosts} here.\n"
-            f"Set resources.nodes to {max_hosts}."
-        )

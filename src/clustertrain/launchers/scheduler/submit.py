@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clustertrain.errors import ClusterError, ClusterTrainError, StorageError, error_of_code
+from clustertrain.errors import ClusterError, ClusterTrainError, JobError, StorageError, error_of_code
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.one_host import ray_address
-from clustertrain.launchers.scheduler.interface import Sent, State, check_hosts
+from clustertrain.launchers.scheduler.interface import Sent, State
 from clustertrain.launchers.scheduler.needs_of_job import environment_of, needs_of
 from clustertrain.launchers.scheduler.status import Registered, ask, blamed, blaming, rows_of, status_of
 from clustertrain.launchers.source_state import source_of
@@ -91,7 +91,11 @@ def script_of(queue: Registered, job: SiteJob, options: Options) -> str:
         JobError: the job cannot run there.
     """
     needs = needs_of(job, options, queue.name, reads_storage=queue.reads_storage)
-    check_hosts(queue.scheduler.label, queue.scheduler.max_hosts, needs.hosts)
+    if needs.hosts > (most := queue.scheduler.max_hosts):
+        raise JobError(
+            f"resources.nodes is {needs.hosts}, and a job of {queue.scheduler.label} has at most {most} here."
+            f"\nSet resources.nodes to {most}."
+        )
     with blaming(queue, "script"):
         return queue.scheduler.script(job, needs)
 

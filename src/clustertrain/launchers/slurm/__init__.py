@@ -7,7 +7,6 @@ preflight.py   the checks before a job is submitted
 script.py      the sbatch script of a job, with the files of templates/
 queue.py       the states of jobs in squeue and sacct
 ray.py         the driver's connection to the Ray of its job
-times.py       times and durations as SLURM writes them
 agent/         the program that runs on every node of a job
 
 Reasons:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.scheduler.interface import Phase, Sent, State
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
-from clustertrain.launchers.slurm.times import slurm_time_s
 
 ANSWER_S = 10.0  # if the controller is down, squeue retries for 18 s: too long for an interactive command
 
@@ -188,3 +188,26 @@ def cancel(job_id: str, *, only_waiting: bool = False) -> None:
     except CommandFailed as error:
         if _UNKNOWN not in error.stderr:
             raise
+
+
+def slurm_duration_s(text: str) -> int | None:
+    """Return the seconds of `10:00` (m:s), `1:00:00` or `2-00:00:00`; None for every other text.
+
+    `UNLIMITED`, `infinite` and `n/a` are such texts.
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def slurm_time_s(text: str) -> float | None:
+    """Return the seconds since 1970 of `2026-11-21T16:09:55`; None for another text.
+
+    The text is in the cluster's time zone.
+    """
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").timestamp()
+    except ValueError:
+        return None

@@ -16,7 +16,7 @@ from typing import Any
 from clustertrain.errors import JobError
 from clustertrain.job.sections import Resources
 from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
-from clustertrain.launchers.kubernetes.keys.pod_sections import Head, Submitter
+from clustertrain.launchers.kubernetes.pod_sections import Head, Submitter
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.units import size_value

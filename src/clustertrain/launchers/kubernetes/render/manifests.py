@@ -21,7 +21,7 @@ import yaml
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
+from clustertrain.launchers.kubernetes.pod_sections import Volume
 from clustertrain.launchers.kubernetes.render.amounts import with_nodes
 from clustertrain.launchers.kubernetes.render.network_policy import network_policy
 from clustertrain.launchers.kubernetes.render.patches import patched

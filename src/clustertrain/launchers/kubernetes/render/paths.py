@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from clustertrain.errors import JobError
 from clustertrain.job.code_folders import places
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.keys.pod_sections import KIT_FOLDER, Volume
+from clustertrain.launchers.kubernetes.pod_sections import KIT_FOLDER, Volume
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.units import shortened
 from clustertrain.run_files.snapshot import UserCode

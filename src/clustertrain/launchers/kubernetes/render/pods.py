@@ -15,7 +15,7 @@ from typing import Any
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import hash_seed
-from clustertrain.launchers.kubernetes.keys.pod_sections import KIT_FOLDER, RunAs, Volume
+from clustertrain.launchers.kubernetes.pod_sections import KIT_FOLDER, RunAs, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
     disk_limit,
     gpus_per_pod,
