@@ -45,7 +45,6 @@ from clustertrain.errors import (
     JobError,
     error_of_code,
 )
-from clustertrain.job.data_and_storage import DataEntry
 from clustertrain.job.file import dump_job, place_of_key
 from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offline
 from clustertrain.job.model import Job
@@ -61,7 +60,6 @@ from clustertrain.node.installed import (
 from clustertrain.node.interpreter import interpreter_file
 from clustertrain.run_files.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
-from clustertrain.storage import Location
 from clustertrain.supervise.check_process import CheckRequest, run_check
 
 Depth = Literal["text", "files", "rehearsal"]
@@ -124,8 +122,12 @@ def check_code(
         notes = check_loggers(job, elsewhere=elsewhere)
         if depth != "text":
             for name, entry in job.data.items():
-                notes += _check_data(name, job.data_location(name), entry, elsewhere)
-            notes += _check_interpreter(job.interpreter, elsewhere)
+                with _noted(notes, elsewhere, f"data.{name} is not on this machine"):
+                    folder = data_folder(None, "node")
+                    Entry.of(job.data_location(name), entry.sha256, entry.extract, folder)
+            if job.interpreter is not None:
+                with _noted(notes, elsewhere, "the machines of the job need the interpreter"):
+                    interpreter_file(job.interpreter)
         if depth == "rehearsal" and not job.is_script:
             size = world_size or job.world_sizes[-1]
             notes += _import_and_rehearse(job, env, size, elsewhere=elsewhere, echo=echo)
@@ -135,6 +137,17 @@ def check_code(
     if depth == "rehearsal":
         echo(f"checked in {checked.seconds:.1f} s")
     return checked
+
+
+@contextmanager
+def _noted(notes: list[str], elsewhere: bool, what: str) -> Iterator[None]:
+    """Make an error of the block a note if the job runs elsewhere, where the missing file may be."""
+    try:
+        yield
+    except (DataError, JobError) as error:
+        if not elsewhere:
+            raise
+        notes.append(f"{what}: {str(error).splitlines()[0]}")
 
 
 def _env_here(env: Mapping[str, str], elsewhere: bool) -> dict[str, str]:
@@ -192,37 +205,6 @@ def _refuse_files_on_s3(loggers: Sequence[str], missing: Set[str], wandb_mode: s
             "Offline W&B writes files, and storage on S3 has no folder for them.\n"
             f"Write a folder that outlives the run into the job file: env: {{{WANDB_DIR}: /…}}"
         )
-
-
-def _check_interpreter(interpreter: str | None, elsewhere: bool) -> list[str]:
-    """Check that the Python of a script's own environment is here.
-
-    Raises:
-        JobError: it is not, and the job will run here.
-    """
-    try:
-        if interpreter is not None:
-            interpreter_file(interpreter)
-    except JobError as error:
-        if not elsewhere:
-            raise
-        return [f"the machines of the job need the interpreter: {str(error).splitlines()[0]}"]
-    return []
-
-
-def _check_data(name: str, location: Location, entry: DataEntry, elsewhere: bool) -> list[str]:
-    """Check that a data set with a local path exists.
-
-    Raises:
-        DataError: it does not, and the job will run here.
-    """
-    try:
-        Entry.of(location, entry.sha256, entry.extract, data_folder(None, "node"))
-    except DataError as error:
-        if not elsewhere:
-            raise DataError(f"data.{name}: {error}") from error
-        return [f"data.{name} is not on this machine: {str(error).splitlines()[0]}"]
-    return []
 
 
 def _import_and_rehearse(

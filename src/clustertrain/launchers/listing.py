@@ -62,7 +62,8 @@ def list_runs(
             not_read.append(RunRow(each.name, "unknown", where=each.where, text=text, job_yaml=each.job))
             continue
         if each.storage_there or not (each.is_in(storage) or os.path.isdir(each.storage.uri)):
-            not_read.append(_not_read(each))
+            text = f"`{command_on(each.uri, 'status')}` reads its state"
+            not_read.append(RunRow(each.name, "unknown", where=each.where, text=text, job_yaml=each.job))
             continue
         run = RunDir.newest(each.storage, each.name)
         if is_known(run):
@@ -102,9 +103,3 @@ def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
         groups.setdefault(launcher_in_storage(files).name, []).append(files)
     found = [status for name, group in groups.items() for status in launcher_of(name).statuses(group)]
     return sorted(found, key=lambda status: status.run.name)
-
-
-def _not_read(known: KnownRun) -> RunRow:
-    """Return the row of a run whose storage is on S3, in a cluster, or not visible here."""
-    text = f"`{command_on(known.uri, 'status')}` reads its state"
-    return RunRow(known.name, "unknown", where=known.where, text=text, job_yaml=known.job)

@@ -120,11 +120,3 @@ def test_who_it_is():
     start = SchedulerStart("slurm", "12", {"cluster": "site"}, "0", ("n1", "n2"))
     assert read_start_of_job(STEP) == (start, 1)
     assert read_start_of_job({**STEP, "SLURM_RESTART_COUNT": "3"})[0].start == "3"
-
-
-@pytest.mark.parametrize(
-    "missing", ["SLURM_JOB_ID", "SLURM_NODEID", "CLUSTERTRAIN_TOKEN", "CLUSTERTRAIN_MAIL"]
-)
-def test_elsewhere_it_is_refused(missing):
-    with pytest.raises(ClusterError, match=f"{missing} is not set: this process is not a task"):
-        read_start_of_job({key: value for key, value in STEP.items() if key != missing})

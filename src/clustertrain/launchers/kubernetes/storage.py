@@ -15,7 +15,6 @@ from clustertrain.job.file import load_job
 from clustertrain.job.site import SiteJob, read_site, site_path, with_site
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.pods import (
-    Object,
     has_started,
     is_running,
     name_of,
@@ -108,10 +107,10 @@ class KubernetesReach:
 
     def command_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
         job = _job_of(target)
-        pod = next(
-            (pod for pod in observe_run(job, []).pods if is_running(pod) and _is_host(pod, host)), None
-        )
-        if pod is None:
+        workers = (pod for pod in observe_run(job, []).pods if is_running(pod) and role_of(pod) == "worker")
+        # With host_network the host of a rank is its node.
+        hosts = {name: pod for pod in workers for name in (name_of(pod)[:_LONGEST_HOSTNAME], node_of(pod))}
+        if (pod := hosts.get(host)) is None:
             raise ClusterError(f"No pod of {job.name} that runs has the host {host}.\nTry again.")
         terminal = ["--stdin", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
         where = name_of(pod), f"--container={WORKER_CONTAINER}"
@@ -137,11 +136,6 @@ def _job_of(target: Target) -> SiteJob:
     place = target.known.place if target.known is not None else {}
     section = job.section(Kubernetes).model_copy(update=place)
     return SiteJob(job.model_copy(update={"kubernetes": section}))
-
-
-def _is_host(pod: Object, host: str) -> bool:
-    """Return whether this pod has the host of a rank: the pod itself, or with host_network its node."""
-    return role_of(pod) == "worker" and host in (name_of(pod)[:_LONGEST_HOSTNAME], node_of(pod))
 
 
 def _arguments(command: Sequence[str]) -> list[str]:

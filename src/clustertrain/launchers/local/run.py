@@ -5,7 +5,6 @@ This module reads the code, claims an attempt, starts the driver under its guard
 
 from __future__ import annotations
 
-import os
 import signal
 from contextlib import ExitStack
 from functools import partial
@@ -19,7 +18,6 @@ from clustertrain.launchers.source_state import source_of
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
 from clustertrain.run_files.admission import Options, admit
-from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import failed, write_result
@@ -55,8 +53,6 @@ def run_local(job: Job, options: Options, screen: Screen, *, owns_process: bool)
             f"RAY_ADDRESS={address} names a Ray cluster, and --no-ray trains on this machine alone.\n"
             "Unset RAY_ADDRESS, or omit --no-ray."
         )
-    for note in allocation_notes(options.command):
-        screen.echo(f"note: {note}")
     code = UserCode.of(job)
     files = FilesOfRun(code)
     with placing(options.command):
@@ -98,20 +94,3 @@ def run_local(job: Job, options: Options, screen: Screen, *, owns_process: bool)
             if not owns_process:
                 write_result(begun, failed(begun, f"{type(error).__name__}: {error}", EXIT_FAILED))
             raise
-
-
-def allocation_notes(command: CommandLine) -> list[str]:
-    """Return notes on what to type instead, in a shell with an allocation of SLURM.
-
-    There is a note if the run leaves nodes of the allocation unused.
-    """
-    nodes, count = os.environ.get("SLURM_JOB_NODELIST"), os.environ.get("SLURM_JOB_NUM_NODES")
-    is_on_node = "SLURMD_NODENAME" in os.environ  # salloc leaves the shell on the login node, without it
-    if nodes is None or (is_on_node and count == "1") or ray_address():
-        return []
-    where = "this machine alone" if is_on_node else "this machine, which is not on that list"
-    one = "" if is_on_node else f"On one of them: srun --nodes=1 --ntasks=1 --pty {command}\n"
-    return [
-        f"SLURM allocated {nodes} to this shell, and the run trains on {where}.\n{one}"
-        f"On several nodes: {command.on_job('submit --to slurm')}"
-    ]

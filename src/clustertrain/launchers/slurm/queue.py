@@ -63,18 +63,14 @@ def query_queue(jobs: Sequence[Sent]) -> dict[str, State]:
     except CommandMissing:
         raise ClusterError("squeue is not on PATH here") from None
     except CommandFailed as error:
-        raise ClusterError(f"SLURM does not answer: {_error_text(error)}") from None
+        printed = error.stderr.strip().splitlines() or [f"squeue {error.how}"]
+        raise ClusterError(f"SLURM does not answer: {printed[-1].strip()}") from None
     cluster = jobs[0].place.get("cluster")
     if cluster and (here := cluster_name()) and here != cluster:
         raise ClusterError(f"SLURM's cluster here is {here}, the run's is {cluster}")
     if purged := [job_id for job_id in job_ids if job_id not in found]:
         found |= _from_accounting(purged)
     return found
-
-
-def _error_text(error: CommandFailed) -> str:
-    lines = error.stderr.strip().splitlines()
-    return lines[-1].strip() if lines else f"squeue {error.how}"
 
 
 _UNKNOWN = "Invalid job id"

@@ -221,8 +221,36 @@ class Slurm(LauncherSection):
     """More options of sbatch, such as `--mail-type=END`."""
 
     def check(self, image: str | None) -> None:
-        _check_container(self, image)
-        _check_requeue(self)
+        has_container = self.container != "none"
+        refusals = (
+            (
+                "at_time_limit",
+                self.at_time_limit == "requeue" and not self.requeue,
+                "requeue is given with slurm.requeue: false\n"
+                "without a requeue the run ends at the time limit: set at_time_limit: stop, or requeue: true",
+            ),
+            (
+                "mounts",
+                not has_container and bool(self.mounts),
+                f"{''.join(self.mounts[:1])} is given without a container\n"
+                "without a container a job sees all folders of the node: remove it, or set slurm.container",
+            ),
+            (
+                "container",
+                has_container and image is None,
+                f"{self.container} is given without an image\n"
+                "a container needs an image: add image: …, or set slurm.container: none",
+            ),
+            (
+                "container",
+                self.container == "pyxis" and (image or "").endswith(".sif"),
+                f"{self.container} is given with the image {image}\n"
+                "only apptainer runs a .sif file: set slurm.container: apptainer, or name another image",
+            ),
+        )
+        for key, is_refused, rule in refusals:
+            if is_refused:
+                raise Refused(rule, "slurm", key)
 
     def with_site(self, site: Self) -> Self:
         merged = super().with_site(site)
@@ -241,49 +269,3 @@ class Slurm(LauncherSection):
     @property
     def has_own_packages(self) -> bool:
         return self.python is not None
-
-
-def _check_requeue(slurm: Slurm) -> None:
-    """Check that the keys about a requeue are consistent.
-
-    Raises:
-        Refused: a requeue at the time limit, and no requeue otherwise.
-    """
-    if slurm.at_time_limit == "requeue" and not slurm.requeue:
-        raise Refused(
-            "requeue is given with slurm.requeue: false\n"
-            "without a requeue the run ends at the time limit: set at_time_limit: stop, or requeue: true",
-            "slurm",
-            "at_time_limit",
-        )
-
-
-def _check_container(slurm: Slurm, image: str | None) -> None:
-    """Check that container, image and mounts are consistent.
-
-    Raises:
-        Refused: a container without an image, mounts without a container, or an image of another runtime.
-    """
-    if slurm.container == "none":
-        if slurm.mounts:
-            raise Refused(
-                f"{slurm.mounts[0]} is given without a container\n"
-                "without a container a job sees all folders of the node: remove it, or set slurm.container",
-                "slurm",
-                "mounts",
-            )
-        return
-    if image is None:
-        raise Refused(
-            f"{slurm.container} is given without an image\n"
-            "a container needs an image: add image: …, or set slurm.container: none",
-            "slurm",
-            "container",
-        )
-    if image.endswith(".sif") and slurm.container != "apptainer":
-        raise Refused(
-            f"{slurm.container} is given with the image {image}\n"
-            "only apptainer runs a .sif file: set slurm.container: apptainer, or name another image",
-            "slurm",
-            "container",
-        )

@@ -102,7 +102,10 @@ class Observed:
         """The state by the RayJob and its queue alone, without pods and events."""
         phase, why, code = native_of(*self.words)
         if self.words[0] in ("Suspending", "Suspended"):
-            phase, why = self._suspended
+            words = f": {self.queue_words}" if self.queue_words else ""
+            why = f"waits in queue {self.queue} of Kueue{words}"
+            if not self.queue:
+                phase, why = "held", "suspended by hand: spec.suspend is true, and it is in no queue"
         # The exit code of the entrypoint, which Ray puts into its message.
         if code == EXIT_FAILED and (found := re.search(r"exit code (\d+)", str(self.status.get("message")))):
             code = int(found[1])
@@ -119,14 +122,6 @@ class Observed:
     def is_refused(self) -> bool:
         """Whether the operator refuses the RayJob."""
         return "ValidationFailed" in self.words
-
-    @property
-    def _suspended(self) -> tuple[Phase, str]:
-        """The phase and why of a RayJob that is suspended, in Kueue's words."""
-        if not self.queue:
-            return "held", "suspended by hand: spec.suspend is true, and it is in no queue"
-        words = f": {self.queue_words}" if self.queue_words else ""
-        return "waits", f"waits in queue {self.queue} of Kueue{words}"
 
     @property
     def summary(self) -> str:

@@ -114,7 +114,11 @@ def observe_run(job: Job, notes: list[str]) -> Observed:
         observed = replace(observed, events=since)
     if observed.queue and observed.native.is_waiting:
         uid = rayjob["metadata"]["uid"]
-        workloads = (each for each in _listed(kubectl, WORKLOADS, notes) if uid in _owners(each))
+        workloads = (
+            each
+            for each in _listed(kubectl, WORKLOADS, notes)
+            if uid in [owner["uid"] for owner in each["metadata"].get("ownerReferences", ())]
+        )
         observed = replace(observed, workload=next(workloads, None))
     return observed
 
@@ -134,10 +138,6 @@ def _is_of(pod: Object, observed: Observed) -> bool:
     """Return whether a pod is of the current Ray cluster; pods of an earlier one may still be terminating."""
     cluster = pod["metadata"].get("labels", {}).get("ray.io/cluster")
     return role_of(pod) != "reader" and cluster in (None, observed.ray_cluster)
-
-
-def _owners(thing: Object) -> list[str]:
-    return [str(owner["uid"]) for owner in thing["metadata"].get("ownerReferences", ())]
 
 
 # ----------------------------------------------------------------------------------------------- the storage

@@ -79,18 +79,15 @@ class PodJob:
 
 def _storage(path: str, volumes: Sequence[Volume]) -> str:
     own = _volume_of(path, volumes)
-    first = next((each for each in ([own] if own else volumes) if _can_hold(each)), None)
-    if first is None:
+    candidates = [own] if own else volumes
+    can_hold = (each for each in candidates if not each.read_only and (each.claim or each.host_path))
+    if (first := next(can_hold, None)) is None:
         raise JobError(
             f"storage: {shortened(path)} is on no writable volume, and other files of a pod are deleted with "
             "it.\n"
             "Name a writable volume under kubernetes.volumes, or set storage to S3: s3://bucket/prefix."
         )
     return path if own else f"{first.mount}/{PurePosixPath(path).name or 'runs'}"
-
-
-def _can_hold(volume: Volume) -> bool:
-    return not volume.read_only and (volume.claim is not None or volume.host_path is not None)
 
 
 def _data(name: str, uri: str, code: Mapping[str, str], volumes: Sequence[Volume]) -> str:
