@@ -23,7 +23,7 @@ from clustertrain.checkpoints.write import Writer
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.head import _publish_rendezvous
-from clustertrain.launchers.agent.node import Node, Start, record_arrival
+from clustertrain.launchers.agent.node import NodeStart, PreparedNode, record_arrival
 from clustertrain.launchers.agent.node_end import taken_over
 from clustertrain.launchers.agent.worker import is_over
 from clustertrain.launchers.slurm.agent.allocation import settings_of
@@ -119,12 +119,14 @@ class ControlPath:
                 use.operations[kind] += more * done
             use.moved_bytes += more * (use.moved_bytes - before_bytes)
 
-    def _start_of(self, node: int) -> Start:
+    def _start_of(self, node: int) -> NodeStart:
         record = SchedulerStart("slurm", "1", {}, "0", self.names)
-        return Start(self.job, self.run, Options(), record, node, self._folder, (), settings_of(self.job), "")
+        return NodeStart(
+            self.job, self.run, Options(), record, node, self._folder, (), settings_of(self.job), ""
+        )
 
-    def _node(self) -> Node:
-        return Node("10.0.0.1", Ports(20000, 20099), Path("/token"), {})
+    def _node(self) -> PreparedNode:
+        return PreparedNode("10.0.0.1", Ports(20000, 20099), Path("/token"), {})
 
     # -- phases ----------------------------------------------------------------------------------
 

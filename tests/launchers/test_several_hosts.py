@@ -11,7 +11,7 @@ import pytest
 from clustertrain.driver.ray_cluster import Deadline, ray_cluster_of
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.agent.node import Start, settings_of
+from clustertrain.launchers.agent.node import NodeStart, settings_of
 from clustertrain.launchers.agent.ray import AgentsRay
 from clustertrain.launchers.scheduler.agent import ForAgent
 from clustertrain.launchers.scheduler.needs import Needs
@@ -68,7 +68,7 @@ def start(tmp_path, monkeypatch):
     job = Job.model_validate({"name": "a", "function": "m:f", "env": {"A": "${SECRET}"}})
     run = RunDir.newest(str(tmp_path / "runs"), "a")
     (tmp_path / "node").mkdir()
-    return Start(job, run, Options(), RECORD, 0, tmp_path / "node", (), settings_of(job), TOKEN)
+    return NodeStart(job, run, Options(), RECORD, 0, tmp_path / "node", (), settings_of(job), TOKEN)
 
 
 @pytest.mark.slow

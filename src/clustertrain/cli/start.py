@@ -130,14 +130,14 @@ def run(
 
 def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: Unpack[RunOptions]) -> int:
     """Train one run to its end. Returns its exit code."""
-    from clustertrain.api import Start
+    from clustertrain.api import JobStart
     from clustertrain.job.start_environment import start_again_with_hash_seed
     from clustertrain.launchers.check import check_training_installed
     from clustertrain.launchers.known_runs import KnownRun, by_folder
     from clustertrain.observe.screen import open_screen
     from clustertrain.observe.tables import finish
 
-    start = Start.of("run", job_file, sets)
+    start = JobStart.of("run", job_file, sets)
     if debug:
         check_training_installed("run")
         if "clustertrain.worker.debug" not in sys.modules:  # of a grid the first point decides
@@ -178,14 +178,14 @@ def submit(
     It runs a snapshot of job and code: later changes have no effect on it. With --grid it is a job for each
     point of a sweep; on this machine one starts when the one before has ended.
     """
-    from clustertrain.api import Start
+    from clustertrain.api import JobStart
     from clustertrain.cli.grid import points_of
     from clustertrain.launchers.lookup import launcher_of
 
     submitted: list[Target] = []
     codes = [0]
     for each in points_of(job_file, sets, grid):
-        start = Start.of(f"submit --to {to}", job_file, each)
+        start = JobStart.of(f"submit --to {to}", job_file, each)
         before = [run.known.job_id for run in submitted if run.known is not None]
         try:
             run = start.submit(to, click.echo, before, **options)

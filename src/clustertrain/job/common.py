@@ -242,6 +242,11 @@ class CommonJob(Section):
         return {f"env.{name}": text for name, text in self.env.items()}
 
     @property
+    def run_uri(self) -> str:
+        """The folder of its run."""
+        return f"{self.storage.uri.rstrip('/')}/{self.name}"
+
+    @property
     def loggers(self) -> tuple[str, ...]:
         """The names of `train.log`; for a function the default. A script writes no metrics."""
         return self.train.log if self.train is not None else DEFAULT_LOGGERS

@@ -9,8 +9,8 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.agent import node as module
 from clustertrain.launchers.agent.node import (
-    Node,
-    Start,
+    NodeStart,
+    PreparedNode,
     node_environment,
     ports_needed,
     prepare_node,
@@ -33,8 +33,8 @@ def parameters(head):
     ports = Ports(20100, 20100 + ports_needed(JOB) - 1)
     folder, events = Path("/tmp/ct-1"), Path("/runs/events-n1.jsonl")
     record = SchedulerStart("slurm", "7", {}, "0", ("n1", "n2"))
-    start = Start(JOB, None, Options(), record, 0, folder, [], settings_of(JOB), "")
-    command = ray_command(start, Node("10.0.0.1", ports, Path("/token"), {}), folder, events, head)
+    start = NodeStart(JOB, None, Options(), record, 0, folder, [], settings_of(JOB), "")
+    command = ray_command(start, PreparedNode("10.0.0.1", ports, Path("/token"), {}), folder, events, head)
     assert command[-4:-1] == ["300.0", "slurm.nodes_wait", "/runs/events-n1.jsonl"]
     return json.loads(command[-1]), ports
 
@@ -81,7 +81,7 @@ def in_step(monkeypatch, number):
 
 def start_of(monkeypatch, number, job, folder):
     record, rank = in_step(monkeypatch, number)
-    return Start(job, None, Options(), record, rank, folder, [], settings_of(job), "s3cret")
+    return NodeStart(job, None, Options(), record, rank, folder, [], settings_of(job), "s3cret")
 
 
 def test_ray_and_the_fork_server_start_with_the_hash_seed_of_the_job(tmp_path, monkeypatch):

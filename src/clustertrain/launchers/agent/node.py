@@ -84,7 +84,7 @@ class AgentSettings:
 
 
 @dataclass(frozen=True)
-class Start:
+class NodeStart:
     """One start of a job, as each of its nodes reads it.
 
     Attributes:
@@ -124,7 +124,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Node:
+class PreparedNode:
     """The part of this node in the Ray cluster."""
 
     address: str
@@ -161,7 +161,7 @@ def agent_process() -> Iterator[tuple[Path, list[int]]]:
             remove(folder)
 
 
-def prepare_node(start: Start, route_target: str) -> Node:
+def prepare_node(start: NodeStart, route_target: str) -> PreparedNode:
     """Check this node and prepare it for Ray: address, ports, token, folder for temporary files.
 
     Args:
@@ -181,7 +181,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
         variables.SPOOL: str(spool_base()),
         **hash_seed(start.job),
     }
-    return Node(address, ports, token_path, node_environment(environ, token_path, ports, start.code))
+    return PreparedNode(address, ports, token_path, node_environment(environ, token_path, ports, start.code))
 
 
 def ports_needed(job: Job) -> int:
@@ -212,7 +212,7 @@ def _seed(job_id: str) -> int:
     return int("".join(each for each in job_id if each.isdecimal()) or "0")
 
 
-def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
+def start_ray(start: NodeStart, node: PreparedNode, attempt: Attempt, head: str | None) -> Guarded:
     """Start Ray on this node; its output goes to the folder with the logs of the node's ranks."""
     folder = start.folder / "ray"
     folder.mkdir(mode=0o700)
@@ -220,7 +220,9 @@ def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> G
     return Guarded(command, attempt.ray_log(start.host), folder, node.environment, shielded=True)
 
 
-def ray_command(start: Start, node: Node, folder: Path, events: Path, head: str | None) -> list[str]:
+def ray_command(
+    start: NodeStart, node: PreparedNode, folder: Path, events: Path, head: str | None
+) -> list[str]:
     """Return the command that starts Ray (ray_process.py).
 
     It sets every port as well, because other jobs may share the node.
@@ -246,7 +248,7 @@ def ray_command(start: Start, node: Node, folder: Path, events: Path, head: str 
     return [*program, str(events), json.dumps(parameters)]
 
 
-def record_arrival(start: Start, attempt: Attempt) -> None:
+def record_arrival(start: NodeStart, attempt: Attempt) -> None:
     """Record in the storage that this node has found the head."""
     attempt.arrival(start.node_rank).write(Arrival(start.host))
 

@@ -82,7 +82,7 @@ class KubernetesScheduler(Scheduler):
         # The owner's uid exists only now. Server-side apply replaces the owner that an earlier one has left.
         kubectl(*_APPLY, input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
         there = Kubectl(str(made["metadata"]["namespace"]), kubectl.current_context())
-        printed += [f"the run is in {storage_in_pods(job)}/{job.name}", first_word(job)]
+        printed += [f"the run is in {PodJob.of(job).job.run_uri}", first_word(job)]
         log = f"{there.typed} logs -f job/{job.name}"
         return Sent(job.name, log, printed, place_of(there))
 
@@ -109,11 +109,6 @@ def place_of(kubectl: Kubectl) -> dict[str, str]:
     """Return the place of the jobs that this kubectl sees."""
     place = {"namespace": kubectl.namespace, "context": kubectl.context}
     return {key: value for key, value in place.items() if value}
-
-
-def storage_in_pods(job: SiteJob) -> str:
-    """Return the URI of the job's storage in its pods."""
-    return PodJob.of(job).job.storage.uri
 
 
 def _kubectl_of(job: Sent) -> Kubectl:

@@ -26,7 +26,7 @@ from clustertrain.launchers.kubernetes.observed.state import Observed, standing_
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, observe_run, read_view, status_of
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import WORKER_CONTAINER
-from clustertrain.launchers.kubernetes.scheduler import OUR_LABEL, SCHEDULER, place_of, storage_in_pods
+from clustertrain.launchers.kubernetes.scheduler import OUR_LABEL, SCHEDULER, place_of
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.target import NotThere, Target
@@ -47,7 +47,7 @@ class KubernetesReach:
         return Sent(job.name, place=place_of(Kubectl.of(job)))
 
     def storage_of(self, job: SiteJob) -> str:
-        return storage_in_pods(job)
+        return PodJob.of(job).job.storage.uri
 
     def rows(self, job_file: str | None, namespace: str | None) -> Sequence[RunRow]:
         kubectl, rows = _kubectl_for(job_file, namespace), []

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
-from clustertrain.launchers.agent.node import Start, agent_process, settings_of
+from clustertrain.launchers.agent.node import NodeStart, agent_process, settings_of
 from clustertrain.launchers.agent.worker import run_on_worker_node
 from clustertrain.launchers.scheduler.in_job import check_plugin, read_start
 from clustertrain.observe.screen import Lines
@@ -30,7 +30,7 @@ class ForAgent:
         submission: what the submission sent as text, or the path of the job file.
         folder: in which the head runs; a relative path starts there.
         variables: the variables that the job got, with their values.
-        token: as in Start.
+        token: as in NodeStart.
     """
 
     record: SchedulerStart
@@ -71,7 +71,7 @@ def main(rank: str) -> int:
         return error.exit_code
 
 
-def _start_of(told: ForAgent, rank: int, folder: Path) -> Start:
+def _start_of(told: ForAgent, rank: int, folder: Path) -> NodeStart:
     """Return the start of this agent's job.
 
     Raises:
@@ -86,7 +86,7 @@ def _start_of(told: ForAgent, rank: int, folder: Path) -> Start:
         ) from None
     check_plugin(told.record.scheduler)
     job, run, options, code = read_start(told.submission, folder, "submit")
-    return Start(job, run, options, told.record, rank, folder, code, settings_of(job), told.token)
+    return NodeStart(job, run, options, told.record, rank, folder, code, settings_of(job), told.token)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
 from clustertrain.job.launcher_plugins import plugin_of
 from clustertrain.job.model import Job
+from clustertrain.launchers.agent.node import NodeStart
 from clustertrain.launchers.source_state import source_of
 from clustertrain.observe.screen import Screen
 from clustertrain.observe.tables import print_ending
-from clustertrain.run_files.admission import Options, admit
+from clustertrain.run_files.admission import Options, admit, was_stopped_by_user
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.records.provenance import Source
@@ -66,6 +67,26 @@ def check_plugin(launcher: str) -> None:
         raise ClusterError(
             f"{error}\nInstall its distribution on {socket.gethostname()}, in {sys.executable}."
         ) from error
+
+
+def run_start(
+    start: NodeStart,
+    screen: Screen,
+    *,
+    world_sizes: Callable[[], Sequence[int]],
+    supervise: Callable[[Attempt], Result],
+) -> Result | None:
+    """Run an attempt of a job that its scheduler has started, as `run_to_its_end`.
+
+    Return None if its user has stopped the run in an earlier start.
+    """
+    job, run, record = start.job, start.run, start.record
+    if was_stopped_by_user(run, record):
+        screen.echo(f"{run.name} was stopped by its user, and its job was restarted: nothing is started.")
+        return None
+    return run_to_its_end(
+        job, start.options, record, screen, world_sizes=world_sizes, supervise=supervise, run=run
+    )
 
 
 def run_to_its_end(

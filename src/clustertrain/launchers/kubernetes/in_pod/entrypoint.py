@@ -83,8 +83,7 @@ def this_start() -> SchedulerStart:
 
 def _options(job: Job, arguments: Sequence[str]) -> Options:
     given: dict[str, Any] = {option: flag_of(option) in arguments for option in START_OPTIONS}
-    folder = f"{job.storage.uri.rstrip('/')}/{job.name}"
-    return Options(**given, command=CommandLine("submit --to kubernetes", run=folder))
+    return Options(**given, command=CommandLine("submit --to kubernetes", run=job.run_uri))
 
 
 def _run(job: Job, options: Options, screen: Screen) -> Result:

@@ -9,7 +9,7 @@ from pathlib import Path
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.agent.node import AgentSettings, Start
+from clustertrain.launchers.agent.node import AgentSettings, NodeStart
 from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
 from clustertrain.launchers.slurm.queue import place_of
 from clustertrain.launchers.slurm.section import Slurm
@@ -18,7 +18,7 @@ from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.records.scheduler import SchedulerStart
 
 
-def read_start(argument: str, folder: Path) -> Start:
+def read_start(argument: str, folder: Path) -> NodeStart:
     """Read the start of this agent's job from the snapshot of the submission, or from the job file.
 
     Raises:
@@ -29,7 +29,7 @@ def read_start(argument: str, folder: Path) -> Start:
     job, run, options, code = read_start_of(argument, folder, "submit --to slurm")
     check_no_array(job, options.command)
     token = os.environ[variables.TOKEN]
-    return Start(job, run, options, record, node_rank, folder, code, settings_of(job), token)
+    return NodeStart(job, run, options, record, node_rank, folder, code, settings_of(job), token)
 
 
 def settings_of(job: Job) -> AgentSettings:
