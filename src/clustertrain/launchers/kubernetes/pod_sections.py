@@ -88,7 +88,7 @@ MountedCode = Annotated[
 ]
 
 
-class Head(Section):
+class HeadPod(Section):
     """The pod of Ray's head: it runs the driver and Ray's services, and does not train."""
 
     cpus: Positive = 1.0

@@ -19,7 +19,7 @@ from clustertrain.launchers.kubernetes.pod_sections import (
     Capability,
     Cidr,
     Egress,
-    Head,
+    HeadPod,
     MountedCode,
     NodeResources,
     ObjectName,
@@ -75,7 +75,7 @@ class Kubernetes(LauncherSection):
     pull_secrets: tuple[ObjectName, ...] = ()
     """Secrets for pulling the image."""
 
-    head: Head = Head()
+    head: HeadPod = HeadPod()
     """The pod of Ray's head."""
 
     submitter: Submitter = Submitter()

@@ -16,7 +16,7 @@ from typing import Any
 from clustertrain.errors import JobError
 from clustertrain.job.sections import Resources
 from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
-from clustertrain.launchers.kubernetes.pod_sections import Head, Submitter
+from clustertrain.launchers.kubernetes.pod_sections import HeadPod, Submitter
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.units import size_value
@@ -113,7 +113,7 @@ def without_devices(amounts: Amounts) -> Amounts:
     }
 
 
-def _bursting(run: PodJob, section: Head | Submitter, disk_bytes: int | None) -> Amounts:
+def _bursting(run: PodJob, section: HeadPod | Submitter, disk_bytes: int | None) -> Amounts:
     memory = {"memory": size_value(section.memory_bytes)}
     limit = max(section.cpu_limit or max(_BURST * section.cpus, 1.0), section.cpus)
     return _with_disk(
