@@ -90,16 +90,16 @@ class Launcher:
         Raises:
             ClusterTrainError: it was not submitted.
         """
-        if (submitted := submit(self.queue, job, options, echo)) is None:
+        if (sent := submit(self.queue, job, options, echo)) is None:
             return None
-        command, sent = options.command, submitted.sent
-        known = KnownRun.of(submitted.job, command.job_file, self.name, self.where(sent.place), sent.job_id)
-        there = self.reach.storage_of(submitted.job) if self.reach is not None else ""
+        command = options.command
+        known = KnownRun.of(job, command.job_file, self.name, self.where(sent.place), sent.job_id)
+        there = self.reach.storage_of(job) if self.reach is not None else ""
         known = replace(known, place=dict(sent.place), storage_there=there)
         if (problem := record_known_run(known)) is not None:
             echo(f"note: {problem}")
-        echo(what_next(self.queue, submitted, by_folder(command, known)))
-        return Target(command.job_file, submitted.job, known, sets=command.sets)
+        echo(what_next(self.queue, job.name, sent, by_folder(command, known)))
+        return Target(command.job_file, job, known, sets=command.sets)
 
     def where(self, place: Mapping[str, str]) -> str:
         """Name the cluster of a job; empty for this machine."""
