@@ -8,7 +8,7 @@ import pytest
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.observed import first_word as module
+from clustertrain.launchers.kubernetes.observed import view as module
 from clustertrain.launchers.kubernetes.observed.pods import is_lost, seconds, time_of, troubles
 from clustertrain.launchers.kubernetes.observed.state import Observed, native_of, standing_of, state_of
 from clustertrain.launchers.kubernetes.observed.view import View, status_of
@@ -393,8 +393,8 @@ class Cluster:
 def first_word(job, cluster):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Kubectl, "of", lambda job: cluster)
-        patch.setattr(module, "_POLL_S", 0.0)
-        patch.setattr(module, "_WITHIN_S", 0.2)
+        patch.setattr(module, "_FIRST_WORD_POLL_S", 0.0)
+        patch.setattr(module, "_FIRST_WORD_S", 0.2)
         return module.first_word(job)
 
 
