@@ -122,7 +122,7 @@ def check_code(
         notes = check_loggers(job, elsewhere=elsewhere)
         if depth != "text":
             for name, entry in job.data.items():
-                with _noted(notes, elsewhere, f"data.{name} is not on this machine"):
+                with _noted(notes, elsewhere, f"data.{name} is not on this machine", f"data.{name}: "):
                     folder = data_folder(None, "node")
                     Entry.of(job.data_location(name), entry.sha256, entry.extract, folder)
             if job.interpreter is not None:
@@ -140,13 +140,16 @@ def check_code(
 
 
 @contextmanager
-def _noted(notes: list[str], elsewhere: bool, what: str) -> Iterator[None]:
-    """Make an error of the block a note if the job runs elsewhere, where the missing file may be."""
+def _noted(notes: list[str], elsewhere: bool, what: str, key: str = "") -> Iterator[None]:
+    """Make an error of the block a note if the job runs elsewhere, where the missing file may be.
+
+    Otherwise put the key before it.
+    """
     try:
         yield
     except (DataError, JobError) as error:
         if not elsewhere:
-            raise
+            raise type(error)(f"{key}{error}") from error
         notes.append(f"{what}: {str(error).splitlines()[0]}")
 
 
