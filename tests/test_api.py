@@ -17,7 +17,7 @@ from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import load_job, sets_of
 from clustertrain.launchers.launcher import Launcher
-from clustertrain.observe.checkpoints import Checkpoint
+from clustertrain.observe.checkpoints import SavedCheckpoint
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
@@ -274,7 +274,7 @@ def test_each_command_that_reads_prints_the_same_as_json(prepared, monkeypatch):
     (status,) = printed_json("status", "job.yaml")
     assert status == json.loads(run.status().json())
     (checkpoints,) = printed_json("ckpt", "ls", "job.yaml")
-    assert [typed(Checkpoint, each) for each in checkpoints] == run.checkpoints()
+    assert [typed(SavedCheckpoint, each) for each in checkpoints] == run.checkpoints()
     records = printed_json("logs", "job.yaml")
     assert {record["kind"] for record in records} == {"note", "train"}
     assert records[-1]["loss"] is None  # it is not finite

@@ -27,7 +27,7 @@ from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.model import model_of
 from clustertrain.launchers.resolve_run import find
 from clustertrain.launchers.target import Echo, Target, silent
-from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of
+from clustertrain.observe.checkpoints import SavedCheckpoint, checkpoints_of
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.screen import Screen
@@ -102,7 +102,6 @@ class Run:
         return wait_for_end(
             self.target,
             status,
-            StoredStatus.told,
             echo,
             _POLL_S,
             patience_s=_PATIENCE_S,
@@ -149,20 +148,20 @@ class Run:
             )
         return curve(run.visible_run())
 
-    def checkpoints(self) -> list[Checkpoint]:
+    def checkpoints(self) -> list[SavedCheckpoint]:
         """Return the checkpoints, oldest first."""
         launcher, run = self._found()
         if launcher.reach is None:
             return checkpoints_of(run.visible_run())[0]
         printed = "\n".join(launcher.reach.lines(run, ["ckpt", "ls", "--json"]))
-        return [checked(Checkpoint, each) for each in json.loads(printed[printed.index("[") :])]
+        return [checked(SavedCheckpoint, each) for each in json.loads(printed[printed.index("[") :])]
 
     @property
     def best(self) -> BestCheckpoint | None:
         """The best checkpoint by the job's `checkpoint.keep_best`: its name, metric and value."""
         return next((each.best for each in self.checkpoints() if each.best is not None), None)
 
-    def load(self, checkpoint: Checkpoint | BestCheckpoint | str | None = None) -> dict[str, Any]:
+    def load(self, checkpoint: SavedCheckpoint | BestCheckpoint | str | None = None) -> dict[str, Any]:
         """Load the tensors of a checkpoint, by default the newest, for `model.load_state_dict`; needs torch.
 
         Raises:

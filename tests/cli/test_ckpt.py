@@ -5,20 +5,26 @@ import resource
 import shutil
 import stat
 import sys
+import time
 
 import pytest
 import torch
 import yaml
 from click.testing import CliRunner
 
+from clustertrain.checkpoints import read
+from clustertrain.checkpoints.manifest import names, read_manifest
+from clustertrain.cli import checkpoints as commands
 from clustertrain.cli.main import main
 from clustertrain.job.file import parse_job
+from clustertrain.observe import checkpoints
 from clustertrain.observe.tables import summary_rows
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
 from clustertrain.run_files.records.result import BestCheckpoint
 from clustertrain.run_files.result import ended, write_result
+from clustertrain.run_files.streams.event_log import EventLog
 from support.commands import ran
 from support.sample_checkpoints import commit, save
 
@@ -244,3 +250,39 @@ def test_a_pipe_or_a_device_in_a_checkpoint_is_damage(run, ckpt, name, make):
             assert "not a regular file" in done.output
     assert done.exit_code == 4
     assert "00000020-1.0  whole" in done.output
+
+
+def test_the_files_of_a_script_on_s3_have_their_size_and_time(moto_s3):
+    run = RunDir.newest(moto_s3.location("runs"), "digits")
+    run.store.write_atomic(run.job_key, b"name: digits\nscript: train.py\n")
+    for name in ("epoch_1/model.pt", "last.pt"):
+        run.store.write_atomic(f"{run.checkpoints.key}/{name}", bytes(len(name)))
+    files, _ = checkpoints.checkpoints_of(run)
+    assert {each.name: each.size_bytes for each in files} == {"epoch_1/model.pt": 16, "last.pt": 7}
+    assert all(abs(each.written_at - time.time()) < 600 for each in files)
+
+
+@pytest.mark.parametrize("command", ["ls", "verify"])
+def test_a_checkpoint_that_the_run_removes_while_it_is_read_is_not_damaged(ckpt, run, monkeypatch, command):
+    def removed_first(shelf, name):
+        shutil.rmtree(run.local_path(f"{run.checkpoints.key}/{name}"), ignore_errors=True)
+        return read_manifest(shelf, name)
+
+    monkeypatch.setattr(checkpoints, "read_manifest", removed_first)
+    monkeypatch.setattr(read, "read_manifest", removed_first)
+    done = ckpt(command)
+    assert (done.exit_code, "damaged" in done.output) == (0, False), done.output
+
+
+def test_the_answer_to_save_is_a_checkpoint_written_after_the_request(run, monkeypatch):
+    """Also of a start that has resumed and has not finished a step yet."""
+
+    def saved_meanwhile(look, within_s, poll_s, is_met):
+        assert not is_met(look())
+        commit(run.checkpoints, 21)
+        return look()
+
+    EventLog(run.newest_attempt().events).write("group_started", restart=0, world_size=2, ranks=[])
+    monkeypatch.setattr(commands, "wait_until", saved_meanwhile)
+    assert [*commands.save_now(run)] == [str(names(run.checkpoints)[-1])]
+    assert names(run.checkpoints)[-1].step == 21

@@ -44,7 +44,7 @@ def test_each_combination_is_a_run_of_its_own(job_file):
     assert points_of(job_file, ("a=1",), []) == [("a=1",)]
 
 
-def test_of_a_script_it_sets_an_option_of_its_args(job_file):
+def test_a_grid_of_a_script_sets_an_option_of_its_args(job_file):
     args = ["--epochs", "1.10", "--lr", "0.5", "--wd=0", "--x", "${CLUSTERTRAIN_CHECKPOINT_DIR}"]
     Path(job_file).write_text(yaml.safe_dump({"name": "s", "script": "m.py", "args": args}))
     points = points_of(job_file, (), ["lr=0.1,1e-2", "args.wd=2", "seed=-1", "resources.workers=2"])
@@ -67,7 +67,7 @@ def test_of_a_script_it_sets_an_option_of_its_args(job_file):
         ("lr=1,-1", "two points have the name digits-1"),
     ],
 )
-def test_refused(job_file, option, message):
+def test_a_wrong_grid_is_refused_with_its_rule(job_file, option, message):
     with pytest.raises(JobError, match=message):
         points_of(job_file, (), [option])
 

@@ -168,6 +168,7 @@ def packages(layer):
     return "uv pip install" in layer["CreatedBy"] and layer["size"] > 1e9
 
 
+@pytest.mark.nightly  # in CI: the image that it begins with; test_dockerfile.py reads its lines
 def test_the_project_image_of_the_docs_is_three_lines_and_is_built(image, tmp_path):
     lines = project_image_of_the_docs().splitlines()
     assert len(lines) == 3

@@ -71,7 +71,7 @@ def test_the_flops_of_a_token_are_those_that_torch_counts(example, layers, width
 
 
 @pytest.mark.run
-@pytest.mark.nightly  # in CI: the tests above; test_cifar100.py trains on two workers
+@pytest.mark.nightly  # in CI: the tests above; test_examples.py trains the digits on two workers
 @pytest.mark.parametrize("compiled", ["false", "true"])
 def test_two_workers_train_and_show_their_speed(tmp_path, compiled):
     sets = {

@@ -141,7 +141,7 @@ def test_crops_without_a_class_have_the_loss_0(example):
     assert example["segmentation"].pixel_loss(torch.randn(2, 19, 4, 4), nothing) == 0
 
 
-@pytest.mark.nightly  # in CI: the tests above; test_cifar100.py trains on two workers
+@pytest.mark.nightly  # in CI: the tests above; test_examples.py trains the digits on two workers
 @pytest.mark.run
 def test_two_workers_learn_the_generated_scenes(tmp_path):
     """The commands of the README, smaller."""

@@ -69,7 +69,7 @@ def test_the_images_are_slices_of_the_first_volume(example):
     assert torch.equal(images["truth"], task.evaluated[0][1][:, 8])
 
 
-@pytest.mark.nightly  # in CI: the tests above; test_cifar100.py trains on two workers
+@pytest.mark.nightly  # in CI: the tests above; test_examples.py trains the digits on two workers
 @pytest.mark.run
 def test_two_workers_find_the_boundaries(example, tmp_path):
     options = set_options({"storage": tmp_path, "resources.cpus_per_worker": 0.5})

@@ -106,7 +106,7 @@ def test_too_few_volumes_are_refused_with_the_numbers(example, data):
             task_of(example, crop=crop)
 
 
-@pytest.mark.nightly  # in CI: the tests above; test_cifar100.py trains on two workers
+@pytest.mark.nightly  # in CI: the tests above; test_examples.py trains the digits on two workers
 @pytest.mark.run
 def test_two_workers_find_the_spheres(example, archive, data, tmp_path):
     sets = {

@@ -173,6 +173,8 @@ def test_at_the_time_limit_it_saves_and_grid_engine_starts_it_again(user):
     assert user.result("slow", 3).cause == "user"
 
 
+# In CI: the example is stopped and goes on, above; slurm/test_training.py preempts a run.
+@pytest.mark.nightly
 def test_in_place_of_a_suspension_it_saves_and_waits_and_is_cancelled_then(user, engine):
     user.job("slow", **SLOW)
     user("submit", "--to", "gridengine", "slow.yaml")
@@ -187,6 +189,7 @@ def test_in_place_of_a_suspension_it_saves_and_waits_and_is_cancelled_then(user,
     assert "cancelled" in user("status", "slow.yaml")
 
 
+@pytest.mark.nightly  # in CI: slurm/test_training.py cancels a run
 def test_qdel_lets_it_save(user, engine):
     user.job("slow", **SLOW)
     user("submit", "--to", "gridengine", "slow.yaml")

@@ -23,8 +23,8 @@ from clusters.kube import KubeCluster, shared_cluster, why_not
 from clusters.kube_api import manifest
 from clusters.kube_client import USERS_CLUSTER
 from clusters.kube_users import UsersCluster
+from kubernetes.cluster_user import User, write_job
 from kubernetes.rayjob_runs import CLAIM, RayJobRun
-from kubernetes.watched import User, write_job
 
 _LIMIT_S = 300
 

@@ -9,18 +9,11 @@ from clusters.kube import KubeCluster
 from clusters.kube_api import Refused
 from clustertrain.run_files.folder.run_dir import RunDir
 from support.commands import Done, ran
-from support.whole_run import Run
+from support.whole_run import FAULTY, Run
 
 PATIENCE_S = 400  # what takes a minute alone takes several beside three others
 CLAIM = "clustertrain"
 _ENDS = ("Complete", "Failed", "ValidationFailed")
-FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
-
-
-def slow(step_s: float = 0.5) -> dict:
-    """The job of `uninterrupted`, slowly: time to strike."""
-    return {**FAULTY, "args": {"step_s": step_s}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}
-
 
 # The job of `uninterrupted`, which waits in mid-epoch for a file: see `RayJobRun.go_on`.
 # It may wait longer than a step may take by default.

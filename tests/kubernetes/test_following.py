@@ -10,8 +10,8 @@ from clusters.kube import KubeCluster
 from clusters.kube_api import Refused
 from clusters.kube_client import Kubernetes
 from clustertrain.errors import EXIT_CLUSTER
+from kubernetes.cluster_user import User, bind_role, inert, write_job
 from kubernetes.fake_head import FakeHead
-from kubernetes.watched import User, bind_role, inert, write_job
 
 
 class Follower:
@@ -54,7 +54,7 @@ def done(kube: Kubernetes, head: FakeHead) -> None:
     head.native(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
 
 
-def test_the_last_words_are_of_the_end(kube, namespace, tmp_path):
+def test_followers_of_a_run_print_its_end_last(kube, namespace, tmp_path):
     _, head, waiting, logs = followed(kube, namespace, tmp_path)
     done(kube, head)
     assert logs.end()[-3:] == ["the attempt begins", "the attempt ends", "done (finished)"]
@@ -63,52 +63,37 @@ def test_the_last_words_are_of_the_end(kube, namespace, tmp_path):
     assert any(line.startswith("RayJob ") and line.endswith(": Complete, SUCCEEDED") for line in table)
 
 
-@pytest.fixture
-def applied(kube, namespace, tmp_path):
-    """What `render` prints, applied by kubectl, with a head that runs; nobody has submitted it."""
+def test_a_run_that_kubectl_applied_is_known_by_its_job_file_and_not_readable_without_its_head(
+    kube, namespace, tmp_path
+):
+    """What `render` prints, with a head that runs; nobody has submitted it."""
     volume = kube.make_volume(namespace, "runs")
     own = User(kube, namespace, write_job(tmp_path, namespace, **inert()), bind_role(kube, namespace))
-    rendered = own("render").stdout
-    kube.kubectl(
-        "apply",
-        "--server-side",
-        "--filename=-",
-        input=rendered,
-        namespace=namespace,
-        kubeconfig=own.kubeconfig,
-    )
+    apply = ("apply", "--server-side", "--filename=-")
+    kube.kubectl(*apply, input=own("render").stdout, namespace=namespace, kubeconfig=own.kubeconfig)
     head = FakeHead(kube, namespace, own.name, volume)
     head.says("running", "training", step=12)
     head.start()
-    return own, head
-
-
-def test_a_run_that_kubectl_applied_is_known_by_its_job_file(applied, kube, namespace):
-    own, head = applied
     head.end_its_logs()
-    assert "running (training)" in own("status").stdout
+    rows = own("status").stdout.splitlines()
+    assert "running (training)" in "\n".join(rows)
+    assert ["attempt", "1"] in [row.split() for row in rows]
     assert own("logs").stdout.splitlines()[-1] == "the attempt ends"
     assert own.find("ckpt", "ls", "--to", "kubernetes").stdout.startswith("-m clustertrain.cli ckpt ls /")
     assert own.name in own("ls").stdout
-    assert f"Kubernetes job {own.name} is deleted" in own("stop").stdout
-    assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
-    unread = own("status", code=EXIT_CLUSTER).stderr
-    assert "has no RayJob" in unread and "the storage was not read" in unread
 
-
-def test_a_run_whose_head_is_away_is_not_readable(applied, kube, namespace):
-    own, head = applied
-
-    def attempt():
-        return next(line for line in own("status").stdout.splitlines() if line.startswith("attempt"))
-
-    assert attempt().split() == ["attempt", "1"]
     (pod,) = kube.items("pods", namespace, "clustertrain.io/role=head")
     kube.delete("pods", pod["metadata"]["name"], namespace, grace_s=0)
     kube.wait_until_gone("pods", namespace, 60, name=pod["metadata"]["name"])
-    assert attempt().endswith("not readable now: its head's pod does not run")
+    (attempt,) = [row for row in own("status").stdout.splitlines() if row.startswith("attempt")]
+    assert attempt.endswith("not readable now: its head's pod does not run")
     head.native(jobDeploymentStatus="Suspended", jobStatus="")
-    assert "workers that run save before their pods end" in own("stop").stdout
+    said = own("stop").stdout
+    assert "workers that run save before their pods end" in said
+    assert f"Kubernetes job {own.name} is deleted" in said
+    assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
+    unread = own("status", code=EXIT_CLUSTER).stderr
+    assert "has no RayJob" in unread and "the storage was not read" in unread
 
 
 def serves_rayjobs(kube: Kubernetes) -> bool | None:

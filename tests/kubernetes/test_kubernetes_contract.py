@@ -7,7 +7,7 @@ import pytest
 
 from clusters.kube_pods import SHELL_IMAGE
 from clustertrain.testing import SchedulerContract
-from kubernetes.watched import inert
+from kubernetes.cluster_user import inert
 
 
 class TestKubernetes(SchedulerContract):

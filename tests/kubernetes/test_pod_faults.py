@@ -12,7 +12,8 @@ from clusters.kube_api import manifest
 from clusters.kube_conf import NODE
 from clustertrain.launchers.kubernetes.observed.pods import seconds
 from clustertrain.run_files.streams.step_counter import reached_step
-from kubernetes.rayjob_runs import HELD, HELD_STEP, slow
+from kubernetes.rayjob_runs import HELD, HELD_STEP
+from support.cluster_jobs import slow
 from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
@@ -49,7 +50,7 @@ def test_a_worker_killed_at_the_memory_limit_of_its_pod_is_named_and_not_started
     assert first.split(maxsplit=1) == ["failed", text.splitlines()[0]]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # in CI: a pod that is replaced at once (test_rayjob.py)
 def test_a_run_on_a_cordoned_node_waits_with_the_schedulers_reason_and_goes_on_after_uncordon(
     make, kube_alone, uninterrupted
 ):
@@ -73,41 +74,7 @@ def test_a_run_on_a_cordoned_node_waits_with_the_schedulers_reason_and_goes_on_a
     assert same_weights(run.weights(), uninterrupted(2))
 
 
-@pytest.mark.nightly
-def test_a_run_goes_on_with_fewer_workers_and_with_all_when_their_pod_is_there_again(make, kube_alone):
-    run = make(
-        "elastic",
-        task="faulty:Faulty",
-        args={"step_s": 0.3},
-        train={"epochs": 400, "global_batch_size": 6, "log_every": 1},
-        checkpoint={"every": {"steps": 5}},
-        resources={"workers": [1, 2]},
-        failures={"retries": 1, "resize_after": "10s"},
-    ).submit()
-    run.wait_for_step(6)
-    kube_alone.cordon()
-    lost = run.pods("worker")[0]
-    kube_alone.delete("pods", lost, run.namespace, grace_s=1)
-    run.wait_for_start(1)
-    run.wait_for_step(run.attempt.restart(1).plan.read().step + 3)
-    kube_alone.uncordon()
-    run.wait_for_start(2)
-    run.wait_for_step(run.attempt.restart(2).plan.read().step + 3)
-    plans = [run.attempt.restart(number).plan.read() for number in (0, 1, 2)]
-    assert [plan.world_size for plan in plans] == [2, 1, 2]
-    assert lost in plans[0].hosts and lost not in plans[1].hosts
-    texts = [event["text"] for event in run.events if event["kind"] == "resized"]
-    assert texts[0] == f"1 of 2 workers: node {lost} is gone"
-    assert texts[1].startswith("2 of 2 workers: node elastic-")
-    assert [event["restart"] for event in run.events if event["kind"] == "restarting"] == [1]
-    resumed = [event for event in run.events if event["kind"] == "resumed"]
-    assert resumed[-1]["redone_steps"] == 0
-    assert run.command("stop", "--to", "kubernetes", str(run.job_file)).returncode == 0
-    run.wait_until_the_cluster_is_gone()
-    assert (run.result.world_size, run.result.restarts) == (2, 2)
-
-
-@pytest.mark.nightly
+@pytest.mark.nightly  # in CI: slurm/test_slurm_status.py without a controller
 def test_a_run_trains_on_while_the_operator_and_then_the_api_server_are_away(make, kube_alone, uninterrupted):
     run = make("unattended", **slow(4)).submit()
     run.wait_for_step(2)

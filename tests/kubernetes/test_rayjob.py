@@ -1,7 +1,5 @@
 """RayJobs on a real Kubernetes with the real operator: what they compute, what they outlive, what is left."""
 
-import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,10 +7,9 @@ import pytest
 
 from clustertrain.errors import EXIT_STOPPED
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
-from kubernetes.rayjob_runs import CLAIM, FAULTY, slow
-from kubernetes.watched import bind_role
-from support.commands import ran
-from support.whole_run import same_weights
+from kubernetes.rayjob_runs import CLAIM
+from support.cluster_jobs import slow
+from support.whole_run import FAULTY, same_weights
 
 CHECKOUT = Path(__file__).parents[2]
 IMAGE = "localhost/clustertrain:dev"  # which k8s/digits.yaml names
@@ -20,29 +17,13 @@ pytestmark = pytest.mark.timeout(900)
 BEFORE_RAYS_DRAIN_S = 25  # which would keep every pod for 30 s after SIGTERM
 
 
-def applied(kube, namespace):
-    """The file of the repository, as it lies there."""
-    file = CHECKOUT / "k8s" / "rayjob-digits.yaml"
-    kube.kubectl("apply", f"--filename={file}", namespace=namespace)
-
-
-def submitted(kube, namespace):
-    """The job file of a laptop, by somebody with the documented rights."""
-    settings = ("JOB=examples/digits/job.yaml", f"IMAGE={IMAGE}", f"VENV={sys.prefix}")
-    ran(
-        ["make", "submit-k8s", *settings],
-        code=0,
-        cwd=CHECKOUT,
-        env={**os.environ, **kube.environment, "KUBECONFIG": str(bind_role(kube, namespace))},
-    )
-
-
-@pytest.mark.nightly  # in CI: the file in test_k8s_folder.py; test_watching_pods.py trains the same job
-@pytest.mark.parametrize("bring", [applied, submitted])
-def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, image, bring):
+@pytest.mark.nightly  # in CI: the file in test_k8s_folder.py; test_kubernetes_status.py trains the same job
+def test_the_file_of_the_repository_is_applied_and_trained_and_a_job_file_finds_the_run(
+    make, kube, namespace, image
+):
     run = make("digits")  # which names the same run
     kube.load(image, IMAGE)
-    bring(kube, namespace)
+    kube.kubectl("apply", f"--filename={CHECKOUT / 'k8s' / 'rayjob-digits.yaml'}", namespace=namespace)
     run.wait()
     assert (run.result.state, run.result.world_size) == ("done", 2)
     assert run.result.metrics["accuracy"] >= 0.97
@@ -51,71 +32,60 @@ def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, im
     of_run = "clustertrain.io/run=digits,clustertrain.io/role="
     kube.wait_until_gone("pods", namespace, 60, selector=f"{of_run}worker")
     assert not kube.items("rayclusters", namespace)
-    if bring is applied:  # a job file of that name and namespace finds it
-        job_file = (str(CHECKOUT / "k8s" / "digits.yaml"), "--set", f"kubernetes.namespace={namespace}")
-        model = run.folder / "model.safetensors"
-        for command in ("status", "logs", "ckpt ls", f"ckpt export --output {model}"):
-            run.command(*command.split(), "--to", "kubernetes", *job_file, code=0)
-        assert model.stat().st_size > 0
+    job_file = (str(CHECKOUT / "k8s" / "digits.yaml"), "--set", f"kubernetes.namespace={namespace}")
+    model = run.folder / "model.safetensors"
+    for command in ("status", "logs", "ckpt ls", f"ckpt export --output {model}"):
+        run.command(*command.split(), "--to", "kubernetes", *job_file, code=0)
+    assert model.stat().st_size > 0
     (head,) = kube.items("pods", namespace, f"{of_run}head")
     kube.execute(namespace, head["metadata"]["name"], "touch", LEAVE_FILE)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1500)
-def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make, kube, uninterrupted):
-    """Its pod ends as soon as it has saved. On a busy machine the new pod starts several times, because Ray
+def test_after_the_loss_of_a_rank_and_then_of_a_pod_the_weights_are_the_same(make, kube, uninterrupted):
+    """A rank that is killed continues from the memory of its pod; a worker's pod that is deleted ends as soon
+    as it has saved, and another takes its place. On a busy machine that one starts several times, because Ray
     gives up after 30 s."""
-    run = make("bereft", **slow(2)).submit()
-    run.wait_for_step(4)
+    struck = {"fault": "kill", "rank": 1, "at_call": 6, "marker": f"/mnt/{CLAIM}/struck", "step_s": 1.0}
+    saving = {"every": {"epochs": 1}, "memory_every": 1}
+    run = make("bereft", **{**FAULTY, "args": struck, "checkpoint": saving}).submit()
+    run.wait_for_start(1)
+    run.wait_for_step(5)
     gone = run.pods("worker")[0]
     kube.delete("pods", gone, run.namespace)
     kube.wait_until_gone("pods", run.namespace, BEFORE_RAYS_DRAIN_S, name=gone)
     run.wait(within_s=900)
-    assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 1)
+    assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 2)
     assert len(run.run_dir.attempts()) == 1
+    resumed = [event for event in run.events if event["kind"] == "resumed"]
+    assert resumed[0]["in_memory"] and resumed[0]["step"] + resumed[0]["redone_steps"] == 3, run.events
+    assert resumed[1]["redone_steps"] == 0, run.events
     hosts = [{rank["host"] for rank in e["ranks"]} for e in run.events if e["kind"] == "group_started"]
-    assert [gone in each for each in hosts] == [True, False]
+    assert [gone in each for each in hosts] == [True, True, False]
     assert same_weights(run.weights(), uninterrupted(2))
 
 
-@pytest.mark.faults
-def test_a_rank_that_is_killed_continues_from_the_memory_of_its_pod(make, uninterrupted):
-    struck = {"fault": "kill", "rank": 1, "at_call": 14, "marker": f"/mnt/{CLAIM}/struck", "step_s": 0.2}
-    saving = {"every": {"epochs": 1}, "memory_every": 1}
-    run = make("killed", **{**FAULTY, "args": struck, "checkpoint": saving}).submit()
-    run.wait()
-    assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 1)
-    (resumed,) = (event for event in run.events if event["kind"] == "resumed")
-    assert resumed["in_memory"] and resumed["step"] + resumed["redone_steps"] == 11, run.events
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
-def deleted(run):
-    """It is being deleted."""
-    run.cluster.delete("pods", run.pods("head")[0], run.namespace)
-
-
-def killed(run):
-    """All that runs in it, at once."""
-    run.cluster.execute(run.namespace, run.pods("head")[0], "sh", "-c", "kill -9 -1", check=False)
-
-
+# In CI a killed rank and a lost worker (above); whole/test_endings.py kills the driver.
 @pytest.mark.nightly
-@pytest.mark.parametrize(("end", "state"), [(deleted, "preempted"), (killed, None)])
-def test_a_head_that_is_lost_comes_back_and_the_run_resumes(make, uninterrupted, end, state):
+@pytest.mark.parametrize("end", ["deleted", "killed"])
+def test_a_head_that_is_lost_comes_back_and_the_run_resumes(make, kube, uninterrupted, end):
     run = make("headless", **slow(2)).submit()
     run.wait_for_step(6)
-    end(run)
+    head = run.pods("head")[0]
+    if end == "deleted":
+        kube.delete("pods", head, run.namespace)
+    else:  # all that runs in it, at once
+        kube.execute(run.namespace, head, "sh", "-c", "kill -9 -1", check=False)
     run.wait(within_s=500)
     first, second = run.run_dir.attempts()
     ended = first.result.read()
-    assert (ended and ended.state) == state
+    assert (ended and ended.state) == ("preempted" if end == "deleted" else None)
     assert second.result.read().state == "done"
     assert same_weights(run.weights(), uninterrupted(2))
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # in CI: the head's preStop hook in launchers/kubernetes/test_pod.py
 def test_a_rayjob_that_is_deleted_saves_first_and_goes_on_when_it_is_submitted_again(
     make, kube, uninterrupted
 ):

@@ -14,8 +14,8 @@ from clustertrain.checkpoints.read import verify
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.streams.history import AttemptFollower, curve
 from clustertrain.run_files.streams.streams import Tail
-from kubernetes.rayjob_runs import PATIENCE_S, RayJobRun, slow
-from support.cluster_checks import DIGITS
+from kubernetes.rayjob_runs import PATIENCE_S, RayJobRun
+from support.cluster_jobs import DIGITS, slow
 from support.whole_run import same_weights
 
 PREFIX = "runs"

@@ -8,7 +8,7 @@ from clusters.kube_api import manifest
 from clusters.kube_client import Kubernetes
 from clusters.kube_pods import shell_pod
 from clustertrain.errors import EXIT_CLUSTER
-from kubernetes.watched import User, admission_policy, inert
+from kubernetes.cluster_user import User, admission_policy, inert
 
 
 def limit(kube: Kubernetes, namespace: str, amount: str, *keys: str) -> None:
@@ -43,7 +43,13 @@ def test_a_quota_on_disk_requires_no_limits(user, kube, namespace):
     user(**inert())("submit")
 
 
-@pytest.mark.parametrize("key", ["count/networkpolicies.networking.k8s.io", "count/rayjobs.ray.io"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param("count/networkpolicies.networking.k8s.io", marks=pytest.mark.nightly),
+        "count/rayjobs.ray.io",
+    ],
+)
 def test_a_quota_that_counts_what_is_applied_refuses_it_before(user, kube, namespace, key):
     limit(kube, namespace, "0", key)
     assert "exceeded quota: site" in user()("submit", code=EXIT_CLUSTER).stderr
@@ -53,7 +59,7 @@ def test_a_quota_that_counts_what_is_applied_refuses_it_before(user, kube, names
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("services", "FailedToCreateService"),
+        pytest.param("services", "FailedToCreateService", marks=pytest.mark.nightly),
         ("requests.memory", "FailedToCreateHeadPod"),
     ],
 )

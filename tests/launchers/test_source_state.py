@@ -59,13 +59,3 @@ def test_an_attempt_has_the_diff_as_a_file_that_git_applies(code, tmp_path):
     git(code, "checkout", "-q", "--", ".")
     git(code, "apply", str(attempt.run.local_path(attempt.diff_key)))
     assert (code / "train.py").read_text() == "lr = 0.2\n"
-
-
-def test_binary_files_that_a_diff_only_names_are_counted(code, tmp_path):
-    (code / "weights").write_bytes(b"\0")
-    git(code, "add", "weights")
-    (code / "train.py").write_text("Binary files are text here\n")
-    attempt = RunDir.newest(str(tmp_path / "runs"), "a").attempt(1)
-    record_provenance(attempt, read_source([str(code)]), 0)
-    (found,) = attempt.provenance.read().source.repositories
-    assert found.note == "binary files that the diff only names: 1"

@@ -121,7 +121,7 @@ def test_the_first_line_of_a_run_that_failed_is_the_cause(run, attempt):
 
 
 @pytest.mark.slow
-def test_who_follows_sees_what_is_added_and_how_it_ended(run, attempt):
+def test_following_prints_new_events_and_the_failure(run, attempt):
     log = EventLog(attempt.events)
     log.write("note", text="it began")
     lines = log_lines(run, LogSelection(), status_of, follow=True)
@@ -132,10 +132,10 @@ def test_who_follows_sees_what_is_added_and_how_it_ended(run, attempt):
     assert list(lines) == ["failed (error): eels"]
 
 
-def test_who_follows_a_rank_waits_until_it_has_a_log(run, monkeypatch):
+def test_following_a_rank_waits_for_its_log(run, monkeypatch):
     """The log comes when it was looked for in vain."""
     attempt = claim_attempt(run)
-    monkeypatch.setattr(logs, "_pause", lambda _: put(attempt, "node1", "rank-0.log", "at last\n"))
+    monkeypatch.setattr("time.sleep", lambda _: put(attempt, "node1", "rank-0.log", "at last\n"))
     assert next(log_lines(run, LogSelection(rank=0), status_of, follow=True)) == "at last"
 
 
@@ -174,7 +174,7 @@ def no_slurm(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
 
-def test_who_follows_a_run_that_is_queued_sees_it_start_and_end(run, no_slurm):
+def test_following_a_queued_run_prints_its_start_and_its_end(run, no_slurm):
     submit(run)
     lines = log_lines(run, LogSelection(rank=0), status_of, follow=True)
     assert next(lines).startswith("queued (scheduler): ")
@@ -186,7 +186,7 @@ def test_who_follows_a_run_that_is_queued_sees_it_start_and_end(run, no_slurm):
     assert list(lines) == []
 
 
-def test_who_follows_a_queued_run_asks_seldom_beside_a_start_that_was_killed_before_its_claim(
+def test_following_a_queued_run_asks_seldom_although_a_start_was_killed_before_its_claim(
     run, no_slurm, monkeypatch
 ):
     monkeypatch.setattr(logs, "_QUEUE_POLL_S", 0.2)
@@ -204,7 +204,7 @@ def test_who_follows_a_queued_run_asks_seldom_beside_a_start_that_was_killed_bef
     assert asked[2] - asked[0] >= 0.4
 
 
-def test_an_end_that_was_written_down_outlives_the_schedulers_memory(run, no_slurm):
+def test_a_cancelled_job_that_the_scheduler_has_forgotten_stays_cancelled(run, no_slurm):
     submit(run)
     run.cancellation("slurm", "12").create(Cancellation(by="u on login"))
     assert shown(run) == ["cancelled (cancelled): SLURM job 12 was cancelled"]

@@ -40,7 +40,7 @@ def test_text_that_a_function_logs_is_no_figure():
     assert out.getvalue() == "step 1\n"
 
 
-def test_plain_lines_are_not_one_per_record():
+def test_plain_lines_of_figures_are_printed_from_time_to_time():
     out = io.StringIO()
     Lines(out).show([record("train", step=step, loss=1.0) for step in range(50)])
     assert out.getvalue().count("\n") == 1

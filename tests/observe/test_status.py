@@ -27,7 +27,7 @@ from clustertrain.run_files.result import stopped, write_result
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.storage import Location, open_store
 from support.run_status import status_of
-from support.sample_records import sample_failure, sample_restart_claim, sample_submission
+from support.sample_records import sample_restart_claim, sample_submission
 
 
 def found(folder):
@@ -143,11 +143,15 @@ def test_ls_shows_state_step_and_figures(run, tmp_path):
     assert header.index("STATE") == first.index("done")
 
 
-def test_ls_shows_the_reason_of_a_failure_in_one_harmless_line(run):
-    write_result(claim_attempt(run), Result("failed", "error", 1, text="train.py: \x1b[2Jno.\nMend it."))
-    table = list_runs(run.store.uri(""))
-    assert table.values()[0]["text"] == "train.py: \x1b[2Jno."
-    assert table.lines()[1].split("  ")[4].strip() == "train.py: no."
+def test_ls_shows_a_reason_in_one_harmless_line_that_moves_its_own_row_only(run, tmp_path):
+    reason = f"train.py: \x1b[2J{'no ' * 40}end."
+    write_result(claim_attempt(run), Result("failed", "error", 1, text=f"{reason}\nMend it."))
+    write_result(claim_attempt(RunDir.newest(str(tmp_path), "other")), Result("done", "finished", 0, step=4))
+    table = list_runs(str(tmp_path))
+    assert table.values()[0]["text"] == reason
+    header, failed, other = table.lines()
+    assert "  train.py: no no" in failed and "no no end.  1" in failed
+    assert header.index("WHERE") == other.index("this machine") < 100
 
 
 @pytest.mark.parametrize(("total", "left"), [({"total_steps": 40}, ", 0:20 left"), ({}, "")])
@@ -162,7 +166,7 @@ def test_the_time_that_is_left_follows_from_the_last_lines(run, total, left):
     assert dict(status_rows(status_of(run)))["last figures"] == f"step 30, loss 0.25{left}"
 
 
-def test_no_step_of_a_script_is_claimed(run):
+def test_a_script_has_no_step_in_status_and_ls(run):
     attempt = claim_attempt(run)
     record_job(attempt, parse_job("name: digits\nscript: train.py\n", "job.yaml"))
     assert list_runs(run.store.uri("")).lines()[1].split()[:3] == ["digits", "waiting", "-"]
@@ -206,18 +210,11 @@ def test_the_end_names_how_to_go_on(run, result, said):
     assert "clustertrain run j.yaml" in hint
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "fatal", "offered"),
-    [(1, False, "\nagain:  "), (1, True, "\nonce corrected:  "), (2, True, "\nonce corrected:  ")]
-    + [(code, True, "\nagain:  ") for code in (3, 4)],  # a machine or a storage may be mended
-)
-def test_what_is_certain_to_fail_again_is_not_offered(run, exit_code, fatal, offered):
-    attempt = claim_attempt(run)
-    attempt.restart(0).claim.create(sample_restart_claim())
-    attempt.restart(0).failure.write(sample_failure(fatal=fatal, kit_exit_code=exit_code))
-    hint = next_step(run, Result("failed", "error", exit_code), CommandLine("run", "j.yaml"))
-    assert f"{offered}clustertrain run j.yaml\n" in hint
-    assert hint.count("clustertrain run j.yaml\n") == 1
+@pytest.mark.parametrize("code", [1, 2, 3, 4])
+def test_a_job_that_is_wrong_is_offered_again_only_when_it_is_corrected(run, code):
+    claim_attempt(run)
+    hint = next_step(run, Result("failed", "error", code), CommandLine("run", "j.yaml"))
+    assert f"\n{'once corrected' if code == 2 else 'again'}:  clustertrain run j.yaml\n" in hint
 
 
 @pytest.mark.parametrize("wall_s", [59, 61])
@@ -235,14 +232,6 @@ def test_the_users_numbers_come_first_and_the_hours_last_after_a_minute(run, wal
     header, row = (re.split("  +", line) for line in list_runs(run.store.uri("")).lines())
     assert header[-2:] == ["ETTR", "HOURS"] and header.index("FIGURES") == 3
     assert ("-" in row[-2:]) == (wall_s < 60)
-
-
-def test_a_long_reason_moves_its_own_row_only(run, tmp_path):
-    write_result(claim_attempt(run), Result("failed", "error", 1, text=f"{'no ' * 40}end."))
-    write_result(claim_attempt(RunDir.newest(str(tmp_path), "other")), Result("done", "finished", 0, step=4))
-    header, failed, other = list_runs(str(tmp_path)).lines()
-    assert "no no end.  1" in failed
-    assert header.index("WHERE") == other.index("this machine") < 100
 
 
 def test_tensorboard_gets_the_server_of_the_storage():
@@ -279,7 +268,7 @@ def test_no_text_of_a_result_can_change_the_terminal(run, capsys):
 
 
 # ------------------------------------------------------------ a run of SLURM, where there is no squeue
-# tests/slurm/test_watching.py has those with one, tests/launchers/slurm/test_standing.py every case.
+# tests/slurm/test_slurm_status.py has those with one, tests/launchers/slurm/test_standing.py every case.
 
 JOB = SchedulerStart("slurm", "12", {"cluster": "sim"}, nodes=("node1", "node2"))
 
@@ -318,7 +307,7 @@ def test_a_submission_after_the_last_attempt_is_where_the_run_stands(run, no_slu
     assert dict(status_rows(status))["attempt"] == "1, which ended as failed (error)"
 
 
-def test_a_submission_before_the_last_attempt_is_not(run, no_slurm):
+def test_a_submission_before_the_last_attempt_does_not_change_the_state(run, no_slurm):
     submit(run, "11")
     write_result(claim_attempt(run), Result("done", "finished", 0))  # on this machine, meanwhile
     assert status_of(run).state == "done"
@@ -372,7 +361,8 @@ def test_submit_wait_of_a_run_that_has_ended_prints_its_result_at_once(tmp_path,
 
 
 def end_of(states):
-    answers = chain(states, repeat(GOES_ON, 1))
-    return wait_for_end(
-        "a", lambda: next(answers), lambda state: (state.line, state), lambda line: None, 0.01
+    answers = (
+        StoredStatus(state=each.state, cause=each.cause, over=each.over, of_result=each.of_result)
+        for each in chain(states, repeat(GOES_ON, 1))
     )
+    return wait_for_end("a", lambda: next(answers), lambda line: None, 0.01).standing

@@ -113,7 +113,7 @@ def test_another_world_size_needs_consent(job, tmp_path):
     assert attempt.claim.read().world_size == 1
 
 
-def test_a_range_of_workers_is_the_consent(job, tmp_path):
+def test_a_range_of_workers_needs_no_consent(job, tmp_path):
     checkpoint_of(3, tmp_path)
     _, attempt = begun(job(resources={"workers": [1, 2]}), sizes=(1, 2))
     assert attempt.claim.read().world_size == 2
@@ -142,7 +142,7 @@ def test_the_same_job_of_a_scheduler_takes_over_at_once(job):
 
 
 @pytest.mark.parametrize("other", [{"job_id": "8"}, {"place": {"cluster": "d"}}, None], ids=str)
-def test_another_job_of_a_scheduler_does_not(job, other):
+def test_another_job_of_a_scheduler_is_refused_while_one_runs(job, other):
     begun(job(), allocation=replace(SLURM, start="0"))
     with pytest.raises(ClusterError, match="is already running"):
         begun(job(), allocation=other and replace(SLURM, **other, start="1"))

@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,9 @@ from clustertrain.run_files.records.claim import Beat
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.states import STATES
+from support.sample_checkpoints import commit
 from support.sample_records import FAR, sample_claim
+from support.waiting import wait_until
 
 
 def beat_of(process, counter):
@@ -95,10 +96,7 @@ def test_the_heartbeat_beats(run):
     attempt = run.attempt(1)
     attempt.path.mkdir(parents=True)
     with Heartbeat(attempt):
-        ends = time.monotonic() + 10
-        while attempt.heartbeat.read() is None:
-            assert time.monotonic() < ends
-            time.sleep(0.01)
+        wait_until(attempt.heartbeat.exists, 10, poll_s=0.01)
     assert json.loads((attempt.path / "heartbeat.json").read_text())["counter"] == 1
 
 
@@ -118,13 +116,8 @@ def checked(run, attempts, job="task: m:T\ntrain: {epochs: 1, batch_size: 1}", a
     check_progress(run, parsed, allocation)
 
 
-def commits(run, step):
-    """A checkpoint of that step, as far as its name goes."""
-    run.store.write_atomic(f"{run.checkpoints.key}/{step:08d}-1.0/MANIFEST.json", b"{}")
-
-
 def test_attempts_without_a_new_checkpoint_are_ended(run):
-    commits(run, 120)
+    commit(run.checkpoints, 120)
     assert committed_step(run) == 120
     for text in ("ValueError: first", "ValueError: last"):
         checked(run, 2)
@@ -139,7 +132,7 @@ def test_attempts_without_a_new_checkpoint_are_ended(run):
     ]
     assert caught.value.exit_code == 1
     checked(run, 3)
-    commits(run, 121)
+    commit(run.checkpoints, 121)
     checked(run, 2)
 
 
@@ -155,7 +148,7 @@ def test_files_of_a_script_may_be_a_link_to_itself_or_have_a_name_that_is_no_utf
 def test_a_checkpoint_between_failures_restarts_the_count(run):
     for step in (10, 20, 30):
         ends(run)
-        commits(run, step)
+        commit(run.checkpoints, step)
     checked(run, 1)
     ends(run)
     with pytest.raises(ClusterTrainError, match="began at step 30"):

@@ -9,10 +9,8 @@ from clustertrain.run_files.records.claim import ResumePoint
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.run_files.streams.events import new_records, read_events
 from clustertrain.run_files.streams.history import (
-    _LIVELY_STREAMS,
     _STREAMS_PER_LOOK,
     AttemptFollower,
-    clocks_ahead_s,
     curve,
     events_of_attempt,
 )
@@ -58,26 +56,12 @@ def test_a_start_that_died_before_its_plan_supersedes_nothing(run):
     assert [r["step"] for r in curve(run)] == [10]
 
 
-@pytest.mark.parametrize("ahead_s", [300.0, -7200.0])
-def test_events_of_a_node_with_another_clock_are_on_that_of_the_driver(run, ahead_s):
+def test_events_of_all_nodes_are_in_order_of_time(run):
     attempt = run.attempt(1)
-    ranks = [{"rank": n, "host": host} for n, host in enumerate("abc")]
-    clocks = (0.01, ahead_s, "ill")
-    ranks = [{**rank, "clock_ahead_s": clock} for rank, clock in zip(ranks, clocks, strict=True)]
-
-    def write(path, seconds, kind, **fields):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps({"kind": kind, "time": 1e6 + seconds, **fields}) + "\n")
-
-    write(attempt.events, 1, "group_started", ranks=ranks)
-    write(attempt.events, 4, "worker_died", text="it died")
-    for seconds, host, ahead in ((2, "a", 0), (3, "b", ahead_s), (5, "c", 0)):
-        write(attempt.node_events(host), seconds + ahead, "note", text=host)
-    found = events_of_attempt(attempt)
-    assert [each["time"] - 1e6 for each in found] == [1, 2, 3, 4, 5]
-    assert [each.get("text") for each in found] == [None, "a", "b", "it died", "c"]
-    assert clocks_ahead_s(found) == {"b": ahead_s}
+    for path in (attempt.events, attempt.node_events("a"), attempt.node_events("b"), attempt.events):
+        EventLog(path).write("note", text=path.name)
+    names = ["events.jsonl", "events-a.jsonl", "events-b.jsonl", "events.jsonl"]
+    assert [each["text"] for each in events_of_attempt(attempt)] == names
 
 
 def test_a_follower_finds_streams_that_come_later(run):
@@ -90,42 +74,30 @@ def test_a_follower_finds_streams_that_come_later(run):
     assert [r["kind"] for r in follower.new()] == ["train"]
 
 
-def test_a_look_reads_some_streams_of_many_and_loses_none(run, monkeypatch):
-    a = run.attempt(1)
+@pytest.fixture
+def of_100_nodes(run):
+    """An attempt with a stream of each of a hundred nodes."""
     for node in range(100):
-        EventLog(a.node_events(f"node{node}")).write("note", number=node)
+        EventLog(run.attempt(1).node_events(f"node{node}")).write("note", number=node)
+    return run.attempt(1)
+
+
+def test_a_look_reads_some_streams_of_many_and_loses_none(of_100_nodes, monkeypatch):
     opened = []
     real = Tail.new
     monkeypatch.setattr(Tail, "new", lambda tail: opened.append(tail) or real(tail))
-    follower = AttemptFollower(a)
+    follower = AttemptFollower(of_100_nodes)
     found = [record["number"] for _ in range(4) for record in follower.new()]
     assert sorted(found) == list(range(100))
-    assert len(opened) <= 4 * (_STREAMS_PER_LOOK + _LIVELY_STREAMS)
+    assert len(opened) <= 4 * _STREAMS_PER_LOOK
     assert len(set(opened)) == 100
 
 
-def test_a_stream_that_grows_is_read_at_every_look(run):
-    a = run.attempt(1)
-    for node in range(100):
-        EventLog(a.node_events(f"node{node}")).write("note", number=node)
-    follower = AttemptFollower(a)
-    follower.new(of_all=True)
-    EventLog(a.events).write("note", text="begins")
-    while not follower.new():
-        pass
-    for number in range(10):
-        EventLog(a.events).write("note", number=number)
-        assert [record["number"] for record in follower.new()] == [number]
-
-
-def test_the_last_look_reads_all_streams(run):
-    a = run.attempt(1)
-    follower = AttemptFollower(a)
-    for node in range(100):
-        EventLog(a.node_events(f"node{node}")).write("note", number=node)
+def test_the_last_look_reads_all_streams(of_100_nodes):
+    follower = AttemptFollower(of_100_nodes)
     follower.new()
-    EventLog(a.node_events("node7")).write("note", number=100)
-    EventLog(a.restart(0).metrics).write("train", step=1)
+    EventLog(of_100_nodes.node_events("node7")).write("note", number=100)
+    EventLog(of_100_nodes.restart(0).metrics).write("train", step=1)
     numbers = {record.get("number") for record in follower.new(of_all=True)}
     assert {100, None} <= numbers
     assert follower.new(of_all=True) == []

@@ -15,6 +15,7 @@ from clustertrain.run_files.result import write_result
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.run_files.streams.history import curve
 from support.run_status import status_of
+from support.sample_checkpoints import commit
 from support.starts import claim_next_attempt
 
 COMMAND = CommandLine("run", "job.yaml", ("args.lr=0.01",))
@@ -35,11 +36,6 @@ def ended(job, state="failed", cause="error", **options):
     attempt, _ = begun(job, **options)
     write_result(attempt, Result(state, cause, 1, text="ValueError: no"))
     return attempt
-
-
-def commits(run, step):
-    """A checkpoint of that step, as far as its name goes."""
-    run.store.write_atomic(f"{run.checkpoints.key}/{step:08d}-1.0/MANIFEST.json", b"{}")
 
 
 def keeps(run, name="model.pt"):
@@ -87,7 +83,7 @@ def test_the_args_are_those_with_which_the_steps_were_trained(job):
         attempt, _ = begun(job(args={"lr": lr}), accept_changes=True)
         assert rates(attempt.run) == before, "until it has trained a step"
         write_result(attempt, Result("failed", "error", 1, step=step))
-        commits(attempt.run, step)
+        commit(attempt.run.checkpoints, step)
         return rates(attempt.run)
 
     before = 0.1
@@ -113,7 +109,7 @@ def test_a_replaced_job_has_no_figures_of_the_old_one(job):
 
 def test_a_change_after_a_checkpoint_is_refused_with_the_command_that_accepts_it(job):
     attempt = ended(job(args={"lr": 0.1}))
-    commits(attempt.run, 120)
+    commit(attempt.run.checkpoints, 120)
     with pytest.raises(JobError) as caught:
         begun(job(args={"lr": 0.01}))
     assert str(caught.value).splitlines() == [
@@ -127,7 +123,7 @@ def test_a_change_after_a_checkpoint_is_refused_with_the_command_that_accepts_it
 
 def test_an_accepted_change_is_printed_and_recorded_with_its_step(job):
     first = ended(job(args={"lr": 0.1}))
-    commits(first.run, 120)
+    commit(first.run.checkpoints, 120)
     smaller = {"epochs": 2, "batch_size": 4, "seed": 1}
     second, said = begun(job(args={"lr": 0.01}, train=smaller), accept_changes=True)
     assert said == [
@@ -146,7 +142,7 @@ def test_an_accepted_change_is_printed_and_recorded_with_its_step(job):
         ),
     )
     write_result(second, Result("failed", "error", 1))
-    commits(second.run, 200)
+    commit(second.run.checkpoints, 200)
     third, said = begun(job(args={"lr": 0.01}, train=smaller))  # needs no flag: nothing changed since
     assert (said, third.changes.read()) == ([], None)
     assert changes_shown(third.run) == [
@@ -159,7 +155,7 @@ def test_an_accepted_change_is_printed_and_recorded_with_its_step(job):
 def test_another_class_is_accepted_and_another_kind_of_entry_point_never(job):
     """Whether the checkpoint fits another class is decided where it is loaded."""
     attempt = ended(job())
-    commits(attempt.run, 120)
+    commit(attempt.run.checkpoints, 120)
     with pytest.raises(JobError, match=r"a checkpoint of a task, which a script cannot load") as caught:
         begun(job(**SCRIPT), accept_changes=True)
     assert f"`{COMMAND} --fresh`" in str(caught.value)
@@ -212,7 +208,7 @@ def test_a_changed_job_that_the_worker_refuses_changes_nothing(job, state, reach
     """Whether a checkpoint fits another model is known where it is loaded: after the claim."""
     longer = {"epochs": 3, "batch_size": 8}
     first = ended(before := job(args={"lr": 0.1}), *state)
-    commits(first.run, 120)
+    commit(first.run.checkpoints, 120)
     wrong = job(args={"lr": 0.01}, train=longer)
     for n in (2, 3):
         refused, _ = begun(wrong, accept_changes=True)
@@ -241,7 +237,7 @@ def test_a_changed_job_that_the_worker_refuses_changes_nothing(job, state, reach
 
 def test_a_changed_job_that_trained_a_step_is_the_job_of_the_run(job):
     first = ended(job(args={"lr": 0.1}))
-    commits(first.run, 120)
+    commit(first.run.checkpoints, 120)
     changed, _ = begun(job(args={"lr": 0.01}), accept_changes=True)
     write_result(changed, Result("failed", "job", 2, text="The loss of step 122 is no scalar", step=121))
     assert status_of(first.run).attempt.n == 2

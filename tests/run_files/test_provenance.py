@@ -54,12 +54,11 @@ def test_what_is_compared_are_code_and_data_and_not_what_a_run_or_a_terminal_wri
 
 
 def test_too_much_or_too_slow_to_compare_is_not_compared(job, code, monkeypatch):
-    monkeypatch.setattr(snapshot, "_MOST_DIGESTED_BYTES", 4)
-    (code / "set.txt").write_text("1234567")
-    assert code_files(job())["set.txt"].digest == "7 bytes"
+    with (code / "set.txt").open("wb") as file:
+        file.truncate(10_000_001)
+    assert code_files(job())["set.txt"].digest == "10000001 bytes"
     for name, limit in (("MOST_FILES", 1), ("MOST_BYTES", 3), ("_COMPARED_WITHIN_S", -1)):
         with monkeypatch.context() as patch:
-            patch.setattr(snapshot, "_MOST_DIGESTED_BYTES", 1000)
             patch.setattr(snapshot, name, limit)
             assert code_files(job()) == {}, name
 
@@ -97,7 +96,7 @@ def test_a_submitted_run_writes_nothing_into_the_folder_of_its_code(run, job, co
     assert start(run, 2, code_files(job()), resumes=8) == "values.csv has changed since step 8"
 
 
-def test_the_steps_of_a_script_are_not_known(run, job, code):
+def test_a_code_change_of_a_script_names_the_attempt_before(run, job, code):
     start(run, 1, code_files(job()), resumes=0, files="a")
     (code / "m.py").write_text("lr = 2\n")
     assert start(run, 2, code_files(job()), resumes=0, files="b") == "m.py has changed since attempt 1"
@@ -108,5 +107,5 @@ def test_the_steps_of_a_script_are_not_known(run, job, code):
     ("count", "text"),
     [(1, "a has"), (3, "a, b and c have"), (4, "a, b, c and 1 more have"), (6, "a, b, c and 3 more have")],
 )
-def test_at_most_three_names(count, text):
+def test_a_code_change_names_at_most_three_files(count, text):
     assert CodeChange(tuple("abcdef"[:count]), "step 1").text == f"{text} changed since step 1"

@@ -54,17 +54,14 @@ def files(run):
 
 
 def test_each_record_is_read_as_it_was_written(run):
+    for file, _ in files(run):
+        assert file.read() is None
+        assert not file.exists()
     for file, record in files(run):
         file.write(record)
         assert file.read() == record
         assert file.exists()
         assert json.loads(run.store.read_or_none(file.key))["format_version"] == 1
-
-
-def test_a_file_that_is_not_there_is_no_record(run):
-    for file, _ in files(run):
-        assert file.read() is None
-        assert not file.exists()
 
 
 def test_a_record_that_is_created_stays(run):

@@ -1,3 +1,4 @@
+import re
 import signal
 from dataclasses import replace
 
@@ -93,18 +94,20 @@ def test_a_clock_that_was_set_back_leaves_a_result_that_is_read(attempt):
     assert write_result(attempt, of_outcome(attempt)).train_s == 0.0
 
 
-def test_early_stopping_is_done_with_its_reason(attempt):
-    start(attempt, 0, outcome=Outcome(True, 40, early_stop="Early stopping at step 40: …"))
-    result = of_outcome(attempt)
-    assert (result.state, result.cause, result.exit_code) == ("done", "early_stop", 0)
-    assert result.text == "Early stopping at step 40: …"
-
-
-def test_a_stop_without_a_checkpoint_is_130(attempt):
-    start(attempt, 0, outcome=Outcome(False, 3))
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome(True, 40, early_stop="Early stopping at step 40: …"), ("done", "early_stop", 0)),
+        (Outcome(False, 3), ("stopped", "terminated", EXIT_INTERRUPTED)),
+    ],
+    ids=["early stopping", "a stop without a checkpoint"],
+)
+def test_a_training_that_returned_before_its_last_step_has_its_reason(attempt, outcome, expected):
+    start(attempt, 0, outcome=outcome)
     attempt.stop.write(StopRequest("terminated"))
     result = of_outcome(attempt)
-    assert (result.state, result.cause, result.exit_code) == ("stopped", "terminated", EXIT_INTERRUPTED)
+    assert (result.state, result.cause, result.exit_code) == expected
+    assert outcome.early_stop in result.text
 
 
 def test_a_run_whose_folder_was_removed_is_not_said_to_be_stopped(run):
@@ -128,40 +131,31 @@ def test_a_checkpoint_that_does_not_verify_does_not_count(attempt):
     assert ended(attempt, "stopped", "interrupt").exit_code == EXIT_INTERRUPTED
 
 
+RETRIED = replace(FAILURE, cause="retries_used_up")
+REPEATED = replace(FAILURE, cause="same_error_twice", text="ValueError: no")
+
+
 @pytest.mark.parametrize(
-    ("error", "cause", "code"),
+    ("failures", "error", "ended_as", "text"),
     [
-        (JobError("batch too large"), "job", EXIT_JOB),
-        (ClusterError("no GPU"), "cluster", EXIT_CLUSTER),
-        (DataError("sha256 differs"), "data", EXIT_STORAGE),
+        ((), JobError("batch too large"), ("job", EXIT_JOB), "batch too large"),
+        ((), ClusterError("no GPU"), ("cluster", EXIT_CLUSTER), "no GPU"),
+        ((), DataError("sha256 differs"), ("data", EXIT_STORAGE), "sha256 differs"),
+        ((FAILURE, None), DataError("disk is gone"), ("data", EXIT_STORAGE), "disk is gone"),
+        ((FAILURE, RETRIED), RuntimeError("it died"), ("retries_used_up", 1), re.escape(FAILURE.text)),
+        ((FAILURE, REPEATED), RuntimeError("x"), ("same_error_twice", 1), ".*twice at step 12.*"),
     ],
+    ids=["job", "cluster", "data", "a failure of an older start", "retries used up", "the same twice"],
 )
-def test_an_error_of_the_kit_is_the_result(attempt, error, cause, code):
+def test_the_failure_of_the_newest_start_or_else_the_error_is_the_result(
+    attempt, failures, error, ended_as, text
+):
+    for number, failure in enumerate(failures):
+        start(attempt, number, **({"failure": failure} if failure is not None else {}))
     result = of_error(attempt, error)
-    assert (result.state, result.cause, result.exit_code, result.text) == ("failed", cause, code, str(error))
-
-
-def test_a_recorded_failure_takes_precedence_over_the_error_of_ray(attempt):
-    start(attempt, 0, failure=FAILURE)
-    start(attempt, 1, failure=replace(FAILURE, cause="retries_used_up"))
-    result = of_error(attempt, RuntimeError("the actor died"))
-    assert (result.cause, result.exit_code, result.restarts) == ("retries_used_up", 1, 1)
-    assert result.text == FAILURE.text
-
-
-def test_a_failure_of_an_older_start_is_not_used(attempt):
-    start(attempt, 0, failure=FAILURE)
-    start(attempt, 1)
-    result = of_error(attempt, DataError("disk is gone"))
-    assert (result.cause, result.exit_code) == ("data", EXIT_STORAGE)
-
-
-def test_the_same_error_twice_is_reported(attempt):
-    start(attempt, 0, failure=FAILURE)
-    start(attempt, 1, failure=replace(FAILURE, cause="same_error_twice", text="ValueError: no"))
-    result = of_error(attempt, RuntimeError("x"))
-    assert result.cause == "same_error_twice"
-    assert "twice at step 12" in result.text
+    assert (result.state, result.cause, result.exit_code) == ("failed", *ended_as)
+    assert result.restarts == max(0, len(failures) - 1)
+    assert re.fullmatch(text, result.text, re.DOTALL)
 
 
 def test_an_unknown_error_is_named_with_the_log(attempt):

@@ -11,7 +11,7 @@ import pytest
 
 from clusters.slurm import SlurmCluster, why_not
 from slurm.login import Login
-from slurm.trained import Submitted
+from slurm.slurm_run import SlurmRun
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,9 +45,9 @@ def login(cluster: SlurmCluster, tmp_path: Path) -> Login:
 
 
 @pytest.fixture
-def make(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Submitted]:
+def make(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., SlurmRun]:
     """Makes runs of which each is submitted to the cluster."""
-    return partial(Submitted, cluster, tmp_path)
+    return partial(SlurmRun, cluster, tmp_path)
 
 
 @pytest.fixture

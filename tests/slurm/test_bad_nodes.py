@@ -12,10 +12,11 @@ import pytest
 
 from clustertrain.node import version
 from clustertrain.run_files.records.result import Result
-from slurm.trained import FAULTY, ON_TWO, slow, wait_for_no_process
+from slurm.slurm_run import ON_TWO, wait_for_no_process
+from support.cluster_jobs import slow
 from support.commands import ran
 from support.waiting import wait_until
-from support.whole_run import same_weights
+from support.whole_run import FAULTY, same_weights
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -166,8 +167,9 @@ def assert_the_next_start_collects(run) -> None:
     assert run.left_on_nodes() == {}
 
 
+# In CI: driver/test_ray_watch.py kills the raylet, and test_training.py has a job that goes back.
 @pytest.mark.faults
-@pytest.mark.nightly  # in CI: test_a_request_that_ends_ray_without_a_token_costs_a_restart
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("node", "program"),
     [("node2", "/raylet/raylet"), ("node1", "/raylet/raylet"), ("node1", "/gcs/gcs_server")],

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from clustertrain.job.model import Job
-from slurm.trained import PATIENCE_S, wait_for_no_process
+from slurm.slurm_run import PATIENCE_S, wait_for_no_process
 from support.sbatch_script import script
 from support.waiting import wait_until
 

@@ -4,13 +4,13 @@ not know."""
 import os
 import re
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
-from slurm.trained import Submitted, slow, wait_for_no_process
-from support.commands import ran
+from clusters.slurm import SlurmCluster
+from slurm.slurm_run import SlurmRun, wait_for_no_process
+from support.cluster_jobs import slow
 from support.whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(600)
@@ -22,7 +22,7 @@ from clustertrain.launcher import Plugin, Scheduler, Sent, State, run
 
 PHASES = {"PENDING": "waits", "RUNNING": "runs", "COMPLETING": "ends"}
 LINES = '''#!/bin/bash
-#SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --time=10 --nodelist=node1,node2 --output=%j.out
+#SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --time=10 --nodelist=node1,node2 --output=hosts-%j.out
 #SBATCH --no-kill --no-requeue
 '''
 
@@ -58,48 +58,43 @@ PLUGIN = Plugin("two_nodes:SCHEDULER")
 """
 
 
-class OnTwoNodes(Submitted):
+class OnTwoNodes(SlurmRun):
     """A run that the plug-in submits."""
 
-    def __init__(self, cluster, folder: Path, name: str, **sections) -> None:
-        super().__init__(cluster, folder, name, **sections)
+    launcher = "two_nodes"
+
+    def __init__(self, cluster: SlurmCluster, folder: Path, **sections) -> None:
+        super().__init__(cluster, folder, "hosts", **sections)
         info = folder / "site" / "two_nodes-1.0.dist-info"
         info.mkdir(parents=True)
         (folder / "site" / "two_nodes.py").write_text(PLUGIN)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: two-nodes\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text("[clustertrain.launchers]\ntwo_nodes = two_nodes:PLUGIN\n")
 
-    def command(self, *arguments: str, code: int | None = None):
-        environment = {**self.cluster.environment, "CLUSTERTRAIN_SITE": ""}
-        environment |= {"PYTHONPATH": str(self.folder / "site")}
-        argv = [sys.executable, "-m", "clustertrain.cli", *arguments]
-        return ran(argv, code=code, cwd=self.folder, env=environment)
-
-    def submit(self, *arguments: str) -> "OnTwoNodes":
-        self.live, self.attempts_before = None, len(self.run_dir.attempts())
-        self.command("submit", "--to", "two_nodes", self.unchecked, str(self.job_file), *arguments, code=0)
-        self.job_id = self.run_dir.submissions()[-1].job_id
-        return self
-
     @property
-    def output(self) -> str:
-        path = self.folder / f"{self.job_id}.out"
-        return path.read_text() if path.exists() else "(no output)"
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, "PYTHONPATH": str(self.folder / "site")}
 
 
 @pytest.fixture
 def run(cluster, tmp_path):
-    return OnTwoNodes(cluster, tmp_path, "hosts", **slow(0.5))
+    return OnTwoNodes(cluster, tmp_path, **slow(0.5))
 
 
-def test_a_run_on_two_hosts_computes_what_one_machine_does_and_leaves_nothing(run, cluster, uninterrupted):
+def test_a_signal_saves_on_both_hosts_and_the_next_job_computes_what_one_machine_does_and_leaves_nothing(
+    run, cluster, uninterrupted
+):
     run.submit().wait_for_step(3)
     token = cluster.run_on("node1", ["cat", run.attempt.rendezvous.read().token_path]).stdout
     arguments = [argv for node in cluster.nodes for _, argv in cluster.processes_on(node)]
     assert len(token) == 64 and not any(token in " ".join(argv) for argv in arguments)
-    output = run.wait("COMPLETED")
+    cluster.command("scancel", "--batch", "--signal=TERM", run.job_id)
+    run.wait("FAILED")
+    assert (run.result.state, run.result.cause) == ("stopped", "terminated")
+    output = run.submit().wait("COMPLETED")
     result = run.result
     assert (result.state, result.step, result.world_size) == ("done", 21, 2), output
+    assert [attempt.result.read().state for attempt in run.run_dir.attempts()] == ["stopped", "done"]
     (started,) = [event for event in run.events if event["kind"] == "group_started"]
     assert sorted(rank["host"] for rank in started["ranks"]) == ["node1", "node2"]
     assert same_weights(run.weights(), uninterrupted(2))
@@ -122,7 +117,7 @@ def test_a_host_whose_agent_is_killed_is_lost(run, cluster):
 
 
 @pytest.mark.faults
-@pytest.mark.nightly
+@pytest.mark.nightly  # in CI: a host whose agent is killed, above
 def test_a_host_that_crashes_is_lost(run, cluster):
     """The job goes on without it (--no-kill): the end of srun, or of Ray, says that it is lost."""
     run.submit().wait_for_step(3)
@@ -133,6 +128,7 @@ def test_a_host_that_crashes_is_lost(run, cluster):
 
 
 @pytest.mark.faults
+@pytest.mark.nightly  # in CI: test_bad_nodes.py kills the head of a job of SLURM
 def test_a_killed_head_leaves_no_process_anywhere(run, cluster):
     run.submit().wait_for_step(3)
     kill(run, "node1", "start")
@@ -140,21 +136,8 @@ def test_a_killed_head_leaves_no_process_anywhere(run, cluster):
     assert run.attempt.result.read() is None
 
 
-def test_a_signal_saves_on_both_hosts_and_the_next_job_continues(run, cluster, uninterrupted):
-    run.submit().wait_for_step(5)
-    cluster.command("scancel", "--batch", "--signal=TERM", run.job_id)
-    run.wait("FAILED")
-    assert (run.result.state, run.result.cause) == ("stopped", "terminated")
-    run.submit().wait("COMPLETED")
-    assert [attempt.result.read().state for attempt in run.run_dir.attempts()] == ["stopped", "done"]
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
 def test_an_agent_that_does_not_start_is_named_with_its_words(run, cluster):
-    broken = (
-        (run.folder / "site" / "two_nodes.py").read_text().replace("--export=ALL", "--export=ALL --no-such")
-    )
-    (run.folder / "site" / "two_nodes.py").write_text(broken)
+    (run.folder / "site" / "two_nodes.py").write_text(PLUGIN.replace("=ALL", "=ALL --no-such"))
     run.submit()
     output = run.wait("FAILED")
     assert (run.result.state, run.result.cause) == ("lost", "node_fail"), output

@@ -59,18 +59,19 @@ def cluster(_possible, tmp_path_factory):
         yield made
 
 
-def test_the_error_of_sbatch_is_shown_among_what_plugins_print(login):
-    login.job(slurm={"constraint": "h100"})
+@pytest.mark.parametrize(
+    ("slurm", "words"),
+    [
+        ({"constraint": "h100"}, ("Invalid feature specification", "Line 4 of a notice")),
+        ({"options": ["--comment=none"]}, ("Set a project with --comment.",)),
+    ],
+    ids=["sbatch", "plugin"],
+)
+def test_a_refusal_is_shown_among_what_plugins_print(login, slurm, words):
+    login.job(slurm=slurm)
     error = login("submit", "--to", "slurm", "job.yaml", code=3).stderr
     assert "error: sbatch --test-only ended with code 1:\n" in error
-    assert "Invalid feature specification" in error
-    assert "Line 4 of a notice" in error
-
-
-def test_the_reason_of_a_plugin_is_shown(login):
-    login.job(slurm={"options": ["--comment=none"]})
-    error = login("submit", "--to", "slurm", "job.yaml", code=3).stderr
-    assert "Set a project with --comment." in error
+    assert all(each in error for each in words), error
 
 
 def test_the_id_of_the_job_is_found_among_what_plugins_print(login, cluster):

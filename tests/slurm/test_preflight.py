@@ -6,8 +6,6 @@ import time
 
 import pytest
 
-from support.waiting import wait_until
-
 
 def refusal(login, code, **environment):
     """The error's lines; nothing may have been submitted or written down."""
@@ -32,22 +30,14 @@ def drained(cluster):
     cluster.command("scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=a new disk")
 
 
-def reserved(cluster):
-    words = ("StartTime=now", "Duration=9", "Nodes=node3", "Users=nobody", "Flags=MAINT,IGNORE_JOBS")
-    cluster.command("scontrol", "create", "reservation", "ReservationName=mine", *words)
-    shown = ("sinfo", "--noheader", "--nodes=node3", "--format=%T")
-    wait_until(lambda: "maint" in cluster.command(*shown).stdout, 60)
-
-
 def in_a_partition_that_is_down(cluster):
     cluster.command("scontrol", "update", "PartitionName=gpu", "State=DOWN")
 
 
 @pytest.fixture
 def changing(cluster):
-    """The cluster, whose partition is as before in the end, and no node reserved."""
+    """The cluster, whose partition is as before in the end."""
     yield cluster
-    cluster.command("scontrol", "delete", "ReservationName=mine", check=False)
     cluster.command("scontrol", "update", "PartitionName=gpu", "State=UP", "Default=YES")
 
 
@@ -55,7 +45,6 @@ def changing(cluster):
     ("change", "said"),
     [
         (drained, f"{NO_PLAN}{GENERAL}"),
-        (reserved, f"{NO_PLAN}{GENERAL}"),
         (in_a_partition_that_is_down, "PENDING (PartitionDown)"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -94,7 +83,7 @@ def test_a_controller_that_is_down_is_told_of_at_once(login, cluster):
 # --------------------------------------------------------------------------------------- files and folders
 
 
-def test_an_output_folder_that_is_not_there(login, tmp_path):
+def test_a_missing_output_folder_is_refused_until_it_is_made(login, tmp_path):
     login.job(slurm={"output": "logs"})
     assert f"mkdir -p {tmp_path / 'logs'}" in refusal(login, 4)
     (tmp_path / "logs").mkdir()
@@ -103,46 +92,35 @@ def test_an_output_folder_that_is_not_there(login, tmp_path):
     assert (tmp_path / "logs" / f"digits-{job_id}.out").exists()
 
 
-@pytest.mark.parametrize("folder", ["a-file", "/sys"])
-def test_an_output_folder_that_cannot_be_written(login, tmp_path, folder):
-    """SLURM takes such a job; it fails with 0:53 and says nothing."""
-    (tmp_path / "a-file").touch()
-    login.job(slurm={"output": folder})
-    error = refusal(login, 4)
-    assert "slurm.output" in error
-    assert f"cannot be written by uid {os.getuid()}" in error
-
-
-def test_nothing_is_left_of_trying(login, tmp_path):
-    login.job()
-    login.submit()
-    names = {
-        path.name for path in tmp_path.iterdir() if not path.name.startswith(("digits-", "arguments", "env"))
-    }
-    assert names == {"code", "agent", "job.yaml", "runs"}
-
-
-def test_a_storage_that_cannot_be_written(login, tmp_path):
-    (tmp_path / "a-file").touch()
-    login.job(storage="a-file/runs")
-    assert str(tmp_path / "a-file") in refusal(login, 4)
-
-
-CONTAINERS = {
-    "apptainer": ({"container": "apptainer"}, "train.sif"),
-    "apptainer, absolute": ({"container": "apptainer"}, "/images/not-there.sif"),
-    "pyxis": ({"container": "pyxis"}, "/images/not-there.sqsh"),
+# What the job file says, and words of the refusal. SLURM takes a job whose output cannot be written; it fails
+# with 0:53 and says nothing.
+UNWRITABLE = f"cannot be written by uid {os.getuid()}"
+REFUSED = {
+    "a file as output": ({"slurm": {"output": "a-file"}}, ("slurm.output", UNWRITABLE)),
+    "a kernel's folder as output": ({"slurm": {"output": "/sys"}}, ("slurm.output", UNWRITABLE)),
+    "storage below a file": ({"storage": "a-file/runs"}, ("/a-file",)),
+    "apptainer": (
+        {"image": "train.sif", "slurm": {"container": "apptainer"}},
+        ("/train.sif does not exist",),
+    ),
+    "pyxis": (
+        {"image": "/no/train.sqsh", "slurm": {"container": "pyxis"}},
+        ("/no/train.sqsh does not exist",),
+    ),
 }
 
 
-@pytest.mark.parametrize(("slurm", "image"), CONTAINERS.values(), ids=CONTAINERS)
-def test_an_image_that_is_not_there(login, slurm, image):
-    login.job(image=image, slurm=slurm)
+@pytest.mark.parametrize(("sections", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_place_that_cannot_be_used_is_refused(login, tmp_path, sections, words):
+    (tmp_path / "a-file").touch()
+    login.job(**sections)
     error = refusal(login, 4)
-    assert f"image is {image}, and /" in error
-    assert "does not exist" in error
+    assert all(each in error for each in words), error
 
 
-def test_an_image_in_a_registry_is_not_looked_for(login):
+def test_a_submission_looks_for_no_image_of_a_registry_and_leaves_no_file_of_its_checks(login, tmp_path):
     login.job(image="registry.example.org/train:1", slurm={"container": "pyxis"})
     assert "submitted" in login.submit()
+    names = {path.name for path in tmp_path.iterdir()}
+    of_job = ("digits-", "arguments-", "environment-")
+    assert {each for each in names if not each.startswith(of_job)} == {"code", "agent", "job.yaml", "runs"}

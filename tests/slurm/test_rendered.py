@@ -19,7 +19,7 @@ def said(cluster, *argv: str, **more) -> Done:
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_plain_sbatch_takes_the_goldens(cluster, name):
+def test_sbatch_takes_every_script_of_the_repository(cluster, name):
     done = said(cluster, "sbatch", "--test-only", f"slurm/{name}")
     assert " to start at " in done.stderr
     assert done.returncode == 0
@@ -65,7 +65,7 @@ def test_every_value_arrives_whole(shown, tmp_path):
         assert f" {field}" in line
 
 
-def test_the_other_dialect(shown):
+def test_memory_per_cpu_gpus_per_node_and_no_requeue_arrive(shown):
     slurm = {"memory_as": "mem-per-cpu", "gpus_as": "gpus-per-node", "exclusive": True, "requeue": False}
     line = shown(slurm, workers=2, gpus_per_worker=1, memory_per_worker="100Mi")
     assert " MinMemoryCPU=1124M" in line  # (2 × 100 + 2048) / 2

@@ -28,6 +28,8 @@ dist.destroy_process_group()
 """
 
 
+# In CI: whole/test_relative_paths.py has a script of this kind, test_training.py a job that goes back.
+@pytest.mark.nightly
 def test_a_requeued_script_goes_on_from_its_own_file(make, cluster, tmp_path):
     code = tmp_path / "code"
     code.mkdir()

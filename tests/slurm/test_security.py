@@ -7,12 +7,14 @@ import secrets
 import stat
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clusters.slurm import NOBODY, SlurmCluster
-from slurm.trained import Submitted
+from slurm.slurm_run import SlurmRun
 from support.commands import Done, ran
 from support.other_user import below
 
@@ -22,7 +24,7 @@ SLOW = {
     "train": {"epochs": 900, "batch_size": 4, "log_every": 1},  # longer than all tests of it
     "args": {"step_s": 0.5},
 }
-ATTACKER = Path(__file__).parent / "attacker.py"
+REQUESTS = Path(__file__).parents[1] / "support" / "requests_without_token.py"
 STRANGER = Path(__file__).parents[1] / "support" / "other_user.py"
 # A driver as a user writes it: what it runs in the cluster prints the user's id.
 DRIVER = """
@@ -54,11 +56,11 @@ def running(_possible, tmp_path_factory):
         yield submitted(cluster, tmp_path_factory.mktemp("guarded"), umask=0)
 
 
-def submitted(cluster, folder: Path, umask: int) -> Submitted:
+def submitted(cluster, folder: Path, umask: int) -> SlurmRun:
     """From a login with canaries in its environment: the job names two of them."""
     slurm = {"time_limit": "1h", "environment": [SECRET]}
     env = {"KEY": f"${{{REFERRED}}}"}
-    run = Submitted(cluster, folder, "guarded", **SLOW, slurm=slurm, env=env)
+    run = SlurmRun(cluster, folder, "guarded", **SLOW, slurm=slurm, env=env)
     before = os.umask(umask)
     try:
         with pytest.MonkeyPatch.context() as login:
@@ -95,9 +97,9 @@ def listeners(cluster, node: str) -> list[Listener]:
 
 
 def attack(cluster, node: str, targets: list[tuple[str, int]], scan: str | None = None) -> dict:
-    """What another user on this node gets; see attacker.py."""
+    """What another user on this node gets; see requests_without_token.py."""
     order = json.dumps({"uid": NOBODY, "targets": targets, "scan": scan})
-    return json.loads(on_node(cluster, node, [sys.executable, str(ATTACKER), order]).stdout)
+    return json.loads(on_node(cluster, node, [sys.executable, str(REQUESTS), order]).stdout)
 
 
 def on_node(cluster, node: str, argv: list[str], check: bool = True) -> Done:
@@ -108,28 +110,29 @@ def on_node(cluster, node: str, argv: list[str], check: bool = True) -> Done:
 
 @pytest.mark.faults
 def test_without_the_token_only_what_the_docs_list_answers(running):
-    cluster = running.cluster
-    silent: Counter[str] = Counter()
-    for node in ("node1", "node2"):
-        before = listeners(cluster, node)
-        address = cluster.address(node)
-        outside = attack(cluster, "node3", [(address, each.port) for each in before], scan=address)
-        beside = attack(cluster, node, [(each.local, each.port) for each in before])
-        there = {each.port: each for each in before}
-        later = {each.port for each in listeners(cluster, node)}
-        lasting = {port for port in later & set(there) if there[port].address != "127.0.0.1"}
-        assert lasting <= set(outside["open"]) <= later | set(there)
-        for place in (outside, beside):
-            for port in lasting:
-                _assert_refused(there[port], place["answers"][str(port)])
-        silent.update(
-            _kind(each, address) for each in before if each.port in lasting and _is_silent(each, beside)
-        )
-        assert cluster.run_on(node, ["ss", "-Hlun"]).stdout == ""
-        assert "@" not in cluster.run_on(node, ["ss", "-Hlx"]).stdout, "anybody may connect to such a socket"
+    with ThreadPoolExecutor(2) as pool:
+        kinds = pool.map(partial(silent_ports, running), ("node1", "node2"))
+        silent = Counter(kind for of_node in kinds for kind in of_node)
     assert set(silent) == {"slurm", "gloo", "store"}
     assert (silent["gloo"], silent["store"]) == (2, 1)
     assert running.attempt.result.read() is None, "it still trains"
+
+
+def silent_ports(run, node: str) -> list[str]:
+    """What each port of this node is that says nothing. The others refuse, on the node and from another."""
+    cluster, address = run.cluster, run.cluster.address(node)
+    there = {each.port: each for each in listeners(cluster, node)}
+    outside = attack(cluster, "node3", [(address, port) for port in there], scan=address)
+    beside = attack(cluster, node, [(each.local, port) for port, each in there.items()])
+    later = {each.port for each in listeners(cluster, node)}
+    lasting = {port for port in later & set(there) if there[port].address != "127.0.0.1"}
+    assert lasting <= set(outside["open"]) <= later | set(there)
+    for place in (outside, beside):
+        for port in lasting:
+            _assert_refused(there[port], place["answers"][str(port)])
+    assert cluster.run_on(node, ["ss", "-Hlun"]).stdout == ""
+    assert "@" not in cluster.run_on(node, ["ss", "-Hlx"]).stdout, "anybody may connect to such a socket"
+    return [_kind(there[port], address) for port in lasting if _is_silent(there[port], beside)]
 
 
 def _assert_refused(listener: Listener, answers: dict) -> None:
@@ -168,17 +171,16 @@ def test_code_runs_with_the_token_and_not_without(running, tmp_path):
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
 
-    def drive(**environment):
+    def drive(environment):
         variables = [f"{name}={value}" for name, value in environment.items()]
         command = ["env", f"HOME={tmp_path}", *variables, sys.executable, str(script), head]
         return on_node(cluster, found.nodes[0], [*command, found.head_address], check=False)
 
-    own = drive(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
+    with_tokens = [{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": each} for each in (token, "f" * 64)]
+    with ThreadPoolExecutor(3) as pool:
+        own, *others = pool.map(drive, (*with_tokens, {"RAY_AUTH_MODE": "disabled"}))
     assert own.stdout.strip().endswith(f"ran as {os.getuid()}"), own.stderr
-    for other in (
-        drive(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="f" * 64),
-        drive(RAY_AUTH_MODE="disabled"),
-    ):
+    for other in others:
         assert other.returncode != 0
         assert "ran as" not in other.stdout
         assert "Failed to connect to Ray cluster" in other.stderr or "uthenticat" in other.stderr, (

@@ -84,28 +84,21 @@ def test_the_nodes_get_the_snapshot_and_its_job(login, cluster, tmp_path):
     assert "canary" not in cluster.command("scontrol", "write", "batch_script", job_id, "-").stdout
 
 
-def test_it_is_written_down_where_status_finds_it(login, tmp_path):
+def test_a_record_and_the_printed_commands_lead_to_the_job_and_repeat_no_options(login, tmp_path):
     before = time.time()
-    printed = login.submit("--set", "slurm.dependency=singleton")  # jobs of other tests may be queued
-    job_id = job_id_of(printed)
+    overrides = ("--set", "args.note=a b", "--set", "slurm.dependency=singleton")  # others may be queued
+    printed = login.submit("./job.yaml", *overrides)
+    job_id, run = job_id_of(printed), str(tmp_path / "runs" / "digits")
     (record,) = login.records()
-    assert record["scheduler"] == "slurm"
-    assert (record["job_id"], record["place"]) == (job_id, {"cluster": "test"})
+    assert (record["scheduler"], record["job_id"], record["place"]) == ("slurm", job_id, {"cluster": "test"})
     assert record["output"] == str(tmp_path / f"digits-{job_id}.out")
     assert before - 1 < record["time"] < time.time() + 1
     assert record["output"] in printed
-    for folder in ("runs/digits", "runs/digits/g1"):
-        assert job_id in login("status", str(tmp_path / folder)).stdout
-
-
-def test_the_commands_to_type_name_the_run_and_repeat_no_options(login):
-    overrides = ("--set", "args.note=a b", "--set", "slurm.dependency=singleton")
-    printed = login.submit("./job.yaml", *overrides)
     advised = re.findall(r"^(?:status|logs|stop): +(.*)", printed, re.MULTILINE)
     commands = [shlex.split(command)[1:] for command in advised]
-    run = str(login.folder / "runs" / "digits")
     assert commands == [["status", run], ["logs", run, "--follow"], ["stop", run]]
-    assert job_id_of(printed) in login(*commands[0]).stdout
+    for folder in (run, f"{run}/g1"):
+        assert job_id in login("status", folder).stdout
 
 
 def test_the_same_job_again_is_not_uploaded_again(login, cluster, tmp_path):
@@ -133,7 +126,7 @@ def test_a_run_that_is_queued_is_not_queued_twice_by_mistake(login):
     assert len({first, second, third}) == 3
 
 
-def test_fresh_is_the_next_generation_and_stays_it(login, tmp_path):
+def test_fresh_submits_the_next_generation(login, tmp_path):
     attempt = claim_attempt(RunDir.newest(str(tmp_path / "runs"), "digits"))
     write_result(attempt, Result("done", "finished", 0))
     login.submit("--fresh")
@@ -155,14 +148,13 @@ def test_variables_of_the_shell_do_not_change_what_the_script_says(login, cluste
     assert (job["Partition"], job["TimeLimit"], job["JobName"]) == ("gpu", "00:07:00", "digits")
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
-def test_the_snapshot_is_as_private_as_the_umask_says(login, tmp_path, umask):
-    login.submit(umask=umask)
+def test_the_snapshot_is_as_private_as_the_umask_says(login, tmp_path):
+    login.submit(umask=0o027)
     (job,) = (tmp_path / "runs").rglob("submissions/*/job.yaml")
     (record,) = (tmp_path / "runs").rglob("submissions/slurm-*.json")
     for path in (job, job.with_name("code.tar.gz"), record):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
-    assert stat.S_IMODE(job.parent.stat().st_mode) == 0o777 & ~umask
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert stat.S_IMODE(job.parent.stat().st_mode) == 0o750
 
 
 def test_a_job_file_whose_path_is_shell_is_a_path(login, cluster, tmp_path):

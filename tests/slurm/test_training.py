@@ -7,8 +7,9 @@ from datetime import datetime
 
 import pytest
 
-from slurm.trained import FAULTY, ON_TWO, preempt, slow
-from support.whole_run import CODE, same_weights
+from slurm.slurm_run import ON_TWO, preempt
+from support.cluster_jobs import slow
+from support.whole_run import CODE, FAULTY, same_weights
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -18,8 +19,9 @@ FORKED = "workers are forks of a process with torch, Ray and Ray Train"
 def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_nothing(
     make, cluster, uninterrupted, tmp_path
 ):
-    """A task and a module, which is in the second folder of its code and has an interpreter of its own.
-    Measured once: 2.8 s from scancel to the end of a job, its save included; 20 s are for busy machines."""
+    """A module, which is in the second folder of its code and has an interpreter of its own, and a task, of
+    which a rank is killed and continues from the memory of its node. Measured once: 2.8 s from scancel to the
+    end of a job, its save included; 20 s are for busy machines."""
     (tmp_path / "project").mkdir()
     script = make(
         "script",
@@ -30,63 +32,56 @@ def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_noth
         resources={"cpus_per_worker": 1},
         slurm=ON_TWO,
     ).submit()
-    task = make("task", **slow(), slurm=ON_TWO)
-    task.command("submit", "--to", "slurm", "--wait", str(task.job_file), code=0)
-    output = script.wait("COMPLETED")
-    task.wait("COMPLETED")  # its result is there before its batch script has ended
-    assert task.left_on_nodes() == {}
-    for run in (task, script):
-        (record,) = run.run_dir.submissions()
-        ended_at = datetime.fromisoformat(cluster.job(record.job_id)["EndTime"]).timestamp()
-        assert ended_at - (run.attempt.path / "result.json").stat().st_mtime < 20
-    result = task.result
-    assert (result.state, result.step, result.world_size) == ("done", 21, 2)
-    hosts = {
-        rank["host"] for event in task.events if event["kind"] == "group_started" for rank in event["ranks"]
-    }
-    assert len(hosts) == 2
-    assert all(FORKED in task.attempt.ray_log(host).read_text() for host in hosts)
-    assert same_weights(task.weights(), uninterrupted(2))
-    ports = [run.attempt.rendezvous.read().port for run in (task, script)]
-    assert ports[0] != ports[1]
-    assert script.result.state == "done", output
-    assert "rank 0 prints here" in output
-    assert f"sum over 2 ranks: 3; ray: False; args: ['{script.checkpoints}']" in output
-    assert_the_script_met_its_ranks(script)
-
-
-def assert_the_script_met_its_ranks(run):
-    logs = [path.read_text() for path in run.attempt.path.glob("logs/*/rank-*.log")]
-    assert len(logs) == 2
-    assert all("sum over 2 ranks: 3" in log for log in logs), logs
-    ports = {int(re.search(r"MASTER_PORT=(\d+)", log)[1]) for log in logs}
-    assert len(ports) == 1
-    assert 10_000 <= ports.pop() < 32_768  # of the job's block, below the ports of clients
-
-
-def test_a_rank_that_is_killed_continues_from_the_memory_of_its_node(make, uninterrupted, tmp_path):
     struck = {"fault": "kill", "rank": 1, "at_call": 14, "marker": str(tmp_path / "struck"), "step_s": 0.2}
     saving = {"every": {"epochs": 1}, "memory_every": 1}
-    run = make("killed", **{**FAULTY, "args": struck, "checkpoint": saving}).submit()
-    output = run.wait("COMPLETED")
-    (resumed,) = (event for event in run.events if event["kind"] == "resumed")
+    task = make("task", **{**FAULTY, "args": struck, "checkpoint": saving}, slurm=ON_TWO)
+    task.command("submit", "--to", "slurm", "--wait", str(task.job_file), code=0)
+    task.job_id = task.run_dir.submissions()[-1].job_id
+    output_of_script, output = script.wait("COMPLETED"), task.wait("COMPLETED")
+    assert task.left_on_nodes() == {}
+    for run in (task, script):
+        ended_at = datetime.fromisoformat(cluster.job(run.job_id)["EndTime"]).timestamp()
+        assert ended_at - (run.attempt.path / "result.json").stat().st_mtime < 20
+    ports = [run.attempt.rendezvous.read().port for run in (task, script)]
+    assert ports[0] != ports[1]
+
+    result = task.result
+    assert (result.state, result.step, result.world_size, result.restarts) == ("done", 21, 2, 1)
+    (resumed,) = (event for event in task.events if event["kind"] == "resumed")
     assert resumed["in_memory"] and resumed["step"] + resumed["redone_steps"] == 11, output
     assert f"resuming after step {resumed['step']} (epoch 1), from the memory of the nodes" in output
-    hosts = {each["host"] for e in run.events if e["kind"] == "group_started" for each in e["ranks"]}
-    assert len(hosts) == 2
-    assert same_weights(run.weights(), uninterrupted(2))
+    starts = [event["ranks"] for event in task.events if event["kind"] == "group_started"]
+    hosts = [{rank["host"] for rank in ranks} for ranks in starts]
+    assert [len(each) for each in hosts] == [2, 2]
+    assert all(FORKED in task.attempt.ray_log(host).read_text() for host in hosts[0])
+    assert same_weights(task.weights(), uninterrupted(2))
+
+    assert script.result.state == "done", output_of_script
+    assert "rank 0 prints here" in output_of_script
+    met = f"sum over 2 ranks: 3; ray: False; args: ['{script.checkpoints}']"
+    assert met in output_of_script
+    logs = [path.read_text() for path in script.attempt.path.glob("logs/*/rank-*.log")]
+    assert [met in log for log in logs] == [True, True], logs
+    (port,) = {int(re.search(r"MASTER_PORT=(\d+)", log)[1]) for log in logs}
+    assert 10_000 <= port < 32_768  # of the job's block, below the ports of clients
 
 
 @pytest.mark.faults
 def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninterrupted):
     run = make("preempted", **slow(), slurm={"partition": "low"}).submit()
     run.wait_for_step(5)
-    preempt(run)
+    output = preempt(run)
+    first, second = run.run_dir.attempts()
+    ended = first.result.read()
+    assert (ended.state, ended.cause, ended.exit_code) == ("preempted", "preempted", 75), output
+    assert second.claim.read().allocation.start == "1"
+    resumed = [event for event in run.events if event["kind"] == "resumed"]
+    assert [(event["step"], event["redone_steps"]) for event in resumed] == [(ended.step, 0)]
     assert same_weights(run.weights(), uninterrupted(2))
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # in CI: test_watching.py without a controller, and the preempted run goes back
+@pytest.mark.nightly  # in CI: test_slurm_status.py without a controller, and the preempted run goes back
 def test_a_controller_that_is_away_stops_no_training_and_a_signal_puts_the_job_back(
     make, cluster, uninterrupted
 ):
@@ -107,25 +102,10 @@ def test_a_controller_that_is_away_stops_no_training_and_a_signal_puts_the_job_b
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # as the next test; the laptop resumes in whole/test_resume.py
-def test_the_signal_before_the_time_limit_ends_the_run_and_the_next_job_goes_on(make, cluster, uninterrupted):
-    run = make("ended", **slow()).submit()
-    run.wait_for_step(3)
-    cluster.command("scancel", "--signal=USR2", "--batch", run.job_id)
-    output = run.wait("FAILED")
-    ended = run.result
-    assert (ended.state, ended.cause, ended.exit_code) == ("stopped", "time_limit", 75), output
-    assert "time limit was reached before the end of training" in output
-    assert cluster.job(run.job_id)["ExitCode"] == "75:0"
-    output = run.submit().wait("COMPLETED")
-    states = [attempt.result.read().state for attempt in run.run_dir.attempts()]
-    assert states == ["stopped", "done"], output
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
-@pytest.mark.faults
 @pytest.mark.nightly  # in CI: test_security.py sends this signal
-def test_a_time_limit_that_runs_out_finds_the_run_saved(make, cluster):
+def test_a_time_limit_that_runs_out_finds_the_run_saved_and_the_next_job_goes_on(
+    make, cluster, uninterrupted
+):
     """SLURM itself sends the signal, at any moment of the second minute."""
     run = make("expiring", **slow(6), slurm={"time_limit": "3m", "lead_time": "60s"}).submit()
     output = run.wait("FAILED", 240)
@@ -135,6 +115,10 @@ def test_a_time_limit_that_runs_out_finds_the_run_saved(make, cluster):
     assert (ended.checkpoint or "").startswith(f"{ended.step:08d}-"), output
     assert 0 < ended.step < 21
     assert cluster.job(run.job_id)["ExitCode"] == "75:0"
+    output = run.submit("--set", "slurm.time_limit=10m").wait("COMPLETED", 300)
+    states = [attempt.result.read().state for attempt in run.run_dir.attempts()]
+    assert states == ["stopped", "done"], output
+    assert same_weights(run.weights(), uninterrupted(2))
 
 
 @pytest.mark.faults

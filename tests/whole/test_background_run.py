@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.folder.run_dir import RunDir
 from support.commands import ran
@@ -64,6 +66,7 @@ time.sleep(3)
 """
 
 
+@pytest.mark.nightly  # in CI: slurm/test_sweeps.py, and a run in the background above
 def test_the_points_of_a_sweep_train_in_turn_behind_the_command(make_run):
     run = make_run("points", script="train.py", args=["0"], code=".", **ONE_WORKER)
     (run.folder / "train.py").write_text(POINT)

@@ -20,6 +20,10 @@ from support.waiting import wait_until
 from support.whole_run import ONE_WORKER
 
 
+# In CI test_python.py stops a run with Ray.
+@pytest.mark.parametrize(
+    "start", [pytest.param("with Ray", marks=pytest.mark.nightly), "without Ray"], indirect=True
+)
 def test_a_function_stops_on_request_and_continues(make_run, start, tmp_path):
     fast = tmp_path / "fast"
     args = {"steps": 300, "step_s": 0.2, "fast": str(fast)}
@@ -37,6 +41,10 @@ def test_a_function_stops_on_request_and_continues(make_run, start, tmp_path):
     assert "starting at step" in logs.output
 
 
+# In CI test_own_loops.py and test_script_session.py have scripts without Ray.
+@pytest.mark.parametrize(
+    "start", ["with Ray", pytest.param("without Ray", marks=pytest.mark.nightly)], indirect=True
+)
 def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(make_run, start):
     run = make_run(
         "script",
@@ -61,7 +69,10 @@ def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(m
     assert "step" not in output.partition("rank 0 prints here")[2], "clustertrain knows no steps of a script"
 
 
-@pytest.mark.parametrize("options", [["--no-ray"], []], ids=["without Ray", "Ray"])
+# In CI test_script_session.py kills a script without Ray.
+@pytest.mark.parametrize(
+    "options", [pytest.param(["--no-ray"], marks=pytest.mark.nightly), []], ids=["without Ray", "Ray"]
+)
 def test_a_killed_script_starts_again_and_loses_nothing(make_run, options):
     def losses(name, **keys):
         run = make_run(name, script="resuming_script.py", args=[], **keys)

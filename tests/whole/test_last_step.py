@@ -1,5 +1,6 @@
 """A rank that SIGKILL, an exception or a hang ends costs few steps: its node has a checkpoint in memory."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,19 @@ def memory_of(run):
     return Path(found.decode().partition("=")[2])
 
 
-@pytest.mark.parametrize("of", [("kill", 0), ("kill", 1), ("raise", 1), ("stop", 1)], ids=str)
+CASES = [
+    *itertools.product(["with Ray", "without Ray"], [("kill", 0), ("kill", 1), ("raise", 1), ("stop", 1)])
+]
+# One fault each way; test_faults.py kills and stops a rank in every phase.
+IN_CI = [("with Ray", ("kill", 1)), ("without Ray", ("stop", 1))]
+
+
+@pytest.mark.parametrize(
+    ("start", "of"),
+    [*IN_CI, *(pytest.param(*each, marks=pytest.mark.nightly) for each in CASES if each not in IN_CI)],
+    indirect=["start"],
+    ids=str,
+)
 def test_the_next_start_continues_from_memory(make_run, start, uninterrupted, tmp_path, of):
     fault, rank = of
     run = make_run(
@@ -43,7 +56,8 @@ def test_the_next_start_continues_from_memory(make_run, start, uninterrupted, tm
     assert not memory.exists()
 
 
-@pytest.mark.parametrize(("fault", "rank"), [("kill", 1), ("stop", 0)])
+# In CI a stopped rank is in the test above.
+@pytest.mark.parametrize(("fault", "rank"), [("kill", 1), pytest.param("stop", 0, marks=pytest.mark.nightly)])
 def test_with_fsdp_the_part_of_the_dead_rank_is_in_memory(make_run, tmp_path, fault, rank):
     sections = {**FAULTY, "train": {**FAULTY["train"], "strategy": "fsdp"}}
     whole = make_run("whole", **sections, checkpoint=SAVING)

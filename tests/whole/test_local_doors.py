@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusters.slurm import NOBODY
-from kubernetes.within import sockets
+from support.network_probe import sockets
 from support.whole_run import ONE_WORKER
 
 CANARY = secrets.token_hex(12)

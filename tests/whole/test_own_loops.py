@@ -55,8 +55,10 @@ def test_the_best_checkpoint_of_a_misspelt_metric_is_not_removed(run_of, start):
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["00000002-1.0", "00000003-1.0"]
 
 
+# In CI test_entry_points.py has a function without the section.
 @pytest.mark.parametrize(
-    ("sections", "warns"), [({"checkpoint": {"every": {"steps": 2}}}, True), ({}, False)]
+    ("sections", "warns"),
+    [({"checkpoint": {"every": {"steps": 2}}}, True), pytest.param({}, False, marks=pytest.mark.nightly)],
 )
 def test_a_function_with_a_section_checkpoint_that_saves_nothing_is_warned(run_of, start, sections, warns):
     run = run_of("unsaved", SAVING, args={"accuracies": [0.8], "save": False}, **sections)
@@ -101,7 +103,8 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("says_it", [True, False])
+# In CI test_entry_points.py has a script with failures.retries.
+@pytest.mark.parametrize("says_it", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_a_script_with_a_state_of_its_own_starts_as_often_as_its_job_says(run_of, start, tmp_path, says_it):
     code, restarts, failures = (0, 3, {"retries": 3}) if says_it else (1, 1, {})
     sections = {"args": [str(tmp_path / "own.pt")], "failures": failures}
@@ -148,6 +151,7 @@ def test_a_rank_that_leaves_the_function_early_is_named_with_both_lines(run_of, 
     assert 25 < ended["worker_died"] - ended["group_started"] < 60
 
 
+@pytest.mark.nightly  # a counter-proof of the test above, which is in CI
 def test_a_rank_that_works_alone_at_the_end_is_left_in_peace(run_of, start):
     run = run_of("alone", LEAVES, args={"early": False})
     assert "exported" in start(run).end(0, within_s=180)

@@ -83,7 +83,8 @@ def submitted(run, program, total=3, code=0):
     ran([*argv, "--set", f"{key}={form.format(total)}"], code=code, env=environ, timeout=300)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+# In CI test_entry_points.py has a module.
+@pytest.mark.parametrize("program", ["script", pytest.param("module", marks=pytest.mark.nightly), "function"])
 def test_a_submitted_run_works_in_its_own_folder_and_goes_on_there(make, program):
     run = make(program)
     code, work = run.folder / "code", run.run_dir.local_path(run.run_dir.work_key)

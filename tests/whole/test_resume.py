@@ -38,10 +38,9 @@ def steps_of(run):
 
 
 # In CI tests/training/test_loop_resume.py resumes 3 ranks, and test_corrected.py a run that Ctrl-C stopped.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("start", "workers", "steps"),
-    [pytest.param("with Ray", 3, 15, marks=pytest.mark.nightly), ("without Ray", 2, 21)],
-    indirect=["start"],
+    ("start", "workers", "steps"), [("with Ray", 3, 15), ("without Ray", 2, 21)], indirect=["start"]
 )
 def test_ctrl_c_saves_and_the_next_start_continues(make_run, start, uninterrupted, workers, steps):
     run = make_run("stopped", **sections(workers, step_s=0.2))

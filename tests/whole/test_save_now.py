@@ -46,6 +46,7 @@ def test_an_entry_point_with_its_own_loop_is_refused(tmp_path, job):
         next(save_now(attempt.run))
 
 
+@pytest.mark.nightly  # in CI: AutoSave in worker/test_requests_to_ranks.py
 def test_saves_by_the_measured_stall_change_nothing(make_run):
     sections = {"checkpoint": {"every": "auto", "keep_last": 9}, "failures": {"mtbf": "0.4s"}}
     run = make_run("auto", args={"step_s": 0.2}, **FAULTY, **sections, **ONE_WORKER)

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.timeout(900)
 FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 1, "batch_size": 4}, **ONE_WORKER}
 
 
+@pytest.mark.nightly  # in CI: driver/test_starting_ray.py
 def test_a_ray_that_starts_late_is_waited_for_and_a_failed_start_is_repeated(make_run, tmp_path):
     """Ray itself gives up after 30 s."""
     run = make_run("late", **FAULTY).start(within=apart(late_raylet(tmp_path, delay_s=35)))

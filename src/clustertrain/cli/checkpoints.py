@@ -16,7 +16,7 @@ from clustertrain.launchers.target import Target
 from clustertrain.node.units import aligned, moment_text, size_text
 from clustertrain.node.waiting import wait_until
 from clustertrain.observe.as_json import as_json
-from clustertrain.observe.checkpoints import SCRIPT, Checkpoint, checkpoints_of, choose, some
+from clustertrain.observe.checkpoints import SCRIPT, SavedCheckpoint, checkpoints_of, choose, some
 from clustertrain.observe.status import live_state
 from clustertrain.run_files.claims import who_runs
 from clustertrain.run_files.command_line import command_on
@@ -29,12 +29,14 @@ _SAVES_WITHIN_S = 1800.0
 _POLL_S = 0.3
 
 
-def list_checkpoints(run: RunDir) -> list[str]:
+def list_checkpoints(run: RunDir, *, json: bool) -> list[str]:
     """Return a line for each checkpoint, oldest first; the line of the best one ends with its value.
 
-    Of a script, it has a line for each file, newest first.
+    Of a script, it has a line for each file, newest first. With `json`, return one array.
     """
     found, notes = checkpoints_of(run)
+    if json:
+        return [as_json(found)]
     if found and found[0].why == SCRIPT:
         return aligned([("NAME", "SIZE", "WRITTEN"), *((each.name, *_size_and_time(each)) for each in found)])
     rows: list[tuple[str, ...]] = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
@@ -42,12 +44,7 @@ def list_checkpoints(run: RunDir) -> list[str]:
     return [*aligned(rows), *notes]
 
 
-def checkpoints_json(run: RunDir) -> list[str]:
-    """Return the checkpoints as one JSON array."""
-    return [as_json(checkpoints_of(run)[0])]
-
-
-def _row(each: Checkpoint) -> tuple[str, ...]:
+def _row(each: SavedCheckpoint) -> tuple[str, ...]:
     if each.error is not None:
         return each.name, str(each.step), "-", "-", each.why, "-", "-", each.error.replace("\n", " ")
     metrics = ", ".join(f"{metric} {value:.4g}" for metric, value in each.metrics.items())
@@ -62,7 +59,7 @@ def _row(each: Checkpoint) -> tuple[str, ...]:
     )
 
 
-def _size_and_time(each: Checkpoint) -> tuple[str, str]:
+def _size_and_time(each: SavedCheckpoint) -> tuple[str, str]:
     return size_text(each.size_bytes or 0), moment_text(each.written_at or 0.0)
 
 

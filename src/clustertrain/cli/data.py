@@ -6,21 +6,19 @@ Nothing here loads torch or ray.
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from clustertrain.errors import ClusterError, DataError, JobError
 from clustertrain.job.data_and_storage import DataEntry
 from clustertrain.job.model import Job
 from clustertrain.launchers.listing import statuses_of
-from clustertrain.node.units import aligned, size_text, time_text
+from clustertrain.node.units import aligned, size_text
 from clustertrain.observe.as_json import as_json
-from clustertrain.observe.event_lines import line_of
+from clustertrain.observe.screen import Screen
 from clustertrain.observe.status import read_files, runs_of
 from clustertrain.run_files.recorded_job import job_of
 from clustertrain.staging.entry import Entry, data_folder, local_folder
@@ -31,8 +29,6 @@ from clustertrain.storage import open_store
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused
 from clustertrain.storage.posix_tree import remove_tree
-
-_PRINT_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -93,21 +89,20 @@ class DataState:
     error: str | None = None
 
 
-def list_data(sets: list[DataSet]) -> list[str]:
-    """Return a header, and a line for each data set: name, per, state, size, source and location."""
-    if not sets:
-        return ["The job has no data."]
+def list_data(sets: list[DataSet], *, json: bool) -> list[str]:
+    """Return a header, and a line for each data set: name, per, state, size, source and location.
+
+    With `json`, return one array.
+    """
+    states = [*map(_state, sets)]
+    if json:
+        return [as_json(states)]
     rows = [("NAME", "PER", "STATE", "SIZE", "FROM", "WHERE")]
-    for each in map(_state, sets):
+    for each in states:
         where = each.error or each.where or "-"
         size = "-" if each.size_bytes is None else size_text(each.size_bytes)
         rows.append((each.name, each.per, each.state, size, each.source, where))
-    return aligned(rows)
-
-
-def data_json(sets: list[DataSet]) -> list[str]:
-    """Return the data sets as one JSON array."""
-    return [as_json([*map(_state, sets)])]
+    return aligned(rows) if states else ["The job has no data."]
 
 
 def _state(each: DataSet) -> DataState:
@@ -126,8 +121,8 @@ def _state(each: DataSet) -> DataState:
     return state("partial", size_bytes=max(map(_bytes_below, parts)), where=str(entry.into))
 
 
-def fetch_data(sets: list[DataSet], echo: Callable[[str], None]) -> None:
-    """Stage the data sets now; `echo` is called with a line every few seconds.
+def fetch_data(sets: list[DataSet], screen: Screen) -> None:
+    """Stage the data sets now, and show it.
 
     Raises:
         DataError, JobError, StorageError: as clustertrain.staging.stage.stage.
@@ -139,38 +134,9 @@ def fetch_data(sets: list[DataSet], echo: Callable[[str], None]) -> None:
             sha256=each.keys.sha256,
             extract=each.keys.extract,
             into=each.into,
-            on_event=_ProgressLines(echo),
+            on_event=lambda event: screen.show([{**event, "kind": event["event"]}]),
         )
-        echo(f"data {each.name}: {path}")
-
-
-class _ProgressLines:
-    """Turns the events of `stage` into lines."""
-
-    def __init__(self, echo: Callable[[str], None]) -> None:
-        self._echo = echo
-        self._printed_at = 0.0
-        self._first: tuple[str, float, int] | None = None
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        line = line_of({**event, "kind": event["event"]})
-        if line is None and time.monotonic() - self._printed_at >= _PRINT_EVERY_S:
-            line = self._progress(event)
-        if line is not None:
-            self._printed_at = time.monotonic()
-            self._echo(line)
-
-    def _progress(self, event: dict[str, Any]) -> str:
-        phase, done, total, seconds = (event[key] for key in ("phase", "bytes", "total_bytes", "seconds"))
-        if self._first is None or self._first[0] != phase:
-            self._first = (phase, seconds, done)
-        line = f"data {event['name']}: {phase} {size_text(done)}"
-        line += f" of {size_text(total)}" if total is not None else ""
-        per_s = (done - self._first[2]) / max(seconds - self._first[1], 1e-9)
-        if per_s > 0:
-            line += f", {size_text(per_s)}/s"
-            line += f", {time_text((total - done) / per_s)} left" if total is not None else ""
-        return line
+        screen.echo(f"data {each.name}: {path}")
 
 
 def evict_data(job: Job, sets: list[DataSet], *, force: bool) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import click
 
 from clustertrain.cli.options import DATA_NAME, JSON, names_run
-from clustertrain.cli.where import Named, about_run, echo_lines, job_here, note
+from clustertrain.cli.where import RunArguments, about_run, echo_lines, job_here, note
 
 
 @click.group()
@@ -19,31 +21,32 @@ def data() -> None:
 @names_run
 @DATA_NAME
 @JSON
-def data_ls(named: Named, name: str | None, as_json: bool) -> None:
+def data_ls(named: RunArguments, name: str | None, as_json: bool) -> None:
     """List the data sets: state, size, source and location."""
-    from clustertrain.cli.data import data_json, data_sets, list_data
+    from clustertrain.cli.data import data_sets, list_data
 
-    options = ["--json"] if as_json else []
-    if (job := job_here(named, "data ls", name, *options)) is not None:
-        echo_lines((data_json if as_json else list_data)(data_sets(job, name)))
+    if (job := job_here(named, "data ls", name, *["--json"] * as_json)) is not None:
+        echo_lines(list_data(data_sets(job, name), json=as_json))
 
 
 @data.command("fetch")
 @names_run
 @DATA_NAME
-def data_fetch(named: Named, name: str | None) -> None:
+def data_fetch(named: RunArguments, name: str | None) -> None:
     """Fetch the data sets now, so that no run has to wait for them."""
     from clustertrain.cli.data import data_sets, fetch_data
+    from clustertrain.observe.screen import open_screen
 
     if (job := job_here(named, "data fetch", name)) is not None:
-        fetch_data(data_sets(job, name), click.echo)
+        with closing(open_screen()) as screen:
+            fetch_data(data_sets(job, name), screen)
 
 
 @data.command("evict")
 @names_run
 @DATA_NAME
 @click.option("--force", is_flag=True, help="Also while a run uses them.")
-def data_evict(named: Named, name: str | None, force: bool) -> None:
+def data_evict(named: RunArguments, name: str | None, force: bool) -> None:
     """Remove the staged data sets, and what killed fetches left behind."""
     from clustertrain.cli.data import data_sets, evict_data
 
@@ -59,17 +62,16 @@ def ckpt() -> None:
 @ckpt.command("ls")
 @names_run
 @JSON
-def ckpt_ls(named: Named, as_json: bool) -> None:
+def ckpt_ls(named: RunArguments, as_json: bool) -> None:
     """List the checkpoints, oldest first; of a script the files of its checkpoint folder, newest first."""
-    from clustertrain.cli.checkpoints import checkpoints_json, list_checkpoints
+    from clustertrain.cli.checkpoints import list_checkpoints
 
-    options = ["--json"] if as_json else []
-    about_run(named, "ckpt ls", checkpoints_json if as_json else list_checkpoints, *options)
+    about_run(named, "ckpt ls", partial(list_checkpoints, json=as_json), *["--json"] * as_json)
 
 
 @ckpt.command("verify")
 @names_run
-def ckpt_verify(named: Named) -> None:
+def ckpt_verify(named: RunArguments) -> None:
     """Read every byte of every checkpoint; exit 4 if one is damaged."""
     from clustertrain.cli.checkpoints import verify_checkpoints
 
@@ -82,7 +84,7 @@ def ckpt_verify(named: Named) -> None:
 @click.option("--best", is_flag=True, help="Export the best checkpoint by checkpoint.keep_best.")
 @click.option("--output", default="model.safetensors", show_default=True, help="The file to write.")
 @click.option("--send", is_flag=True, hidden=True)
-def ckpt_export(named: Named, *, name: str | None, output: str, best: bool, send: bool) -> None:
+def ckpt_export(named: RunArguments, *, name: str | None, output: str, best: bool, send: bool) -> None:
     """Write the weights as safetensors, and their origin as JSON."""
     from clustertrain.cli.checkpoints import export_model, send_checkpoint
     from clustertrain.launchers.check import check_training_installed
@@ -98,7 +100,7 @@ def ckpt_export(named: Named, *, name: str | None, output: str, best: bool, send
 
 @ckpt.command("save")
 @names_run
-def ckpt_save(named: Named) -> None:
+def ckpt_save(named: RunArguments) -> None:
     """Save at the next step, and print the name of the complete checkpoint. The run continues."""
     from clustertrain.cli.checkpoints import save_now
 

@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from clustertrain.cli.options import JOB_FILE, JSON, ONE_TARGET, SETS, TARGET, names_run
-from clustertrain.cli.where import Named, about_run, echo_lines, note
+from clustertrain.cli.where import RunArguments, about_run, echo_lines, note
 from clustertrain.node.installed import launcher_names
+
+if TYPE_CHECKING:
+    from clustertrain.run_files.folder.run_dir import RunDir
 
 
 @click.command()
 @names_run
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
 @JSON
-def explain(named: Named, attempt: int | None, as_json: bool) -> None:
+def explain(named: RunArguments, attempt: int | None, as_json: bool) -> None:
     """Show the first cause of a failure over all ranks.
 
     It comes with the lines that prove it, and what to change. Of a running run it is where each rank is now.
     """
-    from clustertrain.cli.explain import explain_lines
+    from clustertrain.observe.as_json import as_json as json_of
+    from clustertrain.observe.explain.explanation import explain as explained
+
+    def lines(run: RunDir) -> Iterable[str]:
+        found = explained(run, attempt)
+        return [json_of(found)] if as_json else found.lines()
 
     options = ["--json"] * as_json + ([] if attempt is None else [f"--attempt={attempt}"])
-    about_run(named, "explain", lambda run: explain_lines(run, attempt, as_json=as_json), *options)
+    about_run(named, "explain", lines, *options)
 
 
 @click.command()
 @names_run
-def stacks(named: Named) -> None:
+def stacks(named: RunArguments) -> None:
     """Show where each rank of a running run is, the outlier first.
 
     Of a script it shows the command that does.
     """
-    from clustertrain.cli.explain import stacks_lines
+    from clustertrain.observe.explain.stacks import stacks_lines
 
     about_run(named, "stacks", stacks_lines)
 
@@ -43,7 +53,7 @@ def stacks(named: Named) -> None:
 @partial(names_run, target=ONE_TARGET)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @click.option("--rank", type=click.IntRange(0), required=True, help="On the node of this rank.")
-def exec_(named: Named, command: tuple[str, ...], rank: int) -> None:
+def exec_(named: RunArguments, command: tuple[str, ...], rank: int) -> None:
     """Run a command on the node of a rank, and exit with its code.
 
     For example `-- nvidia-smi`. RANK and CLUSTERTRAIN_PID, the pid of the rank, are set. On SLURM it is a
@@ -104,4 +114,4 @@ def drilled(target: str) -> None:
     from clustertrain.cli.drill.left import left_by
     from clustertrain.observe.as_json import as_json
 
-    about_run(Named(target, (), "local"), "drilled", lambda run: [as_json(left_by(run))])
+    about_run(RunArguments(target, (), "local"), "drilled", lambda run: [as_json(left_by(run))])

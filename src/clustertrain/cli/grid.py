@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from clustertrain.errors import JobError
 from clustertrain.job.file import load_job, sets_of
 from clustertrain.job.identity import with_option
 from clustertrain.job.model import Job
+from clustertrain.job.values import as_name
 
 _ARG = "args."
 
@@ -40,7 +40,7 @@ def points_of(job_file: str, sets: tuple[str, ...], grid: Sequence[str]) -> list
         axes.append([(key, value.strip()) for value in values.split(",")])
     points: dict[str, tuple[str, ...]] = {}
     for point in itertools.product(*axes):
-        name = "-".join([job.name, *(_as_name(value) for _, value in point)])
+        name = as_name("-".join([job.name, *(value for _, value in point)]))  # 0.003 is 0-003
         if name in points:
             raise JobError(f"--grid: two points have the name {name}.\nLeave one of their values out.")
         points[name] = (*sets, *_sets_of(job, point), f"name={name}")
@@ -60,8 +60,3 @@ def _sets_of(job: Job, point: Iterable[tuple[str, str]]) -> Iterator[str]:
             args, is_changed = with_option(args, key.removeprefix(_ARG), value), True
     if is_changed:
         yield from sets_of({"args": [*args]})
-
-
-def _as_name(value: str) -> str:
-    """Return a value as a part of a run's name, which has no dot: 0.003 is 0-003."""
-    return re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")

@@ -40,7 +40,7 @@ GROUPS = {
         "data": "data_and_checkpoints.data",
         "ckpt": "data_and_checkpoints.ckpt",
     },
-    "Tools": {"schema": "tools.schema"},
+    "Tools": {"schema": "start.schema"},
 }
 """The commands in the order in which people need them, each with its file in this folder and its function."""
 _HIDDEN = {"drilled": "debug.drilled"}  # a drill calls it where the storage is

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from clustertrain.cli.where import Named
+from clustertrain.cli.where import RunArguments
 from clustertrain.node.installed import launcher_names
 
 
@@ -67,7 +67,7 @@ def names_run(
 
     @wraps(command)
     def with_name(target: str, sets: tuple[str, ...], to: str | None, **options: Any) -> None:
-        command(Named(target, sets, to), **options)
+        command(RunArguments(target, sets, to), **options)
 
     return target(SETS(WHERE(with_name)))
 

@@ -12,7 +12,7 @@ import click
 from clustertrain.cli.where import note
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.resolve_run import find
-from clustertrain.observe.as_json import as_json, last_printed
+from clustertrain.observe.as_json import last_printed
 from clustertrain.observe.report.facts import RunFacts, facts_of
 from clustertrain.observe.report.page import page_of
 from clustertrain.storage import open_store
@@ -55,8 +55,3 @@ def write_report(targets: Sequence[str], to: str | None, output: str) -> None:
     path = Path(output).absolute()
     open_store(str(path.parent)).write_atomic(path.name, data)
     click.echo(f"wrote {output}")
-
-
-def send(target: str, to: str | None, most_points: int) -> None:
-    """Print the facts of a run as JSON, for `facts` on another machine."""
-    click.echo(as_json(facts(target, to, most_points)))

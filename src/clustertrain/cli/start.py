@@ -1,4 +1,4 @@
-"""The commands that make, check and start a job: init, import, check, render, run, submit."""
+"""The commands that make, check and start a job: init, import, check, render, run, submit; and schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from clustertrain.cli.options import CHECKED, GRID, JOB_FILE, JSON, SETS, TO, start_options
+from clustertrain.cli.options import (
+    CHECKED,
+    GRID,
+    JOB_FILE,
+    JSON,
+    SETS,
+    TO,
+    note_skipped_launchers,
+    start_options,
+)
 from clustertrain.cli.where import note
 from clustertrain.errors import EXIT_INTERRUPTED, EXIT_STOPPED, ClusterTrainError
 
@@ -199,3 +208,14 @@ def submit(
     if wait:
         codes += [launcher_of(to).follow(run, click.echo) for run in submitted]
     sys.exit(next(filter(None, codes), 0))
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON schema of the job file, for editors."""
+    import json
+
+    from clustertrain.job.file import job_schema
+
+    note_skipped_launchers()
+    click.echo(json.dumps(job_schema(), indent=2))

@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from clustertrain.cli.options import JSON, LISTED, STORAGE, TARGETS, WHERE, names_run
-from clustertrain.cli.where import Named, echo_lines, note
+from clustertrain.cli.where import RunArguments, echo_lines, note
 from clustertrain.errors import JobError
 
 
 @click.command()
 @names_run
 @JSON
-def status(named: Named, as_json: bool) -> None:
+def status(named: RunArguments, as_json: bool) -> None:
     """Show the state of a run."""
     from clustertrain.api import Run
     from clustertrain.observe.status import NotStarted, is_job_file
@@ -41,7 +41,7 @@ def status(named: Named, as_json: bool) -> None:
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the run to its end; waits while it is queued.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each line; metrics too.")
-def logs(named: Named, **wanted: Any) -> None:
+def logs(named: RunArguments, **wanted: Any) -> None:
     """Print the events of a run, or the output of its processes."""
     from clustertrain.api import Run
 
@@ -96,9 +96,10 @@ def report(targets: tuple[str, ...], to: str | None, output: str, send: int | No
     Of several runs it shows what differs as well.
     """
     from clustertrain.cli import report as reports
+    from clustertrain.observe.as_json import as_json
 
     if send is not None:
-        reports.send(targets[0], to, send)
+        click.echo(as_json(reports.facts(targets[0], to, send)))
     else:
         reports.write_report(targets or ("job.yaml",), to, output)
 
@@ -106,7 +107,7 @@ def report(targets: tuple[str, ...], to: str | None, output: str, send: int | No
 @click.command()
 @names_run
 @click.option("--no-wait", is_flag=True, help="Return without waiting for the end.")
-def stop(named: Named, no_wait: bool) -> None:
+def stop(named: RunArguments, no_wait: bool) -> None:
     """Stop a run after a last save; a queued run is cancelled."""
     from clustertrain.api import Run
 

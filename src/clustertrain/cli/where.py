@@ -12,18 +12,17 @@ if TYPE_CHECKING:
     from clustertrain.run_files.folder.run_dir import RunDir
 
 
-class Named(NamedTuple):
-    """What a command line names.
-
-    It is a job file, a folder or a run, its `--set` options, and the launcher of --to.
-    """
+class RunArguments(NamedTuple):
+    """The arguments that name a run: a job file or a folder, its `--set` options, and --to."""
 
     target: str
     sets: tuple[str, ...]
     to: str | None
 
 
-def about_run(named: Named, command: str, lines: Callable[[RunDir], Iterable[str]], *options: str) -> None:
+def about_run(
+    named: RunArguments, command: str, lines: Callable[[RunDir], Iterable[str]], *options: str
+) -> None:
     """Print the lines about a run, or the output of the command with these options in its cluster."""
     from clustertrain.launchers.resolve_run import find
 
@@ -34,7 +33,7 @@ def about_run(named: Named, command: str, lines: Callable[[RunDir], Iterable[str
         echo_lines(launcher.reach.lines(run, [*command.split(), *options]))
 
 
-def job_here(named: Named, command: str, name: str | None, *options: str) -> Job | None:
+def job_here(named: RunArguments, command: str, name: str | None, *options: str) -> Job | None:
     """Return the job whose data this machine reads, or None if its cluster has the data.
 
     For a job of a cluster, print the output of the command there.
@@ -51,8 +50,11 @@ def job_here(named: Named, command: str, name: str | None, *options: str) -> Job
 
 
 def echo_lines(lines: Iterable[str]) -> None:
+    """Print the lines, without anything in them that can change the terminal."""
+    from clustertrain.observe.terminal_text import plain
+
     for line in lines:
-        click.echo(line)
+        click.echo(plain(line))
 
 
 def note(text: str) -> None:

@@ -48,8 +48,7 @@ class LauncherElsewhere(Launcher):
         with continues(name, target.command(f"submit --to {self.name}"), echo):
             # Who looks again may find nothing that reads the storage.
             passing = (Unanswered,)
-            told = StoredStatus.told
-            status = wait_for_end(name, submitted, told, echo, _POLL_S, passing=passing, sure_after=1)
+            status = wait_for_end(name, submitted, echo, _POLL_S, passing=passing, sure_after=1)
         print_table(status.rows)
         return EXIT_FAILED if status.exit_code is None else status.exit_code
 

@@ -101,13 +101,6 @@ def process_state(pid: int) -> str | None:
     return None
 
 
-def process_place(pid: int) -> str:
-    """Return the state of a process of this node, and where it waits in the kernel if that may be read."""
-    state, waits_in = process_state(pid), _text(f"/proc/{pid}/wchan")
-    waits = f", waits in {waits_in}" if waits_in not in (None, "", "0") else ""
-    return "has ended" if state is None else f"in state {state}{waits}"
-
-
 def own_cgroups() -> list[str]:
     """Return the folders of this process's memory cgroups.
 

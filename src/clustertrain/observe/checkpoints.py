@@ -30,7 +30,7 @@ SCRIPT = "script"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class SavedCheckpoint:
     """A checkpoint by its manifest, or a file of a script in its checkpoint folder.
 
     Only name, size and time of a file are known.
@@ -60,7 +60,7 @@ class Checkpoint:
     error: str | None = None
 
 
-def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
+def checkpoints_of(run: RunDir) -> tuple[list[SavedCheckpoint], list[str]]:
     """Return the checkpoints, oldest first, and notes; for a script, its files, newest first.
 
     Reads only the manifests.
@@ -72,10 +72,7 @@ def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
     except JobError as error:  # this version does not accept the recorded job: the list is complete without
         notes = [f"note: the best checkpoint is unknown: {str(error).splitlines()[0]}"]
     if job is not None and job.is_script:
-        files = (
-            Checkpoint(name, None, SCRIPT, size_bytes=size, written_at=at) for name, size, at in _files(run)
-        )
-        return sorted(files, key=lambda each: each.written_at or 0.0, reverse=True), notes
+        return sorted(_files(run), key=lambda each: each.written_at or 0.0, reverse=True), notes
     found = [_checkpoint(run.checkpoints, name, best) for name in names(run.checkpoints)]
     if any(each.error for each in found):  # or the run, which trains, has removed it meanwhile
         there = {str(name) for name in names(run.checkpoints)}
@@ -83,27 +80,31 @@ def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
     return found, notes
 
 
-def _files(run: RunDir) -> Iterator[tuple[str, int, float]]:
-    """Yield the files in the checkpoint folder of a script: path, bytes, seconds since 1970."""
+def _files(run: RunDir) -> Iterator[SavedCheckpoint]:
+    """Yield the files in the checkpoint folder of a script."""
     key = run.checkpoints.key
     if (folder := run.store.local_folder(key)) is None:
         store = cast("S3Store", run.store)
-        for each, written in store.below(key):
-            yield each.removeprefix(f"{key}/"), store.size_or_none(each) or 0, written.timestamp()
+        for each, at in store.below(key):
+            yield _file(each.removeprefix(f"{key}/"), store.size_or_none(each) or 0, at.timestamp())
         return
     for path in files_below(folder):
         with suppress(FileNotFoundError):  # the script removes old ones
             found = path.stat()
-            yield str(path.relative_to(folder)), found.st_size, found.st_mtime
+            yield _file(str(path.relative_to(folder)), found.st_size, found.st_mtime)
 
 
-def _checkpoint(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None) -> Checkpoint:
+def _file(name: str, size_bytes: int, written_at: float) -> SavedCheckpoint:
+    return SavedCheckpoint(name, None, SCRIPT, size_bytes=size_bytes, written_at=written_at)
+
+
+def _checkpoint(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None) -> SavedCheckpoint:
     try:
         manifest = read_manifest(shelf, name)
     except (CheckpointDamaged, UnknownFormat) as error:
         why = "damaged" if isinstance(error, CheckpointDamaged) else "unknown"
-        return Checkpoint(str(name), name.step, why, error=str(error))
-    return Checkpoint(
+        return SavedCheckpoint(str(name), name.step, why, error=str(error))
+    return SavedCheckpoint(
         str(name),
         manifest.step,
         manifest.reason,

@@ -17,7 +17,7 @@ Cell = str | int | float | None
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricColumn:
     """A metric, and whether its largest ("max") or smallest ("min") value is the best.
 
     If `mode` is None, the `checkpoint.keep_best` of each job determines it.
@@ -27,7 +27,7 @@ class Metric:
     mode: str | None = None
 
     @classmethod
-    def parsed(cls, text: str) -> Metric:
+    def parsed(cls, text: str) -> MetricColumn:
         """Parse `accuracy`, `accuracy:max` or `loss:min`."""
         name, _, mode = text.rpartition(":")
         return cls(name, mode) if mode in ("max", "min") else cls(text)
@@ -46,12 +46,12 @@ class Columns:
     """The selected columns. Their keys are `args.NAME`, `metrics.NAME.last` and `metrics.NAME.best`."""
 
     args: tuple[str, ...] = ()
-    metrics: tuple[Metric, ...] = ()
+    metrics: tuple[MetricColumn, ...] = ()
 
     @classmethod
     def parsed(cls, args: Iterable[str], metrics: Iterable[str]) -> Columns:
         """Parse the options; each may contain several names, separated by commas."""
-        return cls(tuple(_split(args)), tuple(Metric.parsed(text) for text in _split(metrics)))
+        return cls(tuple(_split(args)), tuple(MetricColumn.parsed(text) for text in _split(metrics)))
 
     @property
     def headers(self) -> dict[str, str]:
@@ -74,10 +74,10 @@ class Columns:
         differing = (key for key in keys if len({each.get(key) for each in known}) > 1)
         best = (job.checkpoint.keep_best for jobs in points for job in jobs[-1:])
         metrics = self.metrics or tuple(
-            dict.fromkeys(Metric(each.metric) for each in best if each is not None)
+            dict.fromkeys(MetricColumn(each.metric) for each in best if each is not None)
         )
         args = (*self.args, *(key.removeprefix("args.") for key in differing))
-        return Columns(tuple(dict.fromkeys(args)), metrics or (Metric("loss", "min"),))
+        return Columns(tuple(dict.fromkeys(args)), metrics or (MetricColumn("loss", "min"),))
 
     def values(self, jobs: Sequence[Job], run: RunDir | None) -> dict[str, Cell]:
         """Return the values of a run by their keys.

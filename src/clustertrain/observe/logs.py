@@ -13,9 +13,8 @@ from clustertrain.node.units import moment_text
 from clustertrain.node.waiting import wait_until
 from clustertrain.observe.as_json import as_json, json_line
 from clustertrain.observe.event_lines import Record, line_of
-from clustertrain.observe.explain.explanation import claimed_attempt
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
-from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
+from clustertrain.observe.status import Status, StatusOf, claimed_attempt, is_scheduled, never_started
 from clustertrain.observe.terminal_text import Printed
 from clustertrain.run_files.claims import who_runs
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
@@ -30,8 +29,8 @@ _QUEUE_POLL_S = 10.0  # every query loads the scheduler
 _WHOLE_LINES = 1 << 30
 
 
-Lives = Callable[[Attempt], bool] | None
-"""Whether an attempt may write more lines; None if it is not followed."""
+Lives = Callable[[Attempt], bool]
+"""Whether an attempt may write more lines, which are followed."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def _log_lines(
     Raises:
         JobError: there is no such attempt or log.
     """
-    lives = partial(_lives, status_of) if follow else None
+    lives = partial(_lives, status_of, follow=follow)
     if selection.attempt is not None:
         yield from _lines(claimed_attempt(run, selection.attempt), selection, None, lives)
         return
@@ -92,7 +91,7 @@ def _log_lines(
         if status.runner is None and _state_line(status) != printed and not is_shown:
             printed = _state_line(status)
             yield printed
-        if status.standing.over or lives is None:
+        if status.standing.over or not follow:
             return
         wait_until(partial(run.attempt_after, shown), _QUEUE_POLL_S, _poll_s(run))
 
@@ -180,13 +179,13 @@ def _event_line(record: Record) -> str | None:
     return None if text is None else f"{moment_text(record['time'])}  {text}"
 
 
-def _lives(status_of: StatusOf, attempt: Attempt) -> bool:
+def _lives(status_of: StatusOf, attempt: Attempt, *, follow: bool) -> bool:
     """Return whether an attempt may write more lines.
 
     The answer comes from its heartbeat; before the first heartbeat, or if one is late, from its scheduler.
     """
-    if who_runs(attempt) is not None:
-        return True
+    if not follow or who_runs(attempt) is not None:
+        return follow
     if attempt.result.exists() or not is_scheduled(attempt.run):
         return False
     status = status_of(attempt.run)
@@ -198,14 +197,10 @@ def _looks(attempt: Attempt, lives: Lives) -> Iterator[bool]:
 
     The last look begins after the end of the attempt and so misses nothing.
     """
-    while lives is not None and lives(attempt):
+    while lives(attempt):
         yield False
-        _pause(attempt.run)
+        time.sleep(_poll_s(attempt.run))
     yield True
-
-
-def _pause(run: RunDir) -> None:
-    time.sleep(_poll_s(run))
 
 
 def _poll_s(run: RunDir) -> float:

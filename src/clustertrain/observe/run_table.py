@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import parse_job
@@ -20,6 +21,8 @@ from clustertrain.observe.terminal_text import plain
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import trained_jobs
 
+A = TypeVar("A")
+T = TypeVar("T")
 _WIDEST = 60  # of a column: the reason of a failure may be a long line
 
 
@@ -99,26 +102,23 @@ def rows_of(
     Args:
         statuses: the statuses of some runs, with one query to each scheduler.
     """
-    read, rows = [], []
-    for run in runs:
+    rows: list[RunRow] = []
+
+    def readable(run: RunDir, read: Callable[[A], T], of: A) -> list[T]:
         try:
-            read.append(read_files(run))
+            return [read(of)]
         except _UNREADABLE as error:
-            rows.append(_unreadable(run, error))
+            rows.append(RunRow(run.name, "unknown", text=str(error), run=run))
+            return []
+
+    files = [each for run in runs for each in readable(run, read_files, run)]
     try:
-        found = statuses(read)
+        found = statuses(files)
     except _UNREADABLE:  # of one run, which is found by reading each for itself
-        found = []
-        for files in read:
-            try:
-                found += statuses([files])
-            except _UNREADABLE as error:
-                rows.append(_unreadable(files.run, error))
+        of_each = [status for each in files for status in readable(each.run, statuses, [each])]
+        found = [status for of_one in of_each for status in of_one]
     for status in found:
-        try:
-            rows.append(_row_of(status))
-        except _UNREADABLE as error:
-            rows.append(_unreadable(status.run, error))
+        rows += readable(status.run, _row_of, status)
     notes = [f"{each.no_answer}; this is the state in the storage" for each in found if each.note]
     return sorted(rows, key=lambda row: row.name), notes
 
@@ -126,10 +126,6 @@ def rows_of(
 def left_out(error: StorageError) -> str:
     """Return the note on a folder of a storage that cannot be listed."""
     return f"{str(error).splitlines()[0].rstrip('.')}; it is left out"
-
-
-def _unreadable(run: RunDir, error: JobError | StorageError) -> RunRow:
-    return RunRow(run.name, "unknown", text=str(error), run=run)
 
 
 def _row_of(status: Status) -> RunRow:

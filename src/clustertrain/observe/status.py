@@ -17,7 +17,7 @@ from clustertrain.observe.ledger.book import Ledger
 from clustertrain.observe.ledger.of_run import ledger_of
 from clustertrain.observe.run_state import RunState, alive, of_result
 from clustertrain.run_files.claims import allocation_of, committed_step, who_runs
-from clustertrain.run_files.command_line import UNKNOWN, typed
+from clustertrain.run_files.command_line import UNKNOWN, command_on, typed
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.job_diff import standing_attempt
 from clustertrain.run_files.recorded_job import is_of_script
@@ -144,6 +144,13 @@ class Status:
         )
         return f"{self.no_answer}{lives}"
 
+    def told(self) -> tuple[str, RunState]:
+        """Return a line such as `running: attempt 2, SLURM job 12 on node[1-2]`, and the standing."""
+        attempt = f"attempt {self.attempt.n}" if self.attempt and self.state != "queued" else ""
+        why = self.standing.text or self.runner or ""
+        details = ", ".join(part for part in (attempt, why, self.note or "") if part)
+        return f"{self.state}: {details}" if details else self.state, self.standing
+
     @property
     def job_rows(self) -> list[Row]:
         """The scheduler's rows about the run's job, for the table of `status`."""
@@ -229,6 +236,22 @@ def read_files(run: RunDir) -> RunFiles:
             raise never_started(run)
         return RunFiles(run, None, None, None, submissions)
     return RunFiles(run, attempt, attempt.claim.read(), attempt.result.read(), submissions)
+
+
+def claimed_attempt(run: RunDir, number: int | None) -> Attempt:
+    """Return the attempt of this number, or the newest one that was not refused.
+
+    Raises:
+        JobError: there is none.
+    """
+    attempt = standing_attempt(run) if number is None else run.attempt(number)
+    if attempt is None or not attempt.claim.exists():
+        if number is not None:
+            numbers = [each.n for each in run.attempts()]
+            raise JobError(f"{run.uri} has no attempt {number}.\nThere are: {numbers}.")
+        state = command_on(run.uri, "status")
+        raise JobError(f"{run.uri} has no attempt yet.\n`{state}` shows what the run waits for.")
+    return attempt
 
 
 def never_started(run: RunDir) -> NotStarted:

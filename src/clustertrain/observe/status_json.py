@@ -22,7 +22,7 @@ class StoredStatus:
 
     Attributes:
         attempt: the newest one, or null if there is none.
-        began_at: when that attempt was claimed, in seconds since 1970.
+        began_at: when that attempt was claimed.
         state: one of the table of states.
         cause: one of the causes of that state.
         text: the reason of the state, such as the error of a run that failed.

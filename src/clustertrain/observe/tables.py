@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from clustertrain.errors import EXIT_FAILED, EXIT_JOB, EXIT_STOPPED, ClusterTrainError
+from clustertrain.errors import EXIT_JOB, EXIT_STOPPED, ClusterTrainError
 from clustertrain.node.units import aligned, time_text
 from clustertrain.observe.event_lines import NOT_FIGURES
-from clustertrain.observe.explain.explanation import summary
+from clustertrain.observe.explain.explanation import line_of_row, summary
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run_files.command_line import CommandLine, to_type
@@ -85,21 +85,9 @@ def _after_failure(run: RunDir, result: Result, command: CommandLine) -> str:
         new = f"as a new run beside it:  {run_beside(run, command)}"
         return f"{as_it_was}\n{logs}\n{new}\n{again}\nfresh:  {command.again_with('--fresh')}"
     edited = f"\nagain, with a changed job:  {command.again_with('--accept-changes')}"
-    when = "once corrected" if _would_fail_again(newest, result) else "again"
+    when = "once corrected" if result.exit_code == EXIT_JOB else "again"
     again = f"{when}:  {command}{edited if result.checkpoint else ''}"
     return f"{logs}\n{again}\nfresh:  {command.again_with('--fresh')}"
-
-
-def _would_fail_again(attempt: Attempt | None, result: Result) -> bool:
-    """Return whether an unchanged run is certain to fail in the same way.
-
-    A machine or a storage may be mended.
-    """
-    if result.exit_code != EXIT_FAILED:
-        return result.exit_code == EXIT_JOB
-    newest = attempt.newest_restart() if attempt is not None else None
-    failure = newest.failure.read() if newest is not None else None
-    return failure is not None and failure.fatal
 
 
 def _standing_text(run: RunDir) -> str:
@@ -128,12 +116,7 @@ def status_rows(status: Status) -> list[Row]:
     rows += [*_notes(status), ("folder", status.run.uri), *_used_rows(status)]
     rows = _cause_first(rows, status.state, standing.text if result is None else result.text)
     is_lost = status.state == "lost" and status.ended is None
-    return rows + _explanation_rows(status) if result is not None or is_lost else rows
-
-
-def _explanation_rows(status: Status) -> list[Row]:
-    parts = (line.partition(":") for line in _explained(status.attempt))
-    return [(name, text.strip()) for name, _, text in parts]
+    return rows + _explained(status.attempt) if result is not None or is_lost else rows
 
 
 def _cause_first(rows: list[Row], state: str, text: str) -> list[Row]:
@@ -227,15 +210,15 @@ def finish(run: RunDir, result: Result, command: CommandLine) -> int:
     print(next_step(run, result, command))
     newest = run.newest_attempt()
     if newest is not None and newest.result.exists():  # else another start has taken over
-        for line in _explained(newest):
-            print(line)
+        for row in _explained(newest):
+            print(plain(line_of_row(row)))
     return result.exit_code
 
 
-def _explained(attempt: Attempt | None) -> list[str]:
-    """Return the first lines of `explain`, or none: a log that cannot be read must not hide the result."""
+def _explained(attempt: Attempt | None) -> list[Row]:
+    """Return the first rows of `explain`, or none: a log that cannot be read must not hide the result."""
     try:
-        return [plain(line) for line in summary(attempt)] if attempt is not None else []
+        return summary(attempt) if attempt is not None else []
     except ClusterTrainError:
         return []
 

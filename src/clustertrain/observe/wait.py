@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, StorageError
-from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import Status, StatusOf
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.tables import finish, print_table, status_rows
 from clustertrain.run_files.claims import heartbeat_period_s
 from clustertrain.run_files.command_line import CommandLine
@@ -18,13 +18,12 @@ from clustertrain.run_files.folder.run_dir import RunDir
 
 _SURE_S = 2.0
 
-T = TypeVar("T")
+T = TypeVar("T", Status, StoredStatus)
 
 
 def wait_for_end(
     name: str,
     status_of: Callable[[], T],
-    told: Callable[[T], tuple[str, RunState]],
     echo: Callable[[str], None],
     poll_s: float,
     *,
@@ -36,7 +35,6 @@ def wait_for_end(
     """Print each change of a run's state until the run is over; returns its last status.
 
     Args:
-        told: the line for a status, and the standing of the run.
         passing: the errors of a storage or a cluster that does not answer: warnings for `patience_s`, because
             the run may continue.
         sure_after: how often in a row the run has to be over, unless its standing is settled: a job that is
@@ -57,7 +55,7 @@ def wait_for_end(
             line = f"warning: {error}"
         else:
             answered = time.monotonic()
-            line, standing = told(status)
+            line, standing = status.told()
             over, is_settled = over + 1 if standing.over else 0, standing.is_settled
         if line != shown:
             echo(shown := line)
@@ -73,13 +71,7 @@ def follow_to_its_end(
 ) -> int:
     """Follow a submitted run, print its result, and return its exit code. `command` submitted it."""
     with continues(run.name, command, echo):
-        status = wait_for_end(
-            run.name,
-            lambda: status_of(run),
-            _told,
-            echo,
-            heartbeat_period_s(run),
-        )
+        status = wait_for_end(run.name, lambda: status_of(run), echo, heartbeat_period_s(run))
     if status.result is not None:
         return finish(run, status.result, command)
     print_table(status_rows(status))
@@ -94,11 +86,3 @@ def continues(name: str, command: CommandLine, echo: Callable[[str], None]) -> I
     except KeyboardInterrupt:
         echo(f"{name} continues; `{command.of('status')}` shows its state")
         raise
-
-
-def _told(status: Status) -> tuple[str, RunState]:
-    """Return a line such as `running: attempt 2, SLURM job 12 on node[1-2]`, and the standing."""
-    attempt = f"attempt {status.attempt.n}" if status.attempt and status.state != "queued" else ""
-    why = status.standing.text or status.runner or ""
-    details = ", ".join(part for part in (attempt, why, status.note or "") if part)
-    return f"{status.state}: {details}" if details else status.state, status.standing

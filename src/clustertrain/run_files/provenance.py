@@ -32,7 +32,7 @@ def record_provenance(attempt: Attempt, source: Source, began: float) -> CodeCha
     if diff:
         attempt.run.store.write_atomic(attempt.diff_key, diff.encode())
     kept = Source(
-        tuple(replace(each, diff="", note=each.note or _left_out(each.diff)) for each in source.repositories),
+        tuple(replace(each, diff="") for each in source.repositories),
         source.files,
     )
     change = _code_change(attempt, source.files, began)
@@ -95,12 +95,3 @@ def _written_until(attempt: Attempt) -> float:
     if claim is None or claim.launcher != "local":
         return 0.0
     return result.ended_at if result is not None else beat.time if beat is not None else claim.time
-
-
-def _left_out(diff: str) -> str:
-    """Return a note on the binary files that a diff only names, or empty if there are none.
-
-    git does not write them into the diff, which does not apply without them.
-    """
-    count = sum(line.startswith("Binary files ") for line in diff.split("\n"))
-    return f"binary files that the diff only names: {count}" if count else ""

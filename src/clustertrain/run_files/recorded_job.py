@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job, record_of
 from clustertrain.job.model import Job
@@ -84,34 +82,23 @@ def newest_job(run: RunDir) -> Job | None:
     return job_at(run, run.snapshot_job_key(submissions[-1].digest)) if submissions else None
 
 
-@dataclass
-class _Stretch:
-    """The attempts with one identity of the job, and the steps that they continued from and reached."""
-
-    start: int
-    attempts: list[Attempt] = field(default_factory=list)
-    reached: int = 0
-
-
 def trained_jobs(run: RunDir) -> list[Job]:
     """Return the jobs with which the steps of a run were trained, the oldest first.
 
     There are several if a changed job has continued the run. Before the first step, and of a script, it is
     the newest job. Raises as `job_at`.
     """
-    stretches: list[_Stretch] = []
+    start, trained = 0, dict[int, Job]()  # each by the step from which it has trained
     for attempt in run.attempts():
         if changed_nothing(attempt):
             continue
-        changes = attempt.changes.read()
-        if changes is not None or not stretches:
-            start = changes.step or 0 if changes is not None else 0
-            stretches = [*(each for each in stretches if each.start < start), _Stretch(start)]
-        stretches[-1].attempts.append(attempt)
-        stretches[-1].reached = max(stretches[-1].reached, _last_step(attempt))
-    trained = (each.attempts for each in stretches if each.reached > each.start)
-    jobs = (next(filter(None, map(job_of, reversed(attempts))), None) for attempts in trained)
-    return [job for job in jobs if job is not None] or [*filter(None, [newest_job(run)])]
+        if (changes := attempt.changes.read()) is not None:
+            start = changes.step or 0
+            trained = {step: job for step, job in trained.items() if step < start}
+        job = job_of(attempt)
+        if job is not None and (start in trained or _last_step(attempt) > start):
+            trained[start] = job
+    return [*trained.values()] or [*filter(None, [newest_job(run)])]
 
 
 def _last_step(attempt: Attempt) -> int:

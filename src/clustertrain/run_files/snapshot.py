@@ -66,7 +66,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CodeEntry:
     """A file or folder; `name` is relative to the code, with '/' between its parts."""
 
     name: str
@@ -164,11 +164,11 @@ def _digest(path: Path, size_bytes: int) -> str:
     return hashlib.sha256(_read(path)).hexdigest()[:16]
 
 
-def _is_job_file(entry: Entry) -> bool:
+def _is_job_file(entry: CodeEntry) -> bool:
     return entry.name.endswith((".yaml", ".yml")) and _JOB_FILE.search(_read(entry.path)) is not None
 
 
-def _entries_within_limits(code: UserCode, outputs: Iterable[Path]) -> list[Entry]:
+def _entries_within_limits(code: UserCode, outputs: Iterable[Path]) -> list[CodeEntry]:
     entries, total_bytes = [], 0
     for entry in entries_of(code.folders, no_code=ids_of_no_code(code, outputs)):
         if (wrong := wrong_name(entry.name)) is not None:
@@ -189,7 +189,7 @@ def _entries_within_limits(code: UserCode, outputs: Iterable[Path]) -> list[Entr
 
 def entries_of(
     folders: Sequence[str], left_out: re.Pattern[str] | None = None, no_code: Set[FileId] = frozenset()
-) -> Iterator[Entry]:
+) -> Iterator[CodeEntry]:
     """Yield the files and folders of the code, as `take_snapshot` packs them.
 
     Args:
@@ -209,13 +209,13 @@ def entries_of(
         if place == ".":
             yield from _entries(folder, left_out, no_code)
         elif is_own(place):
-            yield Entry(place, folder, is_folder=True)
+            yield CodeEntry(place, folder, is_folder=True)
             yield from _entries(folder, left_out, no_code, f"{place}/")
 
 
 def _entries(
     folder: Path, left_out: re.Pattern[str] | None, no_code: Set[FileId], prefix: str = ""
-) -> Iterator[Entry]:
+) -> Iterator[CodeEntry]:
     """Yield the files and folders below a folder, in the same order on every machine."""
     no_code = no_code | {_id(folder.stat())}  # a link to a folder above it would have no end
     for path in _listed(folder):
@@ -229,11 +229,11 @@ def _entries(
         if _id(found) in no_code:
             continue
         if stat.S_ISDIR(found.st_mode) and not _is_left_out(path):
-            yield Entry(name, path, is_folder=True)
+            yield CodeEntry(name, path, is_folder=True)
             yield from _entries(path, left_out, no_code, f"{name}/")
         elif stat.S_ISREG(found.st_mode) and not (left_out and left_out.fullmatch(path.name)):
             may_run = bool(found.st_mode & _RUN)
-            yield Entry(name, path, False, may_run, found.st_size, found.st_mtime_ns)
+            yield CodeEntry(name, path, False, may_run, found.st_size, found.st_mtime_ns)
 
 
 def _listed(folder: Path) -> list[Path]:

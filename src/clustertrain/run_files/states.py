@@ -21,7 +21,7 @@ from clustertrain.errors import (
 
 
 @dataclass(frozen=True)
-class State:
+class StateRow:
     """One row. A state with `exit_codes` ends an attempt; one that `restarts` is followed by another one."""
 
     meaning: str
@@ -36,12 +36,12 @@ class State:
 
 
 STATES = {
-    "queued": State("submitted to a scheduler, not started yet", ("scheduler", "requeued", "held")),
-    "waiting": State("started, waiting for nodes or workers", ("nodes", "workers", "suspended")),
-    "staging": State("fetching the data", ("data",)),
-    "running": State("training", ("training",)),
-    "done": State("training is complete", ("finished", "early_stop"), (EXIT_DONE,)),
-    "failed": State(
+    "queued": StateRow("submitted to a scheduler, not started yet", ("scheduler", "requeued", "held")),
+    "waiting": StateRow("started, waiting for nodes or workers", ("nodes", "workers", "suspended")),
+    "staging": StateRow("fetching the data", ("data",)),
+    "running": StateRow("training", ("training",)),
+    "done": StateRow("training is complete", ("finished", "early_stop"), (EXIT_DONE,)),
+    "failed": StateRow(
         "ended by an error; the message names it",
         (
             "error",
@@ -58,19 +58,19 @@ STATES = {
         ),
         (EXIT_FAILED, EXIT_JOB, EXIT_CLUSTER, EXIT_STORAGE),
     ),
-    "stopped": State(
+    "stopped": StateRow(
         "ended early on request; run again to continue",
         ("user", "interrupt", "terminated", "interrupted_twice", "time_limit", "preempted"),
         (EXIT_STOPPED, EXIT_INTERRUPTED),
     ),
-    "preempted": State(
+    "preempted": StateRow(
         "the scheduler took the nodes back and will restart the job",
         ("preempted", "requeued", "time_limit"),
         (EXIT_STOPPED, EXIT_INTERRUPTED),
         restarts=True,
     ),
-    "cancelled": State("cancelled in the scheduler", ("cancelled",), (EXIT_INTERRUPTED, EXIT_STOPPED)),
-    "lost": State(
+    "cancelled": StateRow("cancelled in the scheduler", ("cancelled",), (EXIT_INTERRUPTED, EXIT_STOPPED)),
+    "lost": StateRow(
         "its processes are gone and none wrote a result",
         ("vanished", "time_limit", "node_fail"),
         (EXIT_FAILED,),

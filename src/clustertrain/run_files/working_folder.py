@@ -19,7 +19,7 @@ from clustertrain.job.model import Job
 from clustertrain.node.regular_file import read_file
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.provenance import CopiedCode, LeftFiles
-from clustertrain.run_files.snapshot import Entry, FileId, UserCode, entries_of, ids_of_no_code
+from clustertrain.run_files.snapshot import CodeEntry, FileId, UserCode, entries_of, ids_of_no_code
 from clustertrain.storage.posix import refused
 
 _COPIES_AT_ONCE = 16
@@ -48,7 +48,7 @@ def copy_code(run: RunDir, folders: Sequence[str], echo: Callable[[str], None]) 
     versions = dict(before.versions) if before is not None else {}
     kept: list[str] = []
 
-    def copy(entry: Entry) -> None:
+    def copy(entry: CodeEntry) -> None:
         target, data = work / entry.name, read_file(entry.path)
         version = hashlib.sha256(data).hexdigest()
         if before is not None and entry.name not in before.versions and target.exists():

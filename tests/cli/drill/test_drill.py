@@ -57,6 +57,7 @@ def test_a_training_that_resumes_is_exact(drilled):
 
 
 @pytest.mark.run
+@pytest.mark.nightly  # in CI: the drill above
 def test_a_schedule_of_its_own_is_named(drilled):
     report, storage = drilled("--faults", "stop", code=1, task="drilled:OwnSchedule", **TASK)
     (stop,) = report["outcomes"]
@@ -68,6 +69,7 @@ def test_a_schedule_of_its_own_is_named(drilled):
 
 
 @pytest.mark.run
+@pytest.mark.nightly  # in CI: a drill of a task above, and what scripts leave is compared below
 def test_a_script_is_known_by_its_losses_and_files(drilled):
     report, _ = drilled("--faults", "rank", code=0, script="looped.py", args=["--resume"])
     (rank,) = report["outcomes"]

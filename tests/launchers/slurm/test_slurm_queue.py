@@ -1,4 +1,4 @@
-"""What needs no cluster; tests/slurm/test_watching.py asks a real one."""
+"""What needs no cluster; tests/slurm/test_slurm_status.py asks a real one."""
 
 import os
 import time

@@ -23,10 +23,10 @@ def lines(path, *records):
 
 
 class Written:
-    """An attempt as its files show it; times count from T0, and rank 0's clock is `ahead_s` ahead."""
+    """An attempt as its files show it; times count from T0."""
 
-    def __init__(self, run, n=1, *, claimed=0, ahead_s=0.0, gpus=0, allocation=None):
-        self.attempt, self.ahead_s, self.gpus = run.attempt(n), ahead_s, gpus
+    def __init__(self, run, n=1, *, claimed=0, gpus=0, allocation=None):
+        self.attempt, self.gpus = run.attempt(n), gpus
         launcher = allocation.scheduler if allocation else "local"
         claim = sample_claim(time=T0 + claimed, allocation=allocation, launcher=launcher)
         self.attempt.claim.create(claim)
@@ -36,7 +36,7 @@ class Written:
         return self
 
     def node_event(self, kind, time, **fields):
-        lines(self.attempt.node_events("a"), (kind, time + self.ahead_s, fields))
+        lines(self.attempt.node_events("a"), (kind, time, fields))
         return self
 
     def starts(self, number, claimed, started=None, *, resumes=0, hosts=("a", "b"), **plan):
@@ -44,15 +44,14 @@ class Written:
         restart.claim.create(RestartClaim("a", 1, T0 + claimed))
         restart.plan.write(ResumePoint(None, resumes, world_size=2, hosts=hosts, **plan))
         if started is not None:
-            clock = {"clock_ahead_s": self.ahead_s}
-            ranks = [{"rank": 0, "host": "a", "pid": 1, "gpus": [{}] * self.gpus, **clock}]
-            self.event("group_started", started, restart=number, world_size=2, ranks=ranks, **clock)
+            ranks = [{"rank": 0, "host": "a", "pid": 1, "gpus": [{}] * self.gpus}]
+            self.event("group_started", started, restart=number, world_size=2, ranks=ranks)
         return self
 
     def trains(self, number, *times, every=1, step=0, data_wait_s=0.0, compute_s=1.0, kind="train"):
         for n, time in enumerate(times, 1):
             times_s = {"data_wait_s": data_wait_s, "compute_s": compute_s} if kind == "train" else {}
-            record = (kind, time + self.ahead_s, {"step": step + n * every, **times_s})
+            record = (kind, time, {"step": step + n * every, **times_s})
             lines(self.attempt.restart(number).metrics, record)
         return self
 
@@ -62,8 +61,7 @@ class Written:
 
     def ends(self, time, *, number=0, returned=None, state="done", cause="finished", step=1, code=0):
         if returned is not None:
-            ended = T0 + returned + self.ahead_s
-            self.attempt.restart(number).outcome.write(Outcome(True, step, train_ended=ended))
+            self.attempt.restart(number).outcome.write(Outcome(True, step, train_ended=T0 + returned))
         self.attempt.result.create(Result(state, cause, code, step=step, ended_at=T0 + time))
         return self
 
@@ -115,12 +113,6 @@ def test_every_second_of_an_undisturbed_run_is_booked_once(run):
     assert (ledger.device, ledger.device_hours) == ("GPU", pytest.approx(34 * 2 * 4 / 3600))
     causes = {(loss.category, loss.cause) for loss in ledger.losses()}
     assert {("start", "Ray"), ("staging", "data sets"), ("save", "steps")} <= causes
-
-
-@pytest.mark.parametrize("ahead_s", [-300.0, 7200.0])
-def test_a_node_with_another_clock_changes_nothing(run, ahead_s):
-    finished(run, ahead_s=ahead_s)
-    assert books(run)[1] == ALL_OF_IT
 
 
 def test_a_kill_costs_the_broken_step_the_restart_and_what_is_redone(run):

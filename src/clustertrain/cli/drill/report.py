@@ -17,7 +17,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FaultOutcome:
     """What one fault did.
 
     Attributes:
@@ -72,7 +72,7 @@ class Report:
     seed: int
     steps: int
     compared: dict[str, int]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[FaultOutcome, ...]
     kept: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
@@ -129,7 +129,7 @@ def drill(plan: DrillPlan, note: Note, *, keep: bool) -> Report:
     return Report(plan.job.name, exact, plan.seed, reference.steps, compared, outcomes, kept)
 
 
-def _outcome(kind: str, trial: Trial, reference: Left, seconds: float) -> Outcome:
+def _outcome(kind: str, trial: Trial, reference: Left, seconds: float) -> FaultOutcome:
     """Return the outcome of a fault, compared with the `reference` run, which took so many `seconds`."""
     left = trial.left or Left()
     found = differences(reference, left) if trial.left else ()
@@ -138,4 +138,4 @@ def _outcome(kind: str, trial: Trial, reference: Left, seconds: float) -> Outcom
     lost_steps = left.lost_steps - reference.lost_steps
     exact = caused and not found
     told = left.resumed, lost_steps, lost_s if caused else None
-    return Outcome(kind, caused, exact, step, rank, *told, found, trial.failure)
+    return FaultOutcome(kind, caused, exact, step, rank, *told, found, trial.failure)

@@ -1,19 +1,12 @@
-"""The failures that `explain` knows, and their list in docs/reference/errors.md.
-
-To refresh the list:
-
-    python -m clustertrain.observe.explain.catalogue docs/reference/errors.md
-"""
+"""The failures that `explain` knows; docs/site/errors.py writes their list into docs/reference/errors.md."""
 
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -23,8 +16,6 @@ from clustertrain.job.yaml_reader import JobLoader
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.recorded_job import job_of
 
-BEGIN = "<!-- catalogue: the list below is clustertrain.observe.explain.catalogue.markdown() -->"
-END = "<!-- end of catalogue -->"
 ENTRY_POINTS, LAUNCHERS = ("task", "function", "script"), ("local", "slurm", "kubernetes")
 _LEVELS = {"cause": 0, "symptom": 1, "consequence": 2}
 
@@ -49,15 +40,11 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Part:
+class Remedy:
     """A part of a remedy, and the words for which it holds; without a word of a kind it holds for all."""
 
     words: frozenset[str]
     text: str
-
-    def __str__(self) -> str:
-        words = [word for word in (*ENTRY_POINTS, *LAUNCHERS) if word in self.words]
-        return f"*{', '.join(words)}:* {self.text}" if words else self.text
 
     def holds(self, where: Where) -> bool:
         kinds = ((ENTRY_POINTS, where.entry_point), (LAUNCHERS, where.launcher))
@@ -72,7 +59,7 @@ class Entry:
     name: str
     lines: tuple[re.Pattern[str], ...]
     cause: str
-    change: tuple[Part, ...]
+    change: tuple[Remedy, ...]
     kind: str = "cause"
     retry: str = "unless_same"
     ends_as: str = "error"
@@ -93,7 +80,7 @@ UNKNOWN = Entry(
     "unknown",
     (),
     "unknown: an exception that neither the catalogue knows nor a line of your own code raised",
-    (Part(frozenset(), "Read the lines around it: the code that raised it is in the traceback."),),
+    (Remedy(frozenset(), "Read the lines around it: the code that raised it is in the traceback."),),
     kind="symptom",
 )
 
@@ -107,7 +94,7 @@ def catalogue() -> tuple[Entry, ...]:
 
 def _entry(row: dict[str, Any]) -> Entry:
     change = row["change"] if isinstance(row["change"], dict) else {"any": row["change"]}
-    parts = tuple(Part(frozenset(words.split(", ")) - {"any"}, text) for words, text in change.items())
+    parts = tuple(Remedy(frozenset(words.split(", ")) - {"any"}, text) for words, text in change.items())
     lines = tuple(re.compile(line, re.MULTILINE) for line in row["lines"])
     return Entry(**{**row, "lines": lines, "change": parts})
 
@@ -122,24 +109,3 @@ def unchanged(what: str, entry: Entry, where: Where) -> str:
     text = f"{what}\nAn unchanged run would fail again. {entry.change_for(where)}"
     of_memory = "\nTo continue with a changed job, start it again with --accept-changes."
     return text + of_memory * (entry.ends_as == "out_of_memory" and where.entry_point != "script")
-
-
-def markdown() -> str:
-    """Return the list of docs/reference/errors.md: a heading for each failure."""
-    texts = []
-    for entry in catalogue():
-        cause = entry.cause if entry.kind == "cause" else f"{entry.cause} ({entry.kind})"
-        again = "" if entry.retry == "unless_same" else f" *Tried again: {entry.retry}.*"
-        change = " ".join(map(str, entry.change))
-        texts.append(f"### `{entry.name}`\n\n{cause}{again}\n\n{change}\n")
-    return "\n".join(texts)
-
-
-def write_list(page: Path) -> None:
-    """Replace the list of a page between its marks."""
-    before, _, rest = page.read_text("utf-8").partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{rest.partition(END)[2]}", "utf-8")
-
-
-if __name__ == "__main__":
-    write_list(Path(sys.argv[1]))

@@ -7,22 +7,13 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from clustertrain.errors import JobError
-from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, Part, Where, by_name
-from clustertrain.observe.explain.evidence import Start
-from clustertrain.observe.explain.first_cause import Hit, Source, first_cause, hits_of
-from clustertrain.observe.explain.stacks import (
-    Group,
-    of_script,
-    ranks_text,
-    stacks_now,
-    waits_for,
-    where_all_are,
-)
-from clustertrain.run_files.claims import who_runs
+from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, Remedy, Where, by_name
+from clustertrain.observe.explain.evidence import StartEvidence
+from clustertrain.observe.explain.first_cause import EvidenceText, Hit, first_cause, hits_of
+from clustertrain.observe.explain.stacks import RanksAtPlace, of_script, ranks_text, stacks_now
+from clustertrain.observe.status import Row, claimed_attempt
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
-from clustertrain.run_files.job_diff import standing_attempt
 from clustertrain.run_files.recorded_job import is_of_script
 from clustertrain.run_files.records.result import Failure
 from clustertrain.run_files.streams.rank_log import OUTPUT_ENDS
@@ -48,14 +39,12 @@ class Explanation:
         cause: the first cause in one sentence.
         proof: the line that shows it, and where it is.
         change: what to change.
-        error: the whole message that the end of the run shows.
+        error: the whole message at the end of the run.
         rank, host: where it happened, or null and empty.
-        evidence: at most ten lines: the file, the rank, the time of day on the driver's clock and the text of
-            each.
+        evidence: at most ten lines, each with file, rank, time of day and text.
         followed: the ranks whose errors only follow from it.
-        earlier: the failures of earlier starts of the workers in this attempt.
-        stacks: of a running run: the groups of ranks at one place, the outlier first; without frames those
-            that did not answer.
+        earlier: failures of earlier starts of the workers in this attempt.
+        stacks: of a running run: the groups of ranks at one place, the outlier first.
     """
 
     failure: str
@@ -68,16 +57,16 @@ class Explanation:
     evidence: tuple[str, ...] = ()
     followed: tuple[int, ...] = ()
     earlier: tuple[str, ...] = ()
-    stacks: tuple[Group, ...] = ()
+    stacks: tuple[RanksAtPlace, ...] = ()
 
-    def first_lines(self) -> list[str]:
+    def first_rows(self) -> list[Row]:
         """Return the cause, what proves it, and what to change."""
         rows = (("cause", self.cause), ("proof", self.proof), ("change", self.change))
-        return [f"{name + ':':<8}{text}" for name, text in rows if text]
+        return [(name, text) for name, text in rows if text]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the whole explanation, for people."""
-        yield from self.first_lines()
+        yield from map(line_of_row, self.first_rows())
         for n, line in enumerate(self.error.splitlines()):
             yield f"{'' if n else 'error:':<8}{line}"
         if self.followed:
@@ -90,6 +79,11 @@ class Explanation:
             yield from group.lines()
 
 
+def line_of_row(row: Row) -> str:
+    """Return a row as a line of `explain`."""
+    return f"{row[0] + ':':<8}{row[1]}"
+
+
 def explain(run: RunDir, number: int | None = None) -> Explanation:
     """Explain the newest attempt of a run, or the attempt of this number.
 
@@ -99,65 +93,48 @@ def explain(run: RunDir, number: int | None = None) -> Explanation:
         JobError: there is no such attempt.
     """
     attempt = claimed_attempt(run, number)
-    start = Start.newest(attempt)
-    if start.result is None and start.failure is None and who_runs(attempt) is not None:
+    start = StartEvidence.newest(attempt)
+    if start.is_running:
         if not start.pids:
-            return Explanation("", f"none yet: {run.name} {waits_for(start)}")
+            return Explanation("", f"none yet: {run.name} waits for its workers")
         if is_of_script(attempt):
             return Explanation("", f"none: {run.name} is running", change=of_script(run.uri))
         groups = stacks_now(start)
-        return Explanation("", where_all_are(groups), change=_ADVICE, stacks=groups)
+        first = " at ".join(line.strip() for line in [*groups[0].lines()][:2])
+        return Explanation("", f"none yet: {run.name} is running; {first}", change=_ADVICE, stacks=groups)
     if start.result is not None and start.result.state == "done":
         return Explanation("", f"none: {run.name} is done")
     if start.result is not None and start.result.cause in _REQUESTED:
-        return Explanation(
-            "", f"none: {run.name} was stopped on request ({start.result.cause})", error=start.result.text
-        )
-    ended = start.result or start.failure
+        cause = f"none: {run.name} was stopped on request ({start.result.cause})"
+        return Explanation("", cause, error=start.result.text)
+    ended, hits = start.result or start.failure, _hits(start, len(start.hosts))
     return replace(
-        _of_ended(start, len(start.hosts)),
+        _explained(start, _decisive(start, hits), hits),
         error=ended.text if ended is not None else "",
         earlier=_earlier(attempt, start),
     )
 
 
-def claimed_attempt(run: RunDir, number: int | None) -> Attempt:
-    """Return the attempt of this number, or the newest one that was not refused.
-
-    Raises:
-        JobError: there is none.
-    """
-    attempt = standing_attempt(run) if number is None else run.attempt(number)
-    if attempt is None or not attempt.claim.exists():
-        if number is not None:
-            numbers = [each.n for each in run.attempts()]
-            raise JobError(f"{run.uri} has no attempt {number}.\nThere are: {numbers}.")
-        state = command_on(run.uri, "status")
-        raise JobError(f"{run.uri} has no attempt yet.\n`{state}` shows what the run waits for.")
-    return attempt
-
-
-def summary(attempt: Attempt) -> list[str]:
-    """Return the first three lines for an attempt that failed, or none if its message says the same.
+def summary(attempt: Attempt) -> list[Row]:
+    """Return the first three rows for an attempt that failed, or none if its message says the same.
 
     The messages of clustertrain itself have a remedy. An attempt without a result is lost.
     """
     result = attempt.result.read()
-    if result is None:
-        return _of_ended(Start.newest(attempt), _SUMMARY_RANKS).first_lines()
-    if result.state != "failed" or result.cause not in _UNEXPLAINED:
+    if result is not None and (result.state != "failed" or result.cause not in _UNEXPLAINED):
         return []
-    start = Start.newest(attempt)
+    start = StartEvidence.newest(attempt)
     hits = _hits(start, _SUMMARY_RANKS)
     hit = _decisive(start, hits)
-    if hit is None or hit.entry.told:
-        return []
-    if hit.entry is UNKNOWN and (hit.source.order == 0 or hit.is_told_in(result.text)):
-        return []
-    return _explained(start, hit, hits).first_lines()
+    if result is not None:
+        if hit is None or hit.entry.told:
+            return []
+        if hit.entry is UNKNOWN and (hit.source.order == 0 or hit.is_told_in(result.text)):
+            return []
+    return _explained(start, hit, hits).first_rows()
 
 
-def _hits(start: Start, most_ranks: int) -> list[Hit]:
+def _hits(start: StartEvidence, most_ranks: int) -> list[Hit]:
     """Return the known lines of everything that may have the first cause.
 
     Of many ranks the one that the failure names is read first.
@@ -168,7 +145,7 @@ def _hits(start: Start, most_ranks: int) -> list[Hit]:
     return [hit for source in sources for hit in hits_of(source)]
 
 
-def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
+def _decisive(start: StartEvidence, hits: list[Hit]) -> Hit | None:
     """Return the first cause.
 
     If a rank raised by itself, only its own lines count. If no entry knows its exception, the cause stays
@@ -191,13 +168,13 @@ def _decisive(start: Start, hits: list[Hit]) -> Hit | None:
         return matched
     unknown = [hit for hit in own if hit.entry is UNKNOWN] if said is None else []
     raised = next((hit for hit in unknown if hit.is_told_in(failure.text)), None)
-    recorded = Hit(UNKNOWN, next(start.records()), 0)
-    if said is None and raised is None and recorded.is_recorded:  # its traceback is too long for what is read
-        return recorded
-    return raised or first_cause(unknown or own) or ended or recorded
+    failed = Hit(UNKNOWN, next(start.records()), 0)
+    if said is None and raised is None and failed.recorded:  # its traceback is too long for what is read
+        return failed
+    return raised or first_cause(unknown or own) or ended or failed
 
 
-def _matched(start: Start, failure: Failure) -> Hit | None:
+def _matched(start: StartEvidence, failure: Failure) -> Hit | None:
     """Return what the driver has matched, at its line of the record."""
     entry, record = by_name().get(failure.entry), next(start.records())
     if entry is None:
@@ -206,7 +183,7 @@ def _matched(start: Start, failure: Failure) -> Hit | None:
     return Hit(entry, record, next(at, 0))
 
 
-def _left(start: Start, hits: list[Hit]) -> Hit | None:
+def _left(start: StartEvidence, hits: list[Hit]) -> Hit | None:
     """Return the end of the first rank that ended without an error.
 
     The others only report that it is gone.
@@ -220,7 +197,7 @@ def _left(start: Start, hits: list[Hit]) -> Hit | None:
     return None
 
 
-def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:
+def _own_exit(failed: EvidenceText, exit_code: int | None) -> Hit | None:
     """Return the end of a script that ended itself with an exit code, at the last line that it printed."""
     printed = [n for n, line in enumerate(failed.text.split("\n")) if line.startswith(_PRINTED)]
     if exit_code is None or not printed:
@@ -229,25 +206,18 @@ def _own_exit(failed: Source, exit_code: int | None) -> Hit | None:
     change = (
         "What it last printed is below: look for the line of your code that ends it (sys.exit, os._exit)."
     )
-    return Hit(Entry("own_exit", (), cause, (Part(frozenset(), change),), told=True), failed, printed[-1])
+    return Hit(Entry("own_exit", (), cause, (Remedy(frozenset(), change),), told=True), failed, printed[-1])
 
 
-def _of_ended(start: Start, most_ranks: int) -> Explanation:
-    hits = _hits(start, most_ranks)
-    hit = _decisive(start, hits)
+def _explained(start: StartEvidence, hit: Hit | None, hits: list[Hit]) -> Explanation:
     if hit is None:
-        records = [*start.records()]
-        proof = f"{records[0].name}: {records[0].text.partition(chr(10))[0]}" if records else ""
+        record = next(start.records(), None)
         return Explanation(
             "unknown",
             "unknown: no line of its records and logs looks like an error",
-            proof,
+            f"{record.name}: {record.text.partition(chr(10))[0]}" if record is not None else "",
             f"Read the logs: `{command_on(start.attempt.uri, 'logs', '--driver')}`, and `--rank K`.",
         )
-    return _explained(start, hit, hits)
-
-
-def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
     rank, host = hit.source.rank, hit.source.host
     who = "" if rank is None else f"rank {rank}{f' on {host}' if host else ''}"
     name, cause = hit.entry.name, hit.entry.cause
@@ -277,7 +247,7 @@ def _explained(start: Start, hit: Hit, hits: list[Hit]) -> Explanation:
     )
 
 
-def _earlier(attempt: Attempt, start: Start) -> tuple[str, ...]:
+def _earlier(attempt: Attempt, start: StartEvidence) -> tuple[str, ...]:
     """Return the first lines of up to three failures before the newest start."""
     failures = [
         r.failure.read() for r in attempt.restarts() if start.restart and r.number < start.restart.number

@@ -39,7 +39,7 @@ _TIME = re.compile(r"(?:\d{4}-(\d\d)-(\d\d)[ T]|\b[IWEF](\d\d)(\d\d) )(\d\d):(\d
 
 
 @dataclass(frozen=True)
-class Source:
+class EvidenceText:
     """A text: a log, or the text of a record or event.
 
     Attributes:
@@ -47,7 +47,6 @@ class Source:
         first_line: the number of its first line in the file.
         order: sources with a smaller number decide first.
         time: of a record, in seconds since 1970.
-        ahead_s: how far the clock of its times of day was ahead of the driver's.
     """
 
     name: str
@@ -57,7 +56,6 @@ class Source:
     order: int = 0
     first_line: int = 1
     time: float | None = None
-    ahead_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Hit:
     """A line that the catalogue knows, or that ends a traceback."""
 
     entry: Entry
-    source: Source
+    source: EvidenceText
     index: int
 
     @property
@@ -77,15 +75,14 @@ class Hit:
         return self.lines[self.index].strip()
 
     @property
-    def message(self) -> str:
-        """The line without what is before each line of a traceback, or before the exception in a record."""
-        recorded = _RECORDED.match(self.line)
-        return _PREFIX.sub("", self.line) if recorded is None else recorded["message"]
+    def recorded(self) -> re.Match[str] | None:
+        """Its parts, if it is the record of an exception that a line of the user's own code raised."""
+        return _RECORDED.match(self.line)
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether it is the record of an exception that a line of the user's own code raised."""
-        return _RECORDED.match(self.line) is not None
+    def message(self) -> str:
+        """The line without what is before each line of a traceback, or before the exception in a record."""
+        return _PREFIX.sub("", self.line) if self.recorded is None else self.recorded["message"]
 
     def is_told_in(self, text: str) -> bool:
         """Return whether a record, which leaves out the module of a class, is about this exception."""
@@ -97,8 +94,8 @@ class Hit:
 
         It is empty if there is none.
         """
-        if (recorded := _RECORDED.match(self.line)) is not None:
-            return recorded["at"]
+        if self.recorded is not None:
+            return self.recorded["at"]
         for line in reversed(self.lines[: self.index]):
             if _TRACEBACK in line:
                 break
@@ -109,10 +106,10 @@ class Hit:
 
     @property
     def _time_s(self) -> float | None:
-        """When it was on the driver's clock, for an order and a time of day: glog has no year."""
+        """When it was, for an order and a time of day: glog has no year."""
         for line in reversed(self.lines[: self.index + 1]):
             if (found := _TIME.search(line)) is not None:
-                return _seconds(*map(int, filter(None, found.groups()))) - round(self.source.ahead_s)
+                return _seconds(*map(int, filter(None, found.groups())))
         if self.source.time is None:
             return None
         _, month, day, hours, minutes, seconds, *_ = time.localtime(self.source.time)
@@ -120,7 +117,7 @@ class Hit:
 
     @property
     def at(self) -> str:
-        """Its time of day on the driver's clock, or empty if unknown."""
+        """Its time of day, or empty if unknown."""
         time_s = self._time_s
         return "" if time_s is None else time.strftime("%H:%M:%S", time.gmtime(time_s % 86400))
 
@@ -152,7 +149,7 @@ class Hit:
         return "  ".join(part for part in parts if part)
 
 
-def hits_of(source: Source) -> list[Hit]:
+def hits_of(source: EvidenceText) -> list[Hit]:
     """Return the lines of a text that the catalogue knows: for each entry the first.
 
     The lines that end a traceback are added if no entry knows them.
@@ -169,7 +166,7 @@ def hits_of(source: Source) -> list[Hit]:
     return [Hit(entry, source, index) for index, entry in sorted(found.items())]
 
 
-def _raised(source: Source) -> Iterator[tuple[int, str]]:
+def _raised(source: EvidenceText) -> Iterator[tuple[int, str]]:
     """Yield the lines that end a traceback, whatever the name of the class.
 
     Yield later lines that look like one, too.
@@ -189,7 +186,7 @@ def _raised(source: Source) -> Iterator[tuple[int, str]]:
 
 def known(text: str) -> list[Hit]:
     """Return the known lines of the message of one error; the line that decides comes first."""
-    hits = (hit for hit in hits_of(Source("", text)) if hit.entry is not UNKNOWN)
+    hits = (hit for hit in hits_of(EvidenceText("", text)) if hit.entry is not UNKNOWN)
     return sorted(hits, key=lambda hit: hit.key)
 
 

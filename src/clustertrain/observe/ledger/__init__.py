@@ -2,6 +2,6 @@
 
 book.py            the categories, and what is booked
 of_run.py          the ledger of a run
-attempt_files.py   what the files of an attempt say about its time, on one clock
+attempt_files.py   what the files of an attempt say about its time
 start.py           one start of the worker group, and its bookings
 """

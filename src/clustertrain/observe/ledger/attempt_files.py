@@ -1,10 +1,10 @@
-"""What the files of an attempt say about its time, on the clock of the driver."""
+"""What the files of an attempt say about its time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.errors import JobError, StorageError
@@ -33,7 +33,7 @@ def number(record: Record, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class Group:
+class OneStart:
     """A start of the worker group.
 
     Attributes:
@@ -91,7 +91,7 @@ class AttemptFiles:
     changes: JobChanges | None
     ray_started: float | None
     last_sign: float
-    groups: Sequence[Group]
+    groups: Sequence[OneStart]
     of_script: bool
 
     @property
@@ -101,7 +101,7 @@ class AttemptFiles:
         return f"attempt {self.attempt.n} {how}"
 
 
-def gpus_per_rank(groups: Sequence[Group]) -> int:
+def gpus_per_rank(groups: Sequence[OneStart]) -> int:
     """Return the number of GPUs of the first rank of the newest start that has any, or 0."""
     for group in reversed(groups):
         match group.started:
@@ -131,12 +131,10 @@ def read_attempt(attempt: Attempt, notes: dict[str, None]) -> AttemptFiles | Non
     for n, (restart, claimed) in enumerate(claims):
         until = claims[n + 1][1] if n + 1 < len(claims) else math.inf
         own = [e for e in events if claimed <= e["time"] < until]
-        ahead_s = number(next(iter(of_kind(own, "group_started")), {}), "clock_ahead_s")  # of rank 0's node
-        metrics = [{**e, "time": e["time"] - ahead_s} for e in read_events(attempt.run, restart.metrics_key)]
-        if (outcome := read(restart.outcome)) is not None:
-            outcome = replace(outcome, train_ended=outcome.train_ended - ahead_s)
+        metrics = read_events(attempt.run, restart.metrics_key)
         of_training = of_kind(metrics, "train"), of_kind(metrics, "eval")
-        groups.append(Group(restart, claimed, read(restart.plan), outcome, own, *of_training))
+        plan, outcome = read(restart.plan), read(restart.outcome)
+        groups.append(OneStart(restart, claimed, plan, outcome, own, *of_training))
     beat = read(attempt.heartbeat)
     signs = [claim.time, *(e["time"] for e in events), *(time for _, time in claims)]
     signs += [e["time"] for each in groups[-1:] for e in (*each.lines[-1:], *each.evaluations[-1:])]

@@ -59,7 +59,7 @@ class Phase:
     """A part of a run's time with one number of ranks.
 
     Attributes:
-        start, end: in seconds since 1970, on one clock.
+        start, end: in seconds since 1970.
         ranks: that were held; 0 in a queue and between two attempts.
         booked: their sum is `end - start`.
     """

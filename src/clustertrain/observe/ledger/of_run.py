@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from clustertrain.observe.ledger.attempt_files import (
     AttemptFiles,
-    Group,
+    OneStart,
     gpus_per_rank,
     of_kind,
     read_attempt,
 )
 from clustertrain.observe.ledger.book import CATEGORIES, Booking, Ledger, Phase, summed
-from clustertrain.observe.ledger.start import Start, Stretch, step_s
+from clustertrain.observe.ledger.start import StartBooks, Stretch, step_s
 from clustertrain.run_files.claims import committed_step
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.job_diff import changed_nothing
@@ -126,7 +126,7 @@ class _Books:
             self._add_start(files, group, later, until, is_alive=is_alive)
 
     def _add_start(
-        self, files: AttemptFiles, group: Group, later: Group | None, until: float, *, is_alive: bool
+        self, files: AttemptFiles, group: OneStart, later: OneStart | None, until: float, *, is_alive: bool
     ) -> None:
         failure, outcome = group.failure, group.outcome
         stops, why = outcome.train_ended if outcome is not None else until, files.end
@@ -139,7 +139,7 @@ class _Books:
         failed = outcome is None and (failure is not None or later is not None or not is_alive)
         after = "end" if later is None else "lost_node" if _lost_a_node(group, later) else "restart"
         self._usual_step_s = step_s(group.lines) or self._usual_step_s
-        start = Start(
+        start = StartBooks(
             group, trains, stops, self._usual_step_s, self._reached, self._redone_for, failed, after, why
         )
         staged = {event.get("name"): event.get("seconds", 0.0) for event in of_kind(group.events, "stage")}
@@ -180,7 +180,7 @@ def _ascending(times: Sequence[float], end: float) -> list[float]:
     return [*found, end]
 
 
-def _lost_a_node(group: Group, later: Group) -> bool:
+def _lost_a_node(group: OneStart, later: OneStart) -> bool:
     """Return whether the node of the rank that failed has no rank in the next start."""
     host = group.failure.get("host") if group.failure is not None else None
     return bool(host) and later.plan is not None and bool(later.plan.hosts) and host not in later.plan.hosts

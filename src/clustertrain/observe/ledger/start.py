@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from clustertrain.observe.ledger.attempt_files import Group, Record, number, of_kind
+from clustertrain.observe.ledger.attempt_files import OneStart, Record, number, of_kind
 from clustertrain.observe.ledger.book import Booking
 
 
@@ -35,7 +35,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Start:
+class StartBooks:
     """A start of the workers; its times ascend.
 
     Attributes:
@@ -47,7 +47,7 @@ class Start:
         after, why: the category and cause of the seconds after `stops`.
     """
 
-    group: Group
+    group: OneStart
     trains: float
     stops: float
     usual_s: float | None

@@ -19,7 +19,7 @@ _NO_VALUES |= {"slowest_rank", "slowest_rank_s"}
 
 
 @dataclass(frozen=True)
-class Curve:
+class StepCurve:
     """A value over the steps. `kind`: of the records that have it, train or eval."""
 
     name: str
@@ -27,7 +27,7 @@ class Curve:
     points: tuple[Point, ...]
 
 
-def curves_of(records: Iterable[Mapping[str, Any]], most: int) -> tuple[tuple[Curve, ...], int]:
+def curves_of(records: Iterable[Mapping[str, Any]], most: int) -> tuple[tuple[StepCurve, ...], int]:
     """Return the curves of these records, and the number of values that no chart can show."""
     found: dict[tuple[str, str], list[Point]] = {}
     left_out = 0
@@ -39,7 +39,7 @@ def curves_of(records: Iterable[Mapping[str, Any]], most: int) -> tuple[tuple[Cu
                 found.setdefault((name, record["kind"]), []).append((record["step"], value))
             else:
                 left_out += 1
-    return tuple(Curve(*key, tuple(thinned(points, most))) for key, points in found.items()), left_out
+    return tuple(StepCurve(*key, tuple(thinned(points, most))) for key, points in found.items()), left_out
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
@@ -57,7 +57,7 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     return [*kept, points[-1]] if kept[-1] != points[-1] else kept
 
 
-def chart(name: str, lines: Sequence[tuple[str, int, Curve]]) -> str:
+def chart(name: str, lines: Sequence[tuple[str, int, StepCurve]]) -> str:
     """Return the curves of a value over each other, as HTML.
 
     Each has a label, and the number of its run.
@@ -66,7 +66,7 @@ def chart(name: str, lines: Sequence[tuple[str, int, Curve]]) -> str:
     first, last = min(points)[0], max(points)[0]
     low, high = min(y for _, y in points), max(y for _, y in points)
 
-    def drawn(curve: Curve) -> str:
+    def drawn(curve: StepCurve) -> str:
         at = [
             f"{300 * (x - first) / (last - first or 1):.1f},{100 * (high - y) / (high - low or 1):.1f}"
             for x, y in curve.points

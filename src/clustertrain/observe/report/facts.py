@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.identity import hyperparameters, settings
 from clustertrain.observe.ledger.book import Ledger
 from clustertrain.observe.ledger.of_run import ledger_of
-from clustertrain.observe.report.curves import Curve, curves_of
+from clustertrain.observe.report.curves import StepCurve, curves_of
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.recorded_job import newest_job, trained_jobs
 from clustertrain.run_files.records.provenance import Provenance
 from clustertrain.run_files.streams.history import curve, events_of_attempt
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -45,7 +45,7 @@ class RunFacts:
 
     name: str
     status: StoredStatus
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[StepCurve, ...] = ()
     ledger: Ledger | None = None
     attempts: tuple[Held, ...] = ()
     compared: Mapping[str, str] = field(default_factory=dict)
@@ -57,30 +57,30 @@ def facts_of(run: RunDir, status: StoredStatus, most_points: int) -> RunFacts:
     alive = not status.over
     missing: dict[str, None] = {}
 
-    def part(what: str, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
+    def part(what: str, read: Callable[[], T]) -> T | None:
         try:
-            return read(*args, **options)
+            return read()
         except (JobError, StorageError) as error:
             missing[f"{what}: {str(error).splitlines()[0]}"] = None
             return None
 
-    records = part("metrics", curve, run) or []
+    records = part("metrics", partial(curve, run)) or []
     curves, not_finite = curves_of(records, most_points)
     if not records:
         missing["metrics: none were written, so there are no curves"] = None
     if not_finite:
         missing[f"metrics: {not_finite} values beyond 1e300, or no numbers, are not in the curves"] = None
     compared: dict[str, str] = {}
-    if (job := part("configuration", newest_job, run)) is not None:
-        trained = hyperparameters(*part("args", trained_jobs, run) or [])
+    if (job := part("configuration", partial(newest_job, run))) is not None:
+        trained = hyperparameters(*part("args", partial(trained_jobs, run)) or [])
         compared = {key: str(value) for key, value in (settings(job) | trained).items() if key != "name"}
     attempts = []
     for attempt in part("attempts", run.attempts) or []:
-        if (held := part("attempt", _held, attempt, alive=alive)) is not None:
+        if (held := part("attempt", partial(_held, attempt, alive=alive))) is not None:
             attempts.append(held)
         if (known := part("provenance", attempt.provenance.read)) is not None:
             compared |= _code(known)
-    book = part("ledger", ledger_of, run, alive=alive)
+    book = part("ledger", partial(ledger_of, run, alive=alive))
     return RunFacts(run.name, status, curves, book, tuple(attempts), compared, tuple(missing))
 
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from clustertrain.node.units import moment_text, time_text
 from clustertrain.observe.ledger.book import CATEGORIES, Ledger
-from clustertrain.observe.report.curves import Curve, chart
+from clustertrain.observe.report.curves import StepCurve, chart
 from clustertrain.observe.report.facts import RunFacts
 
 _LATER = ("data_wait_s", "compute_s", "communication_s", "lr")  # after the curves that people look for
@@ -73,7 +73,7 @@ def _differences(runs: Sequence[RunFacts]) -> str:
 
 def _curves(runs: Sequence[RunFacts]) -> str:
     """Return a chart for each value, with the curves of all runs and kinds."""
-    found: dict[str, list[tuple[str, int, Curve]]] = {}
+    found: dict[str, list[tuple[str, int, StepCurve]]] = {}
     for n, run in enumerate(runs):
         for each in run.curves:
             label = each.kind if len(runs) == 1 else f"{run.name}, {each.kind}"

@@ -1,7 +1,6 @@
 """Every path of a run, in one object.
 
 run_dir.py       the paths of a generation of a run, of an attempt and of a start of its workers
-named_files.py   a file or folder as an attribute of the folder that contains it
 stream_names.py  which files of an attempt are streams, by their names
 spool.py         where this node keeps the streams of a run on S3
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.node.processes import Process
-from clustertrain.run_files.folder.named_files import Key, OnThisNode, Record, Request
 from clustertrain.run_files.folder.spool import spool_folder
 from clustertrain.run_files.folder.stream_names import TENSORBOARD
 from clustertrain.run_files.records.claim import Beat, Claim, FunctionSeed, RestartClaim, ResumePoint
@@ -17,13 +17,55 @@ from clustertrain.run_files.records.requests import ResizeRequest, SaveRequest, 
 from clustertrain.run_files.records.result import Failure, Hang, Outcome, Result, Returned
 from clustertrain.run_files.records.scheduler import Arrival, Cancellation, Rendezvous, SchedulerJob
 from clustertrain.storage import Location, Store, open_store
-from clustertrain.storage.record_file import RecordFile
+from clustertrain.storage.record_file import RecordFile, RequestFile, T
 
 JOB_YAML = "job.yaml"
 RENDEZVOUS = "rendezvous.json"
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
 _SUBMISSIONS = "submissions"
 _SUBMISSION = re.compile(r".+-.+(?<!\.ended)\.json")
+
+
+@dataclass(frozen=True)
+class Record(Generic[T]):
+    """The small file `name` in the folder of each generation, attempt or restart; it contains a `kind`."""
+
+    name: str
+    kind: type[T]
+
+    def __get__(self, folder: RunDir | Attempt | Restart, owner: type) -> RecordFile[T]:
+        return RecordFile(folder.run.store, f"{folder.key}/{self.name}", self.kind)
+
+
+@dataclass(frozen=True)
+class RequestAt(Generic[T]):
+    """The request file `name` in the folder of each attempt or restart; it contains a `kind`."""
+
+    name: str
+    kind: type[T]
+
+    def __get__(self, folder: RunDir | Attempt | Restart, owner: type) -> RequestFile[T]:
+        return RequestFile(folder.run.store, f"{folder.key}/{self.name}", self.kind, folder.run.spool)
+
+
+@dataclass(frozen=True)
+class Key:
+    """The key of the file or folder `name` in the folder of each generation, attempt or restart."""
+
+    name: str
+
+    def __get__(self, folder: RunDir | Attempt | Restart, owner: type) -> str:
+        return f"{folder.key}/{self.name}"
+
+
+@dataclass(frozen=True)
+class OnThisNode:
+    """Where this node writes the stream `name` of each attempt or restart."""
+
+    name: str
+
+    def __get__(self, folder: RunDir | Attempt | Restart, owner: type) -> Path:
+        return folder.run.local_path(f"{folder.key}/{self.name}")
 
 
 @dataclass(frozen=True)
@@ -37,7 +79,7 @@ class Restart:
     plan = Record("plan.json", ResumePoint)
     failure = Record("failure.json", Failure)
     outcome = Record("outcome.json", Outcome)
-    resize = Request("resize", ResizeRequest)
+    resize = RequestAt("resize", ResizeRequest)
     hang = Record("hang.json", Hang)
     """Created by the first rank whose watchdog expires, or that waits for a rank that has returned."""
     _returned_key = Key("returned")
@@ -113,8 +155,8 @@ class Attempt:
     changes = Record("changes.json", JobChanges)
     provenance = Record("provenance.json", Provenance)
     heartbeat = Record("heartbeat.json", Beat)
-    stop = Request("stop", StopRequest)
-    save = Request("save", SaveRequest)
+    stop = RequestAt("stop", StopRequest)
+    save = RequestAt("save", SaveRequest)
     result = Record("result.json", Result)
     rendezvous = Record(RENDEZVOUS, Rendezvous)
     job_key = Key(JOB_YAML)
@@ -224,6 +266,7 @@ class RunDir:
     """Where the user's code of a submitted run works."""
     copied_code = Record("work.json", CopiedCode)
     left_files = Record("left.json", LeftFiles)
+    function_seed = Record("seed.json", FunctionSeed)
     _submissions_key = Key(_SUBMISSIONS)
     attempts_key = Key("attempts")
     tensorboard_key = Key(TENSORBOARD)
@@ -307,10 +350,6 @@ class RunDir:
         """Return the record file of a waiting job that `stop` cancelled."""
         key = f"{self._submissions_key}/{scheduler}-{job_id}.ended.json"
         return RecordFile(self.store, key, Cancellation)
-
-    @property
-    def function_seed(self) -> RecordFile[FunctionSeed]:
-        return RecordFile(self.store, f"{self.key}/seed.json", FunctionSeed)
 
     def submissions(self) -> list[SchedulerJob]:
         """Return the records of the jobs that were submitted, oldest first."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from clustertrain.errors import StorageError
-from clustertrain.node.units import LARGEST_INTEGER, LATEST_S
+from clustertrain.node.units import LARGEST_INTEGER
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.folder.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run_files.job_diff import changed_nothing
@@ -16,24 +16,20 @@ from clustertrain.run_files.streams.streams import Tail, stream_names
 from clustertrain.storage import Location
 
 _STREAMS_PER_LOOK = 32
-_LIVELY_STREAMS = 8
 _LAST_ATTEMPTS = 3
-_ONE_CLOCK_S = 1.0  # the driver's question takes less
 
 
 class AttemptFollower:
     """Reads the records that were added to an attempt's streams since the last call, also in new streams.
 
     Each node has a stream of its own, and most of them are silent while the run trains. So that a look takes
-    no longer with a thousand nodes, it reads some of the streams: those that grew last, and the next 32 of
-    all in turn. With up to 32 streams these are all of them.
+    no longer with a thousand nodes, it reads the next 32 streams in turn.
     """
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._tails: dict[str, Tail] = {}
         self._due: list[str] = []  # the streams whose turn comes before the next listing
-        self._lively: list[str] = []  # those that grew last, the newest at the end
 
     def new(self, *, of_all: bool = False) -> list[dict[str, Any]]:
         """Return the new records by time.
@@ -44,13 +40,8 @@ class AttemptFollower:
         if of_all or not self._due:
             self._due = self._names()
         turns = len(self._due) if of_all else _STREAMS_PER_LOOK
-        names = dict.fromkeys([*self._lively, *self._due[:turns]])
-        self._due = self._due[turns:]
-        found = {name: list(new_records(self._tails[name])) for name in names}
-        grown = [name for name in found if found[name]]
-        quiet = [name for name in self._lively if not found[name]]
-        self._lively = [*quiet, *grown][-_LIVELY_STREAMS:]
-        records = [record for of_stream in found.values() for record in of_stream]
+        names, self._due = self._due[:turns], self._due[turns:]
+        records = [record for name in names for record in new_records(self._tails[name])]
         return sorted(records, key=lambda record: float(record["time"]))
 
     def _names(self) -> list[str]:
@@ -63,28 +54,10 @@ class AttemptFollower:
 
 
 def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
-    """Return all events of an attempt, from every node, by time on the driver's clock."""
+    """Return all events of an attempt, from every node, by time."""
     names = filter(is_events_stream, stream_names(attempt.run, attempt.key))
-    streams = {name: read_events(attempt.run, f"{attempt.key}/{name}") for name in names}
-    clocks = clocks_ahead_s(streams.get(attempt.events.name, ()))
-    for host, ahead_s in clocks.items():
-        name = attempt.node_events(host).name
-        streams[name] = [{**each, "time": each["time"] - ahead_s} for each in streams.get(name, ())]
-    events = [event for stream in streams.values() for event in stream]
+    events = [event for name in names for event in read_events(attempt.run, f"{attempt.key}/{name}")]
     return sorted(events, key=lambda event: float(event["time"]))
-
-
-def clocks_ahead_s(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return by how many seconds each host's clock was ahead of the driver's when its ranks last started.
-
-    Only hosts whose clock differs by a second or more are in it.
-    """
-    found: dict[str, float] = {}
-    for rank in (rank for event in events for rank in ranks_of(event)):
-        match rank:
-            case {"host": str(host), "clock_ahead_s": int() | float() as ahead_s}:
-                found[host] = ahead_s
-    return {host: ahead_s for host, ahead_s in found.items() if _ONE_CLOCK_S <= abs(ahead_s) <= LATEST_S}
 
 
 def events_of_last_attempts(storage: Location, name: str) -> list[list[dict[str, Any]]]:

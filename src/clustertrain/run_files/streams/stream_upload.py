@@ -12,7 +12,7 @@ import fcntl
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ _LAST_RETRY_S = 60.0  # the last round has no next one
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentBytes:
     """How much of a stream was sent: bytes, and pieces."""
 
     bytes: int = 0
@@ -50,7 +50,7 @@ class StreamUpload:
         self._echo = echo
         self._ended = threading.Event()
         self._whole_sent: dict[Path, int] = {}
-        self._whole_due: dict[Path, float] = {}
+        self._whole_due = 0.0
         self._warned = False
         self._thread = threading.Thread(target=self._send_often, name="stream-upload", daemon=True)
 
@@ -95,21 +95,18 @@ class StreamUpload:
         """
         impatient = self._attempt.run.with_patience(retry_s).store
         with _one_at_a_time(self._attempt.path):
-            for path in _streams(self._attempt.path):
+            for path in _files(self._attempt.path, STREAMS):
                 key = self._attempt.key_of(path)
                 for piece in _pieces(path, (sent := _sent(path)).bytes):
                     impatient.write_atomic(part_key(key, sent.parts + 1), piece)
-                    sent = Sent(sent.bytes + len(piece), sent.parts + 1)
+                    sent = SentBytes(sent.bytes + len(piece), sent.parts + 1)
                     _note(path, sent)
-            for path in _whole_files(self._attempt.path):
-                began = time.monotonic()
-                if not at_end and began < self._whole_due.get(path, 0.0):
-                    continue
-                try:
+            began = time.monotonic()
+            if at_end or began >= self._whole_due:
+                for path in _files(self._attempt.path, WHOLE_FILES):
                     self._send_whole(impatient, path)
-                finally:
-                    took_s = time.monotonic() - began
-                    self._whole_due[path] = began + max(_WHOLE_EVERY_S, _WHOLE_SHARE * took_s)
+                took_s = time.monotonic() - began
+                self._whole_due = began + max(_WHOLE_EVERY_S, _WHOLE_SHARE * took_s)
 
     def _send_whole(self, store: Store, path: Path) -> None:
         data = path.read_bytes()
@@ -146,25 +143,21 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         yield
 
 
-def _streams(folder: Path) -> Iterator[Path]:
-    yield from sorted(path for pattern in STREAMS for path in folder.glob(pattern))
-
-
-def _whole_files(folder: Path) -> Iterator[Path]:
-    yield from sorted(path for pattern in WHOLE_FILES for path in folder.glob(pattern) if path.is_file())
+def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    return sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
 
 
 def _note_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.sent")
 
 
-def _sent(path: Path) -> Sent:
+def _sent(path: Path) -> SentBytes:
     """Return how much of a stream was sent."""
     note = _note_path(path)
-    return decoded(Sent, note.read_bytes(), str(note)) if note.exists() else Sent()
+    return decoded(SentBytes, note.read_bytes(), str(note)) if note.exists() else SentBytes()
 
 
-def _note(path: Path, sent: Sent) -> None:
+def _note(path: Path, sent: SentBytes) -> None:
     new = _note_path(path).with_suffix(".new")
     new.write_bytes(encoded(sent))
     new.replace(_note_path(path))

@@ -30,5 +30,5 @@ def programs(_possible) -> bytes:
 
 
 @pytest.mark.parametrize("text", [*_QUEUED, *NATIVE_STATES, *ELSEWHERE])
-def test_slurm_has_this_text(programs, text):
+def test_slurms_programs_contain_the_text(programs, text):
     assert text.encode() in programs

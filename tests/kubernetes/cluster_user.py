@@ -74,7 +74,7 @@ class User:
         """The first line of `status`."""
         return self("status").stdout.splitlines()[0]
 
-    def waits_for(self, text: str, timeout_s: float = 240) -> None:
+    def wait_for_status(self, text: str, timeout_s: float = 240) -> None:
         """Asks again when anything has happened in the namespace."""
         ends, seen = time.monotonic() + timeout_s, None
         while time.monotonic() < ends:

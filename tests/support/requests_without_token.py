@@ -1,6 +1,7 @@
 """What somebody without the token gets out of a node's ports; a program of its own, run on a node.
 
-    python attacker.py '{"uid": 65534, "targets": [["198.18.0.10", 15000], …], "scan": "198.18.0.10" or null}'
+    python requests_without_token.py ORDER
+    ORDER: {"uid": 65534, "targets": [["198.18.0.10", 15000], …], "scan": "198.18.0.10" or null} in JSON
 
 It becomes that user (null: it stays who it is), and prints {"open": ports that took a connection of the scan,
 "answers": {port: {"http": {token: {path: status}}, "grpc": {token: {service: {method: code}}}}}}. A port that

@@ -23,8 +23,8 @@ from support.whole_run import same_weights
 pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
-WITHIN = (Path(__file__).parent / "within.py").read_text()
-ATTACKER = (ROOT / "tests" / "slurm" / "attacker.py").read_text()
+PROBE = (ROOT / "tests" / "support" / "network_probe.py").read_text()
+REQUESTS = (ROOT / "tests" / "support" / "requests_without_token.py").read_text()
 WEB, OTHER = 8000, 5353  # the second is open to the DNS of the cluster, and to no other pod
 SERVE = (
     f"cd /tmp && echo data > data.txt && (python -m http.server {WEB} & exec python -m http.server {OTHER})"
@@ -49,9 +49,9 @@ class Pod:
     name: str
     address: str
 
-    def within(self, *arguments: str) -> object:
-        """See within.py."""
-        return self.python(WITHIN, *arguments)
+    def probe(self, *arguments: str) -> object:
+        """See network_probe.py."""
+        return self.python(PROBE, *arguments)
 
     def python(self, source: str, *arguments: str) -> object:
         command = ("exec", self.name, "--", "python", "-c", source, *arguments)
@@ -71,11 +71,11 @@ class Listener:
 
 @dataclass(frozen=True)
 class Door:
-    """A row of the documented table of ports, and what it is here."""
+    """A row of the table of ports.md, and what it is here."""
 
     row: tuple[str, ...]
     program: str  # how its command line looks
-    answers: frozenset[str] = frozenset()
+    answers: frozenset[str]
 
     def is_of(self, role: str, pod: Pod, listener: Listener, answers: frozenset[str]) -> bool:
         _, roles, address, port, _ = self.row
@@ -95,9 +95,6 @@ def _is_port(port: int, documented: str) -> bool:
     return int(first) <= port <= int(last or first)
 
 
-HEAD, BOTH, WORKERS = "head", "head, workers", "workers"
-ALL, OWN, KERNELS = "all", "the pod's own", "chosen by the kernel"
-CHOSEN = "20000 to 32767"  # by the kit: below the kernel's ports, and not those of workers
 OF_GRPC = frozenset({"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"})
 TO_GRPC = "gRPC's own services: anybody"
 OF_METRICS = frozenset(  # the same page whatever is asked for
@@ -108,26 +105,38 @@ OF_DASHBOARD = frozenset({"/", "/api/gcs_healthz", "/api/authentication_mode"})
 TO_DASHBOARD = "the empty page, health checks, whether a token is required: anybody"
 OF_AGENT = frozenset({"/api/healthz", "/api/local_raylet_healthz"})
 SILENT = frozenset({"takes a connection and says nothing"})
-DOORS = [
-    Door(("Ray's GCS", HEAD, ALL, "6379", TO_GRPC), "/gcs_server ", OF_GRPC),
-    Door(("Ray's dashboard", HEAD, ALL, "8265", TO_DASHBOARD), "/dashboard.py ", OF_DASHBOARD),
-    Door(("Ray's dashboard, its metrics", HEAD, ALL, "44227", "anybody"), "/dashboard.py ", OF_METRICS),
-    Door(("Ray's client server", HEAD, OWN, "10001", "nobody"), "ray.util.client.server "),
-    Door(("Ray's metrics", BOTH, ALL, "8080", "anybody"), "DashboardAgent", OF_METRICS),
-    Door(("Ray's dashboard agent", BOTH, OWN, "52365", "health checks: anybody"), "DashboardAgent", OF_AGENT),
-    Door(("Ray's dashboard agent, gRPC", BOTH, ALL, CHOSEN, "nobody"), "DashboardAgent"),
-    Door(("Ray's runtime environment agent", BOTH, OWN, CHOSEN, "nobody"), "RuntimeEnvAgent"),
-    Door(("Ray's two raylet servers", BOTH, ALL, KERNELS, TO_GRPC), "/raylet ", OF_GRPC),
-    Door(
-        ("the driver and every process that Ray starts", BOTH, ALL, "10002 to 19999", TO_GRPC),
+NONE: frozenset[str] = frozenset()
+# By listener: how its command line looks, what the table says that it answers, and what it answers.
+LISTENERS = {
+    "Ray's GCS": ("/gcs_server ", TO_GRPC, OF_GRPC),
+    "Ray's dashboard": ("/dashboard.py ", TO_DASHBOARD, OF_DASHBOARD),
+    "Ray's dashboard, its metrics": ("/dashboard.py ", "anybody", OF_METRICS),
+    "Ray's client server": ("ray.util.client.server ", "nobody", NONE),
+    "Ray's metrics": ("DashboardAgent", "anybody", OF_METRICS),
+    "Ray's dashboard agent": ("DashboardAgent", "health checks: anybody", OF_AGENT),
+    "Ray's dashboard agent, gRPC": ("DashboardAgent", "nobody", NONE),
+    "Ray's runtime environment agent": ("RuntimeEnvAgent", "nobody", NONE),
+    "Ray's two raylet servers": ("/raylet ", TO_GRPC, OF_GRPC),
+    "the driver and every process that Ray starts": (
         r"ray::|clustertrain\.driver|default_worker",
+        TO_GRPC,
         OF_GRPC,
     ),
-    Door(
-        ("torch's TCPStore, in the pod of rank 0", WORKERS, ALL, KERNELS, "anybody"), "RayTrainWorker", SILENT
-    ),
-    Door(("gloo, a socket of each rank", WORKERS, OWN, KERNELS, "anybody"), "RayTrainWorker", SILENT),
-]
+    "torch's TCPStore, in the pod of rank 0": ("RayTrainWorker", "anybody", SILENT),
+    "gloo, a socket of each rank": ("RayTrainWorker", "anybody", SILENT),
+}
+
+
+def documented(page: Path, header: str) -> set[tuple[str, ...]]:
+    """The rows of the table of a page that has this header."""
+    table = page.read_text().partition(f"\n| {header} |\n")[2].partition("\n\n")[0]
+    return {tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()[1:]}
+
+
+PORTS = documented(
+    Path(__file__).with_name("ports.md"),
+    "listener | in the pod of | address | port | who gets an answer without the token",
+)
 
 
 @pytest.fixture
@@ -190,12 +199,6 @@ def test_a_run_trains_behind_its_doors_and_others_get_what_the_docs_list(kube, r
     assert same_weights(run.weights(), uninterrupted(2))
 
 
-def documented(page: Path, header: str) -> set[tuple[str, ...]]:
-    """The rows of the table of a page that has this header."""
-    table = page.read_text().partition(f"\n| {header} |\n")[2].partition("\n\n")[0]
-    return {tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()[1:]}
-
-
 # Flows
 
 
@@ -246,8 +249,7 @@ def _assert_only_the_documented_flows_pass(
     assert {each for each in passed if each[1] not in fleeting} == allowed
     assert {name for name, _ in of_ray} == ray
     assert (
-        inside["worker"].within("name", "kubernetes.default.svc.cluster.local")
-        == addresses["API server", 443]
+        inside["worker"].probe("name", "kubernetes.default.svc.cluster.local") == addresses["API server", 443]
     )
 
 
@@ -256,7 +258,7 @@ def _ports_of(pods: Mapping[str, Pod]) -> set[Port]:
 
 
 def _listeners(pod: Pod) -> list[Listener]:
-    found = pod.within("sockets")
+    found = pod.probe("sockets")
     assert (found["udp"], found["abstract"]) == ([], [])
     listening = [Listener(*each) for each in found["tcp"]]
     return [each for each in listening if each.address.removeprefix("::ffff:") != "127.0.0.1"]
@@ -264,7 +266,7 @@ def _listeners(pod: Pod) -> list[Listener]:
 
 def _reached(pod: Pod, targets: Mapping[Port, str]) -> Iterable[Port]:
     places = {(address, name[1]): name for name, address in targets.items()}
-    return {places[address, port] for address, port in pod.within("reach", json.dumps(list(places)))}
+    return {places[address, port] for address, port in pod.probe("reach", json.dumps(list(places)))}
 
 
 # Ports
@@ -277,7 +279,7 @@ def _what_answers(
     head = inside["head"]
     kube.apply(LET_IN, namespace=stranger.namespace)
     gets_in = json.dumps([(head.address, 6379)])
-    kube.wait_for(lambda: stranger.within("reach", gets_in), 240, "nobody lets the stranger in")
+    kube.wait_for(lambda: stranger.probe("reach", gets_in), 240, "nobody lets the stranger in")
     assert not list(_listeners(inside["submitter"]))
     return {
         (role, door.row)
@@ -289,24 +291,21 @@ def _what_answers(
 
 def _assert_documented(seen: set[tuple[str, tuple[str, ...]]]) -> None:
     """Every port that answers is a row of the table, and every row is there."""
-    assert {door.row for door in DOORS} == documented(
-        Path(__file__).with_name("ports.md"),
-        "listener | in the pod of | address | port | who gets an answer without the token",
-    )
-    in_head = {door.row for door in DOORS if door.row[1] != WORKERS}
-    assert {row for role, row in seen if role == "head"} == in_head
+    assert {(row[0], row[-1]) for row in PORTS} == {(name, said) for name, (_, said, _) in LISTENERS.items()}
+    assert {row for role, row in seen if role == "head"} == {row for row in PORTS if row[1] != "workers"}
     in_workers = [{row for role, row in seen if role == worker} for worker in ("worker", "worker 2")]
-    of_each = {door.row for door in DOORS if door.row[1] != HEAD}
+    of_each = {row for row in PORTS if row[1] != "head"}
     of_rank_0 = {row for row in of_each if row[0].endswith("of rank 0")}
     assert sorted(in_workers, key=len) == [of_each - of_rank_0, of_each]
 
 
 def _doors(role: str, pod: Pod, stranger: Pod) -> Iterable[Door]:
     """What the open ports of a pod are; those that come or go meanwhile are left out."""
+    all_doors = [Door(row, program, answers) for row in PORTS for program, _, answers in [LISTENERS[row[0]]]]
     before = _listeners(pod)
     targets = [(pod.address, each.port) for each in before]
     order = {"uid": None, "targets": targets, "scan": pod.address}
-    found = stranger.python(ATTACKER, json.dumps(order))
+    found = stranger.python(REQUESTS, json.dumps(order))
     later = _listeners(pod)
     still = {(each.address, each.port) for each in later}  # a worker's command line names what it runs now
     lasting = [each for each in before if (each.address, each.port) in still]
@@ -314,7 +313,7 @@ def _doors(role: str, pod: Pod, stranger: Pod) -> Iterable[Door]:
     assert ports <= set(found["open"]) <= {each.port for each in (*before, *later)}
     for each in lasting:
         answers = _answers(found["answers"][str(each.port)])
-        doors = [door for door in DOORS if door.is_of(role, pod, each, answers)]
+        doors = [door for door in all_doors if door.is_of(role, pod, each, answers)]
         assert len(doors) == 1, (role, each, sorted(answers))
         yield doors[0]
 

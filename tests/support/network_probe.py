@@ -1,8 +1,8 @@
 """What a pod has and what it reaches; a program of its own, run there by the image's Python.
 
-python -c "$(cat within.py)" sockets                        that listen, and their processes
-python -c "$(cat within.py)" reach '[["10.0.0.3", 6379]]'   of these, the ones that take a connection
-python -c "$(cat within.py)" name kubernetes.default        whether DNS knows it
+python -c "$(cat network_probe.py)" sockets                        that listen, and their processes
+python -c "$(cat network_probe.py)" reach '[["10.0.0.3", 6379]]'   of these, the ones that take a connection
+python -c "$(cat network_probe.py)" name kubernetes.default        whether DNS knows it
 """
 
 import json

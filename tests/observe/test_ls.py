@@ -1,7 +1,9 @@
-"""`ls --args --metric`: the args and a metric of each run, as a table and as JSON."""
+"""`ls`: the args and a metric of each run, as a table and as JSON; runs that cannot be read."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,6 +12,8 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
+from clustertrain.observe import run_table
+from clustertrain.observe.status import status_by_files
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
@@ -71,7 +75,7 @@ def test_args_and_the_last_and_best_value_of_a_metric(ls):
     assert b == ["b", "done", "3", "0.01", "3", "nan", "0.8"]
 
 
-def test_the_same_in_json(ls):
+def test_ls_json_has_args_and_metrics(ls):
     trained("a", 0.1, [0.5, 0.9, float("nan")], **KEEP_BEST)
     result = ls("runs", "--json", "--args", "lr", "--args", "train.batch_size", "--metric", "accuracy,loss")
     assert result.exit_code == 0, result.output
@@ -96,7 +100,7 @@ def test_the_same_in_json(ls):
     assert "note: the best loss is unknown" in result.stderr
 
 
-def test_the_option_names_what_is_best(ls):
+def test_the_mode_of_the_option_determines_the_best_value(ls):
     trained("a", 0.1, [0.5, 0.9], **KEEP_BEST)
     result = ls("--metric", "loss:min", "--metric", "accuracy:min")
     assert rows_of(result)[1][0][3:7] == ["0.5", "0.5", "0.9", "0.5"]
@@ -108,7 +112,7 @@ def test_the_steps_of_a_function_without_evaluations_count(ls):
     assert rows_of(ls("--metric", "loss:min"))[1][0][3:5] == ["0.25", "0.25"]
 
 
-def test_what_no_run_has_is_a_note(ls):
+def test_a_column_without_a_value_is_a_note(ls):
     trained("a", 0.1, [0.5])
     notes = ls("--args", "lrr", "--metric", "acuracy,accuracy").stdout.splitlines()[2:]
     assert notes[0] == "note: no run has args.lrr"
@@ -166,3 +170,49 @@ def test_a_place_without_a_run_is_an_error(ls, tmp_path, place, storage):
 def test_the_ray_jobs_of_a_namespace_have_neither_a_folder_nor_columns(ls, arguments):
     result = ls("--to", "kubernetes", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+# ------------------------------------------------------------- runs that an earlier release wrote
+
+
+SAMPLE = Path(__file__).parents[1] / "fixtures" / "sample_runs" / "storage"
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    return RunDir.newest(str(shutil.copytree(SAMPLE, tmp_path / "runs")), "finished").attempt(1)
+
+
+@pytest.fixture
+def of_a_later_version(attempt):
+    """Another run there, whose row needs its job."""
+    run = RunDir.newest(attempt.run.store.location, "stopped").attempt(1)
+    for key in (run.job_key, run.run.job_key):
+        with run.run.store.local_folder(key).open("a") as job:
+            job.write("of_a_later_version: 1\n")
+    run.path.joinpath("result.json").unlink()
+    run.restart(0).metrics.unlink()
+    return run.run
+
+
+def test_a_run_that_cannot_be_read_costs_no_second_question_to_its_scheduler(attempt, of_a_later_version):
+    asked = []
+
+    def statuses(runs):
+        asked.append(len(runs))
+        return [*map(status_by_files, runs)]
+
+    rows, _ = run_table.rows_of([attempt.run, of_a_later_version], statuses)
+    assert ([row.state for row in rows], asked) == (["done", "unknown"], [2])
+
+
+def test_a_sweep_is_listed_although_a_point_cannot_be_read(attempt, of_a_later_version):
+    storage = attempt.run.store.location.uri
+    of_a_later_version.store.local_folder(of_a_later_version.name).rename(f"{storage}/finished-2")
+    attempt.run.store.local_folder(attempt.run.name).rename(f"{storage}/finished-1")
+    listed = CliRunner().invoke(main, ["ls", storage, "--sweep", "finished"])
+    assert listed.exit_code == 0 and "unknown key 'of_a_later_version'" in listed.stdout
+    assert [line.split()[:2] for line in listed.stdout.splitlines()[1:3]] == [
+        ["finished-1", "done"],
+        ["finished-2", "unknown"],
+    ]

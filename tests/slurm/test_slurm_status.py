@@ -103,7 +103,7 @@ def runs(cluster, tmp_path, monkeypatch):
     return runs_on(cluster, tmp_path, monkeypatch)
 
 
-def test_one_that_waits_says_why(runs):
+def test_a_job_that_waits_says_why_and_is_taken_out_of_the_queue(runs, cluster):
     job_id = runs.submit("--begin=now+1hour")
     status = status_of(runs.run())
     assert (status.state, status.standing.cause, status.note) == ("queued", "scheduler", None)
@@ -111,17 +111,24 @@ def test_one_that_waits_says_why(runs):
     assert f"SLURM {job_id}: PENDING (BeginTime)" in shown
     assert re.search(r"^starts +about (\S+ )?\d\d:\d\d$", shown, re.MULTILINE)
     assert runs.cli("logs").startswith("queued (scheduler): PENDING (BeginTime")
+    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled in the queue\n"
+    assert cluster.job(job_id)["JobState"] == "CANCELLED"
+    status = status_of(runs.run())
+    assert (status.state, status.exit_code, status.standing.over) == ("cancelled", 130, True)
+    assert runs.run().cancellation("slurm", job_id).read() is not None
 
 
-def test_one_that_has_nodes_and_no_attempt_waits_for_them(runs, cluster):
+def test_a_job_with_nodes_and_no_attempt_waits_and_is_cancelled_by_a_stop(runs, cluster):
     job_id = runs.submit("--nodes=2", "--time=10")
     cluster.wait_for_state(job_id, {"RUNNING"})
     status = status_of(runs.run())
     assert (status.state, status.standing.text) == ("waiting", "started; it has begun no attempt yet")
     assert status.runner == f"SLURM job {job_id} on {status.job.queue.hosts}"
+    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled: there was nothing to save yet\n"
+    assert status_of(runs.run()).state == "cancelled"
 
 
-def test_one_that_runs_shows_its_job_its_nodes_and_its_time(runs):
+def test_a_run_shows_its_job_and_a_command_runs_beside_its_rank(runs, capfd):
     job_id = runs.start("--nodelist=node2", "--time=10")
     shown = runs.cli("status")
     rows = dict(re.split(" {2,}", line, maxsplit=1) for line in shown.splitlines())
@@ -129,10 +136,6 @@ def test_one_that_runs_shows_its_job_its_nodes_and_its_time(runs):
     assert rows["job"] == f"SLURM {job_id}: RUNNING"
     assert (rows["nodes"], rows["attempt"]) == ("node2", "1")
     assert re.fullmatch(r"10:00|\d:\d\d", rows["time left"])
-
-
-def test_a_command_runs_beside_a_rank_on_its_node(runs, capfd):
-    runs.start("--nodelist=node2", "--time=10")
     command = ["sh", "-c", 'kill -0 $CLUSTERTRAIN_PID && echo "rank $RANK on $SLURMD_NODENAME"; exit 7']
     assert exec_on_rank(SLURM, runs.run(), 0, command) == 7
     assert "rank 0 on node2" in capfd.readouterr().out
@@ -140,22 +143,13 @@ def test_a_command_runs_beside_a_rank_on_its_node(runs, capfd):
         exec_on_rank(SLURM, runs.run(), 4, command)
 
 
-def test_who_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):
+def test_a_run_that_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):
     monkeypatch.setattr(stop, "_BEYOND_GRACE_S", 1.0)
     job_id, said = runs.start(agent="deaf"), []
     stop_run(SLURM, runs.run(), said.append)
     assert said[1:] == ["it has not ended within 1 s", f"SLURM job {job_id} was RUNNING: cancelled"]
     cluster.wait_for_state(job_id, {"CANCELLED"})
     assert runs.wait_for(lambda status: status.standing.over).state == "cancelled"
-
-
-def test_one_that_waits_is_taken_out_of_the_queue(runs, cluster):
-    job_id = runs.submit("--begin=now+1hour")
-    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled in the queue\n"
-    assert cluster.job(job_id)["JobState"] == "CANCELLED"
-    status = status_of(runs.run())
-    assert (status.state, status.exit_code, status.standing.over) == ("cancelled", 130, True)
-    assert runs.run().cancellation("slurm", job_id).read() is not None
 
 
 def test_what_waits_behind_one_that_runs_does_not_go_on_after_a_stop(runs, cluster):
@@ -173,7 +167,7 @@ def test_what_waits_behind_one_that_runs_does_not_go_on_after_a_stop(runs, clust
     assert status_of(runs.run()).exit_code == 75  # as the attempt ended
 
 
-def test_one_that_starts_at_that_moment_may_save(runs, cluster, monkeypatch):
+def test_a_job_that_starts_while_it_is_taken_out_of_the_queue_saves(runs, cluster, monkeypatch):
     job_id, cancel = runs.submit("--hold", wrap=runs.agent()), slurm_queue.cancel
 
     def cancel_late(job_id, *, only_waiting=False):
@@ -186,14 +180,7 @@ def test_one_that_starts_at_that_moment_may_save(runs, cluster, monkeypatch):
     assert cluster.wait_for_state(job_id, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
 
 
-def test_one_that_has_begun_no_attempt_is_cancelled(runs, cluster):
-    job_id = runs.submit()
-    cluster.wait_for_state(job_id, {"RUNNING"})
-    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled: there was nothing to save yet\n"
-    assert status_of(runs.run()).state == "cancelled"
-
-
-def test_a_requeued_one_is_queued_again_and_can_be_taken_out(runs, cluster):
+def test_a_requeued_job_is_queued_again_and_can_be_taken_out(runs, cluster):
     job_id = runs.start("--requeue", agent="deaf")
     attempt = runs.run().newest_attempt()
     write_result(attempt, Result("preempted", "preempted", 75, step=7))
@@ -208,14 +195,14 @@ def test_a_requeued_one_is_queued_again_and_can_be_taken_out(runs, cluster):
     assert status_of(runs.run()).state == "cancelled"
 
 
-def test_one_that_scancel_ended_without_a_word_is_cancelled(runs, cluster):
+def test_a_job_that_scancel_ended_before_its_result_is_cancelled(runs, cluster):
     job_id = runs.start(agent="deaf")
     cluster.command("scancel", job_id)
     status = runs.wait_for(lambda status: status.standing.over)
     assert (status.state, status.exit_code) == ("cancelled", 130)
 
 
-def test_a_lost_node_is_the_cause(runs, cluster):
+def test_a_run_whose_node_crashed_is_lost_with_slurms_reason(runs, cluster):
     runs.start("--nodelist=node3", "--no-requeue", agent="deaf")
     cluster.crash("node3")
     status = runs.wait_for(lambda status: status.standing.over, within_s=120)
@@ -225,11 +212,11 @@ def test_a_lost_node_is_the_cause(runs, cluster):
     assert runs.cli("logs").splitlines()[0].startswith("lost (vanished): ")
 
 
-def test_while_the_controller_is_away_the_run_lives(runs, cluster, monkeypatch):
+def test_a_run_is_known_by_its_heartbeat_while_the_controller_is_away(runs, cluster, monkeypatch):
     job_id = runs.start()
     queued = runs.submit("--hold", name="other")
     cluster.stop_controller()
-    monkeypatch.setattr(slurm_queue, "ANSWER_S", 4.0)
+    monkeypatch.setattr(slurm_queue, "ANSWER_S", 1.0)
     shown = runs.cli("status")
     assert "running (training)" in shown
     assert re.search(
@@ -257,7 +244,7 @@ def test_the_same_id_on_another_cluster_is_another_job(runs, cluster):
     assert cluster.job(job_id)["JobState"] == "PENDING"
 
 
-def test_ls_asks_once_for_all(runs, tmp_path, monkeypatch):
+def test_ls_asks_squeue_once_for_all_runs(runs, tmp_path, monkeypatch):
     asked = tmp_path / "asked"
     shim = tmp_path / "bin" / "squeue"
     shim.parent.mkdir()
@@ -274,7 +261,7 @@ def test_ls_asks_once_for_all(runs, tmp_path, monkeypatch):
     assert asked.read_text() == "asked\n"
 
 
-def test_what_slurm_has_forgotten_is_in_the_storage(fresh_cluster, tmp_path, monkeypatch):
+def test_the_storage_knows_the_end_of_jobs_that_slurm_has_forgotten(fresh_cluster, tmp_path, monkeypatch):
     """SLURM looks for jobs to forget once a minute."""
     runs = runs_on(fresh_cluster(nodes=1, MinJobAge=2), tmp_path, monkeypatch)
     jobs = [runs.submit("--hold", name="taken-out"), runs.submit(wrap="exit 0", name="silent")]
