@@ -351,7 +351,7 @@ def test_what_a_run_is_told_has_each_trouble_and_each_line_once():
         rows = status_of(View(JOB, observed, stored)).rows
         said = "\n".join(text for _, text in rows)
         assert rows[0][0] == name
-        for line in (*observed.troubles, *observed.message.splitlines()):
+        for line in (*observed.troubles, *str(observed.status.get("message") or "").splitlines()):
             assert said.count(line) == 1, said
 
 
