@@ -23,7 +23,7 @@ from clustertrain.checkpoints.write import Writer
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent.head import _publish_rendezvous
-from clustertrain.launchers.agent.node import Node, Start, record_arrival
+from clustertrain.launchers.agent.node import NodeStart, PreparedNode, record_arrival
 from clustertrain.launchers.agent.node_end import taken_over
 from clustertrain.launchers.agent.worker import is_over
 from clustertrain.launchers.slurm.agent.allocation import settings_of
@@ -32,7 +32,7 @@ from clustertrain.node.ports import Ports
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
 from clustertrain.observe.status import read_files, status_by_files
-from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.admission import Options, admit
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.claims import (
     Heartbeat,
@@ -46,6 +46,7 @@ from clustertrain.run_files.folder.run_dir import Attempt, Restart, RunDir
 from clustertrain.run_files.provenance import is_tried
 from clustertrain.run_files.recorded_job import is_of_script, job_of
 from clustertrain.run_files.records.claim import FunctionSeed, RestartClaim, ResumePoint
+from clustertrain.run_files.records.provenance import Source
 from clustertrain.run_files.records.result import Failure
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.rendezvous import wait_for_head
@@ -118,12 +119,14 @@ class ControlPath:
                 use.operations[kind] += more * done
             use.moved_bytes += more * (use.moved_bytes - before_bytes)
 
-    def _start_of(self, node: int) -> Start:
+    def _start_of(self, node: int) -> NodeStart:
         record = SchedulerStart("slurm", "1", {}, "0", self.names)
-        return Start(self.job, self.run, Options(), record, node, self._folder, (), settings_of(self.job), "")
+        return NodeStart(
+            self.job, self.run, Options(), record, node, self._folder, (), settings_of(self.job), ""
+        )
 
-    def _node(self) -> Node:
-        return Node("10.0.0.1", Ports(20000, 20099), Path("/token"), {})
+    def _node(self) -> PreparedNode:
+        return PreparedNode("10.0.0.1", Ports(20000, 20099), Path("/token"), {})
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -136,16 +139,10 @@ class ControlPath:
 
     def _head_claims(self) -> None:
         start = self._start_of(0)
-        _run, attempt = claim_next_attempt(
-            self.job,
-            start.options,
-            lambda: [self.ranks],
-            lambda line: None,
-            run=self.run,
-            allocation=start.record,
-        )
-        assert isinstance(attempt, Attempt)
-        self.attempt = attempt
+        admission = admit(self.job, start.options, lambda line: None, run=self.run, allocation=start.record)
+        assert admission.finished is None
+        size = admission.world_size_of([self.ranks])
+        attempt = self.attempt = admission.claim(size, Source(), lambda line: None)
         _publish_rendezvous(start, self._node(), attempt)
 
     def _node_arrives(self, node: int) -> None:

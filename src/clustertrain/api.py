@@ -238,7 +238,7 @@ def submit(
     Raises:
         ClusterTrainError: the job was not submitted.
     """
-    start = Start.of(f"submit --to {to}", job, sets_of(overrides))
+    start = JobStart.of(f"submit --to {to}", job, sets_of(overrides))
     start.submit(to, echo, **options)
     return start.run
 
@@ -258,7 +258,7 @@ def run(
         ClusterTrainError: the job was refused, or its training failed.
         RunStopped: the run was stopped before its end.
     """
-    start = Start.of("run", job, sets_of(overrides))
+    start = JobStart.of("run", job, sets_of(overrides))
     _, result = start.run_here(Screen(echo), owns_process=False, **options)
     text = result.text or f"{start.job.name}: {result.state} ({result.cause})"
     if result.state == "failed":
@@ -269,14 +269,14 @@ def run(
 
 
 @dataclass(frozen=True)
-class Start:
+class JobStart:
     """A start of a job: the job, and how messages and records name it."""
 
     job: Job
     command: CommandLine
 
     @classmethod
-    def of(cls, start: str, source: JobSource, sets: tuple[str, ...]) -> Start:
+    def of(cls, start: str, source: JobSource, sets: tuple[str, ...]) -> JobStart:
         """Load a job to start it by the command `start`, such as `submit --to slurm`.
 
         Raises:
@@ -290,12 +290,12 @@ class Start:
         job = load_job(source, sets)
         if not isinstance(source, Mapping):
             return cls(job, typed(start, str(source), sets))
-        command = replace(typed(start, UNKNOWN.job_file), run=_uri(job))
+        command = replace(typed(start, UNKNOWN.job_file), run=job.run_uri)
         return cls(job, command)
 
     @property
     def run(self) -> Run:
-        return Run(_uri(self.job))
+        return Run(self.job.run_uri)
 
     def submit(
         self, to: str, echo: Echo, after: Sequence[str] = (), **options: Unpack[SubmitOptions]
@@ -314,8 +314,3 @@ class Start:
         check_training_installed("run")
         given = Options(**options, command=self.command)
         return run_local(self.job, given, screen, owns_process=owns_process)
-
-
-def _uri(job: Job) -> str:
-    """Return the folder of the job's run."""
-    return f"{job.storage.uri.rstrip('/')}/{job.name}"

@@ -292,7 +292,7 @@ def test_ctrl_c_before_a_run_has_started_names_the_command_to_type(cli, monkeypa
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clustertrain.launchers.local.run.claim_next_attempt", interrupted)
+    monkeypatch.setattr("clustertrain.launchers.local.run.admit", interrupted)
     cli("init")
     result = cli("run", "job.yaml", "--set", "train.epochs=2")
     assert result.exit_code == 130

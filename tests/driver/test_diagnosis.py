@@ -144,7 +144,6 @@ def test_the_cgroup_whose_limit_was_reached_is_named():
     text = found(killed=True, now=now).text
     assert f"its cgroup {POD.path} allows 16.0 GiB of memory (memory.max = {16 * GIB};" in text
     assert "oom_kill of /sys/fs/cgroup/kubepods/pod1/c1: 0 → 1" in text
-    assert "limits.memory" in text
     message = "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed."
     assert found(message, now=now).entry.ends_as == OUT_OF_MEMORY
     assert found(message) is None

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from clustertrain.errors import EXIT_RAY_ENDED
-from clustertrain.job.model import Job
 from clustertrain.launchers.one_host import driver_environment
 from clustertrain.supervise.private_folder import private_folder
 from clustertrain.supervise.process import Guarded
@@ -53,7 +52,7 @@ def start(tmp_path):
     def start_one(kills_gcs_when_up="no"):
         folder = private_folder()
         command = [sys.executable, "-c", DRIVER, kills_gcs_when_up]
-        environment = driver_environment(Job(name="a", function="m:f"), folder)
+        environment = driver_environment(None, folder)
         started.append(Guarded(command, tmp_path / "log", folder, environment))
         return started[0]
 

@@ -12,11 +12,12 @@ from clustertrain.checkpoints.read import verify
 from clustertrain.driver.group import resume
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.run_files import admission
-from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.admission import Options
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import ended, write_result
+from support.starts import claim_next_attempt
 
 
 @pytest.fixture(autouse=True)

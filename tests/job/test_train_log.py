@@ -4,7 +4,7 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.identity import hyperparameters
-from clustertrain.job.loggers import loggers_of, server_urls
+from clustertrain.job.loggers import server_urls
 from clustertrain.job.model import Job
 
 
@@ -22,7 +22,7 @@ def train(**sections):
     ],
 )
 def test_a_logger_is_given_by_its_name(job, written, read):
-    assert loggers_of(job(train=train(log=written))) == read
+    assert job(train=train(log=written)).loggers == read
 
 
 def test_another_name_is_refused(job):
@@ -67,4 +67,5 @@ def test_the_hyperparameters_of_a_script_are_the_options_of_its_command_line():
     ],
 )
 def test_the_servers_that_a_job_shows(job, log, env, urls):
-    assert server_urls(job(train=train(log=log), env=env)) == urls
+    made = job(train=train(log=log), env=env)
+    assert server_urls(made.loggers, made.env) == urls

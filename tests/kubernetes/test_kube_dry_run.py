@@ -15,9 +15,9 @@ from clusters.kube_api import Refused
 from clusters.kube_client import Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, ClusterError
 from clustertrain.job.file import load_job
-from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.render.manifests import manifests
+from clustertrain.launchers.kubernetes.scheduler import check_admission
 from clustertrain.launchers.shell import CommandFailed
 from kubernetes.cluster_user import admission_policy, bind_role, inert
 from launchers.kubernetes.sample_manifests import (

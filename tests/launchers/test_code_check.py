@@ -15,12 +15,13 @@ from clustertrain.launchers.local.run import run_local
 from clustertrain.node import installed
 from clustertrain.node.installed import how_to_install
 from clustertrain.observe.screen import open_screen
-from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.admission import Options
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 from support.commands import ran
+from support.starts import claim_next_attempt
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.agent.node import Start, settings_of
+from clustertrain.launchers.agent.node import NodeStart, settings_of
 from clustertrain.launchers.scheduler.agent import ForAgent
 from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.scheduler.several_hosts import SeveralHostsEnd, _start_agents
@@ -66,7 +66,7 @@ def start(tmp_path, monkeypatch):
     job = Job.model_validate({"name": "a", "function": "m:f", "env": {"A": "${SECRET}"}})
     run = RunDir.newest(str(tmp_path / "runs"), "a")
     (tmp_path / "node").mkdir()
-    return Start(job, run, Options(), RECORD, 0, tmp_path / "node", (), settings_of(job), TOKEN)
+    return NodeStart(job, run, Options(), RECORD, 0, tmp_path / "node", (), settings_of(job), TOKEN)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.admission import Options
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir
@@ -16,6 +16,7 @@ from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.result import write_result
 from support.sample_checkpoints import commit, shelf_at
+from support.starts import claim_next_attempt
 
 
 def begun(job, options=None, sizes=(1,), said=None, **more):

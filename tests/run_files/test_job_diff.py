@@ -5,7 +5,7 @@ import pytest
 from clustertrain.errors import JobError
 from clustertrain.job.identity import Change, hyperparameters
 from clustertrain.observe.tables import next_step, status_rows
-from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.admission import Options
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.recorded_job import job_of, newest_job, trained_jobs
 from clustertrain.run_files.records.claim import ResumePoint
@@ -16,6 +16,7 @@ from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.run_files.streams.history import curve
 from support.run_status import status_of
 from support.sample_checkpoints import commit
+from support.starts import claim_next_attempt
 
 COMMAND = CommandLine("run", "job.yaml", ("args.lr=0.01",))
 SCRIPT = {"task": None, "train": None, "script": "train.py"}

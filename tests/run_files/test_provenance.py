@@ -12,7 +12,7 @@ from clustertrain.run_files.claims import attempts_that_trained
 from clustertrain.run_files.provenance import code_changes, record_provenance
 from clustertrain.run_files.records.provenance import CodeChange, Source
 from clustertrain.run_files.records.result import Result
-from clustertrain.run_files.snapshot import code_files
+from clustertrain.run_files.snapshot import UserCode
 from support.sample_records import sample_claim
 
 DONE = Result("done", "finished", 0)
@@ -24,6 +24,10 @@ def code(tmp_path):
     (tmp_path / "values.csv").write_text("1, 2\n")
     (tmp_path / "set.txt").write_text("1\n")
     return tmp_path
+
+
+def code_files(job):
+    return snapshot.code_files(UserCode.of(job))
 
 
 def start(run, n, compared, *, resumes, began=math.inf, ended_at=None, **claim):

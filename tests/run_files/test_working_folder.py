@@ -9,6 +9,7 @@ from clustertrain.errors import StorageError
 from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
 from clustertrain.run_files.records.provenance import LeftFiles
+from clustertrain.run_files.snapshot import UserCode
 from clustertrain.run_files.working_folder import (
     FilesOfRun,
     copy_code,
@@ -120,7 +121,7 @@ def test_what_was_written_to_a_copy_of_the_code_is_lost(code):
 
 def test_new_files_in_the_users_own_folder_are_listed_and_named_at_a_fresh_start(run, code, tmp_path):
     job = load_job({"name": "digits", "function": "m:f", "code": str(code), "storage": str(code / "runs")})
-    files, said = FilesOfRun(job), []
+    files, said = FilesOfRun(UserCode.of(job)), []
     files.record(run, said.append)
     assert said == [] and run.left_files.read() is None
     (code / "runs").mkdir()
@@ -128,7 +129,7 @@ def test_new_files_in_the_users_own_folder_are_listed_and_named_at_a_fresh_start
     (code / "snapshot.pt").touch()
     files.record(run, said.append)
     assert said == [f"new files in {code}: snapshot.pt"]
-    FilesOfRun(job).record(run.fresh(), said.append)
+    FilesOfRun(UserCode.of(job)).record(run.fresh(), said.append)
     assert len(said) == 1, "it was there before the second start"
     assert run.left_files.read() == LeftFiles(str(code), ("snapshot.pt",))
 

@@ -17,7 +17,6 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import write_result
 from clustertrain.run_files.submission import Submission
-from support.commands import ran
 
 ENDING_AGENT = """\
 #!{python}
@@ -134,28 +133,6 @@ def test_fresh_submits_the_next_generation(login, tmp_path):
     assert login.records(1) == []
     (record,) = login.records(2)
     assert (tmp_path / "runs/digits/g2/submissions" / record["digest"] / "job.yaml").exists()
-
-
-def test_run_in_an_salloc_says_where_it_trains_and_what_to_type(login, cluster):
-    """The code is wrong, so that nothing starts: the note comes before the check."""
-    login.job(function="train:missing")
-    program = [sys.executable, "-m", "clustertrain.cli", "run", "job.yaml"]
-    srun = ["srun", "--nodes=1", "--ntasks=1"]
-
-    def said(nodes: int, *argv: str) -> str:
-        argv = ("salloc", f"--nodes={nodes}", *argv)
-        done = ran(argv, cwd=login.folder, env=cluster.environment)
-        assert "train:missing" in done.stderr, done.stdout + done.stderr
-        return done.stdout
-
-    here = said(2, *program)
-    assert re.search(
-        r"note: SLURM allocated node\[\d-\d\] to this shell, and the run trains on this machine", here
-    )
-    assert "On one of them: srun --nodes=1 --ntasks=1 --pty " in here
-    assert re.search(r"On several nodes: \S*clustertrain submit --to slurm job.yaml", here)
-    assert "trains on this machine alone.\nOn several nodes" in said(2, *srun, *program)
-    assert "SLURM allocated" not in said(1, *srun, *program)
 
 
 def test_variables_of_the_shell_do_not_change_what_the_script_says(login, cluster):

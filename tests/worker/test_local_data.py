@@ -55,7 +55,7 @@ def test_a_scratch_that_a_node_does_not_have_is_named(job_of, tmp_path, monkeypa
     host = socket.gethostname()
     for scratch, text in {
         "NODE_DISK": f"scratch is NODE_DISK, but on {host} that variable is not set.",
-        tmp_path / "none": f"scratch is {tmp_path}/none, which is no folder on {host}.",
+        tmp_path / "none": f"{tmp_path}/none/clustertrain-{os.getuid()} on {host} cannot be created: No such",
         "/proc": f"/proc/clustertrain-{os.getuid()} on {host} cannot be created",
     }.items():
         with pytest.raises(StorageError) as error:

@@ -74,7 +74,7 @@ def check(
     checks the job as well, against its cluster if it answers.
     """
     from clustertrain.job.file import dump_job, load_job
-    from clustertrain.launchers.check import check_code
+    from clustertrain.launchers.check import Depth, check_code
     from clustertrain.launchers.lookup import launcher_of
     from clustertrain.launchers.target import silent
     from clustertrain.observe.as_json import as_json as json_of
@@ -83,7 +83,10 @@ def check(
     job = load_job(Path(job_file), sets)
     echo = silent if as_json else note if defaults else click.echo
     command, elsewhere = typed("check", job_file, sets), to not in (None, "local")
-    checked = check_code(job, echo, command=command, elsewhere=elsewhere, as_text=no_code)
+    depth: Depth = "text" if no_code else "rehearsal"
+    checked = check_code(job, echo, command=command, elsewhere=elsewhere, depth=depth)
+    if no_code:
+        echo(f"{job_file}: the keys and the names are right; the code was not imported")
     if to is not None:
         launcher = launcher_of(to)
         lines = launcher.check(launcher.merged(job), command)
@@ -136,14 +139,14 @@ def run(
 
 def _run_here(job_file: str, sets: tuple[str, ...], *, debug: bool, **options: Unpack[RunOptions]) -> int:
     """Train one run to its end. Returns its exit code."""
-    from clustertrain.api import Start
+    from clustertrain.api import JobStart
     from clustertrain.job.start_environment import start_again_with_hash_seed
     from clustertrain.launchers.check import check_training_installed
     from clustertrain.launchers.known_runs import KnownRun, by_folder
     from clustertrain.observe.screen import open_screen
     from clustertrain.observe.tables import finish
 
-    start = Start.of("run", job_file, sets)
+    start = JobStart.of("run", job_file, sets)
     if debug:
         check_training_installed("run")
         if "clustertrain.worker.debug" not in sys.modules:  # of a grid the first point decides
@@ -184,14 +187,14 @@ def submit(
     It runs a snapshot of job and code: later changes have no effect on it. With --grid it is a job for each
     point of a sweep; on this machine one starts when the one before has ended.
     """
-    from clustertrain.api import Start
+    from clustertrain.api import JobStart
     from clustertrain.cli.grid import points_of
     from clustertrain.launchers.lookup import launcher_of
 
     submitted: list[Target] = []
     codes = [0]
     for each in points_of(job_file, sets, grid):
-        start = Start.of(f"submit --to {to}", job_file, each)
+        start = JobStart.of(f"submit --to {to}", job_file, each)
         before = [run.known.job_id for run in submitted if run.known is not None]
         try:
             run = start.submit(to, click.echo, before, **options)

@@ -62,19 +62,22 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
 
     They are the runs of this folder, if it has any. With STORAGE or JOBFILE: the runs of that storage.
     """
+    from clustertrain.launchers.elsewhere import LauncherElsewhere
     from clustertrain.launchers.listing import list_runs
     from clustertrain.launchers.lookup import launcher_of
     from clustertrain.observe.columns import Columns
 
     columns = Columns.parsed(options["args"], options["metric"])
-    if to is None and options["namespace"] is not None:
+    launcher = launcher_of(to) if to is not None else None
+    if options["namespace"] is not None and not isinstance(launcher, LauncherElsewhere):
         raise JobError("--namespace is of a cluster, which is not named.\nAdd --to kubernetes.")
     if to is not None and options["sweep"] is not None:
         raise JobError("--sweep reads the runs of a storage, not those of a launcher.\nOmit --to.")
-    if to is not None:
-        table = launcher_of(to).ls(storage, options["namespace"], columns)
+    if isinstance(launcher, LauncherElsewhere):
+        table = launcher.ls(storage, options["namespace"], columns)
     else:
-        table = list_runs(storage, columns, everywhere=options["everywhere"], sweep=options["sweep"])
+        everywhere, sweep = options["everywhere"], options["sweep"]
+        table = list_runs(storage, columns, everywhere=everywhere, sweep=sweep, to=to)
     click.echo(table.json() if as_json else "\n".join(table.lines()))
     for text in table.notes if as_json else ():
         note(f"note: {text}")

@@ -39,6 +39,8 @@ JOB_VERSION = 1
 """The newest version of the job file: a change of the meaning of a key raises it."""
 _ENTRY_POINTS = ("task", "function", "script", "module")
 _OF_FUNCTION = Checkpoint.model_validate({"every": {"minutes": 10}})
+DEFAULT_LOGGERS = ("tensorboard",)
+"""Those of a function with its own loop."""
 StorageText = Annotated[str, written_as("path or URI")]
 
 
@@ -153,12 +155,81 @@ class CommonJob(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         self._exactly_one_of(*_ENTRY_POINTS, example="task: package.module:Class")
-        _check_entry_point(self)
-        _check_references(self)
+        self._check_entry_point()
+        self._check_references()
         if self.train is not None:
             _check_device(self.train, self.resources)
             _check_batch(self.train, self.resources)
         return self
+
+    def _check_entry_point(self) -> None:
+        """Refuse sections that the entry point cannot use, which would otherwise be ignored."""
+        entry_point = self.entry_point
+        if self.is_script and isinstance(self.args, dict):
+            rule = f"a {entry_point} takes a list of command line arguments: args: [--lr, 0.1]"
+            raise Refused(f"a mapping is given together with {entry_point}\n{rule}", "args")
+        if not self.is_script and not isinstance(self.args, dict):
+            rule = f"a {entry_point} takes its arguments by name: args: {{lr: 0.1}}"
+            raise Refused(f"a list is given together with {entry_point}\n{rule}", "args")
+        if entry_point == "task" and self.train is None:
+            raise Refused(
+                "the section train is missing\n"
+                "a task needs epochs or steps, and batch_size or global_batch_size\n"
+                "for example train: {epochs: 3, batch_size: 32}",
+                "task",
+            )
+        unfit = {
+            "resume_args": (
+                bool(self.resume_args) and not self.is_script,
+                "gets its state from clustertrain and needs no argument to resume\nleave it out",
+            ),
+            "interpreter": (
+                self.interpreter is not None and not self.is_script,
+                "runs in the worker's own process, whose Python needs torch and Ray\n"
+                "install your packages there, or run a script or module",
+            ),
+            "train": (
+                self.train is not None and entry_point != "task",
+                "runs its own training loop, so the section would have no effect\nput its values under args",
+            ),
+            "checkpoint": (
+                "checkpoint" in self.model_fields_set and self.is_script,
+                "saves its own checkpoints\n"
+                f"the variable {variables.CHECKPOINT_DIR} gives it the folder for them",
+            ),
+        }
+        for key, (is_given, rule) in unfit.items():
+            if is_given:
+                raise Refused(f"is given together with {entry_point}\na {entry_point} {rule}", key)
+        if entry_point == "function" and self.checkpoint.periods.epochs is not None:
+            raise Refused(
+                "the key epochs is given together with function\n"
+                "only the function's own loop knows its epochs\n"
+                "save by steps or minutes instead, for example every: {minutes: 10}",
+                "checkpoint",
+                "every",
+                "epochs",
+            )
+        if self.train is None and self.checkpoint.memory_every != "auto":
+            raise Refused(
+                f"is {self.checkpoint.memory_every} for a {entry_point}\n"
+                "only a task has steps that are kept in memory\nremove the key",
+                "checkpoint",
+                "memory_every",
+            )
+
+    def _check_references(self) -> None:
+        args = enumerate(self.args) if not isinstance(self.args, dict) else ()
+        texts: list[tuple[str, str | int, str]] = [("args", index, text) for index, text in args]
+        texts += [("resume_args", index, text) for index, text in enumerate(self.resume_args)]
+        texts += [("env", name, text) for name, text in self.env.items()]
+        for key, item, text in texts:
+            try:
+                if key == "env":
+                    check_dollars(text)
+                check_references(text, self.data, self.entry_point, is_script=self.is_script)
+            except Refused as error:
+                raise Refused(str(error), key, item) from None
 
     @property
     def entry_point(self) -> str:
@@ -169,6 +240,16 @@ class CommonJob(Section):
     def start_texts(self) -> dict[str, str]:
         """By their keys, the texts whose ${NAME} is replaced where the run starts, and in no record."""
         return {f"env.{name}": text for name, text in self.env.items()}
+
+    @property
+    def run_uri(self) -> str:
+        """The folder of its run."""
+        return f"{self.storage.uri.rstrip('/')}/{self.name}"
+
+    @property
+    def loggers(self) -> tuple[str, ...]:
+        """The names of `train.log`; for a function the default. A script writes no metrics."""
+        return self.train.log if self.train is not None else DEFAULT_LOGGERS
 
     @property
     def is_script(self) -> bool:
@@ -210,76 +291,6 @@ class CommonJob(Section):
         if own == Location(own.uri):
             return replace(storage, uri=own.uri)
         return replace(own, retry_s=storage.retry_s)
-
-
-def _check_entry_point(job: CommonJob) -> None:
-    """Refuse sections that the entry point cannot use, which would otherwise be ignored."""
-    entry_point = job.entry_point
-    if job.is_script and isinstance(job.args, dict):
-        rule = f"a {entry_point} takes a list of command line arguments: args: [--lr, 0.1]"
-        raise Refused(f"a mapping is given together with {entry_point}\n{rule}", "args")
-    if not job.is_script and not isinstance(job.args, dict):
-        rule = f"a {entry_point} takes its arguments by name: args: {{lr: 0.1}}"
-        raise Refused(f"a list is given together with {entry_point}\n{rule}", "args")
-    if entry_point == "task" and job.train is None:
-        raise Refused(
-            "the section train is missing\n"
-            "a task needs epochs or steps, and batch_size or global_batch_size\n"
-            "for example train: {epochs: 3, batch_size: 32}",
-            "task",
-        )
-    unfit = {
-        "resume_args": (
-            bool(job.resume_args) and not job.is_script,
-            "gets its state from clustertrain and needs no argument to resume\nleave it out",
-        ),
-        "interpreter": (
-            job.interpreter is not None and not job.is_script,
-            "runs in the worker's own process, whose Python needs torch and Ray\n"
-            "install your packages there, or run a script or module",
-        ),
-        "train": (
-            job.train is not None and entry_point != "task",
-            "runs its own training loop, so the section would have no effect\nput its values under args",
-        ),
-        "checkpoint": (
-            "checkpoint" in job.model_fields_set and job.is_script,
-            "saves its own checkpoints\n"
-            f"the variable {variables.CHECKPOINT_DIR} gives it the folder for them",
-        ),
-    }
-    for key, (is_given, rule) in unfit.items():
-        if is_given:
-            raise Refused(f"is given together with {entry_point}\na {entry_point} {rule}", key)
-    if entry_point == "function" and job.checkpoint.periods.epochs is not None:
-        raise Refused(
-            "the key epochs is given together with function\nonly the function's own loop knows its epochs\n"
-            "save by steps or minutes instead, for example every: {minutes: 10}",
-            "checkpoint",
-            "every",
-            "epochs",
-        )
-    if job.train is None and job.checkpoint.memory_every != "auto":
-        raise Refused(
-            f"is {job.checkpoint.memory_every} for a {entry_point}\n"
-            "only a task has steps that are kept in memory\nremove the key",
-            "checkpoint",
-            "memory_every",
-        )
-
-
-def _check_references(job: CommonJob) -> None:
-    args = enumerate(job.args) if not isinstance(job.args, dict) else ()
-    texts: list[tuple[str, str | int, str]] = [("args", index, text) for index, text in args]
-    texts += [("resume_args", index, text) for index, text in enumerate(job.resume_args)]
-    texts += [("env", name, text) for name, text in job.env.items()]
-    for key, item, text in texts:
-        try:
-            if key == "env":
-                check_dollars(text)
-            check_references(text, job.data, job.entry_point, is_script=job.is_script)
-        except Refused as error:
-            raise Refused(str(error), key, item) from None
 
 
 def _check_device(train: Train, resources: Resources) -> None:

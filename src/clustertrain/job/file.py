@@ -57,7 +57,20 @@ def load_job(job: JobSource, sets: Sequence[str] = (), environ: Mapping[str, str
     document = _document(job, sets)
     document.data = expanded(document, environ, (), document.data)
     folder = Path.cwd() if isinstance(job, Mapping) else Path(job).absolute().parent
-    return _absolute(validated(document, Job), folder)
+
+    def absolute(uri: str) -> str:
+        return uri if "://" in uri else os.path.normpath(folder / uri)
+
+    read = validated(document, Job)
+    data = read.data.items()
+    return read.model_copy(
+        update={
+            "code": tuple(map(absolute, read.code)),
+            "interpreter": absolute(read.interpreter) if read.interpreter else None,
+            "storage": read.storage.model_copy(update={"uri": absolute(read.storage.uri)}),
+            "data": {name: entry.model_copy(update={"uri": absolute(entry.uri)}) for name, entry in data},
+        }
+    )
 
 
 def place_of_key(path: str | Path, sets: Sequence[str], keys: Keys) -> str:
@@ -313,22 +326,3 @@ def _escaped(path: Keys, value: Any) -> Any:
     if isinstance(value, list):
         return [_escaped((*path, index), inner) for index, inner in enumerate(value)]
     return value.replace("$", "$$") if isinstance(value, str) and _may_expand(path) else value
-
-
-def _absolute(job: Job, folder: Path) -> Job:
-    """Return the job with absolute paths in place of the paths relative to its file."""
-
-    def absolute(uri: str) -> str:
-        return uri if "://" in uri else os.path.normpath(folder / uri)
-
-    return job.model_copy(
-        update={
-            "code": tuple(map(absolute, job.code)),
-            "interpreter": absolute(job.interpreter) if job.interpreter else None,
-            "storage": job.storage.model_copy(update={"uri": absolute(job.storage.uri)}),
-            "data": {
-                name: entry.model_copy(update={"uri": absolute(entry.uri)})
-                for name, entry in job.data.items()
-            },
-        }
-    )

@@ -50,8 +50,8 @@ class LauncherSection(Section):
     expanded_keys: ClassVar[tuple[str, ...]] = ()
     shell_keys: ClassVar[frozenset[str]] = frozenset()
 
-    def check(self, job: CommonJob) -> None:
-        """Check the keys that depend on each other or on the rest of the job.
+    def check(self, image: str | None) -> None:
+        """Check the keys that depend on each other or on the image of the job.
 
         Raises:
             Refused: they are inconsistent; `at` begins with the name of the section.

@@ -31,7 +31,7 @@ class Job(CommonJob, WithLaunchers):
             Refused: one of them is inconsistent.
         """
         for section in self.launcher_sections.values():
-            section.check(self)
+            section.check(self.image)
 
 
 def sections(

@@ -40,7 +40,14 @@ def check_source(job: Job, folders: Sequence[Path] | None = None) -> None:
             )
     entry = job.task or job.function or job.script or job.module or ""
     what, (module, _, name) = f"{job.entry_point}: {entry}", entry.partition(":")
-    path = script_file(folders, job.script) if job.script else _module_file(folders, job, what, module)
+    if job.script:
+        path: Path | None = script_file(folders, job.script)
+    else:
+        stem = module.replace(".", "/")
+        names = (f"{stem}/__main__.py" if job.module else f"{stem}/__init__.py", f"{stem}.py")
+        has_own = any(section.has_own_packages for section in job.launcher_sections.values())
+        elsewhere = bool(job.image or job.interpreter or has_own)
+        path = _module_file(folders, names, what, module.partition(".")[0], elsewhere=elsewhere)
     if path is None:
         return
     tree = _parsed(path, what, job.interpreter)
@@ -64,20 +71,23 @@ def script_file(folders: Sequence[Path], script: str) -> Path:
     return file
 
 
-def _module_file(folders: Sequence[Path], job: Job, what: str, module: str) -> Path | None:
+def _module_file(
+    folders: Sequence[Path], names: Sequence[str], what: str, top: str, *, elsewhere: bool
+) -> Path | None:
     """Return the file of a module below the code, or None if it is installed, here or where the job runs.
+
+    Args:
+        top: the package of the module.
+        elsewhere: the job runs with other packages.
 
     Raises:
         JobError: there is none.
     """
-    stem = module.replace(".", "/")
-    names = (f"{stem}/__main__.py" if job.module else f"{stem}/__init__.py", f"{stem}.py")
     files = (folder / name for folder in folders for name in names)
     if (file := next((each for each in files if each.is_file()), None)) is not None:
         return file
-    top, code = module.partition(".")[0], " or ".join(map(str, folders))
-    has_own_packages = any(section.has_own_packages for section in job.launcher_sections.values())
-    if not (job.image or job.interpreter or has_own_packages or top in sys.modules or find_spec(top)):
+    if not (elsewhere or top in sys.modules or find_spec(top)):
+        code = " or ".join(map(str, folders))
         raise JobError(
             f"{what}: there is neither {' nor '.join(names)} in {code}, and no installed package {top}.\n"
             "A module is named by its path below `code`, with dots, without .py."

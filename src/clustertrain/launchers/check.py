@@ -35,9 +35,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from clustertrain.errors import (
     DataError,
@@ -45,7 +46,7 @@ from clustertrain.errors import (
     error_of_code,
 )
 from clustertrain.job.file import dump_job, place_of_key
-from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offline, loggers_of
+from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offline
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of, with_values, without_references
 from clustertrain.job.source import check_source
@@ -61,6 +62,8 @@ from clustertrain.run_files.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import StagedData, data_folder
 from clustertrain.supervise.check_process import CheckRequest, run_check
 
+Depth = Literal["text", "files", "rehearsal"]
+"""How far the check goes: the code as text, local data as well, the code imported and a task rehearsed."""
 DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without the rest of the check
 
 
@@ -89,24 +92,6 @@ def placing(command: CommandLine) -> Iterator[None]:
         raise JobError(f"{place}: {error}") from error
 
 
-def check_here(
-    job: Job, echo: Callable[[str], None], command: CommandLine = UNKNOWN, *, elsewhere: bool = False
-) -> None:
-    """Check what needs no import, in milliseconds, and print notes.
-
-    These are the file of the code, its syntax and the name in it, the loggers, and the local data.
-
-    Args:
-        command, elsewhere: as for `check_code`.
-
-    Raises:
-        ClusterTrainError: what is wrong, with file, line and remedy.
-    """
-    with placing(command):
-        notes = _notes_without_import(job, elsewhere=elsewhere)
-    _print_notes(notes, echo)
-
-
 def check_code(
     job: Job,
     echo: Callable[[str], None],
@@ -114,16 +99,16 @@ def check_code(
     world_size: int | None = None,
     *,
     elsewhere: bool = False,
-    as_text: bool = False,
+    depth: Depth = "rehearsal",
 ) -> Checked:
-    """Check the code, args and local data of a job, rehearse a task, and print what is returned.
+    """Check the code, args, loggers and local data of a job, rehearse a task, and print what is returned.
 
     Args:
         command: names the job file in which an error gets its place.
         world_size: the number of workers; the largest that the job allows if it is not known.
         elsewhere: the job will run on other machines, as it must where torch is not installed. What may
             differ there becomes a note.
-        as_text: read the code and import none of it, in milliseconds; the local data is not checked either.
+        depth: with "text" and "files" no code is imported, and the check takes milliseconds.
 
     Raises:
         ClusterTrainError: what is wrong, with file, line and remedy.
@@ -132,29 +117,40 @@ def check_code(
     started_s = time.monotonic()
     elsewhere = elsewhere or _is_submit_side()
     with placing(command):
-        env = {} if as_text else _env_here(job.env, elsewhere)
-        notes = _notes_without_import(job, elsewhere=elsewhere, has_data=not as_text)
-        if not (as_text or job.is_script):
+        env = _env_here(job.env, elsewhere) if depth == "rehearsal" else {}
+        check_source(job)
+        notes = check_loggers(job, elsewhere=elsewhere)
+        if depth != "text":
+            for name, entry in job.data.items():
+                with _noted(notes, elsewhere, f"data.{name} is not on this machine", f"data.{name}: "):
+                    folder = data_folder(None, "node")
+                    StagedData.of(job.data_location(name), entry.sha256, entry.extract, folder)
+            if job.interpreter is not None:
+                with _noted(notes, elsewhere, "the machines of the job need the interpreter"):
+                    interpreter_file(job.interpreter)
+        if depth == "rehearsal" and not job.is_script:
             size = world_size or job.world_sizes[-1]
             notes += _import_and_rehearse(job, env, size, elsewhere=elsewhere, echo=echo)
-    _print_notes(notes, echo)
+    for note in notes:
+        echo(note if note.startswith("warning: ") else f"note: {note}")
     checked = Checked(time.monotonic() - started_s, notes)
-    not_imported = f"{command.job_file}: the keys and the names are right; the code was not imported"
-    echo(not_imported if as_text else f"checked in {checked.seconds:.1f} s")
+    if depth == "rehearsal":
+        echo(f"checked in {checked.seconds:.1f} s")
     return checked
 
 
-def _notes_without_import(job: Job, *, elsewhere: bool, has_data: bool = True) -> list[str]:
-    check_source(job)
-    notes = check_loggers(job, elsewhere=elsewhere)
-    if has_data:
-        notes += [*_check_data(job, elsewhere), *_check_interpreter(job.interpreter, elsewhere)]
-    return notes
+@contextmanager
+def _noted(notes: list[str], elsewhere: bool, what: str, key: str = "") -> Iterator[None]:
+    """Make an error of the block a note if the job runs elsewhere, where the missing file may be.
 
-
-def _print_notes(notes: Sequence[str], echo: Callable[[str], None]) -> None:
-    for note in notes:
-        echo(note if note.startswith("warning: ") else f"note: {note}")
+    Otherwise put the key before it.
+    """
+    try:
+        yield
+    except (DataError, JobError) as error:
+        if not elsewhere:
+            raise type(error)(f"{key}{error}") from error
+        notes.append(f"{what}: {str(error).splitlines()[0]}")
 
 
 def _env_here(env: Mapping[str, str], elsewhere: bool) -> dict[str, str]:
@@ -172,85 +168,46 @@ def _env_here(env: Mapping[str, str], elsewhere: bool) -> dict[str, str]:
 def check_loggers(job: Job, *, elsewhere: bool = False) -> list[str]:
     """Check that the loggers of `train.log` can write; returns notes.
 
+    Variables that a Secret or a shell line sets are not known here.
+
     Raises:
         JobError: a package is not installed where the job runs, or a logger has no place to write to.
     """
-    loggers = loggers_of(job)
-    _check_places(job, loggers, elsewhere=elsewhere)
-    if not (missing := missing_of(loggers)):
+    loggers, sections = job.loggers, job.launcher_sections.values()
+    if job.storage.location.is_s3:
+        given = {**({} if elsewhere else os.environ), **job.env}
+        needed = {name for name in (MLFLOW_URI, WANDB_DIR) if name not in given}
+        missing = {name for name in needed if not any(section.may_set(name) for section in sections)}
+        _refuse_files_on_s3(loggers, missing, given.get(WANDB_MODE))
+    if not (absent := missing_of(loggers)):
         return []
-    text = f"train.log: {' and '.join(missing)}: not installed here"
+    text = f"train.log: {' and '.join(absent)}: not installed here"
     if elsewhere:
-        return [f"{text}; the nodes need it. {how_to_install_loggers(missing)}"]
-    raise JobError(f"{text}.\n{how_to_install_loggers(missing)}")
+        return [f"{text}; the nodes need it. {how_to_install_loggers(absent)}"]
+    raise JobError(f"{text}.\n{how_to_install_loggers(absent)}")
 
 
-def _check_places(job: Job, loggers: Sequence[str], *, elsewhere: bool) -> None:
+def _refuse_files_on_s3(loggers: Sequence[str], missing: Set[str], wandb_mode: str | None) -> None:
     """Refuse storage on S3 as the folder for the files of MLflow and W&B.
+
+    Args:
+        missing: the variables that are set nowhere.
 
     Raises:
         JobError: a logger would need one.
     """
-    if not job.storage.location.is_s3:
-        return
-    if "mlflow" in loggers and not _is_set(job, MLFLOW_URI, elsewhere=elsewhere):
+    if "mlflow" in loggers and MLFLOW_URI in missing:
         raise JobError(
             f"train.log: mlflow has no server, and {MLFLOW_URI} is not set.\n"
             "Without a server MLflow writes files, and storage on S3 has no folder for them.\n"
             f"Write its address into the job file: env: {{{MLFLOW_URI}: https://…}}"
         )
-    mode = job.env.get(WANDB_MODE, None if elsewhere else os.environ.get(WANDB_MODE))
-    if "wandb" in loggers and is_offline(mode) and not _is_set(job, WANDB_DIR, elsewhere=elsewhere):
+    if "wandb" in loggers and is_offline(wandb_mode) and WANDB_DIR in missing:
         raise JobError(
             f"train.log: wandb is offline, and {WANDB_DIR} is not set.\n"
             "Offline W&B writes files, and storage on S3 has no folder for them.\n"
             f"Write a folder that outlives the run into the job file: env: {{{WANDB_DIR}: /…}}"
         )
-
-
-def _is_set(job: Job, name: str, *, elsewhere: bool) -> bool:
-    """Return whether the workers may have this variable.
-
-    Variables that a Secret or a shell line sets are not known here.
-    """
-    if name in job.env:
-        return True
-    if not elsewhere and name in os.environ:
-        return True
-    return any(section.may_set(name) for section in job.launcher_sections.values())
-
-
-def _check_interpreter(interpreter: str | None, elsewhere: bool) -> list[str]:
-    """Check that the Python of a script's own environment is here.
-
-    Raises:
-        JobError: it is not, and the job will run here.
-    """
-    try:
-        if interpreter is not None:
-            interpreter_file(interpreter)
-    except JobError as error:
-        if not elsewhere:
-            raise
-        return [f"the machines of the job need the interpreter: {str(error).splitlines()[0]}"]
-    return []
-
-
-def _check_data(job: Job, elsewhere: bool) -> list[str]:
-    """Check that the data sets with a local path exist.
-
-    Raises:
-        DataError: one does not, and the job will run here.
-    """
-    notes = []
-    for name, entry in job.data.items():
-        try:
-            StagedData.of(job.data_location(name), entry.sha256, entry.extract, data_folder(None, "node"))
-        except DataError as error:
-            if not elsewhere:
-                raise DataError(f"data.{name}: {error}") from error
-            notes.append(f"data.{name} is not on this machine: {str(error).splitlines()[0]}")
-    return notes
 
 
 def _import_and_rehearse(

@@ -76,6 +76,14 @@ class LauncherElsewhere(Launcher):
         echo(f"{self.scheduler.label} job {job.job_id} is deleted; its storage stays")
 
     def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
+        """Return the table of `ls --to`: the jobs in a namespace.
+
+        Args:
+            place: a job file, which names the cluster; None if none is given.
+
+        Raises:
+            JobError: `place` is no job file, or columns of the storage are asked for.
+        """
         if columns.headers:
             raise JobError(
                 f"--args and --metric: --to {self.name} lists jobs, without their storage.\n"

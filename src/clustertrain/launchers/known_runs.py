@@ -61,10 +61,8 @@ class KnownRun:
 
     @classmethod
     def of(cls, job: Job, job_file: str, launcher: str, cluster: str = "", job_id: str = "") -> KnownRun:
-        path = str(Path(job_file).absolute())
-        return cls(
-            job.name, launcher, job.storage.location, dump_job(job, defaults=True), path, cluster, job_id
-        )
+        path, text = str(Path(job_file).absolute()), dump_job(job, defaults=True)
+        return cls(job.name, launcher, job.storage.location, text, path, cluster, job_id)
 
     @property
     def submitted_job(self) -> SiteJob:

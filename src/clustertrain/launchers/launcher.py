@@ -5,13 +5,9 @@ lookup.py makes one of a plug-in (job/launcher_plugins.py).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from clustertrain.errors import JobError, StorageError
-from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import SiteJob, with_site
 from clustertrain.launchers.check import placing
@@ -23,16 +19,13 @@ from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import idle_workers, notes_of, script_of, submit, what_next
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, Unanswered
 from clustertrain.launchers.target import Echo, Reach, Target
-from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection, log_lines
-from clustertrain.observe.run_table import Table, left_out, rows_of, table_of
-from clustertrain.observe.status import RunFiles, Status, read_files, runs_of
+from clustertrain.observe.status import RunFiles, Status, read_files
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run_files.admission import Options
-from clustertrain.run_files.command_line import CommandLine, command_on
+from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir
-from clustertrain.storage import Location
 
 
 class Launcher:
@@ -97,17 +90,16 @@ class Launcher:
         Raises:
             ClusterTrainError: it was not submitted.
         """
-        if (submitted := submit(self.queue, job, options, echo)) is None:
+        if (sent := submit(self.queue, job, options, echo)) is None:
             return None
-        command, sent = options.command, submitted.sent
-        known = KnownRun.of(submitted.job, command.job_file, self.name, self.where(sent.place), sent.job_id)
-        known = replace(known, place=dict(sent.place))
-        if self.reach is not None:
-            known = replace(known, storage_there=self.reach.storage_of(submitted.job))
+        command = options.command
+        known = KnownRun.of(job, command.job_file, self.name, self.where(sent.place), sent.job_id)
+        there = self.reach.storage_of(job) if self.reach is not None else ""
+        known = replace(known, place=dict(sent.place), storage_there=there)
         if (problem := record_known_run(known)) is not None:
             echo(f"note: {problem}")
-        echo(what_next(self.queue, submitted, by_folder(command, known)))
-        return Target(command.job_file, submitted.job, known, sets=command.sets)
+        echo(what_next(self.queue, job.name, sent, by_folder(command, known)))
+        return Target(command.job_file, job, known, sets=command.sets)
 
     def where(self, place: Mapping[str, str]) -> str:
         """Name the cluster of a job; empty for this machine."""
@@ -143,41 +135,3 @@ class Launcher:
 
     def _status_of(self, run: RunDir) -> Status:
         return status_of(self.queue, run)
-
-    def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
-        """Return the table of `ls --to`: the runs of a storage, or of a namespace.
-
-        Args:
-            place: a storage or a job file; None if none is given.
-
-        Raises:
-            JobError: there is no run at `place`, or this launcher has no such columns.
-        """
-        if namespace is not None:
-            raise JobError(f"--namespace {namespace}: --to {self.name} has no namespaces.\nOmit --namespace.")
-        skipped: list[StorageError] = []
-        runs = runs_of(storage_at(place), skipped.append)
-        if place is not None and not runs:
-            raise skipped[0] if skipped else no_run_at(place)
-        rows, notes = rows_of(runs, self.statuses)
-        return table_of(rows, [*map(left_out, skipped), *notes], columns)
-
-
-def storage_at(place: str | None) -> Location:
-    """Return the storage that `ls` names by a path, a URI or a job file; without an argument, ./runs.
-
-    Raises:
-        JobError: it is a job file, and it is wrong.
-    """
-    if place is not None and os.path.isfile(place):
-        return load_job(Path(place)).storage.location
-    place = place or "runs"  # that of a job file without `storage`
-    return Location(place if Location(place).is_s3 else str(Path(place).absolute()))
-
-
-def no_run_at(place: str) -> JobError:
-    """Return the error for a storage without a run; `place` as for `storage_at`."""
-    return JobError(
-        f"{storage_at(place).uri} contains no run.\n"
-        f"ls takes a job file, or a storage: a folder of runs. Of one run: `{command_on(place, 'status')}`."
-    )

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from clustertrain.errors import StorageError
+from clustertrain.errors import JobError, StorageError
+from clustertrain.job.file import load_job
 from clustertrain.job.launcher_plugins import plugins
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
-from clustertrain.launchers.launcher import no_run_at, storage_at
 from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.resolve_run import launcher_in_storage
 from clustertrain.observe.columns import NO_COLUMNS, Columns
@@ -19,6 +19,7 @@ from clustertrain.observe.run_table import RunRow, Table, left_out, points_of_sw
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
 from clustertrain.run_files.command_line import command_on, to_type
 from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.storage import Location
 
 
 def list_runs(
@@ -27,6 +28,7 @@ def list_runs(
     *,
     everywhere: bool = False,
     sweep: str | None = None,
+    to: str | None = None,
 ) -> Table:
     """List the runs of a storage, and this user's known runs.
 
@@ -37,17 +39,18 @@ def list_runs(
         place: a storage or a job file, or None for ./runs, which may be missing.
         everywhere: all known runs, whether or not this folder has some.
         sweep: only the points of the sweep of this name, with columns for what differs between them.
+        to: the launcher of the known runs.
 
     Raises:
         JobError: there is no run at `place`.
         StorageError: the storage refuses.
     """
-    storage = storage_at(place)
+    storage = _storage_at(place)
     skipped: list[StorageError] = []
     visible = {run.store.uri(run.name): run for run in runs_of(storage, skipped.append)}
     known, notes = known_runs()
     notes += map(left_out, skipped)
-    others = [each for each in known if each.uri not in visible]
+    others = [each for each in known if each.uri not in visible and to in (None, each.launcher)]
     if place is not None:
         others = [each for each in others if each.is_in(storage)]
     elif not everywhere:
@@ -62,7 +65,8 @@ def list_runs(
             not_read.append(RunRow(each.name, "unknown", where=each.where, text=text, job_yaml=each.job))
             continue
         if each.storage_there or not (each.is_in(storage) or os.path.isdir(each.storage.uri)):
-            not_read.append(_not_read(each))
+            text = f"`{command_on(each.uri, 'status')}` reads its state"
+            not_read.append(RunRow(each.name, "unknown", where=each.where, text=text, job_yaml=each.job))
             continue
         run = RunDir.newest(each.storage, each.name)
         if is_known(run):
@@ -72,12 +76,32 @@ def list_runs(
     rows, more_notes = rows_of(visible.values(), statuses_of)
     rows += not_read
     if place is not None and not rows:
-        raise skipped[0] if skipped else no_run_at(place)
+        status = command_on(place, "status")
+        raise (
+            skipped[0]
+            if skipped
+            else JobError(
+                f"{storage.uri} contains no run.\n"
+                f"ls takes a job file, or a storage: a folder of runs. Of one run: `{status}`."
+            )
+        )
     if sweep is not None:
         rows, columns = points_of_sweep(rows, sweep, columns)
     alike = Counter((row.name, row.where) for row in rows)
     rows = [_with_folder(row) if alike[row.name, row.where] > 1 else row for row in rows]
     return table_of(sorted(rows, key=lambda row: (row.name, row.where)), notes + more_notes, columns)
+
+
+def _storage_at(place: str | None) -> Location:
+    """Return the storage that `ls` names by a path, a URI or a job file; without an argument, ./runs.
+
+    Raises:
+        JobError: it is a job file, and it is wrong.
+    """
+    if place is not None and os.path.isfile(place):
+        return load_job(Path(place)).storage.location
+    place = place or "runs"  # that of a job file without `storage`
+    return Location(place if Location(place).is_s3 else str(Path(place).absolute()))
 
 
 def _with_folder(row: RunRow) -> RunRow:
@@ -102,9 +126,3 @@ def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
         groups.setdefault(launcher_in_storage(files).name, []).append(files)
     found = [status for name, group in groups.items() for status in launcher_of(name).statuses(group)]
     return sorted(found, key=lambda status: status.run.name)
-
-
-def _not_read(known: KnownRun) -> RunRow:
-    """Return the row of a run whose storage is on S3, in a cluster, or not visible here."""
-    text = f"`{command_on(known.uri, 'status')}` reads its state"
-    return RunRow(known.name, "unknown", where=known.where, text=text, job_yaml=known.job)

@@ -46,48 +46,41 @@ def world_sizes_here(job: Job) -> list[int]:
     Raises:
         ClusterError: there is none; the message shows the arithmetic.
     """
+    least, shape = job.world_sizes[0], job.resources
     if ray_address():
         return list(job.world_sizes)
-    of_worker = job.resources
-    return _with_gpus(_with_cpus(list(job.world_sizes), of_worker.cpus_per_worker), of_worker.gpus_per_worker)
-
-
-def _with_cpus(sizes: list[int], each: float) -> list[int]:
-    cpus = len(os.sched_getaffinity(0))
-    fitting = [size for size in sizes if round(size * each, 6) <= cpus]
-    if not fitting:
-        least, most = sizes[0], int(cpus / each)
-        fewer = f"resources.workers to {most}, or " if most else ""
+    cpus, each = len(os.sched_getaffinity(0)), shape.cpus_per_worker
+    sizes = [size for size in job.world_sizes if round(size * each, 6) <= cpus]
+    if not sizes:
+        fewer = f"resources.workers to {int(cpus / each)}, or " if int(cpus / each) else ""
         raise ClusterError(
             f"{least} workers × {each:g} CPUs = {least * each:g} CPUs, and this machine has {cpus}.\n"
             f"Set {fewer}resources.cpus_per_worker to {int(1000 * cpus / least) / 1000:g} to share the cores."
         )
-    return fitting
-
-
-def _with_gpus(sizes: list[int], each: int) -> list[int]:
-    if not each or (gpus := gpu_count()) is None:  # then torch counts them, and refuses too few
-        return sizes
-    fitting = [size for size in sizes if size * each <= gpus]
-    if not fitting:
-        most = gpus // each
+    if not (of_worker := shape.gpus_per_worker) or (gpus := gpu_count()) is None:
+        return sizes  # torch counts the GPUs, and refuses too few
+    most = gpus // of_worker
+    if most < least:
         lower = f"resources.workers to {most}" if most else f"resources.gpus_per_worker to at most {gpus}"
         raise ClusterError(
-            f"{sizes[0]} workers × {each} GPUs = {sizes[0] * each} GPUs, and this process may use {gpus} "
+            f"{least} workers × {of_worker} GPUs = {least * of_worker} GPUs, and this process may use {gpus} "
             f"(CUDA_VISIBLE_DEVICES, /dev/nvidia*).\nSet {lower}, or make more GPUs visible."
         )
-    return fitting
+    return [size for size in sizes if size <= most]
 
 
-def driver_environment(job: Job, folder: Path, *, no_ray: bool = False) -> dict[str, str]:
-    """Prepare the private folder `folder` of a driver, and return the driver's environment."""
+def driver_environment(scratch: str | None, folder: Path, *, no_ray: bool = False) -> dict[str, str]:
+    """Prepare the private folder `folder` of a driver, and return the driver's environment.
+
+    `scratch`: the key of the job.
+    """
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
     if no_ray:
         environment[variables.RAY] = NO_RAY
     environment[variables.MEMORY_DIR] = str(memory_folder(folder))
     environment[variables.SPOOL] = str(spool_base())
     environment.setdefault("HOME", str(home_folder()))  # Ray needs one
-    if job.scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
+    if scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
         environment["TMPDIR"] = str(temporary_folder(folder))
         kept = folder.parent / f"torchinductor_{os.getuid()}"  # what torch.compile has compiled
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept))

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clustertrain.errors import ClusterError
-from clustertrain.job.model import Job
 from clustertrain.launchers.shell import CommandFailed, run
 from clustertrain.run_files.records.provenance import Repository, Source
-from clustertrain.run_files.snapshot import code_files
+from clustertrain.run_files.snapshot import UserCode, code_files
 
 MOST_DIFF_BYTES = 1_000_000
 _GIT_S = 20.0
 
 
-def source_of(job: Job) -> Source:
+def source_of(code: UserCode) -> Source:
     """Return the state of the code of a job, with its files."""
-    return replace(read_source(job.code), files=code_files(job))
+    return replace(read_source(code.folders), files=code_files(code))
 
 
 def read_source(folders: Sequence[str]) -> Source:

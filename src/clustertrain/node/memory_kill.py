@@ -33,7 +33,7 @@ def kill_for_memory(who: str, before: Limits, now: Limits | None) -> str | None:
             return (
                 f"{who} was killed by the kernel: its cgroup {full.path} allows "
                 f"{size_text(full.limit_bytes or 0)} of memory "
-                f"({full.limit_file} = {full.limit_bytes}; {count}){_set_by(full.path)}."
+                f"({full.limit_file} = {full.limit_bytes}; {count})."
             )
         return _of_machine(who, count, now)
     # The machine's counter is used only if the cgroups have no counters.
@@ -57,15 +57,3 @@ def _reached(pairs: list[tuple[Cgroup, Cgroup]]) -> Cgroup | None:
 def _of_machine(who: str, count: str, now: Limits) -> str:
     memory = size_text(now.memory_bytes) if now.memory_bytes else "unknown"
     return f"{who} was killed by the kernel: the machine's memory was used up ({memory} in all; {count})."
-
-
-def _set_by(path: str) -> str:
-    """Return the program that sets a cgroup's limit, and its setting, by the names in the cgroup's path."""
-    setters = {
-        "slurm": "SLURM's --mem",
-        "kubepods": "the pod's limits.memory",
-        "docker": "docker's --memory",
-        "libpod": "podman's --memory",
-        ".slice": "systemd's MemoryMax",
-    }
-    return next((f", set by {setter}" for part, setter in setters.items() if part in path), "")

@@ -23,16 +23,15 @@ def numa_node_of(
 
     None if the devices are on several nodes, the machine has only one, or the node is unknown.
     """
-    nodes = {
-        _node_number(root / "sys/bus/pci/devices" / address.lower()[-12:] / "numa_node")
-        for address in addresses
-    }
-    of_machine = list((root / "sys/devices/system/node").glob("node[0-9]*"))
-    if len(nodes) != 1 or len(of_machine) < 2 or (number := nodes.pop()) is None:
-        return None
+    devices = [root / "sys/bus/pci/devices" / address.lower()[-12:] for address in addresses]
+    folder = root / "sys/devices/system/node"
     try:
-        text = (root / f"sys/devices/system/node/node{number}/cpulist").read_text()
-    except OSError:
+        nodes = {int((device / "numa_node").read_text()) for device in devices}
+        if len(nodes) != 1 or len([*folder.glob("node[0-9]*")]) < 2:
+            return None
+        number = nodes.pop()
+        text = (folder / f"node{number}/cpulist").read_text()
+    except (OSError, ValueError):  # the kernel does not know the node, which it writes as -1
         return None
     return NumaNode(number, frozenset(_cpu_numbers(text)) & frozenset(allowed_cpus))
 
@@ -48,15 +47,6 @@ def bind_process(cpus: Collection[int]) -> None:
             os.sched_setaffinity(int(thread.name), cpus)
         except ProcessLookupError:
             continue  # it has ended
-
-
-def _node_number(file: Path) -> int | None:
-    """Return the number of the node, or None if the kernel does not know it, which it writes as -1."""
-    try:
-        number = int(file.read_text())
-    except (OSError, ValueError):
-        return None
-    return number if number >= 0 else None
 
 
 def _cpu_numbers(text: str) -> list[int]:

@@ -56,12 +56,6 @@ def node_data_folder(scratch: str | None) -> Path:
             f"{f'{named!r}, not an absolute folder' if named else 'not set'}.\n"
             "Name another variable, or a folder that every node has."
         )
-    if not os.path.isdir(named):
-        what = named if named == scratch else f"{scratch} = {named}"
-        raise StorageError(
-            f"scratch is {what}, which is no folder on {host}.\n"
-            "Name a folder that every node has; in a container it must be mounted."
-        )
     own = Path(named, f"clustertrain-{os.getuid()}")  # the disk may be shared with other users
     try:
         own.mkdir(mode=0o700, exist_ok=True)

@@ -55,81 +55,106 @@ class Options:
     command: CommandLine = UNKNOWN
 
 
-def claim_next_attempt(
+@dataclass(frozen=True)
+class Admission:
+    """A start that may claim the next attempt of its run, or the result of a run that is already finished.
+
+    Attributes:
+        run: the generation that it continues or begins.
+        number: of its attempt. Of two starts at the same time, the first to claim it runs.
+        allocation: the scheduler's names for this start.
+        began: when it was asked for, in seconds since 1970.
+        active: the attempt that still runs, and that this one takes over.
+        changes: what changed in the job since the run's last attempt.
+        finished: the result if nothing is left to train; then there is nothing to claim.
+    """
+
+    job: Job
+    options: Options
+    run: RunDir
+    number: int
+    allocation: SchedulerStart | None
+    began: float
+    active: Attempt | None = None
+    changes: JobChanges | None = None
+    finished: Result | None = None
+
+    def world_size_of(self, world_sizes: Sequence[int]) -> int:
+        """Return the number of workers, the largest of those that the resources suffice for.
+
+        Raises:
+            JobError: the newest checkpoint has another one, without consent.
+        """
+        check_world_size(self.run, world_sizes[-1], self.options, is_elastic=len(self.job.world_sizes) > 1)
+        return world_sizes[-1]
+
+    def claim(self, world_size: int, source: Source, echo: Callable[[str], None]) -> Attempt:
+        """Claim the attempt, after all checks. `source`: the state of the job's code.
+
+        Raises:
+            ClusterError: another start has claimed it.
+        """
+        if self.active is not None:
+            self.active.stop.write(StopRequest("user", by="takeover"))
+        attempt = claim_attempt(
+            self.run,
+            number=self.number,
+            world_size=world_size,
+            launcher=self.allocation.scheduler if self.allocation is not None else "local",
+            allocation=self.allocation,
+        )
+        if self.changes is not None:
+            attempt.changes.write(self.changes)
+        record_job(attempt, self.job)
+        if (change := record_provenance(attempt, source, self.began)) is not None:
+            echo(f"note: {change.text}")
+        return attempt
+
+
+def admit(
     job: Job,
     options: Options,
-    world_sizes: Callable[[], Sequence[int]],
     echo: Callable[[str], None],
     *,
     run: RunDir | None = None,
     allocation: SchedulerStart | None = None,
-    before_claim: Callable[[int], object] | None = None,
-    read_source: Callable[[Job], Source] | None = None,
-) -> tuple[RunDir, Attempt | Result]:
-    """Claim the next attempt of the job's run; if the run is already finished, return its result instead.
+) -> Admission:
+    """Check whether the job may start.
 
     Args:
-        world_sizes: returns the numbers of workers that the resources suffice for, ascending; the last one is
-            used. Called only if training is left to do.
-        before_claim: called with the world size after all other checks. It may refuse the start, and it may
-            take seconds: of two starts at the same time, the first to claim runs.
-        read_source: reads the state of the job's code, where the start sees it.
         run: the generation to continue, if it was chosen before. Default: the newest.
         allocation: the scheduler's names for this start, for the claim. An earlier start of the same job of
             the scheduler is known to be over.
 
     Raises:
         ClusterTrainError: the last starts of the scheduler's job all ended without a new committed step.
-        JobError: `env` refers to a variable that is not set; the job has changed since its checkpoint, or the
-            world size has, without consent.
-        ClusterError: another process runs it, or the resources suffice for too few workers.
+        JobError: `env` refers to a variable that is not set; the job has changed since its checkpoint,
+            without consent.
+        ClusterError: another process runs it.
         StorageError: the storage is not writable, or with S3 the spool of this node.
     """
     began = time.time()
     check_set(job.start_texts, os.environ)
     check_storage(job.storage.location)
     run = run or RunDir.newest(job.storage.location, job.name)
-    previous, changes = run.newest_attempt(), None
+    previous, active, changes = run.newest_attempt(), None, None
     number = previous.n + 1 if previous is not None else 1  # no other: it is this attempt that is checked
-    runs = False
     if previous is not None:
-        if not is_same_start(previous, allocation):
-            runs = is_running(previous, options)
+        if not is_same_start(previous, allocation) and is_running(previous, options):
+            active = previous
         if options.fresh:
             note_left_files(run, echo)
             run, number = run.fresh(), 1
         else:
             found = continue_from(run, job, options, echo)
             if isinstance(found, Result):
-                return run, found
+                return Admission(job, options, run, number, allocation, began, finished=found)
             changes = found
     check_progress(run, job, allocation)
     while _lost_its_claim(run.attempt(number)):
         number += 1
     _check_spool(run)
-    world_size = world_sizes()[-1]
-    check_world_size(run, job, world_size, options)
-    if before_claim is not None:
-        before_claim(world_size)
-    if previous is not None and runs:
-        previous.stop.write(StopRequest("user", by="takeover"))
-    attempt = claim_attempt(
-        run,
-        number=number,
-        world_size=world_size,
-        launcher=allocation.scheduler if allocation is not None else "local",
-        allocation=allocation,
-    )
-    if changes is not None:
-        attempt.changes.write(changes)
-    record_job(attempt, job)
-    if options.snapshot:
-        source = run.snapshot_source(options.snapshot).read()
-    else:
-        source = read_source(job) if read_source is not None else None
-    if (change := record_provenance(attempt, source or Source(), began)) is not None:
-        echo(f"note: {change.text}")
-    return run, attempt
+    return Admission(job, options, run, number, allocation, began, active, changes)
 
 
 def _lost_its_claim(attempt: Attempt) -> bool:
@@ -226,15 +251,17 @@ def continue_from(
     return changes
 
 
-def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -> None:
+def check_world_size(run: RunDir, world_size: int, options: Options, *, is_elastic: bool) -> None:
     """Refuse to resume with another number of workers than the newest checkpoint's, unless it is allowed.
+
+    `is_elastic`: the job allows several numbers.
 
     Raises:
         JobError: with both numbers.
     """
     newest = newest_manifest(run.checkpoints)  # the driver reports those that are damaged
     before = newest.world_size if newest is not None else None
-    is_allowed = options.accept_changes or len(job.world_sizes) > 1
+    is_allowed = options.accept_changes or is_elastic
     if before is not None and before != world_size and not is_allowed:
         raise JobError(
             f"resources.workers is {world_size}, but {before} workers wrote the newest checkpoint in "

@@ -17,7 +17,7 @@ import re
 import stat
 import tarfile
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,27 @@ class CodeEntry:
     changed_ns: int = 0
 
 
+@dataclass(frozen=True)
+class UserCode:
+    """The code of a job, and what may lie in its folders and is no code: data sets and runs.
+
+    Attributes:
+        folders: of the code.
+        data: the local sources of data sets, by name.
+        storage: of the runs.
+    """
+
+    folders: tuple[str, ...]
+    data: Mapping[str, Path]
+    storage: Location
+
+    @classmethod
+    def of(cls, job: Job) -> UserCode:
+        found = {name: _local(Location(entry.uri)) for name, entry in job.data.items()}
+        local = {name: path for name, path in found.items() if path is not None}
+        return cls(job.code, local, job.storage.location)
+
+
 def take_snapshot(job: Job, outputs: Iterable[Path] = ()) -> Snapshot:
     """Pack the job, and its code as an archive.
 
@@ -86,22 +107,31 @@ def take_snapshot(job: Job, outputs: Iterable[Path] = ()) -> Snapshot:
         JobError: `code` is not a folder.
         StorageError: the code cannot be read, is too large, or has a name that no archive may hold.
     """
-    job_yaml = record_of(job).encode()
+    job_yaml, archive = record_of(job).encode(), pack(UserCode.of(job), outputs)
+    hashed = hashlib.sha256(f"{len(job_yaml)}\n".encode() + job_yaml)
+    hashed.update(archive)
+    return Snapshot(job_yaml, compressed(archive), hashed.hexdigest()[:16])
+
+
+def pack(code: UserCode, outputs: Iterable[Path] = ()) -> memoryview:
+    """Return the code as an archive; arguments and errors as for `take_snapshot`."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as archive:
-        for entry in _entries_within_limits(job, outputs):
+        for entry in _entries_within_limits(code, outputs):
             data = b"" if entry.is_folder else _read(entry.path)
             member = tarfile.TarInfo(entry.name)
             member.type = tarfile.DIRTYPE if entry.is_folder else tarfile.REGTYPE
             member.mode = 0o755 if entry.is_folder or entry.may_run else 0o644
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    hashed = hashlib.sha256(f"{len(job_yaml)}\n".encode() + job_yaml)
-    hashed.update(packed.getbuffer())
-    return Snapshot(job_yaml, gzip.compress(packed.getbuffer(), 6, mtime=0), hashed.hexdigest()[:16])
+    return packed.getbuffer()
 
 
-def code_files(job: Job) -> dict[str, CodeFile]:
+def compressed(archive: memoryview) -> bytes:
+    return gzip.compress(archive, 6, mtime=0)
+
+
+def code_files(code: UserCode) -> dict[str, CodeFile]:
     """Return the files of the code and the local files of `data`, for a later start that compares them.
 
     The result is empty if there are more than a snapshot may have, or they cannot be read within two seconds.
@@ -110,10 +140,10 @@ def code_files(job: Job) -> dict[str, CodeFile]:
     found: dict[str, CodeFile] = {}
     total_bytes, ends_s = 0, time.monotonic() + _COMPARED_WITHIN_S
     try:
-        for name, data in job.data.items():
-            if (path := _local(Location(data.uri))) is not None and path.is_file():
+        for name, path in code.data.items():
+            if path.is_file():
                 found[f"data.{name}"] = CodeFile(_digest(path, path.stat().st_size))
-        for entry in entries_of(job.code, _NOT_COMPARED, ids_of_no_code(job)):
+        for entry in entries_of(code.folders, _NOT_COMPARED, ids_of_no_code(code)):
             total_bytes += entry.size_bytes if entry.size_bytes <= _MOST_DIGESTED_BYTES else 0
             if time.monotonic() > ends_s or total_bytes > MOST_BYTES or len(found) >= MOST_FILES:
                 return {}
@@ -137,14 +167,14 @@ def _is_job_file(entry: CodeEntry) -> bool:
     return entry.name.endswith((".yaml", ".yml")) and _JOB_FILE.search(_read(entry.path)) is not None
 
 
-def _entries_within_limits(job: Job, outputs: Iterable[Path]) -> list[CodeEntry]:
+def _entries_within_limits(code: UserCode, outputs: Iterable[Path]) -> list[CodeEntry]:
     entries, total_bytes = [], 0
-    for entry in entries_of(job.code, no_code=ids_of_no_code(job, outputs)):
+    for entry in entries_of(code.folders, no_code=ids_of_no_code(code, outputs)):
         entries.append(entry)
         total_bytes += entry.size_bytes
         if total_bytes > MOST_BYTES or len(entries) > MOST_FILES:
             raise StorageError(
-                f"{' and '.join(job.code)}: more than {MOST_BYTES // 10**6} MB or {MOST_FILES} files and "
+                f"{' and '.join(code.folders)}: more than {MOST_BYTES // 10**6} MB or {MOST_FILES} files and "
                 "folders are not sent with a job.\nName data sets under `data`, move files that are not code "
                 "(`du -a | sort -n` lists the largest last), or name a smaller folder as `code`."
             )
@@ -215,14 +245,14 @@ def _id(found: os.stat_result) -> FileId:
     return found.st_dev, found.st_ino
 
 
-def ids_of_no_code(job: Job, outputs: Iterable[Path] = ()) -> set[FileId]:
+def ids_of_no_code(code: UserCode, outputs: Iterable[Path] = ()) -> set[FileId]:
     """Return the runs, data sets and outputs of the job, by inode: links to them are found as well."""
-    paths = [*outputs, *(_local(Location(entry.uri)) for entry in job.data.values())]
-    if (storage := _local(job.storage.location)) is not None:
-        names = run_names(open_store(job.storage.location), skip=lambda error: None)
+    paths = [*outputs, *code.data.values()]
+    if (storage := _local(code.storage)) is not None:
+        names = run_names(open_store(code.storage), skip=lambda error: None)
         paths += [storage, *(storage / name for name in names)]
     found = set()
-    for path in filter(None, paths):
+    for path in paths:
         with suppress(OSError):  # it does not exist, or this user may not see it
             found.add(_id(path.stat()))
     return found

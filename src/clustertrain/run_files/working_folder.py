@@ -19,7 +19,7 @@ from clustertrain.job.model import Job
 from clustertrain.node.regular_file import read_file
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.provenance import CopiedCode, LeftFiles
-from clustertrain.run_files.snapshot import CodeEntry, FileId, entries_of, ids_of_no_code
+from clustertrain.run_files.snapshot import CodeEntry, FileId, UserCode, entries_of, ids_of_no_code
 from clustertrain.storage.posix import refused
 
 _COPIES_AT_ONCE = 16
@@ -92,12 +92,12 @@ def files_beside_code(folders: Sequence[str], no_code: Set[FileId] = frozenset()
 class FilesOfRun:
     """The files that a run on this machine leaves in the user's own folder of code."""
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._folder = job, job.code[:1]
+    def __init__(self, code: UserCode) -> None:
+        self._code, self._folder = code, code.folders[:1]
         self._before = self._now()
 
     def _now(self) -> dict[str, int] | None:
-        return files_beside_code(self._folder, ids_of_no_code(self._job))
+        return files_beside_code(self._folder, ids_of_no_code(self._code))
 
     def record(self, run: RunDir, echo: Callable[[str], None]) -> None:
         """Print and record the files that are new."""

@@ -21,7 +21,6 @@ from clustertrain.checkpoints.save import Saver, bytes_of, load
 from clustertrain.checkpoints.write import Writer
 from clustertrain.errors import StorageError
 from clustertrain.job.identity import hyperparameters, job_hash
-from clustertrain.job.loggers import loggers_of
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
 from clustertrain.node.version import __version__
@@ -97,9 +96,7 @@ class WorkerRun:
     def _make_curve(self, job: Job) -> LoggedCurve:
         resumed = CheckpointName.parse(self.plan.checkpoint or "")
         first_step = resumed.step + 1 if resumed is not None else 1
-        return LoggedCurve(
-            loggers_of(job), Subject(self.attempt, first_step, hyperparameters(job)), self.note
-        )
+        return LoggedCurve(job.loggers, Subject(self.attempt, first_step, hyperparameters(job)), self.note)
 
     def _make_gauges(self) -> RayGauges | None:
         if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():

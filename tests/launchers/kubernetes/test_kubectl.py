@@ -10,10 +10,9 @@ import pytest
 
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
 from clustertrain.launchers.known_runs import KnownRun
-from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, Unanswered
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage, error_from_pod
-from clustertrain.launchers.kubernetes.scheduler import SCHEDULER, place_of
+from clustertrain.launchers.kubernetes.scheduler import SCHEDULER, check_admission, place_of
 from clustertrain.launchers.kubernetes.storage import REACH
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.shell import CommandFailed

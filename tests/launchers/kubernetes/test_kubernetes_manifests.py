@@ -16,7 +16,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as in_pod
 from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
-from clustertrain.launchers.kubernetes.render.paths import PodJob, volumes
+from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.node.version import RAY_VERSION
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.command_line import CommandLine
@@ -178,9 +178,14 @@ def test_storage_on_a_volume_and_on_s3_stay_as_they_are(make_job):
     volume = {"volumes": [read_only, {"mount": "/data/runs", "claim": "r"}]}
     assert PodJob.of(make_job(storage="/data/runs/x", kubernetes=volume)).job.storage.uri == "/data/runs/x"
     assert PodJob.of(make_job(storage="s3://b/p")).job.storage.uri == "s3://b/p"
-    assert volumes(make_job(storage="s3://b/p")) == ()
+
+
+@pytest.mark.parametrize("storage", ["s3://b/p", {"uri": "s3://b/p", "region": "eu-west-1"}])
+def test_storage_on_s3_needs_no_volume(make_job, storage):
+    for kubernetes in ({}, {"namespace": "team"}):
+        assert PodJob.of(make_job(storage=storage, kubernetes=kubernetes)).volumes == ()
     data = {"volumes": [{"mount": "/data", "claim": "d"}]}
-    assert [each.claim for each in volumes(make_job(storage="s3://b/p", kubernetes=data))] == ["d"]
+    assert [each.claim for each in PodJob.of(make_job(storage=storage, kubernetes=data)).volumes] == ["d"]
 
 
 def test_flows_to_s3_and_loggers_are_allowed_only_where_they_are_used(make_job):

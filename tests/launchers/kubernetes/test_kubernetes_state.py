@@ -7,11 +7,10 @@ import pytest
 
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.observed import first_word as module
+from clustertrain.launchers.kubernetes.observed import view as module
 from clustertrain.launchers.kubernetes.observed.pods import is_lost, seconds, time_of, troubles
 from clustertrain.launchers.kubernetes.observed.state import Observed, native_of, standing_of, state_of
-from clustertrain.launchers.kubernetes.observed.view import View
-from clustertrain.launchers.kubernetes.status import status_of
+from clustertrain.launchers.kubernetes.observed.view import View, status_of
 from clustertrain.launchers.scheduler.interface import State
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.observe.status_json import StoredStatus
@@ -315,7 +314,7 @@ def test_what_a_run_is_told_has_each_trouble_and_each_line_once():
         rows = status_of(View(JOB, observed, stored)).rows
         said = "\n".join(text for _, text in rows)
         assert rows[0][0] == name
-        for line in (*observed.troubles, *observed.message.splitlines()):
+        for line in (*observed.troubles, *str(observed.status.get("message") or "").splitlines()):
             assert said.count(line) == 1, said
 
 
@@ -357,8 +356,8 @@ class Cluster:
 def first_word(job, cluster):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Kubectl, "of", lambda job: cluster)
-        patch.setattr(module, "_POLL_S", 0.0)
-        patch.setattr(module, "_WITHIN_S", 0.2)
+        patch.setattr(module, "_FIRST_WORD_POLL_S", 0.0)
+        patch.setattr(module, "_FIRST_WORD_S", 0.2)
         return module.first_word(job)
 
 

@@ -47,7 +47,7 @@ def test_temporary_files_of_a_run_are_below_its_private_folder(job, monkeypatch,
         if tmpdir:
             monkeypatch.setenv("TMPDIR", str(tmpdir))
         (folder := tmp_path / f"ct-{n}").mkdir()
-        environment = driver_environment(job(**sections), folder)
+        environment = driver_environment(job(**sections).scratch, folder)
         return environment.get("TMPDIR"), environment.get("TORCHINDUCTOR_CACHE_DIR")
 
     kept = f"{tmp_path}/torchinductor_{os.getuid()}"

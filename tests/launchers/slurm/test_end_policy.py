@@ -6,7 +6,7 @@ import time
 import pytest
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.agent.node import Start
+from clustertrain.launchers.agent.node import NodeStart
 from clustertrain.launchers.slurm.agent.allocation import settings_of
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
@@ -45,7 +45,7 @@ def policy(tmp_path):
         record = SchedulerStart("slurm", "1", {}, "0", ("node1", "node2"))
         run = RunDir.newest(str(tmp_path), "a")
         attempt = claim_attempt(run, launcher="slurm", allocation=record)
-        start = Start(job, attempt.run, Options(), record, 0, tmp_path, (), settings_of(job), "")
+        start = NodeStart(job, attempt.run, Options(), record, 0, tmp_path, (), settings_of(job), "")
         if received:
             (tmp_path / received).touch()
         mail = AnsweredMailbox(tmp_path)

@@ -69,7 +69,6 @@ def test_the_cluster_is_not_part_of_the_identity_of_a_run():
         ("dependency", "after:12+10,afternotok:3"),
         ("account", "user@domain"),
         ("gpu_type", "nvidia_a100-sxm4-80gb"),
-        ("lead_time", 65_535),
     ],
 )
 def test_the_words_of_real_sites_are_accepted(key, value):
@@ -82,7 +81,6 @@ def test_the_words_of_real_sites_are_accepted(key, value):
         ({"signal": "KILL"}, "'USR1', 'USR2' or 'TERM'"),
         ({"at_time_limit": "ignore"}, "'stop' or 'requeue'"),
         ({"at_time_limit": "requeue", "requeue": False}, "at_time_limit"),
-        ({"lead_time": "65536s"}, "at most 65535s"),
         ({"lead_time": 0}, "greater than 0"),
         ({"time_limit": 0}, "greater than 0"),
         ({"setup": "module load cuda"}, "valid tuple"),

@@ -8,8 +8,8 @@ import pytest
 
 from clustertrain.driver.ray_cluster import Deadline, ray_cluster_of
 from clustertrain.job.model import Job
+from clustertrain.launchers.agent.node import result_of_late_node
 from clustertrain.launchers.agent.ray import AgentsRay
-from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
 from clustertrain.launchers.slurm.agent.allocation import settings_of
 from clustertrain.node import variables
 from clustertrain.run_files.attempt_ref import AttemptRef

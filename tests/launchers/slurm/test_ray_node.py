@@ -8,8 +8,14 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.agent import node as module
-from clustertrain.launchers.agent.node import Start, prepare_node
-from clustertrain.launchers.agent.ray_command import node_environment, ports_needed, ray_command
+from clustertrain.launchers.agent.node import (
+    NodeStart,
+    PreparedNode,
+    node_environment,
+    ports_needed,
+    prepare_node,
+    ray_command,
+)
 from clustertrain.launchers.slurm.agent.allocation import read_start_of_job, settings_of
 from clustertrain.node.ports import Ports
 from clustertrain.run_files.admission import Options
@@ -33,9 +39,9 @@ STEP = {
 def parameters(head):
     ports = Ports(20100, 20100 + ports_needed(JOB) - 1)
     folder, events = Path("/tmp/ct-1"), Path("/runs/events-n1.jsonl")
-    deadline = settings_of(JOB).nodes_wait
-    of_node = {"host": "n1", "address": "10.0.0.1", "ports": ports, "folder": folder}
-    command = ray_command(JOB, **of_node, events=events, head=head, deadline=deadline)
+    record = SchedulerStart("slurm", "7", {}, "0", ("n1", "n2"))
+    start = NodeStart(JOB, None, Options(), record, 0, folder, [], settings_of(JOB), "")
+    command = ray_command(start, PreparedNode("10.0.0.1", ports, Path("/token"), {}), folder, events, head)
     assert command[-4:-1] == ["300.0", "slurm.nodes_wait", "/runs/events-n1.jsonl"]
     return json.loads(command[-1]), ports
 
@@ -58,10 +64,8 @@ def test_the_resources_of_ray_are_those_of_the_job():
     assert found["include_dashboard"] is False
 
 
-def environment(environ, **changes):
-    code = [Path("/code"), Path("/lib")]
-    fields = {"ports": Ports(1, 2), "code": code, **changes}
-    return node_environment(environ, token_path=Path("/tmp/ct-1/token"), **fields)
+def environment(environ):
+    return node_environment(environ, Path("/tmp/ct-1/token"), Ports(1, 2), [Path("/code"), Path("/lib")])
 
 
 def test_no_secret_and_no_task_of_srun_gets_through():
@@ -77,7 +81,7 @@ def test_no_secret_and_no_task_of_srun_gets_through():
 def start_of(number, job, folder):
     """The start of a task of this SLURM job."""
     record, rank = read_start_of_job({**STEP, "SLURM_JOB_ID": number})
-    return Start(job, None, Options(), record, rank, folder, [], settings_of(job), "s3cret")
+    return NodeStart(job, None, Options(), record, rank, folder, [], settings_of(job), "s3cret")
 
 
 def test_ray_and_the_fork_server_start_with_the_hash_seed_of_the_job(tmp_path):
@@ -106,11 +110,3 @@ def test_the_start_of_a_job_is_read_from_the_variables_of_its_step():
     start = SchedulerStart("slurm", "12", {"cluster": "site"}, "0", ("n1", "n2"))
     assert read_start_of_job(STEP) == (start, 1)
     assert read_start_of_job({**STEP, "SLURM_RESTART_COUNT": "3"})[0].start == "3"
-
-
-@pytest.mark.parametrize(
-    "missing", ["SLURM_JOB_ID", "SLURM_NODEID", "CLUSTERTRAIN_TOKEN", "CLUSTERTRAIN_MAIL"]
-)
-def test_a_process_that_is_no_task_of_a_step_is_refused(missing):
-    with pytest.raises(ClusterError, match=f"{missing} is not set: this process is not a task"):
-        read_start_of_job({key: value for key, value in STEP.items() if key != missing})

@@ -14,13 +14,12 @@ from clustertrain.launchers.slurm import preflight, scheduler
 from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
     cancel,
-    position,
     query_queue,
     query_squeue,
+    slurm_time_s,
     state_of,
 )
 from clustertrain.launchers.slurm.scheduler import SCHEDULER
-from clustertrain.launchers.slurm.times import slurm_time_s
 from support.commands import write_program
 
 
@@ -81,28 +80,6 @@ def test_status_shows_when_slurm_expects_to_start_a_job_that_waits(
     monkeypatch.setattr(time, "time", lambda: now_s)
     rows = QueuedStatus(None, None, "SLURM", job).job_rows
     assert dict(rows).get("starts") == shown
-
-
-@pytest.mark.parametrize(
-    ("job_id", "where"),
-    [
-        ("9", "1st"),
-        ("7", "3rd"),
-        ("8", "1st"),
-        ("6_[1-3]", "2nd"),
-        ("19", "12th"),
-        ("40", ""),
-    ],
-)
-def test_the_position_is_counted_in_the_partition_by_priority(commands, job_id, where):
-    rest = "".join(f"gpu|{n}\\n" for n in range(11, 30))
-    commands(squeue=f"printf 'gpu|9\\ncpu|8\\ngpu|6_[1-3]\\ngpu|7\\n{rest}'", scontrol="exit 1")
-    assert position(job_id) == (where and f"{where} in its partition's queue")
-
-
-def test_jobs_that_slurm_hides_give_no_position(commands):
-    commands(squeue="echo 'gpu|9'", scontrol="echo 'PrivateData = jobs,usage'")
-    assert position("9") == ""
 
 
 @pytest.mark.parametrize(

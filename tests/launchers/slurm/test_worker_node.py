@@ -9,7 +9,7 @@ import pytest
 from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.agent import worker
-from clustertrain.launchers.agent.node import NodeLost, Start
+from clustertrain.launchers.agent.node import NodeLost, NodeStart
 from clustertrain.launchers.slurm.agent.allocation import settings_of
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.claims import claim_attempt
@@ -35,7 +35,7 @@ def head(tmp_path):
     job = Job.model_validate({"name": "a", "function": "m:f"})
     record = SchedulerStart("slurm", "1", {}, "0", ("node1", "node2"))
     attempt = claim_attempt(run, launcher="slurm", allocation=record)
-    start = Start(job, run, Options(), record, 1, tmp_path, (), settings_of(job), "")
+    start = NodeStart(job, run, Options(), record, 1, tmp_path, (), settings_of(job), "")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     rendezvous = Rendezvous("1", "0", "127.0.0.1", port, "/token", ("node1", "node2"))

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain.api import Start
+from clustertrain.api import JobStart
 from clustertrain.cli.drill.left import Left
 from clustertrain.cli.drill.plan import DrillPlan
 from clustertrain.errors import ClusterTrainError
@@ -41,7 +41,7 @@ def run_trial(plan: DrillPlan, name: str, fault: str) -> Trial:
     """
     to = plan.to
     command = "run" if to == "local" else f"submit --to {to}"
-    start = Start.of(command, plan.job_file, plan.sets(name, fault))
+    start = JobStart.of(command, plan.job_file, plan.sets(name, fault))
     began = time.monotonic()
     state, text = _to_its_end(start, to, is_first=True)
     if name == "stop" and state == "stopped":
@@ -52,7 +52,7 @@ def run_trial(plan: DrillPlan, name: str, fault: str) -> Trial:
     return Trial(start.run.target, _read_left(start, to), seconds)
 
 
-def _to_its_end(start: Start, to: str, *, is_first: bool) -> tuple[str, str]:
+def _to_its_end(start: JobStart, to: str, *, is_first: bool) -> tuple[str, str]:
     if to == "local":
         of_drill_before = RunDir.newest(start.job.storage.location, start.job.name).newest_attempt()
         fresh = is_first and of_drill_before is not None
@@ -69,7 +69,7 @@ def _to_its_end(start: Start, to: str, *, is_first: bool) -> tuple[str, str]:
     return status.state, status.text
 
 
-def _read_left(start: Start, to: str) -> Left:
+def _read_left(start: JobStart, to: str) -> Left:
     """Read what the run left.
 
     A process that imports torch reads it, or one in the cluster if only the cluster has the storage.

@@ -7,7 +7,7 @@ from functools import partial
 
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.job.model import Job
-from clustertrain.launchers.agent.node import Node, Start, prepare_node, record_arrival, start_ray
+from clustertrain.launchers.agent.node import NodeStart, PreparedNode, prepare_node, record_arrival, start_ray
 from clustertrain.node import variables
 from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.observe.screen import Screen
@@ -39,7 +39,7 @@ def world_sizes_on(job: Job, nodes: Sequence[str]) -> list[int]:
 
 
 def run_attempt(
-    start: Start,
+    start: NodeStart,
     attempt: Attempt,
     label: str,
     policy_with: Callable[[Guarded], EndPolicy],
@@ -75,7 +75,7 @@ def run_attempt(
     )
 
 
-def _route_target(start: Start) -> str:
+def _route_target(start: NodeStart) -> str:
     """Return the host whose route determines the head's address.
 
     It is the scheduler's address of the head if an interface has it, else another node. For a job of one node
@@ -87,7 +87,7 @@ def _route_target(start: Start) -> str:
     return own if own is not None and interface_of(own) is not None else nodes[1]
 
 
-def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
+def _publish_rendezvous(start: NodeStart, node: PreparedNode, attempt: Attempt) -> None:
     job = start.record
     rendezvous = Rendezvous(
         job_id=job.job_id,
@@ -101,7 +101,7 @@ def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
     record_arrival(start, attempt)
 
 
-def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:
+def _start_driver(start: NodeStart, node: PreparedNode, attempt: Attempt) -> Guarded:
     """Start the driver while Ray starts: its imports take as long as the start of Ray on all nodes."""
     folder = start.folder / "driver"
     folder.mkdir(mode=0o700, exist_ok=True)  # it exists if both guardians of an earlier driver were killed

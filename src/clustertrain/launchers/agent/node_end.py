@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from clustertrain.errors import StorageError
-from clustertrain.launchers.agent.node import Start, ray_ended
-from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
+from clustertrain.launchers.agent.node import NodeStart, ray_ended, result_of_late_node
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.rendezvous import failures
@@ -24,7 +23,7 @@ _RAY_ENDS_WITHIN_S = 3.0  # ray_process polls every 0.5 s, and then its guardian
 class NodeEnd:
     """The part of an EndPolicy for the nodes, for the agent of the head node."""
 
-    start: Start
+    start: NodeStart
     attempt: Attempt
     ray: Guarded
     checked_at: float = field(default=0.0, init=False)

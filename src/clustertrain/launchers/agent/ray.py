@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from clustertrain.driver.ray_cluster import Deadline, RayCluster, RayNotUp, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.agent.ray_start_retry import result_of_late_node
+from clustertrain.launchers.agent.node import AgentSettings, result_of_late_node
 from clustertrain.node import variables
 from clustertrain.node.network import is_listening
 from clustertrain.node.waiting import wait_until
@@ -23,14 +23,11 @@ _POLL_S = 0.1
 _HEAD_ENDS_WITHIN_S = 5.0  # after a raylet that ended, Ray on the head ends as a whole: driver/ray_node.py
 
 
-def ray_of_agents(deadline: Deadline, next_start: str | None) -> AgentsRay:
-    """Return the cluster whose head the agent of this node started.
-
-    `next_start`: as for `result_of_late_node`.
-    """
+def ray_of_agents(settings: AgentSettings) -> AgentsRay:
+    """Return the cluster whose head the agent of this node started."""
     address, _, port = os.environ[variables.HEAD].partition(":")
     nodes = tuple(os.environ[variables.NODES].split(","))
-    return AgentsRay(address, int(port), nodes, deadline, next_start)
+    return AgentsRay(address, int(port), nodes, settings.nodes_wait, settings.next_start)
 
 
 @dataclass(frozen=True)

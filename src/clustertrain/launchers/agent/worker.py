@@ -11,7 +11,7 @@ from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.launchers.agent.node import (
     TERM_SIGNALS,
     NodeLost,
-    Start,
+    NodeStart,
     prepare_node,
     ray_ended,
     record_arrival,
@@ -30,7 +30,7 @@ from clustertrain.supervise.process import Guarded
 _RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes the result after all processes have ended
 
 
-def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
+def run_on_worker_node(start: NodeStart, signals: Sequence[int]) -> int:
     """Find the head, start Ray, wait until the attempt has its result, and return the exit code."""
     screen = Lines(sys.stdout)
     found = wait_for_head(
@@ -61,7 +61,7 @@ def run_on_worker_node(start: Start, signals: Sequence[int]) -> int:
     return 0
 
 
-def _check_version(rendezvous: Rendezvous, start: Start) -> None:
+def _check_version(rendezvous: Rendezvous, start: NodeStart) -> None:
     if rendezvous.version != __version__:
         raise ClusterError(
             f"{start.host} has clustertrain {__version__}, and {rendezvous.nodes[0]} has "
@@ -81,7 +81,7 @@ def is_over(attempt: Attempt) -> bool:
     return False
 
 
-def _wait_for_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
+def _wait_for_end(start: NodeStart, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
     """Return when the attempt has its result, or another attempt has begun.
 
     Raises:

@@ -2,12 +2,11 @@
 
 plugin.py     registers the launcher
 section.py    the section `kubernetes` of a job file
-keys/         parts of that section, with their rules
+pod_sections.py  parts of that section, with their rules
 scheduler.py  the scheduler: its script are the manifests; dry run, apply, query, delete
 render/       the objects of a job, and mistakes in them; pure
-cluster/      asks the cluster: kubectl, its nodes, and what it would refuse
+cluster/      kubectl
 observed/     the state of a run
-status.py     `status` and `ls`
 storage.py    the way to a run's storage in the cluster: runs commands in its pods
 ray.py        how the driver connects to the Ray of its pods
 in_pod/       the programs that run in pods
@@ -25,7 +24,7 @@ Reasons:
 - Who decides is asked, not computed. Fields, types and admission are the API server's, so its dry run is
   the check. Whether the pods get nodes is the scheduler's, quotas and Pod Security are the API server's
   when the pods are created, queues and RayJobs are Kueue's and the operator's: `submit` waits up to 10 s
-  for what they say (`observed/first_word.py`), and `status` prints the newest event of each pod that does
+  for what they say (`observed/view.py`), and `status` prints the newest event of each pod that does
   not run, in their words. A simulation of them is never right for long.
 - The state of a run is derived as on every scheduler (`launchers/scheduler/run_state.py`): a RayJob, its
   pods and their events are one `State` with KubeRay's words and why the pods do not run

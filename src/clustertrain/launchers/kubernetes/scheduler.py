@@ -15,12 +15,10 @@ import yaml
 from clustertrain.errors import ClusterError
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
-from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, words_of
-from clustertrain.launchers.kubernetes.observed.first_word import first_word
 from clustertrain.launchers.kubernetes.observed.pods import is_terminating, name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed
-from clustertrain.launchers.kubernetes.observed.view import RAYJOBS
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, first_word
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
@@ -36,6 +34,10 @@ _APPLY_S = 60.0
 _DELETE_S = 300.0  # the pods may save first
 # A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
 _APPLY = ("apply", "--server-side", "--filename=-")
+# `kubectl apply` sends the objects one after another, and the dry run refuses before the first is stored.
+_DRY_APPLY = ("apply", "--server-side", "--dry-run=server", "--filename=-")
+_DRY_CREATE = ("create", "--dry-run=server", "--filename=-")
+_NO_DRY_RUN = "does not support dry run"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in Python a second and a half for 900 kB of code
 
 
@@ -65,9 +67,13 @@ class KubernetesScheduler(Scheduler):
         kubectl, printed = Kubectl.of(job), []
         objects = _without_claims(_read(script), kubectl)
         if (before := kubectl.find(RAYJOBS, job.name)) is not None:
-            _check_over(before)
+            observed = Observed(before)
+            if not observed.is_over:
+                raise ClusterError(
+                    f"RayJob {job.name} exists already: {observed.summary}.\nWait for its end, or stop it."
+                )
             printed.append(
-                f"RayJob {job.name} is over ({Observed(before).summary}) and is replaced; its storage stays"
+                f"RayJob {job.name} is over ({observed.summary}) and is replaced; its storage stays"
             )
             kubectl.delete(RAYJOBS, job.name, _DELETE_S)
             _end_head(kubectl, job.name)
@@ -76,7 +82,7 @@ class KubernetesScheduler(Scheduler):
         # The owner's uid exists only now. Server-side apply replaces the owner that an earlier one has left.
         kubectl(*_APPLY, input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
         there = Kubectl(str(made["metadata"]["namespace"]), kubectl.current_context())
-        printed += [f"the run is in {storage_in_pods(job)}/{job.name}", first_word(job)]
+        printed += [f"the run is in {PodJob.of(job).job.run_uri}", first_word(job)]
         log = f"{there.typed} logs -f job/{job.name}"
         return Sent(job.name, log, printed, place_of(there))
 
@@ -103,11 +109,6 @@ def place_of(kubectl: Kubectl) -> dict[str, str]:
     """Return the place of the jobs that this kubectl sees."""
     place = {"namespace": kubectl.namespace, "context": kubectl.context}
     return {key: value for key, value in place.items() if value}
-
-
-def storage_in_pods(job: SiteJob) -> str:
-    """Return the URI of the job's storage in its pods."""
-    return PodJob.of(job).job.storage.uri
 
 
 def _kubectl_of(job: Sent) -> Kubectl:
@@ -147,10 +148,41 @@ def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:
     ]
 
 
-def _check_over(rayjob: Manifest) -> None:
-    """Refuse to replace a RayJob that is not over."""
-    if not Observed(rayjob).is_over:
-        raise ClusterError(
-            f"RayJob {name_of(rayjob)} exists already: {Observed(rayjob).summary}.\n"
-            "Wait for its end, or stop it."
-        )
+def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: bool = False) -> list[str]:
+    """Have the API server check the objects before they are applied, and return notes on unchecked ones.
+
+    Args:
+        replaced: a RayJob of this name exists, and is deleted before the new one is applied. The new one is
+            checked as a creation, since updates of a RayJob have other rules.
+
+    Raises:
+        Unanswered: as `Kubectl.__call__`.
+        ClusterError: the server refuses an object; the message is the server's.
+    """
+    created = [_unnamed(each) for each in objects if replaced and each["kind"] == "RayJob"]
+    applied = [each for each in objects if not (replaced and each["kind"] == "RayJob")]
+    return [
+        note
+        for how, sent in ((_DRY_APPLY, applied), (_DRY_CREATE, created))
+        if sent
+        for note in _refused(how, sent, kubectl)
+    ]
+
+
+def _unnamed(manifest: Manifest) -> Manifest:
+    """Return the object with `generateName`, since the server refuses to create one whose name exists."""
+    metadata = {key: value for key, value in manifest["metadata"].items() if key != "name"}
+    return {**manifest, "metadata": {**metadata, "generateName": f"{manifest['metadata']['name']}-"}}
+
+
+def _refused(how: Sequence[str], objects: Sequence[Manifest], kubectl: Kubectl) -> list[str]:
+    """Return the server's messages on what it can check only when the object is applied."""
+    try:
+        kubectl(*how, input=to_json(objects), timeout_s=_APPLY_S)
+    except CommandFailed as error:
+        said = [line for line in error.stderr.splitlines() if not line.startswith("Warning: ")]
+        if all(_NO_DRY_RUN in line for line in said):
+            return said
+        text = "\n".join(said) or str(error)
+        raise ClusterError(f"The API server refuses this, and nothing was applied:\n{text}") from None
+    return []

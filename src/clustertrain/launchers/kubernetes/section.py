@@ -15,14 +15,16 @@ from pydantic import Field, JsonValue, StrictBool, model_validator
 from clustertrain.job.launcher_plugins import LauncherSection
 from clustertrain.job.sections import Section
 from clustertrain.job.values import Bytes, Count, Refused, Seconds, Text
-from clustertrain.launchers.kubernetes.keys.devices import Capability, NodeResources, ResourceName
-from clustertrain.launchers.kubernetes.keys.pod_sections import (
+from clustertrain.launchers.kubernetes.pod_sections import (
+    Capability,
     Cidr,
     Egress,
-    Head,
+    HeadPod,
     MountedCode,
+    NodeResources,
     ObjectName,
     OwnLabelKey,
+    ResourceName,
     RunAs,
     Submitter,
     Toleration,
@@ -73,7 +75,7 @@ class Kubernetes(LauncherSection):
     pull_secrets: tuple[ObjectName, ...] = ()
     """Secrets for pulling the image."""
 
-    head: Head = Head()
+    head: HeadPod = HeadPod()
     """The pod of Ray's head."""
 
     submitter: Submitter = Submitter()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO
 
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.job.site import SiteJob
+from clustertrain.job.file import load_job
+from clustertrain.job.site import SiteJob, read_site, site_path, with_site
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed.pods import (
-    Object,
     has_started,
     is_running,
     name_of,
@@ -19,14 +22,15 @@ from clustertrain.launchers.kubernetes.observed.pods import (
     role_of,
 )
 from clustertrain.launchers.kubernetes.observed.run_storage import RunStorage
-from clustertrain.launchers.kubernetes.observed.view import kubectl_for, observe_run, read_view
+from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, observe_run, read_view, status_of
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, PodJob
 from clustertrain.launchers.kubernetes.render.pods import WORKER_CONTAINER
-from clustertrain.launchers.kubernetes.scheduler import place_of, storage_in_pods
+from clustertrain.launchers.kubernetes.scheduler import OUR_LABEL, SCHEDULER, place_of
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.status import rows_in, status_of
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.target import NotThere, Target
+from clustertrain.node.units import time_text
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status_json import StoredStatus
 
@@ -43,10 +47,21 @@ class KubernetesReach:
         return Sent(job.name, place=place_of(Kubectl.of(job)))
 
     def storage_of(self, job: SiteJob) -> str:
-        return storage_in_pods(job)
+        return PodJob.of(job).job.storage.uri
 
     def rows(self, job_file: str | None, namespace: str | None) -> Sequence[RunRow]:
-        return rows_in(kubectl_for(job_file, namespace))
+        kubectl, rows = _kubectl_for(job_file, namespace), []
+        for rayjob in sorted(kubectl.list(RAYJOBS, OUR_LABEL), key=name_of):
+            observed = Observed(rayjob)
+            age = time_text(time.time() - observed.created_at)
+            cluster = rayjob.get("status", {}).get("rayClusterStatus", {})
+            ready, desired = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
+            text = f"{observed.summary}, {ready}/{desired} workers' pods, age {age}"
+            there = replace(kubectl, namespace=rayjob["metadata"]["namespace"])
+            where = " ".join([SCHEDULER.label, *(f"{key} {value}" for key, value in place_of(there).items())])
+            state = "running" if observed.native.phase == "runs" else standing_of(observed, None).state
+            rows.append(RunRow(name_of(rayjob), state, where=where, text=text))
+        return rows
 
     def status(self, target: Target, *, existed: bool = False) -> StoredStatus:
         return status_of(read_view(_job_of(target), existed=existed))
@@ -92,10 +107,10 @@ class KubernetesReach:
 
     def command_on(self, target: Target, host: str, command: Sequence[str]) -> Sequence[str]:
         job = _job_of(target)
-        pod = next(
-            (pod for pod in observe_run(job, []).pods if is_running(pod) and _is_host(pod, host)), None
-        )
-        if pod is None:
+        workers = (pod for pod in observe_run(job, []).pods if is_running(pod) and role_of(pod) == "worker")
+        # With host_network the host of a rank is its node.
+        hosts = {name: pod for pod in workers for name in (name_of(pod)[:_LONGEST_HOSTNAME], node_of(pod))}
+        if (pod := hosts.get(host)) is None:
             raise ClusterError(f"No pod of {job.name} that runs has the host {host}.\nTry again.")
         terminal = ["--stdin", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
         where = name_of(pod), f"--container={WORKER_CONTAINER}"
@@ -105,17 +120,22 @@ class KubernetesReach:
 REACH = KubernetesReach()
 
 
+def _kubectl_for(job_file: str | None, namespace: str | None) -> Kubectl:
+    """Return kubectl for the cluster and namespace of a job file; without one, of the site file."""
+    if job_file is not None:
+        section = with_site(load_job(Path(job_file))).section(Kubernetes)
+    else:
+        site = site_path()
+        section = Kubernetes() if site is None else read_site(site, os.environ).section(Kubernetes)
+    return Kubectl(namespace or section.namespace, section.context)
+
+
 def _job_of(target: Target) -> SiteJob:
     """Return the job of a target, in the place where it was submitted: kubectl may point elsewhere by now."""
     job = target.submitted_job
     place = target.known.place if target.known is not None else {}
     section = job.section(Kubernetes).model_copy(update=place)
     return SiteJob(job.model_copy(update={"kubernetes": section}))
-
-
-def _is_host(pod: Object, host: str) -> bool:
-    """Return whether this pod has the host of a rank: the pod itself, or with host_network its node."""
-    return role_of(pod) == "worker" and host in (name_of(pod)[:_LONGEST_HOSTNAME], node_of(pod))
 
 
 def _arguments(command: Sequence[str]) -> list[str]:

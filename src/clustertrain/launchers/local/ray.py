@@ -27,8 +27,7 @@ def ray_cluster(job: Job) -> RayCluster:
     Else that of RAY_ADDRESS, if it is set; else Ray on this machine, or none.
     """
     if variables.HEAD in os.environ:
-        settings = settings_of(job)
-        return ray_of_agents(settings.nodes_wait, settings.next_start)
+        return ray_of_agents(settings_of(job))
     has_ray = os.environ.get(variables.RAY) != NO_RAY
     deadline = Deadline(job.failures.ray_start_s, "failures.ray_start")
     if not has_ray or not (address := ray_address()):

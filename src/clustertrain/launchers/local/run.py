@@ -5,24 +5,23 @@ This module reads the code, claims an attempt, starts the driver under its guard
 
 from __future__ import annotations
 
-import os
 import signal
 from contextlib import ExitStack
 from functools import partial
 
 from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.check import check_code, check_here, placing
+from clustertrain.launchers.check import Depth, check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
 from clustertrain.launchers.one_host import driver_environment, ray_address, world_sizes_here
 from clustertrain.launchers.source_state import source_of
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Screen
-from clustertrain.run_files.admission import Options, claim_next_attempt
-from clustertrain.run_files.command_line import CommandLine
+from clustertrain.run_files.admission import Options, admit
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.result import failed, write_result
+from clustertrain.run_files.snapshot import UserCode
 from clustertrain.run_files.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.run_files.working_folder import FilesOfRun
 from clustertrain.supervise.stop_on_signal import run_driver
@@ -46,41 +45,29 @@ def run_local(job: Job, options: Options, screen: Screen, *, owns_process: bool)
 
     Raises:
         ClusterError: `options.no_ray`, and RAY_ADDRESS is set.
-        ClusterTrainError: as `claim_next_attempt`, `check_here` and `check_code`.
+        ClusterTrainError: as `admit` and `check_code`.
         RunStopped: a signal arrived during the check of the code.
     """
-
     if options.no_ray and (address := ray_address()):
         raise ClusterError(
             f"RAY_ADDRESS={address} names a Ray cluster, and --no-ray trains on this machine alone.\n"
             "Unset RAY_ADDRESS, or omit --no-ray."
         )
-    for note in allocation_notes(options.command):
-        screen.echo(f"note: {note}")
-    signals: list[list[int]] = []
+    code = UserCode.of(job)
+    files = FilesOfRun(code)
+    with placing(options.command):
+        admission = admit(job, options, screen.echo)
+        run = admission.run
+        if admission.finished is not None:
+            return run, admission.finished
+        world_size = admission.world_size_of(world_sizes_here(job))
+    depth: Depth = "rehearsal" if options.takeover or options.fresh else "files"
+    elsewhere = bool(ray_address())
+    check_code(job, screen.echo, options.command, world_size, elsewhere=elsewhere, depth=depth)
     with ExitStack() as held:
-
-        def check(world_size: int) -> None:
-            elsewhere = bool(ray_address())
-            if options.takeover or options.fresh:
-                check_code(job, screen.echo, options.command, world_size, elsewhere=elsewhere)
-            else:
-                check_here(job, screen.echo, options.command, elsewhere=elsewhere)
-            # From before the claim on: an attempt that a signal ends has a result.
-            signals.append(held.enter_context(handled_signals(_STATES_OF_SIGNALS)))
-
-        files = FilesOfRun(job)
-        with placing(options.command):
-            run, begun = claim_next_attempt(
-                job,
-                options,
-                lambda: world_sizes_here(job),
-                screen.echo,
-                before_claim=check,
-                read_source=source_of,
-            )
-        if isinstance(begun, Result):
-            return run, begun
+        # From before the claim on: an attempt that a signal ends has a result.
+        signals = held.enter_context(handled_signals(_STATES_OF_SIGNALS))
+        begun = admission.claim(world_size, source_of(code), screen.echo)
         known = KnownRun.of(job, options.command.job_file, "local")
         if (problem := record_known_run(known)) is not None:
             screen.echo(f"note: {problem}")
@@ -93,12 +80,12 @@ def run_local(job: Job, options: Options, screen: Screen, *, owns_process: bool)
                 )
                 result = run_driver(
                     begun,
-                    partial(driver_environment, job, no_ray=options.no_ray),
+                    partial(driver_environment, job.scratch, no_ray=options.no_ray),
                     _STATES_OF_SIGNALS,
                     screen,
                     command=by_folder(options.command, known),
                     owns_process=owns_process,
-                    before=signals[0],
+                    before=signals,
                 )
                 files.record(run, screen.echo)
                 held.close()  # Ctrl-C ends the last upload of the streams
@@ -107,20 +94,3 @@ def run_local(job: Job, options: Options, screen: Screen, *, owns_process: bool)
             if not owns_process:
                 write_result(begun, failed(begun, f"{type(error).__name__}: {error}", EXIT_FAILED))
             raise
-
-
-def allocation_notes(command: CommandLine) -> list[str]:
-    """Return notes on what to type instead, in a shell with an allocation of SLURM.
-
-    There is a note if the run leaves nodes of the allocation unused.
-    """
-    nodes, count = os.environ.get("SLURM_JOB_NODELIST"), os.environ.get("SLURM_JOB_NUM_NODES")
-    is_on_node = "SLURMD_NODENAME" in os.environ  # salloc leaves the shell on the login node, without it
-    if nodes is None or (is_on_node and count == "1") or ray_address():
-        return []
-    where = "this machine alone" if is_on_node else "this machine, which is not on that list"
-    one = "" if is_on_node else f"On one of them: srun --nodes=1 --ntasks=1 --pty {command}\n"
-    return [
-        f"SLURM allocated {nodes} to this shell, and the run trains on {where}.\n{one}"
-        f"On several nodes: {command.on_job('submit --to slurm')}"
-    ]

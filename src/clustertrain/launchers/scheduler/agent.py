@@ -14,15 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
-from clustertrain.launchers.agent.node import Start, settings_of
+from clustertrain.launchers.agent.node import NodeStart, agent_process, settings_of
 from clustertrain.launchers.agent.worker import run_on_worker_node
 from clustertrain.launchers.scheduler.in_job import check_plugin, read_start
-from clustertrain.node.signals import REQUESTS_TO_END, handled_signals
 from clustertrain.observe.screen import Lines
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.storage.record_file import json_object, typed
-from clustertrain.supervise.guardian import become_subreaper, kill_descendants
-from clustertrain.supervise.private_folder import private_folder, remove
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class ForAgent:
         submission: what the submission sent as text, or the path of the job file.
         folder: in which the head runs; a relative path starts there.
         variables: the variables that the job got, with their values.
-        token: as in Start.
+        token: as in NodeStart.
     """
 
     record: SchedulerStart
@@ -64,24 +61,17 @@ class ForAgent:
 
 def main(rank: str) -> int:
     """Run Ray on the host with this index until the attempt ends, and return the exit code."""
-    become_subreaper()
-    folder = None
     try:
-        with handled_signals(REQUESTS_TO_END) as signals:
+        with agent_process() as (folder, signals):
             told = ForAgent.from_text(sys.stdin.readline())
             os.environ.update(told.variables)
-            folder = private_folder()
             return run_on_worker_node(_start_of(told, int(rank), folder), signals)
     except (ClusterTrainError, RunStopped) as error:
         Lines(sys.stderr).echo(f"error: {error}")
         return error.exit_code
-    finally:
-        kill_descendants()
-        if folder is not None:
-            remove(folder)
 
 
-def _start_of(told: ForAgent, rank: int, folder: Path) -> Start:
+def _start_of(told: ForAgent, rank: int, folder: Path) -> NodeStart:
     """Return the start of this agent's job.
 
     Raises:
@@ -96,7 +86,7 @@ def _start_of(told: ForAgent, rank: int, folder: Path) -> Start:
         ) from None
     check_plugin(told.record.scheduler)
     job, run, options, code = read_start(told.submission, folder, "submit")
-    return Start(job, run, options, told.record, rank, folder, code, settings_of(job), told.token)
+    return NodeStart(job, run, options, told.record, rank, folder, code, settings_of(job), told.token)
 
 
 if __name__ == "__main__":

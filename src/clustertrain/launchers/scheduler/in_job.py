@@ -12,15 +12,17 @@ from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
 from clustertrain.job.launcher_plugins import plugin_of
 from clustertrain.job.model import Job
+from clustertrain.launchers.agent.node import NodeStart
 from clustertrain.launchers.source_state import source_of
 from clustertrain.observe.screen import Screen
 from clustertrain.observe.tables import print_ending
-from clustertrain.run_files.admission import Options, claim_next_attempt
+from clustertrain.run_files.admission import Options, admit, was_stopped_by_user
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.records.provenance import Source
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.snapshot import UserCode
 from clustertrain.run_files.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.run_files.submission import Submission
 
@@ -67,6 +69,26 @@ def check_plugin(launcher: str) -> None:
         ) from error
 
 
+def run_start(
+    start: NodeStart,
+    screen: Screen,
+    *,
+    world_sizes: Callable[[], Sequence[int]],
+    supervise: Callable[[Attempt], Result],
+) -> Result | None:
+    """Run an attempt of a job that its scheduler has started, as `run_to_its_end`.
+
+    Return None if its user has stopped the run in an earlier start.
+    """
+    job, run, record = start.job, start.run, start.record
+    if was_stopped_by_user(run, record):
+        screen.echo(f"{run.name} was stopped by its user, and its job was restarted: nothing is started.")
+        return None
+    return run_to_its_end(
+        job, start.options, record, screen, world_sizes=world_sizes, supervise=supervise, run=run
+    )
+
+
 def run_to_its_end(
     job: Job,
     options: Options,
@@ -76,26 +98,31 @@ def run_to_its_end(
     world_sizes: Callable[[], Sequence[int]],
     supervise: Callable[[Attempt], Result],
     run: RunDir | None = None,
-    read_source: Callable[[Job], Source] = source_of,
+    source: Source | None = None,
 ) -> Result:
     """Claim the next attempt, run it, send its streams and print its end.
 
     If the run is already finished, only return its result.
 
     Args:
-        world_sizes, run, read_source: as for `claim_next_attempt`.
+        world_sizes: returns the numbers of workers that the resources suffice for, ascending. Called only if
+            training is left to do.
         supervise: runs the attempt.
+        run: as for `admit`.
+        source: the state of the code; by default that of the submission, else of the folders of the job file.
 
     Raises:
-        ClusterTrainError: as `claim_next_attempt`.
+        ClusterTrainError: as `admit`; the resources suffice for too few workers.
     """
-    run, begun = claim_next_attempt(
-        job, options, world_sizes, screen.echo, run=run, allocation=start, read_source=read_source
-    )
-    if isinstance(begun, Result):
-        return begun
-    send_leftovers(run, screen.echo)
-    with StreamUpload(begun, screen.echo):
-        result = supervise(begun)
-    print_ending(run, result)
+    admission = admit(job, options, screen.echo, run=run, allocation=start)
+    if admission.finished is not None:
+        return admission.finished
+    world_size = admission.world_size_of(world_sizes())
+    if options.snapshot:
+        source = admission.run.snapshot_source(options.snapshot).read() or Source()
+    attempt = admission.claim(world_size, source or source_of(UserCode.of(job)), screen.echo)
+    send_leftovers(admission.run, screen.echo)
+    with StreamUpload(attempt, screen.echo):
+        result = supervise(attempt)
+    print_ending(admission.run, result)
     return result

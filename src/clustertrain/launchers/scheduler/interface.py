@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from clustertrain.errors import ClusterError, JobError
+from clustertrain.errors import ClusterError
 from clustertrain.launchers.scheduler.needs import Needs
 
 if TYPE_CHECKING:  # the model of a job needs the plug-ins, which import this file
@@ -59,7 +59,7 @@ class State:
         rows: what `status` prints beside it, by the name of the row.
 
     Raises:
-        TypeError: a field is of another type, or the phase is none of these.
+        TypeError: the phase is none of these.
     """
 
     word: str
@@ -76,9 +76,6 @@ class State:
         if self.phase not in get_args(Phase):
             phases = ", ".join(get_args(Phase))
             raise TypeError(f"State.phase is {self.phase!r}, and the phases are {phases}")
-        for name in ("word", "why", "hosts", "start"):
-            if not isinstance(value := getattr(self, name), str):
-                raise TypeError(f"State.{name} is {value!r}, not text")
 
     @property
     def is_waiting(self) -> bool:
@@ -191,16 +188,3 @@ def start_text(estimate: float | None) -> str:
     starts = time.localtime(estimate)
     is_today = starts[:3] == time.localtime(now)[:3]
     return time.strftime("about %H:%M" if is_today else "about %Y-%m-%d %H:%M", starts)
-
-
-def check_hosts(label: str, max_hosts: float, hosts: int) -> None:
-    """Check that a job of this scheduler may have so many hosts.
-
-    Raises:
-        JobError: it has more.
-    """
-    if hosts > max_hosts:
-        raise JobError(
-            f"resources.nodes is {hosts}, and a job of {label} has at most {max_hosts} here.\n"
-            f"Set resources.nodes to {max_hosts}."
-        )

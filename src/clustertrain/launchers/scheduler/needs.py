@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from shlex import quote
@@ -101,14 +101,10 @@ class Needs:
         words += ["--restarts-on-term"] if restarts_on_term else []
         words += [job_id, f'"${{{variables.SUBMISSION}:-$job}}"']
         lines = (
-            *_unset_if_empty(self.variables),
+            # Some schedulers set a variable to an empty text if it is not set.
+            *(f'[ "${name}" ] || unset {name}' for name in self.variables if name != variables.SUBMISSION),
             f"job={quote(self.job_file)}",
             f"exec {' '.join(words)}",
             "",
         )
         return "\n".join(lines)
-
-
-def _unset_if_empty(names: tuple[str, ...]) -> Iterator[str]:
-    """Yield a line for each variable that some schedulers set to an empty text if it is not set."""
-    return (f'[ "${name}" ] || unset {name}' for name in names if name != variables.SUBMISSION)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.launchers.agent.head import run_attempt
-from clustertrain.launchers.agent.node import Start
+from clustertrain.launchers.agent.node import NodeStart
 from clustertrain.launchers.agent.node_end import NodeEnd
 from clustertrain.launchers.scheduler.agent import ForAgent
 from clustertrain.launchers.scheduler.needs_of_job import environment_of
@@ -52,7 +52,7 @@ class SeveralHostsEnd(NodeEnd):
 
 
 def run_on_hosts(
-    start: Start,
+    start: NodeStart,
     attempt: Attempt,
     on: str,
     submission: str,
@@ -89,7 +89,7 @@ def run_on_hosts(
             kill_descendants()
 
 
-def _start_agents(start: Start, on: str, submission: str) -> dict[str, Guarded]:
+def _start_agents(start: NodeStart, on: str, submission: str) -> dict[str, Guarded]:
     """Start the agents of the other hosts; the token gets there on standard input."""
     folder = start.folder / "agents"
     folder.mkdir(mode=0o700)

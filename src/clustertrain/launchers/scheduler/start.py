@@ -22,22 +22,20 @@ from functools import partial
 from pathlib import Path
 
 from clustertrain.errors import EXIT_DONE, ClusterTrainError, RunStopped
-from clustertrain.job.model import Job
 from clustertrain.launchers.agent.head import world_sizes_on
-from clustertrain.launchers.agent.node import Start, settings_of
+from clustertrain.launchers.agent.node import NodeStart, settings_of
 from clustertrain.launchers.one_host import (
     check_installed,
     driver_environment,
     ray_address,
     world_sizes_here,
 )
-from clustertrain.launchers.scheduler.in_job import check_plugin, read_start, run_to_its_end
+from clustertrain.launchers.scheduler.in_job import check_plugin, read_start, run_start
 from clustertrain.launchers.scheduler.several_hosts import run_on_hosts
 from clustertrain.node import variables
 from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines
-from clustertrain.run_files.admission import was_stopped_by_user
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
@@ -93,27 +91,23 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
         os.environ.pop("RAY_ADDRESS", None)
     unpack = not ray_address()  # its nodes read the folders of the job file
     job, run, options, code = read_start(arguments.submission, folder, "submit", unpack=unpack)
-    hosts = _hosts(arguments.hosts, host)
-    start = SchedulerStart(arguments.launcher, arguments.job_id, arguments.place, arguments.start, hosts)
-    if was_stopped_by_user(run, start):
-        screen.echo(f"{run.name} was stopped by its user, and its job was restarted: nothing is started.")
-        return None
+    hosts, settings = _hosts(arguments.hosts, host), settings_of(job)
+    record = SchedulerStart(arguments.launcher, arguments.job_id, arguments.place, arguments.start, hosts)
+    start = NodeStart(job, run, options, record, 0, folder, code, settings, secrets.token_hex(32))
 
     def supervise(attempt: Attempt) -> Result:
+        meanings = _meanings(arguments)
         if len(hosts) > 1:
-            token, settings = secrets.token_hex(32), settings_of(job)
-            of_head = Start(job, run, options, start, 0, folder, code, settings, token)
-            meanings = _meanings(arguments)
             on, submission = arguments.on, arguments.submission
-            return run_on_hosts(of_head, attempt, on, submission, meanings=meanings, screen=screen)
+            return run_on_hosts(start, attempt, on, submission, meanings=meanings, screen=screen)
         screen.echo(f"{run.name}: attempt {attempt.n} in {attempt.uri}, {label} on {host}")
-        environment, meanings = partial(_environment, job, code), _meanings(arguments)
+        environment = partial(_environment, job.scratch, code)
         return run_driver(attempt, environment, meanings, screen, command=options.command, shielded=True)
 
     def world_sizes() -> list[int]:
         return world_sizes_on(job, hosts) if len(hosts) > 1 else world_sizes_here(job)
 
-    return run_to_its_end(job, options, start, screen, world_sizes=world_sizes, supervise=supervise, run=run)
+    return run_start(start, screen, world_sizes=world_sizes, supervise=supervise)
 
 
 def _hosts(text: str, own: str) -> tuple[str, ...]:
@@ -156,8 +150,8 @@ def _after(seconds: float, act: Callable[[], object]) -> None:
     timer.start()
 
 
-def _environment(job: Job, code: Sequence[Path], folder: Path) -> dict[str, str]:
-    environment = driver_environment(job, folder) | {variables.CODE: os.pathsep.join(map(str, code))}
+def _environment(scratch: str | None, code: Sequence[Path], folder: Path) -> dict[str, str]:
+    environment = driver_environment(scratch, folder) | {variables.CODE: os.pathsep.join(map(str, code))}
     environment.pop(variables.SUBMISSION, None)
     return environment
 

@@ -233,7 +233,11 @@ def _jobs_of(read: _Files, answers: Mapping[Place, Answer]) -> tuple[QueuedJob |
     The first is the job that has hosts, else one that waits, else the newest. A job that was cancelled before
     it began an attempt does not count.
     """
-    jobs = [_queued_job(read, read.sent(named), answers) for named in read.jobs]
+    jobs = []
+    for sent in map(read.sent, read.jobs):
+        answer = answers.get(_key(sent), Answer({}))
+        is_cancelled = read.files.run.cancellation(read.queue.name, sent.job_id).exists()
+        jobs.append(QueuedJob(sent, answer.states.get(sent.job_id), answer.no_answer, is_cancelled))
     if read.files.attempt is not None:
         own_id = read.own_start.job_id if read.own_start is not None else None
         jobs = [job for job in jobs if job.job_id == own_id or not job.is_cancelled]
@@ -241,12 +245,6 @@ def _jobs_of(read: _Files, answers: Mapping[Place, Answer]) -> tuple[QueuedJob |
     running = [job for job in jobs if job.queue is not None and not job.queue.is_over and job not in waiting]
     current = next(iter([*running, *waiting, *jobs]), None)
     return current, tuple(job for job in waiting if job is not current)
-
-
-def _queued_job(read: _Files, sent: Sent, answers: Mapping[Place, Answer]) -> QueuedJob:
-    answer = answers.get(_key(sent), Answer({}))
-    cancelled_by_stop = read.files.run.cancellation(read.queue.name, sent.job_id).exists()
-    return QueuedJob(sent, answer.states.get(sent.job_id), answer.no_answer, cancelled_by_stop)
 
 
 def _standing_in_job(read: _Files, job: QueuedJob) -> RunState:

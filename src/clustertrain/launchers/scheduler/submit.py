@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from clustertrain.errors import ClusterError, ClusterTrainError, StorageError, error_of_code
-from clustertrain.job.launcher_plugins import distribution_of
+from clustertrain.errors import (
+    EXIT_CLUSTER,
+    ClusterError,
+    ClusterTrainError,
+    JobError,
+    StorageError,
+    error_of_code,
+)
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
 from clustertrain.job.site import SiteJob
 from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.one_host import ray_address
-from clustertrain.launchers.scheduler.interface import Sent, State, check_hosts
+from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.scheduler.needs_of_job import environment_of, needs_of
 from clustertrain.launchers.scheduler.status import Registered, ask, blamed, blaming, rows_of, status_of
 from clustertrain.launchers.source_state import source_of
@@ -26,7 +32,7 @@ from clustertrain.run_files.admission import Options, check_storage, check_world
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import Result
-from clustertrain.run_files.snapshot import take_snapshot
+from clustertrain.run_files.snapshot import UserCode, take_snapshot
 from clustertrain.run_files.states import STATES
 from clustertrain.run_files.submission import Submission, record, submission_of, upload
 from clustertrain.run_files.working_folder import note_left_files
@@ -34,19 +40,7 @@ from clustertrain.run_files.working_folder import note_left_files
 Echo = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Submitted:
-    """A job that a scheduler has accepted.
-
-    `state`: its state in the queue; None without an answer.
-    """
-
-    job: SiteJob
-    sent: Sent
-    state: State | None
-
-
-def submit(queue: Registered, job: SiteJob, options: Options, echo: Echo) -> Submitted | None:
+def submit(queue: Registered, job: SiteJob, options: Options, echo: Echo) -> Sent | None:
     """Check a job, store its snapshot, and send it; return None if its run is already finished.
 
     Raises:
@@ -57,7 +51,7 @@ def submit(queue: Registered, job: SiteJob, options: Options, echo: Echo) -> Sub
         StorageError: the storage or the output folder cannot be written.
     """
     if not queue.reads_storage:
-        options = replace(options, source=source_of(job))
+        options = replace(options, source=source_of(UserCode.of(job)))
     with placing(options.command):
         script = script_of(queue, job, options)
         notes = [*notes_of(queue, job, script), *idle_workers(queue, job)]
@@ -76,8 +70,12 @@ def submit(queue: Registered, job: SiteJob, options: Options, echo: Echo) -> Sub
     for line in sent.printed:
         echo(line)
     if submission is not None:
-        _record(queue, submission, sent, echo)
-    return Submitted(job, sent, ask(queue, [sent]).states.get(sent.job_id))
+        try:
+            record(submission.run, queue.name, sent, submission.digest)
+        except StorageError as error:  # the job runs without the record; only `status` does not query it
+            label = f"{queue.scheduler.label} job {sent.job_id}"
+            echo(f"warning: {label} is queued, but its record could not be written: {error}")
+    return sent
 
 
 def is_elsewhere(queue: Registered) -> bool:
@@ -92,7 +90,11 @@ def script_of(queue: Registered, job: SiteJob, options: Options) -> str:
         JobError: the job cannot run there.
     """
     needs = needs_of(job, options, queue.name, reads_storage=queue.reads_storage)
-    check_hosts(queue.scheduler.label, queue.scheduler.max_hosts, needs.hosts)
+    if needs.hosts > (most := queue.scheduler.max_hosts):
+        raise JobError(
+            f"resources.nodes is {needs.hosts}, and a job of {queue.scheduler.label} has at most {most} here."
+            f"\nSet resources.nodes to {most}."
+        )
     with blaming(queue, "script"):
         return queue.scheduler.script(job, needs)
 
@@ -116,22 +118,16 @@ def _sent(
         environment[variables.AFTER] = " ".join(options.after)
     try:
         sent = queue.scheduler.submit(job, script, environment)
-    except ClusterTrainError as error:
-        if not (job_id := str(getattr(error, "job_id", ""))):
-            raise
-        became = _what_became_of_it(queue, job_id, submission, options)
-        raise error_of_code(error.exit_code, f"{error}\n{became}") from error
+        if not isinstance(sent, Sent):
+            raise TypeError(f"it returned {sent!r}, not a Sent")
     except Exception as error:
-        became = _what_became_of_it(queue, str(getattr(error, "job_id", "")), submission, options)
-        raise ClusterError(f"submit of {blamed(queue.name, error)}\n{became}") from error
-    if isinstance(sent, Sent):
-        return sent
-    job_id = sent if isinstance(sent, str) else str(getattr(sent, "job_id", ""))
-    plugin = f"the launcher {queue.name} of {distribution_of(queue.name)}"
-    raise ClusterError(
-        f"submit of {plugin} returned {sent!r}, not a Sent.\n"
-        + _what_became_of_it(queue, job_id, submission, options)
-    )
+        is_ours, job_id = isinstance(error, ClusterTrainError), str(getattr(error, "job_id", ""))
+        if is_ours and not job_id:
+            raise
+        text = str(error) if is_ours else f"submit of {blamed(queue.name, error)}"
+        became = _what_became_of_it(queue, job_id, submission, options)
+        raise error_of_code(getattr(error, "exit_code", EXIT_CLUSTER), f"{text}\n{became}") from error
+    return sent
 
 
 def _what_became_of_it(
@@ -173,7 +169,7 @@ def _snapshot(run: RunDir, job: Job, options: Options) -> Submission:
     )
     snapshot = take_snapshot(job, outputs=[Path(each.output) for each in earlier if each.output])
     upload(run, snapshot)
-    run.snapshot_source(snapshot.digest).write(source_of(job))
+    run.snapshot_source(snapshot.digest).write(source_of(UserCode.of(job)))
     return submission_of(run, snapshot.digest, options)
 
 
@@ -197,7 +193,7 @@ def choose_generation(queue: Registered, job: Job, options: Options, echo: Echo)
         return run.fresh()
     if previous is not None and isinstance(continue_from(run, job, options, echo), Result):
         return None
-    check_world_size(run, job, job.world_sizes[-1], options)
+    check_world_size(run, job.world_sizes[-1], options, is_elastic=len(job.world_sizes) > 1)
     return run
 
 
@@ -213,19 +209,11 @@ def _check_not_active(queue: Registered, run: RunDir, command: CommandLine) -> N
     )
 
 
-def _record(queue: Registered, submission: Submission, sent: Sent, echo: Echo) -> None:
-    try:
-        record(submission.run, queue.name, sent, submission.digest)
-    except StorageError as error:  # the job runs without the record; only `status` does not query it
-        job = f"{queue.scheduler.label} job {sent.job_id}"
-        echo(f"warning: {job} is queued, but its record could not be written: {error}")
-
-
-def what_next(queue: Registered, submitted: Submitted, command: CommandLine) -> str:
-    """Return a message with the next commands; `command` submitted the run."""
-    state, sent, label = submitted.state, submitted.sent, queue.scheduler.label
+def what_next(queue: Registered, name: str, sent: Sent, command: CommandLine) -> str:
+    """Return a message with the state and the next commands; `command` submitted the run of this name."""
+    state, label = ask(queue, [sent]).states.get(sent.job_id), queue.scheduler.label
     text = f": {state.text}" if state is not None else ""
-    lines = [f"submitted {submitted.job.name} as {label} job {sent.job_id}{text}"]
+    lines = [f"submitted {name} as {label} job {sent.job_id}{text}"]
     if state is not None and state.is_waiting:
         lines += [f"{name}: {row}" for name, row in rows_of(state)]
     lines += [f"status: {command.of('status')}", f"logs:   {command.of('logs', '--follow')}"]

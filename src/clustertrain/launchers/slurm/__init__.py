@@ -5,10 +5,8 @@ section.py     the section `slurm` of a job file
 scheduler.py   the scheduler: calls sbatch
 preflight.py   the checks before a job is submitted
 script.py      the sbatch script of a job, with the files of templates/
-place.py       the name of the cluster, with each job
 queue.py       the states of jobs in squeue and sacct
 ray.py         the driver's connection to the Ray of its job
-times.py       times and durations as SLURM writes them
 agent/         the program that runs on every node of a job
 
 Reasons:
@@ -44,7 +42,7 @@ Reasons:
   user's login shell on the node, and if that is slow, it requeues the job repeatedly ("not found
   BatchStartTime after startup", observed with 22.05).
 - A node on which Ray does not start is treated as lost if the job has several
-  (`launchers/agent/ray_start_retry.py`): the job is requeued, because SLURM may allocate other nodes. The
+  (`launchers/agent/node.py`): the job is requeued, because SLURM may allocate other nodes. The
   error may also be the job's or the site's: as every start without a new checkpoint it counts for
   `failures.attempts`. A node that refuses the job by an exit code of its own (another version, too few
   CPUs) ends it at once.

@@ -19,9 +19,9 @@ from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.scheduler.interface import start_text
 from clustertrain.launchers.shell import CommandFailed, Done, Unanswered, run
+from clustertrain.launchers.slurm.queue import slurm_time_s
 from clustertrain.launchers.slurm.script import is_image_file
 from clustertrain.launchers.slurm.section import Slurm
-from clustertrain.launchers.slurm.times import slurm_time_s
 from clustertrain.node.units import duration_text
 from clustertrain.storage.posix import refused
 
@@ -42,7 +42,7 @@ _QUEUED = (
 
 
 def check_controller(environ: Mapping[str, str]) -> None:
-    """Check that sbatch is here, and that SLURM's controller answers.
+    """Check that SLURM's controller answers.
 
     If it is down, `scontrol ping` reports that at once, and every other command retries for 9 to 18 s.
 
@@ -50,10 +50,9 @@ def check_controller(environ: Mapping[str, str]) -> None:
         environ: the environment of sbatch, see launcher.py.
 
     Raises:
-        ClusterError: sbatch is not on PATH.
+        ClusterError: SLURM's commands are not on PATH.
         Unanswered: the controller does not answer.
     """
-    run(["sbatch", "--version"], environ=environ, timeout_s=ANSWER_S)
     pings = run(["scontrol", "ping"], environ=environ, timeout_s=ANSWER_S, check=False).stdout
     if " is DOWN" in pings and " is UP" not in pings:
         raise Unanswered(

@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.scheduler.interface import Phase, Sent, State
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
-from clustertrain.launchers.slurm.times import slurm_time_s
 
 ANSWER_S = 10.0  # if the controller is down, squeue retries for 18 s: too long for an interactive command
 
@@ -63,25 +63,14 @@ def query_queue(jobs: Sequence[Sent]) -> dict[str, State]:
     except CommandMissing:
         raise ClusterError("squeue is not on PATH here") from None
     except CommandFailed as error:
-        raise ClusterError(f"SLURM does not answer: {_error_text(error)}") from None
+        printed = error.stderr.strip().splitlines() or [f"squeue {error.how}"]
+        raise ClusterError(f"SLURM does not answer: {printed[-1].strip()}") from None
     cluster = jobs[0].place.get("cluster")
     if cluster and (here := cluster_name()) and here != cluster:
         raise ClusterError(f"SLURM's cluster here is {here}, the run's is {cluster}")
     if purged := [job_id for job_id in job_ids if job_id not in found]:
         found |= _from_accounting(purged)
-    if len(jobs) == 1:  # one run is asked for: its position costs another command
-        return {job_id: _with_position(job_id, state) for job_id, state in found.items()}
     return found
-
-
-def _with_position(job_id: str, state: State) -> State:
-    known = position(job_id) if state.phase == "waits" else ""
-    return replace(state, rows={**state.rows, "position": known}) if known else state
-
-
-def _error_text(error: CommandFailed) -> str:
-    lines = error.stderr.strip().splitlines()
-    return lines[-1].strip() if lines else f"squeue {error.how}"
 
 
 _UNKNOWN = "Invalid job id"
@@ -105,30 +94,6 @@ def query_squeue(job_ids: Sequence[str]) -> dict[str, State]:
             return {}
         raise
     return dict(_parsed(line) for line in printed.splitlines() if line.count("|") > len(_COLUMNS))
-
-
-def ordinal(number: int) -> str:
-    """Return a number as 1st, 2nd, 3rd or 11th."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}th" if number % 100 in (11, 12, 13) else f"{number}{ending}"
-
-
-def position(job_id: str) -> str:
-    """Return the position of a waiting job in its partition's queue, by priority.
-
-    It is empty if SLURM hides jobs of other users, or does not answer.
-    """
-    if "jobs" in _settings().get("PrivateData", ""):
-        return ""
-    argv = [*_SQUEUE, "--array", "--states=PENDING", "--sort=-p", "--format=%P|%i"]
-    try:
-        printed = run(argv, environ=_environment(), timeout_s=ANSWER_S).stdout
-    except ClusterError:
-        return ""
-    jobs = [line.strip().partition("|") for line in printed.splitlines()]
-    own = next((partition for partition, _, each in jobs if each == job_id), None)
-    before = [each for partition, _, each in jobs if partition == own]
-    return f"{ordinal(before.index(job_id) + 1)} in its partition's queue" if own is not None else ""
 
 
 def _parsed(line: str) -> tuple[str, State]:
@@ -194,15 +159,16 @@ def _from_accounting(job_ids: Sequence[str]) -> dict[str, State]:
 
 def cluster_name() -> str | None:
     """Return the name of this machine's cluster, or None if SLURM does not answer."""
-    return _settings().get("ClusterName") or None
-
-
-def _settings() -> dict[str, str]:
-    """Return the names and values of `scontrol show config`, or an empty dict if SLURM does not answer."""
     with suppress(ClusterError):
         done = run(["scontrol", "show", "config"], timeout_s=ANSWER_S)
-        return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", done.stdout, re.MULTILINE))
-    return {}
+        found = re.search(r"^ClusterName\s*=\s*(\S+)", done.stdout, re.MULTILINE)
+        return found[1] if found else None
+    return None
+
+
+def place_of(cluster: str | None) -> dict[str, str]:
+    """Return the place of the jobs of a cluster; empty if its name is not known."""
+    return {"cluster": cluster} if cluster else {}
 
 
 def cancel(job_id: str, *, only_waiting: bool = False) -> None:
@@ -218,3 +184,26 @@ def cancel(job_id: str, *, only_waiting: bool = False) -> None:
     except CommandFailed as error:
         if _UNKNOWN not in error.stderr:
             raise
+
+
+def slurm_duration_s(text: str) -> int | None:
+    """Return the seconds of `10:00` (m:s), `1:00:00` or `2-00:00:00`; None for every other text.
+
+    `UNLIMITED`, `infinite` and `n/a` are such texts.
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def slurm_time_s(text: str) -> float | None:
+    """Return the seconds since 1970 of `2026-11-21T16:09:55`; None for another text.
+
+    The text is in the cluster's time zone.
+    """
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").timestamp()
+    except ValueError:
+        return None

@@ -10,5 +10,4 @@ from clustertrain.launchers.slurm.agent.allocation import settings_of
 
 def ray_cluster(job: Job) -> RayCluster:
     """Return the cluster whose head the agent of this node started."""
-    settings = settings_of(job)
-    return ray_of_agents(settings.nodes_wait, settings.next_start)
+    return ray_of_agents(settings_of(job))

@@ -16,7 +16,6 @@ from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm import queue
-from clustertrain.launchers.slurm.place import place_of
 from clustertrain.launchers.slurm.preflight import (
     check_controller,
     check_image,
@@ -90,7 +89,7 @@ class SlurmScheduler(Scheduler):
         job_id, cluster = answers[-1]  # a plugin of the site may print lines before it
         output = Path(job.section(Slurm).output).absolute() / f"{job_name(job)}-{job_id}.out"
         printed = done.stderr.splitlines()  # messages of a site's plugin
-        return Sent(job_id, str(output), printed, place_of(cluster or queue.cluster_name()))
+        return Sent(job_id, str(output), printed, queue.place_of(cluster or queue.cluster_name()))
 
     def query(self, jobs: Sequence[Sent]) -> dict[str, State]:
         return queue.query_queue(jobs)

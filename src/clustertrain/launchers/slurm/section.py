@@ -12,7 +12,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StrictBool
 
-from clustertrain.job.common import CommonJob
 from clustertrain.job.launcher_plugins import LauncherSection
 from clustertrain.job.values import Path, Refused, Seconds, Variable, written_as
 
@@ -47,14 +46,9 @@ BREAKING_OPTIONS = {
     "array": "its elements would be one run: clustertrain submit --to slurm JOBFILE --grid KEY=V1,V2\n"
     "submits a job for each point of a sweep",
     "chdir": "relative paths start from the folder in which the job is submitted",
-    "help": "sbatch would print its help instead of submitting",
     "no-kill": "after the loss of a node the job would continue and end as COMPLETED",
     "no-requeue": "set slurm.requeue: false, and the run ends with a result of its own",
-    "parsable": "clustertrain parses the output of sbatch",
-    "quiet": "clustertrain parses the output of sbatch",
     "test-only": "nothing would be submitted: clustertrain render prints the script",
-    "usage": "sbatch would print its help instead of submitting",
-    "version": "sbatch would print its version instead of submitting",
     "wait": "sbatch would not return before the job ends: clustertrain submit --wait follows the run",
     "wrap": "clustertrain generates the script",
 }
@@ -122,12 +116,6 @@ def _mount(mount: str) -> str:
     raise ValueError("must be /folder, /folder:/inside or /folder:/inside:ro, absolute and without commas")
 
 
-def _lead_time(seconds: float) -> float:
-    if seconds > LONGEST_LEAD_S:
-        raise ValueError(f"must be at most {LONGEST_LEAD_S}s, about 18h: SLURM stores it in 16 bits")
-    return seconds
-
-
 Word = Annotated[str, _one_word("a name", "A-Za-z0-9_.@+:=/-")]
 Words = Annotated[str, _one_word("a name, or several separated by commas", "A-Za-z0-9_.@+:=/,-")]
 JobName = Annotated[str, _one_word("a name", "A-Za-z0-9_.@+=-")]
@@ -142,7 +130,6 @@ ShellLine = Annotated[str, AfterValidator(_shell_line), written_as("text")]
 Folder = Annotated[Path, _one_word("a folder", "A-Za-z0-9_./+@=-")]
 Mount = Annotated[str, AfterValidator(_mount), written_as("`/folder[:/inside[:ro]]`")]
 Option = Annotated[str, AfterValidator(_option), written_as("`--option=value`")]
-LeadTime = Annotated[Seconds, AfterValidator(_lead_time)]
 
 
 class Slurm(LauncherSection):
@@ -182,7 +169,7 @@ class Slurm(LauncherSection):
     signal: Literal["USR1", "USR2", "TERM"] = "USR2"
     """The signal that SLURM sends to the batch shell before the time limit. NCCL may use USR1 itself."""
 
-    lead_time_s: LeadTime | None = Field(default=None, alias="lead_time")
+    lead_time_s: Seconds | None = Field(default=None, alias="lead_time")
     """Time between this signal and the time limit, for the last save. Default: 2 × the slowest save + 30s, at
     least 60s; before the first save `failures.grace` + 60s."""
 
@@ -233,9 +220,37 @@ class Slurm(LauncherSection):
     options: tuple[Option, ...] = ()
     """More options of sbatch, such as `--mail-type=END`."""
 
-    def check(self, job: CommonJob) -> None:
-        _check_container(self, job.image)
-        _check_requeue(self)
+    def check(self, image: str | None) -> None:
+        has_container = self.container != "none"
+        refusals = (
+            (
+                "at_time_limit",
+                self.at_time_limit == "requeue" and not self.requeue,
+                "requeue is given with slurm.requeue: false\n"
+                "without a requeue the run ends at the time limit: set at_time_limit: stop, or requeue: true",
+            ),
+            (
+                "mounts",
+                not has_container and bool(self.mounts),
+                f"{''.join(self.mounts[:1])} is given without a container\n"
+                "without a container a job sees all folders of the node: remove it, or set slurm.container",
+            ),
+            (
+                "container",
+                has_container and image is None,
+                f"{self.container} is given without an image\n"
+                "a container needs an image: add image: …, or set slurm.container: none",
+            ),
+            (
+                "container",
+                self.container == "pyxis" and (image or "").endswith(".sif"),
+                f"{self.container} is given with the image {image}\n"
+                "only apptainer runs a .sif file: set slurm.container: apptainer, or name another image",
+            ),
+        )
+        for key, is_refused, rule in refusals:
+            if is_refused:
+                raise Refused(rule, "slurm", key)
 
     def with_site(self, site: Self) -> Self:
         merged = super().with_site(site)
@@ -254,49 +269,3 @@ class Slurm(LauncherSection):
     @property
     def has_own_packages(self) -> bool:
         return self.python is not None
-
-
-def _check_requeue(slurm: Slurm) -> None:
-    """Check that the keys about a requeue are consistent.
-
-    Raises:
-        Refused: a requeue at the time limit, and no requeue otherwise.
-    """
-    if slurm.at_time_limit == "requeue" and not slurm.requeue:
-        raise Refused(
-            "requeue is given with slurm.requeue: false\n"
-            "without a requeue the run ends at the time limit: set at_time_limit: stop, or requeue: true",
-            "slurm",
-            "at_time_limit",
-        )
-
-
-def _check_container(slurm: Slurm, image: str | None) -> None:
-    """Check that container, image and mounts are consistent.
-
-    Raises:
-        Refused: a container without an image, mounts without a container, or an image of another runtime.
-    """
-    if slurm.container == "none":
-        if slurm.mounts:
-            raise Refused(
-                f"{slurm.mounts[0]} is given without a container\n"
-                "without a container a job sees all folders of the node: remove it, or set slurm.container",
-                "slurm",
-                "mounts",
-            )
-        return
-    if image is None:
-        raise Refused(
-            f"{slurm.container} is given without an image\n"
-            "a container needs an image: add image: …, or set slurm.container: none",
-            "slurm",
-            "container",
-        )
-    if image.endswith(".sif") and slurm.container != "apptainer":
-        raise Refused(
-            f"{slurm.container} is given with the image {image}\n"
-            "only apptainer runs a .sif file: set slurm.container: apptainer, or name another image",
-            "slurm",
-            "container",
-        )

@@ -83,8 +83,7 @@ def this_start() -> SchedulerStart:
 
 def _options(job: Job, arguments: Sequence[str]) -> Options:
     given: dict[str, Any] = {option: flag_of(option) in arguments for option in START_OPTIONS}
-    folder = f"{job.storage.uri.rstrip('/')}/{job.name}"
-    return Options(**given, command=CommandLine("submit --to kubernetes", run=folder))
+    return Options(**given, command=CommandLine("submit --to kubernetes", run=job.run_uri))
 
 
 def _run(job: Job, options: Options, screen: Screen) -> Result:
@@ -101,7 +100,7 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
         screen,
         world_sizes=lambda: job.world_sizes,
         supervise=lambda attempt: _supervise(attempt, job, options.command, screen),
-        read_source=lambda job: source_of_pod(),
+        source=source_of_pod(),
     )
 
 

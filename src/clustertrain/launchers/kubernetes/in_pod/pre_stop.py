@@ -47,8 +47,9 @@ def main(role: str) -> int:
             (_stop if role == "head" else _save)(attempt, job.failures.grace_s)
         elif role == "head" and attempt is not None and _is_kept(attempt):
             wait_until(Path(LEAVE_FILE).exists, job.section(Kubernetes).ttl_s, _POLL_S)
-        if role == "worker":
-            _send_streams(run)
+        if role == "worker":  # in the head's pod the entrypoint sends the driver's streams
+            for each in attempts_here(run):
+                StreamUpload(each, print).send(_SEND_S)
     except (ClusterTrainError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     return 0
@@ -80,12 +81,6 @@ def _save(attempt: Attempt, grace_s: float) -> None:
         return is_settled and attempt.stop.read() is None and not before >= {*names(attempt.run.checkpoints)}
 
     wait_until(may_end, grace_s, _POLL_S)
-
-
-def _send_streams(run: RunDir) -> None:
-    """Send what the ranks of this pod wrote; in the head's pod the entrypoint sends the driver's streams."""
-    for attempt in attempts_here(run):
-        StreamUpload(attempt, print).send(_SEND_S)
 
 
 if __name__ == "__main__":

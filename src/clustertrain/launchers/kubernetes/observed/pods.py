@@ -10,10 +10,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from clustertrain.launchers.kubernetes.observed.fields import at, items
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL
 
 Object = Mapping[str, Any]
+
+
+def at(value: Any, *keys: str) -> Any:
+    """Return the value at these keys, or None if a key is missing or one before the last is not a mapping."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def mapping(value: Any, *keys: str) -> Mapping[str, Any]:
+    """Return the mapping at these keys, or an empty one."""
+    found = at(value, *keys)
+    return found if isinstance(found, Mapping) else {}
+
+
+def items(value: Any, *keys: str) -> list[Any]:
+    """Return the list at these keys, or an empty one."""
+    found = at(value, *keys)
+    return found if isinstance(found, list) else []
 
 
 def role_of(pod: Object) -> str:

@@ -12,12 +12,14 @@ from functools import cached_property
 from typing import Any
 
 from clustertrain.errors import EXIT_CLUSTER, EXIT_DONE, EXIT_FAILED, EXIT_JOB
-from clustertrain.launchers.kubernetes.observed.fields import at, items, mapping
 from clustertrain.launchers.kubernetes.observed.pods import (
     Object,
+    at,
     has_running_containers,
     is_running,
     is_terminating,
+    items,
+    mapping,
     role_of,
     seconds,
     troubles,
@@ -92,23 +94,26 @@ class Observed:
     workload: Object | None = None
 
     @property
-    def _status(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, Any]:
         return mapping(self.rayjob, "status")
 
     @property
     def native(self) -> State:
         """The state by the RayJob and its queue alone, without pods and events."""
-        phase, why, code = native_of(*self._words)
-        if self._words[0] in ("Suspending", "Suspended"):
-            phase, why = self._suspended
+        phase, why, code = native_of(*self.words)
+        if self.words[0] in ("Suspending", "Suspended"):
+            words = f": {self.queue_words}" if self.queue_words else ""
+            why = f"waits in queue {self.queue} of Kueue{words}"
+            if not self.queue:
+                phase, why = "held", "suspended by hand: spec.suspend is true, and it is in no queue"
         # The exit code of the entrypoint, which Ray puts into its message.
-        if code == EXIT_FAILED and (found := re.search(r"exit code (\d+)", str(self._status.get("message")))):
+        if code == EXIT_FAILED and (found := re.search(r"exit code (\d+)", str(self.status.get("message")))):
             code = int(found[1])
         return State(self.summary, phase, why, code=code, goes_on=True)
 
     @property
-    def _words(self) -> tuple[str, str, str]:
-        deployment, job, reason = (str(self._status.get(key, "")) for key in _SUMMARY)
+    def words(self) -> tuple[str, str, str]:
+        deployment, job, reason = (str(self.status.get(key, "")) for key in _SUMMARY)
         if not deployment and at(self.rayjob, "spec", "suspend"):
             deployment = "Suspended"  # the operator will set it
         return deployment, job, reason
@@ -116,39 +121,21 @@ class Observed:
     @property
     def is_refused(self) -> bool:
         """Whether the operator refuses the RayJob."""
-        return "ValidationFailed" in self._words
-
-    @property
-    def is_without_head(self) -> bool:
-        """Whether the pod of the head should run, and does not."""
-        return self._words[0] == "Running" and self.head is None
-
-    @property
-    def _suspended(self) -> tuple[Phase, str]:
-        """The phase and why of a RayJob that is suspended, in Kueue's words."""
-        if not self.queue:
-            return "held", "suspended by hand: spec.suspend is true, and it is in no queue"
-        words = f": {self.queue_words}" if self.queue_words else ""
-        return "waits", f"waits in queue {self.queue} of Kueue{words}"
+        return "ValidationFailed" in self.words
 
     @property
     def summary(self) -> str:
         """The state in KubeRay's terms: `Running, RUNNING`."""
-        return ", ".join(str(self._status[key]) for key in _SUMMARY if self._status.get(key)) or "new"
-
-    @property
-    def message(self) -> str:
-        """The last words of KubeRay or Ray about the end."""
-        return "\n".join(str(self._status.get("message") or "").splitlines()[-_MESSAGE_LINES:])
+        return ", ".join(str(self.status[key]) for key in _SUMMARY if self.status.get(key)) or "new"
 
     @property
     def ray_cluster(self) -> str:
-        return str(self._status.get("rayClusterName", ""))
+        return str(self.status.get("rayClusterName", ""))
 
     @property
     def is_over(self) -> bool:
         """Whether the operator is done with the RayJob."""
-        return self.rayjob is not None and self._words[0] in _OVER
+        return self.rayjob is not None and self.words[0] in _OVER
 
     @property
     def queue(self) -> str:
@@ -192,7 +179,7 @@ class Observed:
     @property
     def is_missing_pods(self) -> bool:
         """Whether pods do not exist that the operator should have created by now."""
-        deployment = self._status.get("jobDeploymentStatus")
+        deployment = self.status.get("jobDeploymentStatus")
         of_ray = {"Initializing": 1, "Running": 2}.get(str(deployment))  # the head, then the submitter
         there = [pod for pod in self.pods if not is_terminating(pod)]
         return of_ray is not None and len(there) < of_ray + self._workers
@@ -214,12 +201,13 @@ class Observed:
 def state_of(observed: Observed) -> State:
     """Return the state of a RayJob, with why its pods do not run, or what it said at its end."""
     state = observed.native
-    if observed.is_without_head:
+    if observed.words[0] == "Running" and observed.head is None:
         state = replace(state, phase="starts", why="its head's pod does not run")
     if state.is_waiting:
         return state
     if state.is_over:
-        return replace(state, why="\n".join(filter(None, (state.why, observed.message, *observed.troubles))))
+        message = str(observed.status.get("message") or "").splitlines()[-_MESSAGE_LINES:]
+        return replace(state, why="\n".join(filter(None, (state.why, *message, *observed.troubles))))
     return replace(state, why="\n".join(observed.troubles) or state.why)
 
 

@@ -14,9 +14,9 @@ import math
 from typing import Any
 
 from clustertrain.errors import JobError
-from clustertrain.job.model import Job
+from clustertrain.job.sections import Resources
 from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
-from clustertrain.launchers.kubernetes.keys.pod_sections import Head, Submitter
+from clustertrain.launchers.kubernetes.pod_sections import HeadPod, Submitter
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.units import size_value
@@ -43,8 +43,8 @@ def gpus_per_pod(run: PodJob) -> int:
     return workers_per_pod(run) * run.job.resources.gpus_per_worker
 
 
-def with_nodes(job: Job) -> Job:
-    """Return the job with `resources.nodes`, if its workers with GPUs need it.
+def with_nodes(shape: Resources, section: Kubernetes) -> Resources:
+    """Return the resources of a job with `nodes`, if its workers with GPUs need it.
 
     They share the pod of their node, because GPUs of separate pods exchange gradients without NVLink. Slices
     of GPUs have no NVLink.
@@ -52,10 +52,9 @@ def with_nodes(job: Job) -> Job:
     Raises:
         JobError: the number of nodes does not follow from the job and its site.
     """
-    shape, section = job.resources, job.section(Kubernetes)
     has_gpus = shape.gpus_per_worker > 0 and not is_slice_of_gpu(section.gpu_resource)
     if shape.nodes is not None or not has_gpus or shape.max_workers == 1:
-        return job
+        return shape
     room = (section.gpus_per_node or 0) // shape.gpus_per_worker
     common = math.gcd(shape.min_workers, shape.max_workers)
     per_node = max((count for count in range(1, room + 1) if common % count == 0), default=None)
@@ -69,7 +68,7 @@ def with_nodes(job: Job) -> Job:
         )
     least, most = shape.min_workers // per_node, shape.max_workers // per_node
     nodes = most if least == most else (least, most)
-    return job.model_copy(update={"resources": shape.model_copy(update={"nodes": nodes})})
+    return shape.model_copy(update={"nodes": nodes})
 
 
 def head_amounts(run: PodJob) -> Amounts:
@@ -114,7 +113,7 @@ def without_devices(amounts: Amounts) -> Amounts:
     }
 
 
-def _bursting(run: PodJob, section: Head | Submitter, disk_bytes: int | None) -> Amounts:
+def _bursting(run: PodJob, section: HeadPod | Submitter, disk_bytes: int | None) -> Amounts:
     memory = {"memory": size_value(section.memory_bytes)}
     limit = max(section.cpu_limit or max(_BURST * section.cpus, 1.0), section.cpus)
     return _with_disk(

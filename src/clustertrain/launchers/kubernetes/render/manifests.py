@@ -9,7 +9,6 @@ RayJob         head, workers, submitter; the job's patches are applied last
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 import re
@@ -22,7 +21,7 @@ import yaml
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
+from clustertrain.launchers.kubernetes.pod_sections import Volume
 from clustertrain.launchers.kubernetes.render.amounts import with_nodes
 from clustertrain.launchers.kubernetes.render.network_policy import network_policy
 from clustertrain.launchers.kubernetes.render.patches import patched
@@ -38,11 +37,12 @@ from clustertrain.launchers.kubernetes.render.pods import (
     worker_parameters,
     worker_template,
 )
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.units import size_value
 from clustertrain.node.version import RAY_VERSION, __version__
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.records.provenance import Source
-from clustertrain.run_files.snapshot import take_snapshot
+from clustertrain.run_files.snapshot import compressed, pack
 from clustertrain.storage.record_file import encoded
 
 MOST_CODE_BYTES = 900_000  # a Kubernetes object has at most 1 MiB in all
@@ -69,7 +69,8 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
             "image is missing, and the pods need one.\n"
             "Add image: …, clustertrain's (`make image`) or one built from it: see docs/guides/images.md."
         )
-    run = PodJob.of(with_nodes(job))
+    resources = with_nodes(job.resources, job.section(Kubernetes))
+    run = PodJob.of(job.model_copy(update={"resources": resources}))
     config = job_config_map(run, options.source)
     objects = [config, *(_claim(run, volume) for volume in run.volumes if volume.size_bytes is not None)]
     if run.section.network_policies:
@@ -152,16 +153,16 @@ def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
         content["data"]["source.json"] = _source_json(source)
         hashed.update(content["data"]["source.json"].encode())
     if run.packed is not None:
-        # Pods cannot read data sets below the code folder of this machine, so these are packed as well.
-        snapshot = take_snapshot(run.packed.model_copy(update={"data": {}}))
-        if len(snapshot.code) > MOST_CODE_BYTES:
+        archive = pack(run.packed)
+        packed = compressed(archive)
+        if len(packed) > MOST_CODE_BYTES:
             raise StorageError(
-                f"code: {' and '.join(run.packed.code)} has {len(snapshot.code):,} bytes when packed, "
+                f"code: {' and '.join(run.packed.folders)} has {len(packed):,} bytes when packed, "
                 f"and a ConfigMap has room for {MOST_CODE_BYTES:,}.\n"
                 "Name data sets by https:// or s3://, or put the code into the image: docs/guides/images.md."
             )
-        hashed.update(gzip.decompress(snapshot.code))  # its path is not part of the name
-        content["binaryData"] = {"code.tar.gz": base64.b64encode(snapshot.code).decode()}
+        hashed.update(archive)  # its path is not part of the name
+        content["binaryData"] = {"code.tar.gz": base64.b64encode(packed).decode()}
     name = f"{run.job.name}-{hashed.hexdigest()[:10]}"
     return {
         "apiVersion": "v1",

@@ -104,7 +104,7 @@ def _ports(*ports: int) -> list[dict[str, Any]]:
 
 def remote_ports(run: PodJob) -> list[int]:
     """Return the ports of the servers of storage, data and loggers; empty if all of it is on volumes."""
-    ports = {_port(url) for url in server_urls(run.job)}
+    ports = {_port(url) for url in server_urls(run.job.loggers, run.job.env)}
     for location in (run.job.storage.location, *map(run.job.data_location, run.job.data)):
         if location.is_s3:
             ports.add(_port(location.endpoint or "https://s3.amazonaws.com"))

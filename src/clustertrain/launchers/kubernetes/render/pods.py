@@ -15,7 +15,7 @@ from typing import Any
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import hash_seed
-from clustertrain.launchers.kubernetes.keys.pod_sections import KIT_FOLDER, RunAs, Volume
+from clustertrain.launchers.kubernetes.pod_sections import KIT_FOLDER, RunAs, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
     disk_limit,
     gpus_per_pod,
@@ -32,12 +32,6 @@ from clustertrain.launchers.kubernetes.render.paths import (
     WRITABLE,
     PodJob,
 )
-from clustertrain.launchers.kubernetes.render.worker_network import (
-    HEALTH_PORT,
-    add_network,
-    health_port,
-    ports_of_ray,
-)
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node import variables
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
@@ -47,7 +41,10 @@ RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
 _JOB_ANNOTATION = "clustertrain.io/job"
 HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
 READER_CONTAINER, CODE_CONTAINER = "reader", "code"
-_MARGIN_S = 30  # after the last save: to write the result and to end all processes
+HEALTH_PORT = 52365  # of Ray's agent
+# On a node: the kubelet and kube-proxy have ports from 10248 to 10257, and Services those from 30000.
+_HOST_METRICS_PORT, _HOST_HEALTH_PORT = 20000, 20001
+_HOST_WORKER_PORTS = (20002, 29999)
 # No log monitor, and no autoscaler monitor on the head: each takes seconds of CPU time to start.
 _RAY_START_PARAMETERS = {
     "object-store-memory": str(OBJECT_STORE_BYTES),
@@ -63,11 +60,6 @@ _RAY_START = {
 }
 
 
-def grace_s(job: Job) -> int:
-    """Return the termination grace period of a pod in seconds: for the last save, and a margin."""
-    return math.ceil(job.failures.grace_s) + _MARGIN_S
-
-
 def run_labels(run: PodJob, role: str | None = None) -> dict[str, str]:
     """Return the labels of every object of the run; with `role`, the labels of a pod."""
     own = {
@@ -80,7 +72,7 @@ def run_labels(run: PodJob, role: str | None = None) -> dict[str, str]:
 
 def head_template(run: PodJob, config_map: str) -> dict[str, Any]:
     limits = {
-        "RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(run.job) - 10),
+        "RAY_JOB_STOP_WAIT_TIME_S": str(run.grace_s - 10),
         "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(round(run.section.start_deadline_s)),
     }
     container = {
@@ -92,7 +84,7 @@ def head_template(run: PodJob, config_map: str) -> dict[str, Any]:
     }
     template = _template(run, "head", config_map, container)
     ttl_s = math.ceil(run.section.ttl_s)
-    template["spec"]["terminationGracePeriodSeconds"] = max(grace_s(run.job), ttl_s)
+    template["spec"]["terminationGracePeriodSeconds"] = max(run.grace_s, ttl_s)
     return template
 
 
@@ -186,6 +178,43 @@ def pods(run: PodJob) -> tuple[int, int]:
     return resources.min_nodes, resources.max_nodes
 
 
+# ------------------------------------------------ network of workers; the head keeps an address of its own
+
+
+def health_port(run: PodJob) -> int:
+    """Return the port of Ray's agent in a worker's pod."""
+    return _HOST_HEALTH_PORT if run.section.host_network else HEALTH_PORT
+
+
+def ports_of_ray(run: PodJob) -> dict[str, str]:
+    """Return the arguments of `ray start` that set ports in a worker's pod.
+
+    Ray and the kernel choose the ports that are not named.
+    """
+    if not run.section.host_network:
+        return {}
+    least, most = _HOST_WORKER_PORTS
+    return {
+        "metrics-export-port": str(_HOST_METRICS_PORT),
+        "dashboard-agent-listen-port": str(_HOST_HEALTH_PORT),
+        "min-worker-port": str(least),
+        "max-worker-port": str(most),
+    }
+
+
+def add_network(run: PodJob, spec: dict[str, Any]) -> None:
+    """Add to the spec of a worker's pod what the job asks for."""
+    section, worker = run.section, spec["containers"][0]
+    if section.worker_capabilities:
+        worker["securityContext"]["capabilities"]["add"] = list(section.worker_capabilities)
+    if section.host_network:
+        # As ports of the container they are ports of the node, so no two such pods are placed on one node.
+        ports = {"metrics": _HOST_METRICS_PORT, "agent": _HOST_HEALTH_PORT}
+        worker["ports"] = [{"name": n, "containerPort": port} for n, port in ports.items()]
+        # With the DNS of the node the pod would not find the head's Service.
+        spec.update({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"})
+
+
 # ------------------------------------------------------------------------------------------- parts of a pod
 
 
@@ -198,7 +227,7 @@ def _template(
     memory = container["resources"]["limits"]["memory"]
     spec = {
         **common_fields(run),
-        "terminationGracePeriodSeconds": grace_s(run.job),
+        "terminationGracePeriodSeconds": run.grace_s,
         "containers": [{**container, "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]}],
         "volumes": [
             {"name": "tmp", **disk},

@@ -12,14 +12,12 @@ import os
 import sys
 
 from clustertrain.errors import ClusterTrainError, RunStopped
+from clustertrain.launchers.agent.node import agent_process
 from clustertrain.launchers.agent.worker import run_on_worker_node
 from clustertrain.launchers.slurm.agent.allocation import read_start
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.node import variables
-from clustertrain.node.signals import REQUESTS_TO_END, handled_signals
 from clustertrain.observe.screen import Lines
-from clustertrain.supervise.guardian import become_subreaper, kill_descendants
-from clustertrain.supervise.private_folder import private_folder, remove
 
 
 def main(argument: str) -> int:
@@ -30,14 +28,11 @@ def main(argument: str) -> int:
     """
     from clustertrain.launchers.slurm.agent.head import run_on_head
 
-    become_subreaper()
     mail = Mailbox.of_this_job()
     if mail is not None:
         mail.report_start()
-    folder = None
     try:
-        with handled_signals(REQUESTS_TO_END) as signals:
-            folder = private_folder()
+        with agent_process() as (folder, signals):
             start = read_start(argument, folder)
             if mail is not None:
                 return run_on_head(start, signals, mail)
@@ -47,10 +42,6 @@ def main(argument: str) -> int:
         if mail is not None:
             mail.write_verdict("end", error.exit_code)
         return error.exit_code
-    finally:
-        kill_descendants()
-        if folder is not None:
-            remove(folder)
 
 
 def _node() -> str:

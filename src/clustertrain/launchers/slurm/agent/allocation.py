@@ -9,29 +9,27 @@ from pathlib import Path
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.agent.node import AgentSettings, Start
+from clustertrain.launchers.agent.node import AgentSettings, NodeStart
 from clustertrain.launchers.scheduler.in_job import read_start as read_start_of
-from clustertrain.launchers.slurm.place import place_of
+from clustertrain.launchers.slurm.queue import place_of
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node import variables
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.records.scheduler import SchedulerStart
 
-_OF_THE_STEP = ("SLURM_JOB_ID", "SLURM_NODEID", variables.NODES, variables.TOKEN, variables.MAIL)
 
-
-def read_start(argument: str, folder: Path) -> Start:
+def read_start(argument: str, folder: Path) -> NodeStart:
     """Read the start of this agent's job from the snapshot of the submission, or from the job file.
 
     Raises:
-        ClusterTrainError: the job is wrong, the snapshot is missing, this process is not in a SLURM step, or
-            the SLURM job is an element of an array.
+        ClusterTrainError: the job is wrong, the snapshot is missing, or the SLURM job is an element of an
+            array.
     """
     record, node_rank = read_start_of_job()
     job, run, options, code = read_start_of(argument, folder, "submit --to slurm")
     check_no_array(job, options.command)
     token = os.environ[variables.TOKEN]
-    return Start(job, run, options, record, node_rank, folder, code, settings_of(job), token)
+    return NodeStart(job, run, options, record, node_rank, folder, code, settings_of(job), token)
 
 
 def settings_of(job: Job) -> AgentSettings:
@@ -48,15 +46,7 @@ def read_start_of_job(environ: Mapping[str, str] = os.environ) -> tuple[Schedule
     """Return this start of the job, as the claim of its attempt records it, and the index of this node.
 
     The index is the node's position among the nodes of the job; the first one runs the batch shell.
-
-    Raises:
-        ClusterError: the batch shell of a job has not started this process in a step.
     """
-    if missing := [name for name in _OF_THE_STEP if not environ.get(name)]:
-        raise ClusterError(
-            f"{missing[0]} is not set: this process is not a task of the step of a batch script.\n"
-            "The script of `clustertrain submit` starts this program. On one machine use `clustertrain run`."
-        )
     nodes = tuple(environ[variables.NODES].split(","))
     place, restart = place_of(environ.get("SLURM_CLUSTER_NAME")), environ.get("SLURM_RESTART_COUNT") or "0"
     start = SchedulerStart("slurm", environ["SLURM_JOB_ID"], place, restart, nodes)

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 
 from clustertrain.errors import EXIT_DONE
 from clustertrain.launchers.agent.head import run_attempt, world_sizes_on
-from clustertrain.launchers.agent.node import Start
-from clustertrain.launchers.scheduler.in_job import run_to_its_end
+from clustertrain.launchers.agent.node import NodeStart
+from clustertrain.launchers.scheduler.in_job import run_start
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.section import Slurm
-from clustertrain.observe.screen import Lines, Screen
-from clustertrain.run_files.admission import was_stopped_by_user
+from clustertrain.observe.screen import Lines
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.states import STATES
@@ -26,22 +25,9 @@ from clustertrain.supervise.process import Guarded
 _REQUEUED_CAUSES = ("preempted", "node_fail", "time_limit")  # "requeued": SLURM has already done it
 
 
-def run_on_head(start: Start, signals: Sequence[int], mail: Mailbox) -> int:
+def run_on_head(start: NodeStart, signals: Sequence[int], mail: Mailbox) -> int:
     """Run the attempt to its end, and return the exit code; the batch shell ends with the same one."""
-    result = _run(start, signals, mail, Lines(sys.stdout))
-    code = EXIT_DONE if result is None else result.exit_code
-    restarts = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
-    requeue = restarts and start.job.section(Slurm).requeue
-    mail.write_verdict("requeue" if requeue else "end", code)
-    return code
-
-
-def _run(start: Start, signals: Sequence[int], mail: Mailbox, screen: Screen) -> Result | None:
-    if was_stopped_by_user(start.run, start.record):
-        screen.echo(
-            f"{start.run.name} was stopped by its user, and SLURM restarted its job: nothing is started."
-        )
-        return None
+    screen = Lines(sys.stdout)
 
     def supervise(attempt: Attempt) -> Result:
         def policy_with(ray: Guarded) -> SlurmEndPolicy:
@@ -49,12 +35,12 @@ def _run(start: Start, signals: Sequence[int], mail: Mailbox, screen: Screen) ->
 
         return run_attempt(start, attempt, "SLURM", policy_with, screen)
 
-    return run_to_its_end(
-        start.job,
-        start.options,
-        start.record,
-        screen,
-        world_sizes=lambda: world_sizes_on(start.job, start.record.nodes),
-        supervise=supervise,
-        run=start.run,
-    )
+    def world_sizes() -> list[int]:
+        return world_sizes_on(start.job, start.record.nodes)
+
+    result = run_start(start, screen, world_sizes=world_sizes, supervise=supervise)
+    code = EXIT_DONE if result is None else result.exit_code
+    restarts = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
+    requeue = restarts and start.job.section(Slurm).requeue
+    mail.write_verdict("requeue" if requeue else "end", code)
+    return code

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain.launchers.slurm.times import slurm_duration_s, slurm_time_s
+from clustertrain.launchers.slurm.queue import slurm_duration_s, slurm_time_s
 from clustertrain.node import variables
 from clustertrain.node.waiting import wait_until
 

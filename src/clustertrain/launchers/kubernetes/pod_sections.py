@@ -1,4 +1,4 @@
-"""Parts of the section `kubernetes` of a job file: the pods, their volumes, what they may connect to.
+"""Parts of the section `kubernetes` of a job file: pods, volumes, devices, outgoing traffic.
 
 The rules here are those of no cluster. Names, labels, ports, addresses and tolerations are left to the API
 server's dry run.
@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, StrictBool, model_validator
 from clustertrain.job.sections import Section
 from clustertrain.job.values import (
     ONE_AS_TEXT,
+    Argument,
     Bytes,
     Count,
     CountOrZero,
@@ -24,6 +25,7 @@ from clustertrain.job.values import (
     several_folders,
     written_as,
 )
+from clustertrain.launchers.gpu_slices import is_slice_of_gpu
 
 KIT_FOLDER = "/clustertrain"
 """The folder of the job file and the code in a pod; no volume may be mounted over it."""
@@ -49,16 +51,44 @@ def _mount(path: str) -> str:
     return path
 
 
+_KEYS_OF_OWN = {
+    "cpu": "resources.cpus_per_worker",
+    "memory": "resources.memory_per_worker",
+    "ephemeral-storage": "kubernetes.ephemeral_storage",
+}
+
+
+def _resource(name: str) -> str:
+    if "/" not in name and not name.startswith("hugepages-"):
+        raise ValueError("must be DOMAIN/NAME, as `kubectl describe nodes` lists it, such as nvidia.com/gpu")
+    return name
+
+
+def _device(name: str) -> str:
+    """Return the name of a resource, or raise ValueError if another key requests that resource."""
+    if name in _KEYS_OF_OWN:
+        raise ValueError(f"must be a resource without a key of its own\nset {_KEYS_OF_OWN[name]}")
+    if name.endswith("gpu") or is_slice_of_gpu(name):
+        raise ValueError(
+            f"must be no GPU\nset resources.gpus_per_worker, and kubernetes.gpu_resource: {name}"
+        )
+    return _resource(name)
+
+
 ObjectName = Annotated[Text, written_as("name")]
 OwnLabelKey = Annotated[str, AfterValidator(_own_label_key)]
 Cidr = Annotated[str, written_as("range of addresses")]
 Mount = Annotated[str, AfterValidator(_mount), written_as("path")]
+ResourceName = Annotated[str, AfterValidator(_resource), written_as("name", "nvidia.com/gpu", "amd.com/gpu")]
+NodeResources = dict[Annotated[str, AfterValidator(_device)], Argument]
+# What a training can need: to pin memory for RDMA, to bind memory to a NUMA node, to be read by a profiler.
+Capability = Literal["IPC_LOCK", "SYS_NICE", "SYS_PTRACE"]
 MountedCode = Annotated[
     tuple[Mount, ...], AfterValidator(several_folders), one_or_several(Mount), ONE_AS_TEXT
 ]
 
 
-class Head(Section):
+class HeadPod(Section):
     """The pod of Ray's head: it runs the driver and Ray's services, and does not train."""
 
     cpus: Positive = 1.0
