@@ -96,6 +96,85 @@ def test_a_name_whose_definition_the_text_does_not_show_is_left_to_the_import(ch
     assert check(text, args={"unknown": 1}) == []
 
 
+LOOP = """
+    import ray.train
+    def loop(config):
+        if ray.train.get_checkpoint(): pass
+        ray.train.report({"loss": 1.0}, checkpoint=None)
+"""
+REPORTS = """
+    from ray import train as rt
+    def loop(config):
+        keep(rt)
+    def keep(rt_):
+        rt.report({"loss": 1.0}, rt.Checkpoint("d"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "line"), [(LOOP, "ray.train.get_checkpoint", 4), (REPORTS, "rt.report", 6)]
+)
+def test_a_function_that_leaves_its_checkpoints_to_ray_train(check, text, call, line):
+    assert check(text, function="mine:loop", args={}) == [
+        f"function: mine:loop leaves its checkpoints to {call}: they would be kept nowhere, and the next "
+        "start would begin anew.",
+        "Write session.save(…) and session.restore() of clustertrain.session.current() in its place.",
+        f"At CODE/mine.py:{line}.",
+    ]
+
+
+TRAINER = """
+    from ray.train.torch import TorchTrainer as Trainer
+    def loop(config): pass
+    if __name__ == "__main__":
+        Trainer(train_loop_per_worker=loop).fit()
+"""
+TUNER = """
+    import ray.tune as tune
+    from package.loops import loop
+    def main():
+        tuner = tune.Tuner(loop)
+        tuner.fit()
+    main()
+"""
+UNNAMED = """
+    import ray.train.lightning
+    ray.train.torch.TorchTrainer(lambda config: None).fit()
+"""
+
+
+@pytest.mark.parametrize("entry", [{"script": "mine.py"}, {"module": "mine"}])
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [(TRAINER, "Trainer"), (TUNER, "tune.Tuner"), (UNNAMED, "ray.train.torch.TorchTrainer")],
+)
+def test_a_script_that_starts_its_ranks_with_ray_train(check, entry, text, call):
+    what = " ".join(f"{key}: {value}" for key, value in entry.items())
+    first, remedy, place = check(text, **entry, args=[])
+    assert first == (
+        f"{what} starts a {call}: each worker would start a Ray of its own and train the whole job."
+    )
+    assert "each worker runs that, with session.save(…)" in remedy
+    assert place.startswith("At CODE/mine.py:")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'import ray.train\ndef loop(config):\n    """ray.train.report(checkpoint=c)"""  # Trainer().fit()',
+        "import ray.train\ndef loop(config): ray.train.report({'loss': 1.0})",
+        "import ray.train\ndef loop(config): ray.train.report({'loss': 1.0}, checkpoint=None)",
+        "import ray.train\ndef with_ray(config): ray.train.get_checkpoint()\ndef loop(config): pass",
+        "from ray.train.torch import TorchTrainer\ndef f(): TorchTrainer(loop).fit()\ndef loop(config): 1",
+        "from transformers import Trainer\ndef loop(config): Trainer(model=None).fit()\nloop({})",
+        "from other import report, get_checkpoint\ndef loop(config): report({}, checkpoint=get_checkpoint())",
+    ],
+)
+def test_code_that_only_mentions_ray_train(check, text):
+    assert check(text, function="mine:loop", args={}) == []
+    assert check(text, script="mine.py", args=[]) == []
+
+
 def test_a_script_that_is_not_there(check):
     assert check(script="mien.py", args=[]) == [
         "script: mien.py does not exist in CODE.",

@@ -67,6 +67,24 @@ def test_a_function_with_a_section_checkpoint_that_saves_nothing_is_warned(run_o
     assert (text in output) == warns
 
 
+OF_RAY = """
+import ray.train
+from ray.train.torch import TorchTrainer
+def loop(config):
+    ray.train.report({"loss": 1.0}, checkpoint=ray.train.Checkpoint("d"))
+TorchTrainer(loop).fit() if __name__ == "__main__" else None
+"""
+
+
+@pytest.mark.parametrize("is_script", [False, True])
+def test_a_program_of_ray_train_is_refused_and_claims_no_attempt(run_of, start, is_script):
+    entry = {} if is_script else {"function": "mine:loop"}
+    run = run_of("of-ray", OF_RAY, script=is_script, **entry)
+    output = start(run).end(2)
+    remedy = "`function: package.module:name`" if is_script else "Write session.save(…) and session.restore()"
+    assert remedy in output and run.run_dir.attempts() == []
+
+
 OF_ITS_OWN = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
