@@ -267,8 +267,9 @@ class ControlPath:
     def hang(self) -> None:
         """In another start a rank hangs: it and two more expire, and the others write their stacks."""
         restart = self.attempt.restart(0)
-        late = [stacks.Stacks(restart, rank, self.ranks) for rank in range(self.ranks)]
-        with patch.multiple(stacks, write_stacks=lambda why: None, _WAIT_FOR_OTHERS_S=0.0):
+        with patch.object(stacks.threading, "Thread"):
+            late = [stacks.Stacks(restart, rank, self.ranks) for rank in range(self.ranks)]
+        with patch.multiple(stacks, _of_all_threads=str, _WAIT_FOR_OTHERS_S=0.0):
             self._one("hang", "first rank, a look", late[0].share)
             self._each("hang", "rank that expires, too", range(1, 3), lambda rank: late[rank].share())
             self._each("hang", "rank", range(3, self.ranks), lambda rank: late[rank].follow_first())

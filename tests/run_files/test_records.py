@@ -6,7 +6,6 @@ import pytest
 
 from clustertrain.errors import EXIT_STORAGE, StorageError
 from clustertrain.job.identity import Change
-from clustertrain.node.processes import this_process
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.claim import Beat, ResumePoint
 from clustertrain.run_files.records.provenance import JobChanges
@@ -47,7 +46,6 @@ def files(run):
         (restart.hang, Hang(3)),
         (restart.hang, Hang(3, "rank 0 returned")),
         (restart.returned(1), Returned("train.py:15", {"0": 12})),
-        (restart.stacks(0), this_process()),
         (run.submission("slurm", "12"), sample_submission("12", place={"cluster": "sim"})),
         (run.cancellation("slurm", "12"), Cancellation("u on login")),
     ]

@@ -7,8 +7,7 @@ raises in every rank, and the stacks before that would be lost. Only the first r
 others: a thousand ranks that each counted all would ask the storage for ten million names a second.
 
 `clustertrain stacks` writes a request there, which each rank answers with a file, also while it makes
-progress. Code that holds the interpreter's lock keeps it from that: the command then shows the state of the
-process instead.
+progress. Code that holds the interpreter's lock keeps it from that: the command names such a rank.
 """
 
 from __future__ import annotations
@@ -62,6 +61,12 @@ class Stacks:
         self._answer_hang()
         wait_until(lambda: is_first and self._have_all_answered(), _WAIT_FOR_OTHERS_S, poll_s=0.1)
 
+    def follow_first(self) -> None:
+        """Write the stacks of this rank if the first rank that hangs has requested them."""
+        if hang := self._restart.hang.read():
+            self.log(f"rank {hang.rank} makes no progress")
+            self._answer_hang()
+
     def _have_all_answered(self) -> bool:
         key = self._restart.stacks_answers_key(HANG)
         return len(self._restart.run.store.list(key)) >= self._world_size
@@ -72,9 +77,8 @@ class Stacks:
         while True:
             is_quiet = self._is_quiet.wait(every_s)
             with suppress(OSError, StorageError):  # the command names the ranks that did not answer
-                if is_quiet and not self._logged.locked() and (hang := self._restart.hang.read()):
-                    self.log(f"rank {hang.rank} makes no progress")
-                    self._answer_hang()
+                if is_quiet and not self._logged.locked():
+                    self.follow_first()
                 if time.monotonic() - looked_s >= every_s:
                     looked_s, request = time.monotonic(), self._restart.stacks_request.read()
                     if request is not None and request.id != answered:
