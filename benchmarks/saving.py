@@ -36,7 +36,7 @@ from comparison.turns import by_turns, parser_of, show, write
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.utils._pytree import tree_leaves
 
-from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.manifest import CheckpointFolder
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import Saver
 from clustertrain.checkpoints.write import Writer
@@ -105,7 +105,7 @@ class Ours:
     """clustertrain's saver."""
 
     def __init__(self, folder: Path) -> None:
-        shelf = Shelf(PosixStore(folder), "checkpoints")
+        shelf = CheckpointFolder(PosixStore(folder), "checkpoints")
         writer = Writer(shelf, 1, 0, "0" * 64, {}, Retention(keep_last=1), lambda: True)
         self._saver = Saver(writer, background=True, on_saved=lambda **fields: None, on_failed=sys.exit)
         self._step = 0

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from clustertrain.checkpoints.manifest import CheckpointDamaged, UnknownFormat
-from clustertrain.checkpoints.write import Fenced
+from clustertrain.checkpoints.write import StaleWriter
 from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
 from clustertrain.training.ranks.consistency import WeightsDiverged
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
@@ -17,7 +17,7 @@ ERRORS = [
     (DataError("a"), 4),
     (CheckpointDamaged("a"), 4),
     (UnknownFormat("a"), 4),
-    (Fenced("a"), 4),
+    (StaleWriter("a"), 4),
     (RunStopped("a", checkpointed=True), 75),
     (RunStopped("a", checkpointed=False), 130),
     (ScriptFailed("a", 7), 1),

@@ -46,7 +46,7 @@ from clustertrain.run_files.folder.run_dir import Attempt, Restart, RunDir
 from clustertrain.run_files.provenance import is_tried
 from clustertrain.run_files.recorded_job import is_of_script, job_of
 from clustertrain.run_files.records.claim import FunctionSeed, RestartClaim, ResumePoint
-from clustertrain.run_files.records.provenance import Source
+from clustertrain.run_files.records.provenance import CodeSource
 from clustertrain.run_files.records.result import Failure
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.rendezvous import wait_for_head
@@ -142,7 +142,7 @@ class ControlPath:
         admission = admit(self.job, start.options, lambda line: None, run=self.run, allocation=start.record)
         assert admission.finished is None
         size = admission.world_size_of([self.ranks])
-        attempt = self.attempt = admission.claim(size, Source(), lambda line: None)
+        attempt = self.attempt = admission.claim(size, CodeSource(), lambda line: None)
         _publish_rendezvous(start, self._node(), attempt)
 
     def _node_arrives(self, node: int) -> None:

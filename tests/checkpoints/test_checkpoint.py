@@ -18,13 +18,13 @@ from clustertrain.checkpoints import read as checkpoint
 from clustertrain.checkpoints.manifest import (
     MANIFEST,
     CheckpointDamaged,
+    CheckpointFolder,
     CheckpointName,
-    Shelf,
     UnknownFormat,
     names,
 )
 from clustertrain.checkpoints.retention import Retention
-from clustertrain.checkpoints.write import Fenced, Writer
+from clustertrain.checkpoints.write import StaleWriter, Writer
 from clustertrain.errors import StorageError
 from clustertrain.storage import open_store, posix
 from clustertrain.storage.posix_tree import WrittenFile, remove_tree
@@ -97,7 +97,7 @@ def test_what_is_committed_verifies(tmp_path):
 
 def test_a_copy_from_s3_is_on_the_disk_before_it_counts(moto_s3, aws_environment, tmp_path, monkeypatch):
     """Otherwise a node that loses its power may keep the marker, and files with a part of their bytes."""
-    shelf = Shelf(open_store(moto_s3.location("runs")), "checkpoints")
+    shelf = CheckpointFolder(open_store(moto_s3.location("runs")), "checkpoints")
     name, *_ = commit(replace(writer(tmp_path), shelf=shelf), 7)
     synced = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
@@ -311,7 +311,7 @@ def test_a_fenced_writer_commits_nothing_and_removes_nothing(tmp_path):
         newest["attempt"] = 2
         file.write(b"x")
 
-    with pytest.raises(Fenced, match=r"attempt 1, restart 0 is no longer the newest.*\n.*this one ends"):
+    with pytest.raises(StaleWriter, match=r"attempt 1, restart 0 is no longer the newest.*\n.*this one ends"):
         stale.commit({"model.pt": taken_over_meanwhile}, progress(4))
     assert visible(tmp_path) == ["00000001-1.0", "00000002-1.0", "00000003-1.0"]
     assert len(list(tmp_path.iterdir())) == 3

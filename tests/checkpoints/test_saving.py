@@ -17,7 +17,7 @@ from clustertrain.checkpoints.pinned import PinnedMemory
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
-from clustertrain.checkpoints.write import Fenced, Writer
+from clustertrain.checkpoints.write import StaleWriter, Writer
 from clustertrain.errors import JobError, StorageError
 from clustertrain.storage import posix, posix_tree
 from clustertrain.training.ranks.host import SaveProgress
@@ -136,11 +136,11 @@ def test_a_fenced_save_ends_the_training(tmp_path):
     made, told = saver(tmp_path, still_newest=lambda: False)
     made.save(state(), progress(1))
     made._join()
-    with pytest.raises(Fenced):
+    with pytest.raises(StaleWriter):
         made.check()
-    with pytest.raises(Fenced):
+    with pytest.raises(StaleWriter):
         made.save(state(), progress(2))
-    with pytest.raises(Fenced):
+    with pytest.raises(StaleWriter):
         made.finish()
     assert told.saved == []
     assert list(tmp_path.iterdir()) == []

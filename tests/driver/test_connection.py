@@ -27,7 +27,7 @@ class Client:
 def test_a_head_whose_ray_is_started_again_is_waited_for(monkeypatch):
     monkeypatch.setattr("clustertrain.driver.ray_internals.GcsClient", Client)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        head = connection.Head(f"127.0.0.1:{server.getsockname()[1]}")
+        head = connection.RayHead(f"127.0.0.1:{server.getsockname()[1]}")
         assert [head.has_node() for _ in range(4)] == [False, False, False, True]
         assert Client.made == 3
-    assert not connection.Head(head._address).has_node()
+    assert not connection.RayHead(head._address).has_node()

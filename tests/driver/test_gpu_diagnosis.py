@@ -13,7 +13,7 @@ from clustertrain.driver.cause.diagnosis import RETRY_AFTER_S, NodeFacts, diagno
 from clustertrain.driver.cause.gpu_facts import Gpus
 from clustertrain.node import gpus as node_gpus
 from clustertrain.node.limits import read_limits
-from clustertrain.observe.explain.catalogue import Where
+from clustertrain.observe.explain.catalogue import RunKind
 from clustertrain.run_files.states import STATES
 
 OUT_OF_MEMORY, LIMIT, GPU = "out_of_memory", "limit", "gpu"
@@ -113,7 +113,8 @@ def test_memory_that_a_library_did_not_get(text):
     last = text.splitlines()[-1]
     assert f"{WHO}: {last}\nNCCL or cuDNN got no memory on the GPU" in diagnosis.text
     assert (
-        diagnosis.entry.change_for(Where()) in diagnosis.text and "lower `train.batch_size`" in diagnosis.text
+        diagnosis.entry.change_for(RunKind()) in diagnosis.text
+        and "lower `train.batch_size`" in diagnosis.text
     )
 
 

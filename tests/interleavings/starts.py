@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.manifest import CheckpointFolder
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Writer
 from clustertrain.driver.group.start import GroupStart, _claim
@@ -50,7 +50,7 @@ class Start:
         self.has_begun = True
         return self
 
-    def shelf_of_plan(self) -> Shelf:
+    def shelf_of_plan(self) -> CheckpointFolder:
         return self.attempt.run.checkpoints
 
     def train(self, *steps: int, writer: Writer | None = None) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
-from clustertrain.launchers.elsewhere import LauncherElsewhere, _Shown
+from clustertrain.launchers.elsewhere import RemoteLauncher, _Shown
 from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.scheduler.start import _meanings, _parsed
@@ -109,7 +109,7 @@ TARGET = SimpleNamespace(submitted_job=SimpleNamespace(name="digits"), command=l
 
 
 def elsewhere(native, *statuses):
-    return LauncherElsewhere("slurm", queue(native, "digits").scheduler, Reach(*statuses))
+    return RemoteLauncher("slurm", queue(native, "digits").scheduler, Reach(*statuses))
 
 
 def test_a_cluster_that_is_away_after_the_end_of_a_run_does_not_change_its_exit_code(capsys):

@@ -5,12 +5,12 @@ import io
 import pytest
 from tqdm import tqdm
 
-from clustertrain.observe.terminal_text import Printed
+from clustertrain.observe.terminal_text import TerminalText
 
 
 def shown(*pieces):
     """The finished lines, and those that are open after the last piece."""
-    printed = Printed()
+    printed = TerminalText()
     finished = [line for piece in pieces for line in printed.feed(piece)]
     return finished, printed.open
 
@@ -84,7 +84,7 @@ class Pieces(io.StringIO):
 def test_of_nested_bars_of_tqdm_the_outer_one_is_a_line_that_moves():
     stream = Pieces()
     bar = {"file": stream, "mininterval": 0, "ascii": True, "ncols": 40}
-    printed, finished, states = Printed(), [], []
+    printed, finished, states = TerminalText(), [], []
     for _ in tqdm(range(3), desc="epochs", **bar):
         for _ in tqdm(range(20), desc="steps", leave=False, **bar):
             finished += printed.feed(b"".join(stream.pieces))

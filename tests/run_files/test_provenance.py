@@ -10,7 +10,7 @@ from clustertrain.node.processes import this_process
 from clustertrain.run_files import snapshot
 from clustertrain.run_files.claims import attempts_that_trained
 from clustertrain.run_files.provenance import code_changes, record_provenance
-from clustertrain.run_files.records.provenance import CodeChange, Source
+from clustertrain.run_files.records.provenance import CodeChange, CodeSource
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.snapshot import UserCode
 from support.sample_records import sample_claim
@@ -34,7 +34,7 @@ def start(run, n, compared, *, resumes, began=math.inf, ended_at=None, **claim):
     """An attempt with this code. Returns what has changed, as its start says it."""
     attempt = run.attempt(n)
     attempt.claim.create(sample_claim(this_process(), resumes=resumes, **claim))
-    change = record_provenance(attempt, Source((), compared), began)
+    change = record_provenance(attempt, CodeSource((), compared), began)
     if ended_at is not None:
         attempt.result.write(Result("done", "finished", 0, ended_at=ended_at))
     return change.text if change is not None else None

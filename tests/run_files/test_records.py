@@ -101,7 +101,7 @@ def test_files_of_before_the_format_version_are_read(run):
     run.store.write_atomic(
         attempt.restart(0).failure.key,
         b"""{"rank": 1, "host": "n1", "pid": 4, "signal": null, "exit_code": null, "error": "ValueError",
-        "text": "ValueError: no", "kit_exit_code": 1, "cause": "error", "signature": "ValueError: no",
+        "text": "ValueError: no", "run_exit_code": 1, "cause": "error", "signature": "ValueError: no",
         "fatal": false, "restart": 0, "step": 12}""",
     )
     assert attempt.restart(0).failure.read().step == 12

@@ -3,7 +3,7 @@
 import pytest
 
 from clustertrain.run_files.folder.run_dir import RunDir
-from clustertrain.run_files.records.provenance import Source
+from clustertrain.run_files.records.provenance import CodeSource
 from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.scheduler import SchedulerJob
 from clustertrain.run_files.run_address import RunAddress, addresses_of, run_names
@@ -82,7 +82,7 @@ def test_a_fresh_start_keeps_the_old_generation(run, tmp_path):
 def test_a_generation_that_no_scheduler_has_accepted_does_not_hide_the_one_before(run, tmp_path):
     run.attempt(1).claim.create(sample_claim())
     refused = run.fresh()
-    refused.snapshot_source("digest").write(Source())
+    refused.snapshot_source("digest").write(CodeSource())
     assert RunDir.newest(str(tmp_path / "runs"), "mnist") == run
     refused.submission("slurm", "7").create(SchedulerJob("slurm", "7", "digest", 1.0, {}, ""))
     assert RunDir.newest(str(tmp_path / "runs"), "mnist") == refused

@@ -6,20 +6,20 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.manifest import CheckpointFolder
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Writer
 from clustertrain.storage import PosixStore
 from clustertrain.training.ranks.host import SaveProgress
 
 
-def shelf_at(folder: Path) -> Shelf:
+def shelf_at(folder: Path) -> CheckpointFolder:
     """The shelf whose checkpoints lie in this folder."""
-    return Shelf(PosixStore(folder.parent), folder.name)
+    return CheckpointFolder(PosixStore(folder.parent), folder.name)
 
 
 def commit(
-    shelf: Shelf,
+    shelf: CheckpointFolder,
     step: int,
     write: Callable[[BinaryIO], object] = lambda file: file.write(b"weights"),
     *,
@@ -29,7 +29,7 @@ def commit(
     _writer(shelf).commit({"model.pt": write}, SaveProgress(step, 0, 8, workers, {}, "steps"))
 
 
-def save(shelf: Shelf, step: int, state: dict[str, Any], **metrics: float) -> None:
+def save(shelf: CheckpointFolder, step: int, state: dict[str, Any], **metrics: float) -> None:
     """Save a state of two workers, after eight samples in each step."""
     from clustertrain.checkpoints.save import Saver  # it imports torch
 
@@ -38,5 +38,5 @@ def save(shelf: Shelf, step: int, state: dict[str, Any], **metrics: float) -> No
     saver.finish()
 
 
-def _writer(shelf: Shelf) -> Writer:
+def _writer(shelf: CheckpointFolder) -> Writer:
     return Writer(shelf, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)

@@ -1,7 +1,7 @@
 """A start of a job up to its claim, as the launchers do it."""
 
 from clustertrain.run_files.admission import admit
-from clustertrain.run_files.records.provenance import Source
+from clustertrain.run_files.records.provenance import CodeSource
 
 
 def claim_next_attempt(job, options, world_sizes, echo, before_claim=lambda size: None, **more):
@@ -14,4 +14,4 @@ def claim_next_attempt(job, options, world_sizes, echo, before_claim=lambda size
         return admission.run, admission.finished
     size = admission.world_size_of(world_sizes())
     before_claim(size)
-    return admission.run, admission.claim(size, Source(), echo)
+    return admission.run, admission.claim(size, CodeSource(), echo)

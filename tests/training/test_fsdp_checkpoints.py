@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from clustertrain.checkpoints import export as exporting
 from clustertrain.checkpoints.export import export
-from clustertrain.checkpoints.manifest import CheckpointName, Shelf, names, read_manifest
+from clustertrain.checkpoints.manifest import CheckpointFolder, CheckpointName, names, read_manifest
 from clustertrain.checkpoints.read import newest_verified, verify
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import Saver, load
@@ -123,7 +123,7 @@ def _disk_is_full(*_):
 
 
 def run_in_folder(rank_info, folder, settings, options):
-    run = FolderRun(rank_info, Shelf(PosixStore(folder.parent), folder.name), **options)
+    run = FolderRun(rank_info, CheckpointFolder(PosixStore(folder.parent), folder.name), **options)
     train(Steady(48), settings, rank_info, run, {})
     return Ended([r["loss"] for r in run.logs if r["kind"] == "train"], run.logs, run.failed)
 
@@ -133,10 +133,10 @@ def saved(ranks, tmp_path_factory):
     """A run of two ranks to step 6, and its shelf."""
     folder = tmp_path_factory.mktemp("whole") / "checkpoints"
     ended = ranks(2).results(run_in_folder, folder, SETTINGS, {"restart": 0})
-    return Shelf(PosixStore(folder.parent), folder.name), ended
+    return CheckpointFolder(PosixStore(folder.parent), folder.name), ended
 
 
-def _weights(shelf: Shelf, name: str, folder: Path) -> dict[str, torch.Tensor]:
+def _weights(shelf: CheckpointFolder, name: str, folder: Path) -> dict[str, torch.Tensor]:
     return load_file(export(shelf, name, folder / f"{name}.safetensors")[0])
 
 
@@ -186,7 +186,7 @@ def test_hybrid_on_two_nodes_of_two_ranks_saves_each_part_once(ranks, saved, tmp
     settings, folder = replace(SETTINGS, fsdp=Fsdp(shard="hybrid")), tmp_path / "hybrid" / "checkpoints"
     hybrid = ranks(4).results(_on_two_nodes, folder, settings, {"restart": 0})
     assert hybrid[0].losses == pytest.approx(ended[0].losses, abs=1e-6)
-    own = Shelf(PosixStore(folder.parent), folder.name)
+    own = CheckpointFolder(PosixStore(folder.parent), folder.name)
     parts = sorted(name for name in verify(own, "00000006-1.0").files if name.startswith("model.shard-"))
     stored = [load_file(folder / "00000006-1.0" / part) for part in parts]
     assert [part["model.layers.3.weight"].shape for part in stored if part] == [(2, 33), (1, 33)]
@@ -234,7 +234,7 @@ def test_an_export_is_divided_into_files_of_a_limited_size(saved, tmp_path, monk
 def test_a_missing_shard_is_named_and_the_checkpoint_before_is_used(ranks, tmp_path):
     folder = tmp_path / "checkpoints"
     ranks(2).results(run_in_folder, folder, SETTINGS, {"restart": 0})
-    shelf = Shelf(PosixStore(tmp_path), "checkpoints")
+    shelf = CheckpointFolder(PosixStore(tmp_path), "checkpoints")
     shard = folder / "00000006-1.0" / "optimizer.shard-00002-of-00002.safetensors"
     shard.unlink()
     damaged = []
@@ -253,7 +253,7 @@ def save_divided(rank_info, folder):
     from torch.distributed.tensor import Shard, distribute_tensor
 
     weight = distribute_tensor(torch.zeros(4, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
-    shelf = Shelf(PosixStore(folder), f"of-{rank_info.rank}")
+    shelf = CheckpointFolder(PosixStore(folder), f"of-{rank_info.rank}")
     writer = Writer(shelf, 1, 0, "job", {}, Retention(1), lambda: True)
     saver = Saver(writer, background=True, on_saved=lambda **fields: None, on_failed=lambda text: None)
     saver.save({"model": {"layers": [{"weight": weight}]}}, {"step": 1})
@@ -271,4 +271,4 @@ def test_a_rank_that_cannot_write_leaves_no_checkpoint(ranks, tmp_path):
     answers = ranks(2).call(run_in_folder, folder, SETTINGS, {"restart": 0, "broken_rank": 1})
     assert isinstance(answers[0], StorageError)
     assert "written by rank 1: OSError: [Errno 28]" in str(answers[0]) and FULL_DISK in str(answers[0])
-    assert names(Shelf(PosixStore(tmp_path), "checkpoints")) == [] and list(folder.iterdir()) == []
+    assert names(CheckpointFolder(PosixStore(tmp_path), "checkpoints")) == [] and list(folder.iterdir()) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from clustertrain.checkpoints.manifest import Shelf, names
+from clustertrain.checkpoints.manifest import CheckpointFolder, names
 from clustertrain.checkpoints.read import verify
 from clustertrain.cli.main import main
 from clustertrain.run_files.streams.history import curve
@@ -87,7 +87,7 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
 
 def shelf_behind(run, bucket):
     """The run's checkpoints, read directly from the server."""
-    return Shelf(open_store(bucket.location("runs")), run.run_dir.checkpoints.key)
+    return CheckpointFolder(open_store(bucket.location("runs")), run.run_dir.checkpoints.key)
 
 
 @pytest.mark.nightly

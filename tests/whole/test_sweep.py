@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from test_on_s3 import storage
 
 from clustertrain.checkpoints.export import export
-from clustertrain.checkpoints.manifest import Shelf, names
+from clustertrain.checkpoints.manifest import CheckpointFolder, names
 from clustertrain.checkpoints.read import verify
 from clustertrain.cli.main import main
 from clustertrain.errors import StorageError
@@ -78,7 +78,7 @@ def drawn(draw: random.Random, kind: str) -> list[Strike]:
 class Looks:
     """Looks at the checkpoints while the run writes them: each that is visible is whole, or was pruned."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: CheckpointFolder) -> None:
         self._shelf, self._over = shelf, threading.Event()
         self.newest, self.torn = "", []
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -231,7 +231,7 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(make_run, undisturbed, tmp
         run = make_run(f"struck-{number}", **sections)
         shelf = run.run_dir.checkpoints
         if server is not None:
-            shelf = Shelf(open_store(bucket.location("runs", retry_s=5.0)), shelf.key)
+            shelf = CheckpointFolder(open_store(bucket.location("runs", retry_s=5.0)), shelf.key)
         looks, left = Looks(shelf), list(strikes)
         for _ in range(4):  # the start itself, and one more for each strike that ends it
             options = ["--no-ray"] if kind == "no-ray" else []

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from clustertrain.checkpoints.manifest import MODEL_FILE, Shelf, names
+from clustertrain.checkpoints.manifest import MODEL_FILE, CheckpointFolder, names
 from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.training.ranks.rng import rng_by_name
 
@@ -27,7 +27,7 @@ _NUMPY: list[Any] = [
 ]
 
 
-def of_checkpoints(shelf: Shelf) -> dict[str, Digests]:
+def of_checkpoints(shelf: CheckpointFolder) -> dict[str, Digests]:
     """Return the content of each checkpoint of clustertrain, by its step.
 
     If a step has two checkpoints, the content is from the newest writer.

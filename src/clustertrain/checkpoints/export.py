@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from clustertrain.checkpoints.manifest import MODEL_FILE, Shelf, read_manifest
+from clustertrain.checkpoints.manifest import MODEL_FILE, CheckpointFolder, read_manifest
 from clustertrain.checkpoints.read import VerifiedCheckpoint, fetch_checkpoint
 from clustertrain.errors import JobError, StorageError
 from clustertrain.node.units import shortened
@@ -21,7 +21,7 @@ from clustertrain.node.units import shortened
 FILE_BYTES = 5 << 30  # Hugging Face's limit for one file
 
 
-def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
+def export(shelf: CheckpointFolder, name: str, to: Path) -> tuple[Path, Path]:
     """Write `<to>` (safetensors) and `<to>` with the suffix .json; returns both paths.
 
     The names are those of the model's state_dict. Tensors that share memory (tied weights) are written once
@@ -60,14 +60,16 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
     return exported, page
 
 
-def load_weights(shelf: Shelf, name: str) -> dict[str, torch.Tensor]:
+def load_weights(shelf: CheckpointFolder, name: str) -> dict[str, torch.Tensor]:
     """Load the weights of a checkpoint to the CPU, named as in the model's state_dict; raises as `export`."""
     with _model_of(shelf, name) as (checkpoint, weights):
         return _read(checkpoint, weights)
 
 
 @contextmanager
-def _model_of(shelf: Shelf, name: str) -> Iterator[tuple[VerifiedCheckpoint, dict[str, torch.Tensor]]]:
+def _model_of(
+    shelf: CheckpointFolder, name: str
+) -> Iterator[tuple[VerifiedCheckpoint, dict[str, torch.Tensor]]]:
     """Yield a checkpoint whose model is verified, and its weights, the divided ones on the meta device."""
     with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
         files = read_manifest(shelf, name).model_files

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from clustertrain.checkpoints.manifest import CheckpointName, Committed, Shelf
+from clustertrain.checkpoints.manifest import CheckpointFolder, CheckpointName, Committed
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import WrittenFile
 from clustertrain.training.ranks.host import SaveProgress
@@ -62,7 +62,7 @@ class SaveGroup:
 class PartWriter:
     """Writes the files of a rank that is not the first into the checkpoint that the first one commits."""
 
-    shelf: Shelf
+    shelf: CheckpointFolder
     attempt: int
     restart: int
     group: SaveGroup

@@ -120,7 +120,7 @@ def _sha256_of(fields: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class CheckpointFolder:
     """The checkpoints of a run: one folder each, under a key of a store."""
 
     store: Store
@@ -151,7 +151,7 @@ class Shelf:
             raise CheckpointUnreadable(f"{where} cannot be read: {error}") from error
 
 
-def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
+def read_manifest(shelf: CheckpointFolder, name: CheckpointName | str) -> Manifest:
     """Parse the manifest of a checkpoint.
 
     Raises:
@@ -180,7 +180,7 @@ def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
     return manifest
 
 
-def newest_manifest(shelf: Shelf) -> Manifest | None:
+def newest_manifest(shelf: CheckpointFolder) -> Manifest | None:
     """Return the newest manifest that is not damaged, or None; raises otherwise as `read_manifest`."""
     for name in reversed(names(shelf)):
         with suppress(CheckpointDamaged):
@@ -213,7 +213,7 @@ def _refused_version(where: str, value: dict[str, Any]) -> StorageError:
     )
 
 
-def names(shelf: Shelf) -> list[CheckpointName]:
+def names(shelf: CheckpointFolder) -> list[CheckpointName]:
     """Return all checkpoint names, oldest first, verified or not."""
     found = (CheckpointName.parse(name) for name in shelf.store.trees(shelf.key, MANIFEST))
     return sorted(name for name in found if name is not None)

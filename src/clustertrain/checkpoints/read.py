@@ -17,9 +17,9 @@ from typing import Any
 from clustertrain.checkpoints.manifest import (
     MANIFEST,
     CheckpointDamaged,
+    CheckpointFolder,
     CheckpointName,
     Manifest,
-    Shelf,
     names,
     read_manifest,
 )
@@ -42,7 +42,9 @@ class VerifiedCheckpoint:
         return self.manifest.name
 
 
-def verify(shelf: Shelf, name: CheckpointName | str, files: Collection[str] | None = None) -> Manifest:
+def verify(
+    shelf: CheckpointFolder, name: CheckpointName | str, files: Collection[str] | None = None
+) -> Manifest:
     """Read every byte of a checkpoint and compare it with the manifest.
 
     Args:
@@ -63,7 +65,7 @@ def _selected(manifest: Manifest, files: Collection[str] | None) -> dict[str, Wr
 
 
 def fetch_checkpoint(
-    shelf: Shelf, name: CheckpointName | str, into: Path, files: Collection[str] | None = None
+    shelf: CheckpointFolder, name: CheckpointName | str, into: Path, files: Collection[str] | None = None
 ) -> VerifiedCheckpoint:
     """Verify a checkpoint, and return it as a folder of this node.
 
@@ -95,7 +97,7 @@ def fetch_checkpoint(
     return VerifiedCheckpoint(folder, manifest)
 
 
-def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: WrittenFile, to: Path) -> None:
+def _copy(shelf: CheckpointFolder, name: CheckpointName, file: str, entry: WrittenFile, to: Path) -> None:
     for last_try in (False, True):
         try:
             with to.open("wb") as target:
@@ -109,7 +111,7 @@ def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: WrittenFile, to:
 
 
 def _read_through(
-    shelf: Shelf, name: CheckpointName, file: str, entry: WrittenFile, use: Callable[[bytes], Any]
+    shelf: CheckpointFolder, name: CheckpointName, file: str, entry: WrittenFile, use: Callable[[bytes], Any]
 ) -> None:
     """Pass a file to `use`, block by block; CheckpointDamaged if it does not match the manifest."""
     where, digest, found_bytes = shelf.uri(name, file), hashlib.sha256(), 0
@@ -132,7 +134,7 @@ def _read_through(
 
 
 def newest_verified(
-    shelf: Shelf,
+    shelf: CheckpointFolder,
     on_damaged: Callable[[CheckpointName, CheckpointDamaged], None],
     into: Path,
     counts: Callable[[CheckpointName], bool] = lambda name: True,

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from clustertrain.checkpoints.manifest import (
     CheckpointDamaged,
+    CheckpointFolder,
     CheckpointName,
     CheckpointUnreadable,
-    Shelf,
     UnknownFormat,
     names,
     read_manifest,
@@ -28,7 +28,7 @@ class Retention:
     best_metric: str | None = None
     best_mode: str = "max"
 
-    def doomed(self, shelf: Shelf, just_committed: CheckpointName) -> list[CheckpointName]:
+    def doomed(self, shelf: CheckpointFolder, just_committed: CheckpointName) -> list[CheckpointName]:
         """Return the names to remove; the checkpoint that was just committed is always kept."""
         everything = names(shelf)
         kept = set(everything[-self.keep_last :]) | {just_committed}
@@ -39,7 +39,7 @@ class Retention:
 
     def best(
         self,
-        shelf: Shelf,
+        shelf: CheckpointFolder,
         everything: Iterable[CheckpointName] | None = None,
         on_unreadable: Callable[[CheckpointName], None] = lambda name: None,
     ) -> tuple[float, CheckpointName] | None:

@@ -21,7 +21,7 @@ import torch
 
 from clustertrain.checkpoints.manifest import MODEL_FILE
 from clustertrain.checkpoints.pinned import DeviceThread, PinnedMemory
-from clustertrain.checkpoints.write import Fenced, Writer
+from clustertrain.checkpoints.write import StaleWriter, Writer
 from clustertrain.errors import JobError, StorageError
 from clustertrain.training.ranks.dtensors import is_divided, local, map_state
 from clustertrain.training.ranks.host import SaveProgress
@@ -127,7 +127,7 @@ class Saver:
         if self._error is None:
             return
         may_pass = isinstance(self._error, StorageError)  # any other error: this state can never be saved
-        if not may_pass or isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW:
+        if not may_pass or isinstance(self._error, StaleWriter) or self._failures >= _FAILURES_IN_A_ROW:
             raise self._error
 
     def _write(

@@ -17,8 +17,8 @@ from clustertrain.checkpoints.manifest import (
     MODEL_FILE,
     SHARDS_OF_MODEL,
     CheckpointDamaged,
+    CheckpointFolder,
     CheckpointName,
-    Shelf,
     read_manifest,
 )
 from clustertrain.storage import PosixStore
@@ -26,7 +26,7 @@ from clustertrain.storage import PosixStore
 _BLOCK_BYTES = 1 << 20
 
 
-def send_model(shelf: Shelf, name: str, to: BinaryIO) -> None:
+def send_model(shelf: CheckpointFolder, name: str, to: BinaryIO) -> None:
     """Write the manifest and the model of a checkpoint as a tar archive; without a model, only the manifest.
 
     Raises:
@@ -57,7 +57,7 @@ def _member(name: str, file: str, size_bytes: int) -> tarfile.TarInfo:
     return member
 
 
-def receive_model(stream: BinaryIO, folder: Path) -> tuple[Shelf, str]:
+def receive_model(stream: BinaryIO, folder: Path) -> tuple[CheckpointFolder, str]:
     """Write what `send_model` sent below a folder. Returns it as a shelf, and the name of the checkpoint.
 
     Raises:
@@ -80,4 +80,4 @@ def receive_model(stream: BinaryIO, folder: Path) -> tuple[Shelf, str]:
         raise CheckpointDamaged(f"The checkpoint did not arrive completely: {error}\nTry again.") from error
     if received is None:
         raise CheckpointDamaged("No checkpoint arrived.\nTry again.")
-    return Shelf(PosixStore(folder.parent), folder.name), received
+    return CheckpointFolder(PosixStore(folder.parent), folder.name), received

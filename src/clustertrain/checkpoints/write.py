@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from clustertrain.checkpoints.manifest import (
     MANIFEST,
+    CheckpointFolder,
     CheckpointName,
     Committed,
     Manifest,
-    Shelf,
     read_manifest,
 )
 from clustertrain.checkpoints.retention import Retention
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clustertrain.checkpoints.group import SaveGroup
 
 
-class Fenced(StorageError):
+class StaleWriter(StorageError):
     """This writer's attempt or restart is no longer the newest; it may not commit."""
 
 
@@ -42,7 +42,7 @@ class Fenced(StorageError):
 class Writer:
     """Commits checkpoints of one (attempt, restart)."""
 
-    shelf: Shelf
+    shelf: CheckpointFolder
     attempt: int
     restart: int
     job_sha256: str
@@ -151,7 +151,7 @@ class Writer:
 
     def _check_fence(self, name: CheckpointName) -> None:
         if not self.still_newest():
-            raise Fenced(
+            raise StaleWriter(
                 f"Checkpoint {name} does not count: attempt {self.attempt}, restart {self.restart} "
                 "is no longer the newest of this run.\nAnother start has taken over; this one ends."
             )

@@ -62,18 +62,18 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
 
     They are the runs of this folder, if it has any. With STORAGE or JOBFILE: the runs of that storage.
     """
-    from clustertrain.launchers.elsewhere import LauncherElsewhere
+    from clustertrain.launchers.elsewhere import RemoteLauncher
     from clustertrain.launchers.listing import list_runs
     from clustertrain.launchers.lookup import launcher_of
     from clustertrain.observe.columns import Columns
 
     columns = Columns.parsed(options["args"], options["metric"])
     launcher = launcher_of(to) if to is not None else None
-    if options["namespace"] is not None and not isinstance(launcher, LauncherElsewhere):
+    if options["namespace"] is not None and not isinstance(launcher, RemoteLauncher):
         raise JobError("--namespace is of a cluster, which is not named.\nAdd --to kubernetes.")
     if to is not None and options["sweep"] is not None:
         raise JobError("--sweep reads the runs of a storage, not those of a launcher.\nOmit --to.")
-    if isinstance(launcher, LauncherElsewhere):
+    if isinstance(launcher, RemoteLauncher):
         table = launcher.ls(storage, options["namespace"], columns)
     else:
         everywhere, sweep = options["everywhere"], options["sweep"]

@@ -20,7 +20,7 @@ from clustertrain.worker.restart_plan import RestartPlan
 
 
 @dataclass(kw_only=True)
-class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
+class ClustertrainTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
     """TorchConfig for all three entry points: data is staged before the process group is created.
 
     Ray's public callbacks have no hook for a start of the workers.
@@ -38,7 +38,7 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
 
     @property
     def backend_cls(self) -> type[Backend]:
-        return KitBackend
+        return ClustertrainBackend
 
     @property
     def train_func_context(self) -> Any:
@@ -46,7 +46,7 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
         return contextlib.nullcontext if self.is_script else super().train_func_context
 
 
-class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
+class ClustertrainBackend(Backend):  # type: ignore[misc]  # ray ships no types
     """Runs in the controller, once before each start of the worker group.
 
     The other hooks do nothing: `begin` has made the process group, and the processes end right after
@@ -55,7 +55,7 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
 
     share_cuda_visible_devices = True  # as Ray's own for torch: LOCAL_RANK is an index into them
 
-    def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
+    def on_start(self, worker_group: Any, backend_config: ClustertrainTorchConfig) -> None:
         backend_config.start.begin(worker_group)
 
 

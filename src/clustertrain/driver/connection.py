@@ -24,7 +24,7 @@ def connect_to(address: str, what: str, remedy: str, **options: Any) -> None:
         raise ClusterError(f"{what}: {first}\n{remedy}") from error
 
 
-class Head:
+class RayHead:
     """The head of a Ray cluster, for a process that waits for it."""
 
     def __init__(self, address: str) -> None:

@@ -47,7 +47,7 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
 
 def of_failure(attempt: Attempt, failure: Failure) -> Result:
     """Return the result if no start follows this failure."""
-    cause, text, code = failure.cause, failure.text, failure.kit_exit_code
+    cause, text, code = failure.cause, failure.text, failure.run_exit_code
     if cause == "same_error_twice":
         at = "" if failure.of_script else f" at step {failure.step}"
         why = "so another restart would not help."

@@ -82,7 +82,7 @@ class RetryPolicy:
             if failure is None:
                 return failed(attempt, str(error), error.exit_code)
             text = f"{failure.text}\n{error}"
-            return _given_up(attempt, replace(failure, text=text, kit_exit_code=error.exit_code))
+            return _given_up(attempt, replace(failure, text=text, run_exit_code=error.exit_code))
         return self._cluster.workers_now(attempt, self._world_sizes)
 
     def _leave_out(self, attempt: Attempt, failure: Failure) -> str:

@@ -22,7 +22,7 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.util import remove_placement_group
 
-from clustertrain.driver.backend import KitTorchConfig, set_up
+from clustertrain.driver.backend import ClustertrainTorchConfig, set_up
 from clustertrain.driver.calls import NoAnswer
 from clustertrain.driver.deadline import calling_after, ending_after
 from clustertrain.driver.group.start import GroupNotStarted, GroupStart
@@ -183,7 +183,7 @@ def has_trained(start: GroupStart, growth: Growth, workers: Workers, *, has_slot
     variables_of_worker = start_environment(parse_job(start.job_yaml, JOB_YAML))
     trainer = _Trainer(
         worker.train_loop_per_worker,
-        torch_config=KitTorchConfig(start=this, is_script=start.job.is_script),
+        torch_config=ClustertrainTorchConfig(start=this, is_script=start.job.is_script),
         scaling_config=ScalingConfig(
             num_workers=workers.count,
             use_gpu=resources.gpus_per_worker > 0,
@@ -236,17 +236,17 @@ def in_node_order(workers: Sequence[Any], nodes: Sequence[str]) -> list[Any]:
 
 class _Group(WorkerGroup):  # type: ignore[misc]
     @property
-    def _start_of_kit(self) -> RayStart:
+    def _ray_start(self) -> RayStart:
         start: RayStart = self._train_run_context.backend_config.start
         return start
 
     def _create_workers(self, num_workers: int, placement_group: Any, *args: Any, **fields: Any) -> list[Any]:
-        self._start_of_kit.placement_group = placement_group
+        self._ray_start.placement_group = placement_group
         workers = super()._create_workers(num_workers, placement_group, *args, **fields)
         nodes = list(filter(None, os.environ.get(variables.NODES, "").split(",")))
         return list(WorkerGroup._assign_worker_ranks(in_node_order(workers, nodes)) if nodes else workers)
 
     def poll_status(self, timeout: float | None = None) -> Any:
         status = super().poll_status(timeout)
-        self._start_of_kit.polled(status.errors)
+        self._ray_start.polled(status.errors)
         return status

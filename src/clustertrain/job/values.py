@@ -36,7 +36,7 @@ _SECRET_NAME = re.compile(
 )
 _SPECIAL_TOKEN = re.compile(r"(.*_)?(pad|bos|eos|cls|sep|unk|mask)_token", re.IGNORECASE)  # of a tokenizer
 # Without a token Ray runs code for everybody. The others connect the processes of a run, or send statistics.
-_SET_BY_THE_KIT = re.compile(
+_SET_BY_CLUSTERTRAIN = re.compile(
     rf"RAY_(AUTH_.*|ENABLE_K8S_TOKEN_AUTH|ADDRESS|USAGE_STATS_ENABLED)|{variables.PREFIX}.*"
 )
 _LOGGER_SECRETS = re.compile(r"WANDB_API_KEY|MLFLOW_TRACKING_(PASSWORD|TOKEN)")
@@ -159,7 +159,7 @@ def refuse_secret_keys(section: object) -> None:
 
 def _variables_of_a_job(env: dict[str, str]) -> dict[str, str]:
     for name, value in env.items():
-        if _SET_BY_THE_KIT.fullmatch(name):
+        if _SET_BY_CLUSTERTRAIN.fullmatch(name):
             raise Refused(
                 "this variable is set by clustertrain, and not by a job\n"
                 "the protection of a run depends on it\n"

@@ -30,7 +30,7 @@ from clustertrain.observe.wait import continues, wait_for_end
 _POLL_S = 5.0  # each look starts Python where the storage is, which takes about a second
 
 
-class LauncherElsewhere(Launcher):
+class RemoteLauncher(Launcher):
     """A launcher whose cluster has the storage of the runs. `reach`: the way to it."""
 
     reach: Reach

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustertrain.job.launcher_plugins import part_of, plugin_of, plugin_problem
-from clustertrain.launchers.elsewhere import LauncherElsewhere
+from clustertrain.launchers.elsewhere import RemoteLauncher
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.scheduler.interface import Scheduler
 
@@ -20,5 +20,5 @@ def launcher_of(name: str) -> Launcher:
     if not isinstance(scheduler, Scheduler):
         raise plugin_problem(name, f"{plugin.scheduler} is a {type(scheduler).__name__}, not a Scheduler")
     if plugin.reach:
-        return LauncherElsewhere(name, scheduler, part_of(name, plugin.reach))
+        return RemoteLauncher(name, scheduler, part_of(name, plugin.reach))
     return Launcher(name, scheduler)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 
-from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.manifest import CheckpointFolder
 from clustertrain.checkpoints.transfer import receive_model
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.launchers.target import Target
@@ -17,7 +17,7 @@ from clustertrain.observe.checkpoints import choose
 @contextmanager
 def model_of(
     launcher: Launcher, target: Target, name: str | None, *, best: bool = False
-) -> Iterator[tuple[Shelf, str]]:
+) -> Iterator[tuple[CheckpointFolder, str]]:
     """Yield where the model of a checkpoint can be read within the block: a shelf, and the name on it.
 
     Raises: as `choose`.

@@ -8,25 +8,25 @@ from dataclasses import replace
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.shell import CommandFailed, run
-from clustertrain.run_files.records.provenance import Repository, Source
+from clustertrain.run_files.records.provenance import CodeSource, Repository
 from clustertrain.run_files.snapshot import UserCode, code_files
 
 MOST_DIFF_BYTES = 1_000_000
 _GIT_S = 20.0
 
 
-def source_of(code: UserCode) -> Source:
+def source_of(code: UserCode) -> CodeSource:
     """Return the state of the code of a job, with its files."""
     return replace(read_source(code.folders), files=code_files(code))
 
 
-def read_source(folders: Sequence[str]) -> Source:
+def read_source(folders: Sequence[str]) -> CodeSource:
     """Return the state of the repository of each folder of the code.
 
     A failure of git is a note in the state and never an error: the run does not need the state.
     """
     found = {each.folder: each for each in map(_repository, folders)}
-    return Source(tuple(found.values()))
+    return CodeSource(tuple(found.values()))
 
 
 def _repository(folder: str) -> Repository:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from clustertrain.checkpoints.manifest import (
     CheckpointDamaged,
+    CheckpointFolder,
     CheckpointName,
-    Shelf,
     UnknownFormat,
     names,
     read_manifest,
@@ -98,7 +98,9 @@ def _file(name: str, size_bytes: int, written_at: float) -> SavedCheckpoint:
     return SavedCheckpoint(name, None, SCRIPT, size_bytes=size_bytes, written_at=written_at)
 
 
-def _checkpoint(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None) -> SavedCheckpoint:
+def _checkpoint(
+    shelf: CheckpointFolder, name: CheckpointName, best: BestCheckpoint | None
+) -> SavedCheckpoint:
     try:
         manifest = read_manifest(shelf, name)
     except (CheckpointDamaged, UnknownFormat) as error:
@@ -137,7 +139,7 @@ def choose(run: RunDir, name: str | None, *, best: bool = False) -> str:
     return name
 
 
-def some(shelf: Shelf) -> list[CheckpointName]:
+def some(shelf: CheckpointFolder) -> list[CheckpointName]:
     """Return the names of the checkpoints.
 
     Raises:

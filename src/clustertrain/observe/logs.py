@@ -15,7 +15,7 @@ from clustertrain.observe.as_json import as_json, json_line
 from clustertrain.observe.event_lines import Record, line_of
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, claimed_attempt, is_scheduled, never_started
-from clustertrain.observe.terminal_text import Printed
+from clustertrain.observe.terminal_text import TerminalText
 from clustertrain.run_files.claims import who_runs
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.folder.stream_names import rank_of_log
@@ -212,7 +212,12 @@ def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
 
     While the process runs, the state of a bar is a line from time to time.
     """
-    tail, printed, found, shown_at = Tail(attempt.run, key), Printed(_WHOLE_LINES), False, time.monotonic()
+    tail, printed, found, shown_at = (
+        Tail(attempt.run, key),
+        TerminalText(_WHOLE_LINES),
+        False,
+        time.monotonic(),
+    )
     shown: list[str] = []
     for is_last in _looks(attempt, lives):
         for data in tail.new():
@@ -250,5 +255,5 @@ def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
 
 
 def _prefixed(name: str, line: bytes) -> str:
-    (shown,) = Printed(_WHOLE_LINES).feed(line + b"\n")
+    (shown,) = TerminalText(_WHOLE_LINES).feed(line + b"\n")
     return f"{name.removesuffix('.log')} | {shown}"

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from clustertrain.errors import StorageError
 from clustertrain.observe.event_lines import Record
-from clustertrain.observe.terminal_text import Printed
+from clustertrain.observe.terminal_text import TerminalText
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.streams.history import host_of
 from clustertrain.run_files.streams.rank_log import own_line, separated
@@ -29,7 +29,7 @@ class RankOutput:
         self._tails: dict[str, Tail] = {}  # by the keys of the logs, one for each host that rank 0 was on
         self._key = ""  # of the newest one
         self._looked_at = float("-inf")
-        self._printed = Printed()
+        self._printed = TerminalText()
         self._is_output = False
 
     def follow(self, records: Iterable[Record]) -> None:
@@ -37,7 +37,7 @@ class RankOutput:
         for record in records:
             host = host_of(record, 0)
             if host is not None and (key := self._attempt.rank_log_key(host, 0)) != self._key:
-                self._key, self._printed, self._is_output = key, Printed(), False
+                self._key, self._printed, self._is_output = key, TerminalText(), False
 
     def new(self) -> tuple[list[str], list[str]]:
         """Return the lines that were finished since the last call, and the line that may still change."""

@@ -34,7 +34,7 @@ def escape_unencodable(stream: TextIO) -> None:
         stream.reconfigure(errors="backslashreplace")
 
 
-class Printed:
+class TerminalText:
     """Takes the bytes of an output as they come. A longer line than `most_characters` is cut."""
 
     def __init__(self, most_characters: int = _MOST_CHARACTERS) -> None:
@@ -71,7 +71,7 @@ def plain(text: str) -> str:
     """
     if text.isprintable():
         return text
-    printed = Printed(len(text))
+    printed = TerminalText(len(text))
     return "\n".join([*printed.feed(text.encode(errors="replace")), *printed.open])
 
 

@@ -21,7 +21,7 @@ from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.job_diff import echo_changes, job_changes, standing_attempt
 from clustertrain.run_files.provenance import record_provenance
 from clustertrain.run_files.recorded_job import last_job, record_job
-from clustertrain.run_files.records.provenance import JobChanges, Source
+from clustertrain.run_files.records.provenance import CodeSource, JobChanges
 from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
@@ -51,7 +51,7 @@ class Options:
     accept_changes: bool = False
     snapshot: str = ""
     after: tuple[str, ...] = ()
-    source: Source | None = None
+    source: CodeSource | None = None
     command: CommandLine = UNKNOWN
 
 
@@ -88,7 +88,7 @@ class Admission:
         check_world_size(self.run, world_sizes[-1], self.options, is_elastic=len(self.job.world_sizes) > 1)
         return world_sizes[-1]
 
-    def claim(self, world_size: int, source: Source, echo: Callable[[str], None]) -> Attempt:
+    def claim(self, world_size: int, source: CodeSource, echo: Callable[[str], None]) -> Attempt:
         """Claim the attempt, after all checks. `source`: the state of the job's code.
 
         Raises:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clustertrain.job.values import is_secret_key, without_credentials
 
-_KIT = "clustertrain"
+_PROGRAM = "clustertrain"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CommandLine:
     start: str = "run"
     job_file: str = "JOBFILE"
     sets: tuple[str, ...] = ()
-    program: str = _KIT
+    program: str = _PROGRAM
     run: str = ""
 
     def __str__(self) -> str:
@@ -64,21 +64,21 @@ class CommandLine:
 
     def recorded(self) -> CommandLine:
         """Return the same start for a reader in another folder, and perhaps on another machine."""
-        return replace(self, job_file=str(Path(self.job_file).absolute()), program=_KIT)
+        return replace(self, job_file=str(Path(self.job_file).absolute()), program=_PROGRAM)
 
 
 UNKNOWN = CommandLine()
 """The command line in a process that does not know it."""
 
 
-def command_on(target: str, command: str, *options: str, program: str = _KIT) -> str:
+def command_on(target: str, command: str, *options: str, program: str = _PROGRAM) -> str:
     """Return a command on a job file, or on the folder of a run; quoted for the shell."""
     return f"{program} {command} {shlex.join([target, *options])}"
 
 
 def typed(start: str, job_file: str, sets: Sequence[str] = ()) -> CommandLine:
     """Return the start of a run with the command line of this process."""
-    return CommandLine(start, job_file, tuple(map(_shown, sets)), program=to_type(_KIT))
+    return CommandLine(start, job_file, tuple(map(_shown, sets)), program=to_type(_PROGRAM))
 
 
 def _shown(override: str) -> str:
@@ -92,7 +92,7 @@ def to_type(program: str) -> str:
 
     It is the path of the program if the shell would find another one.
     """
-    beside = (Path(sys.executable), Path(sys.argv[0] or _KIT))  # `pip install --user` separates them
+    beside = (Path(sys.executable), Path(sys.argv[0] or _PROGRAM))  # `pip install --user` separates them
     own = next((each for each in (path.with_name(program) for path in beside) if each.is_file()), None)
     found = shutil.which(program)
     if own is None or (found is not None and Path(found).samefile(own)):

@@ -12,11 +12,11 @@ from clustertrain.node.limits import read_limits
 from clustertrain.run_files.claims import attempts_that_trained
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.recorded_job import job_of
-from clustertrain.run_files.records.provenance import CodeChange, CodeFile, Provenance, Source
+from clustertrain.run_files.records.provenance import CodeChange, CodeFile, CodeSource, Provenance
 from clustertrain.run_files.streams.step_counter import has_finished_a_step
 
 
-def record_provenance(attempt: Attempt, source: Source, began: float) -> CodeChange | None:
+def record_provenance(attempt: Attempt, source: CodeSource, began: float) -> CodeChange | None:
     """Write provenance.json, and the changes since the commits as diff.patch.
 
     Args:
@@ -31,7 +31,7 @@ def record_provenance(attempt: Attempt, source: Source, began: float) -> CodeCha
     diff = "".join(repository.diff for repository in source.repositories)
     if diff:
         attempt.run.store.write_atomic(attempt.diff_key, diff.encode())
-    kept = Source(
+    kept = CodeSource(
         tuple(replace(each, diff="") for each in source.repositories),
         source.files,
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from clustertrain.errors import EXIT_FAILED, RunStopped
 from clustertrain.node.signals import handled_signals
-from clustertrain.observe.terminal_text import Printed
+from clustertrain.observe.terminal_text import TerminalText
 from clustertrain.storage import open_store
 from clustertrain.storage.location import Location
 from clustertrain.storage.record_file import RecordFile
@@ -111,7 +111,7 @@ def _report_of(
         process.end()
     report = folder.report.read() or CheckReport("start")
     if report.ended or not has_ended:
-        printed = Printed()
+        printed = TerminalText()
         return replace(report, printed=[*printed.feed(folder.log.read_bytes()), *printed.open])
     how = f"The check of the code {process.how_it_ended()}, in the {report.phase}. Its last lines:"
     text = f"{how}\n{process.last_lines() or '  | (it printed nothing)'}"

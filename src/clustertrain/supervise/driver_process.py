@@ -16,7 +16,7 @@ from clustertrain.job.start_environment import python_environment, start_environ
 from clustertrain.node import variables
 from clustertrain.node.limits import read_limits
 from clustertrain.node.memory_kill import kill_for_memory
-from clustertrain.observe.explain.catalogue import Where, by_name, unchanged
+from clustertrain.observe.explain.catalogue import RunKind, by_name, unchanged
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.recorded_job import job_of
@@ -108,7 +108,7 @@ class DriverStarts:
         before = self._limits_before
         now = read_limits([group.path for group in before.cgroups])
         what = kill_for_memory(f"{who[0].upper()}{who[1:]}", before, now)
-        return None if what is None else unchanged(what, by_name()["memory_limit"], Where.of(self._attempt))
+        return None if what is None else unchanged(what, by_name()["memory_limit"], RunKind.of(self._attempt))
 
     def _count(self) -> int:
         """Count the end of the driver as a failed start of the group, and return the last finished step.

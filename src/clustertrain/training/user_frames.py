@@ -13,7 +13,7 @@ from typing import Any
 SourceLine = tuple[str, int, str]
 """A frame as Python gives it: file name, line, function."""
 
-_KIT = str(Path(__file__).resolve().parents[1])
+_OWN_CODE = str(Path(__file__).resolve().parents[1])
 _STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _INSTALLED = ("site-packages", "dist-packages")
 _FRAMEWORKS = ("torch", "ray", "clustertrain")
@@ -58,7 +58,7 @@ def _origin(path: str, code: str) -> int:
         return FRAMEWORK
     path = str(Path(code, path))
     installed = _installed_parts(path)
-    if _below(path, _KIT) is not None or (installed and installed[0].removesuffix(".py") in _FRAMEWORKS):
+    if _below(path, _OWN_CODE) is not None or (installed and installed[0].removesuffix(".py") in _FRAMEWORKS):
         return FRAMEWORK
     if _own_part(path, code) is not None:
         return OWN  # also if the user's code is itself installed

@@ -21,8 +21,8 @@ from clustertrain.checkpoints.manifest import (
     MANIFEST,
     SHARDS_OF_MODEL,
     CheckpointDamaged,
+    CheckpointFolder,
     CheckpointName,
-    Shelf,
     names,
     part_files,
     read_manifest,
@@ -46,13 +46,13 @@ _KEPT = 2  # so that all nodes have one in common when some of them are one furt
 _ROOM = 4  # the two, one that is being written, and its copy
 
 
-def memory_shelf(attempt: int) -> Shelf | None:
+def memory_shelf(attempt: int) -> CheckpointFolder | None:
     """Return the shelf of an attempt in the memory of this node, or None if the node has no folder for it."""
     folder = Path(os.environ.get(variables.MEMORY_DIR) or "/nonexistent")
     with suppress(OSError):
         found = folder.lstat()
         if found.st_uid == os.getuid() and found.st_mode & 0o777 == 0o700:  # a pod adds the setgid bit
-            return Shelf(open_store(Location(str(folder))), str(attempt))
+            return CheckpointFolder(open_store(Location(str(folder))), str(attempt))
     return None
 
 
@@ -71,7 +71,11 @@ def node_group(place: Place) -> SaveGroup:
 
 
 def memory_saver(
-    shelf: Shelf, plan: RestartPlan, place: Place, group: SaveGroup | None, on_failed: Callable[[str], None]
+    shelf: CheckpointFolder,
+    plan: RestartPlan,
+    place: Place,
+    group: SaveGroup | None,
+    on_failed: Callable[[str], None],
 ) -> Saver | None:
     """Make the saver of this rank for the memory of its node, or return None if the rank writes nothing.
 
@@ -101,7 +105,7 @@ def memory_saver(
     return new(writer)
 
 
-def _remove_others(shelf: Shelf, kept: str | None) -> None:
+def _remove_others(shelf: CheckpointFolder, kept: str | None) -> None:
     """Free the memory of all but the checkpoint that this start resumes from."""
     folder = Path(str(shelf)).parent
     for old in folder.iterdir():

@@ -41,7 +41,7 @@ from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.setup import worker_state
 from clustertrain.worker.step_limit import UPPER_S, StepLimit
 from clustertrain.worker.stop_requests import RequestPoller, wait_for_all_s
-from clustertrain.worker.strike import Strike
+from clustertrain.worker.strike import FaultInjector
 from clustertrain.worker.watchdog import Grace, WatchdogThread
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class WorkerRun:
         self._auto_save = self._make_auto_save(job) if rank == 0 and job.checkpoint.every == "auto" else None
         self._saver = self._make_saver(job)
         self._memory_saver: Saver | None = None
-        self.strike = Strike(restart, rank, job.drill, self._note)
+        self.strike = FaultInjector(restart, rank, job.drill, self._note)
         watch = job.failures.watchdog
         limits_s = {
             "first_step": watch.first_step_s,

@@ -24,7 +24,7 @@ _READ_S = 1.0  # after which rank 0 has read a request to stop
 _LOOK_S = 0.002
 
 
-class Strike:
+class FaultInjector:
     """Strikes once, in the first start of a run; does nothing without a fault."""
 
     def __init__(self, restart: Restart, rank: int, drill: Drill, note: Callable[..., None]) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from clustertrain.checkpoints.digests import of_files
 from clustertrain.cli.drill.compare import differences
-from clustertrain.cli.drill.left import Left, _read_lines
+from clustertrain.cli.drill.left import RunFingerprint, _read_lines
 from clustertrain.cli.drill.plan import FAULTS, DrillPlan
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB
@@ -114,7 +114,7 @@ def test_the_runs_of_a_drill_have_names_however_long_that_of_the_job_is(tmp_path
 
 
 STEPS = range(1, 7)
-RUN = Left(
+RUN = RunFingerprint(
     curve={f"step {n}": {"loss": repr(1 / n), "lr": "0.1"} for n in STEPS},
     samples={f"epoch 0, step {n}, rank 0": {f"the sample ids of pass {n}": f"{n:x}"} for n in STEPS},
     states={"step 4": {"model.w": "float32 [2] aa", "rng_of_ranks.0.torch": "uint8 [3] bb"}},
@@ -185,7 +185,7 @@ def test_what_no_library_loads_has_nothing_to_compare(tmp_path):
 
 
 def test_a_line_is_known_by_its_epoch_and_step(job):
-    found = Left()
+    found = RunFingerprint()
     lines = [
         "epoch 0 step 1: mean loss 0.5",
         "val_loss=nan",
@@ -199,7 +199,7 @@ def test_a_line_is_known_by_its_epoch_and_step(job):
         ("2, val_loss", "nan"),
         ("epoch 0.5, loss", "1e-05"),
     ]
-    named = Left()
+    named = RunFingerprint()
     pattern = r"at (?P<step>\d+): cost (?P<loss>\d+)"
     _read_lines(named, ["at 7: cost 3"], job(drill={"loss": pattern}).drill.loss)
     assert named.curve == {"7, at": {"loss": "3"}}

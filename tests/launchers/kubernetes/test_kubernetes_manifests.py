@@ -20,7 +20,7 @@ from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.node.version import RAY_VERSION
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.command_line import CommandLine
-from clustertrain.run_files.records.provenance import Repository, Source
+from clustertrain.run_files.records.provenance import CodeSource, Repository
 from clustertrain.storage.record_file import decoded
 from launchers.kubernetes.rendered_jobs import containers, group_of, of_kind, pods, spec_of
 
@@ -254,9 +254,11 @@ def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make_job, option)
 
 def test_a_submission_carries_the_commit_and_a_diff_that_has_room(make_job):
     def carried(diff):
-        source = Source((Repository("project", "c0ffee", diff=diff),))
+        source = CodeSource((Repository("project", "c0ffee", diff=diff),))
         config = config_of(make_job(), Options(source=source))
-        (repository,) = decoded(Source, config["data"]["source.json"].encode(), "source.json").repositories
+        (repository,) = decoded(
+            CodeSource, config["data"]["source.json"].encode(), "source.json"
+        ).repositories
         return repository
 
     assert (carried("+x = 2\n").commit, carried("+x = 2\n").diff) == ("c0ffee", "+x = 2\n")

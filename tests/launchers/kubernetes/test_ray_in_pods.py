@@ -70,4 +70,4 @@ def test_pods_that_do_not_come_end_the_wait_and_so_does_a_request_to_stop(tmp_pa
 
     noted = restart.failure.read()
     assert noted.text.startswith("rank 1 was lost with its pod.\n" + words.format("0.4"))
-    assert noted.kit_exit_code == EXIT_CLUSTER
+    assert noted.run_exit_code == EXIT_CLUSTER

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from clustertrain.job.file import dump_job, load_job, parse_job
 from clustertrain.job.identity import identity_difference
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.section import BREAKING_OPTIONS, KIT_OPTIONS
+from clustertrain.launchers.slurm.section import BREAKING_OPTIONS, RESERVED_OPTIONS
 
 FUNCTION = {"name": "a", "function": "m:f"}
 EVERYTHING = {
@@ -133,12 +133,12 @@ def test_an_image_alone_is_used_by_no_container_and_a_sif_file_by_apptainer():
 # --------------------------------------------------------------------------------------- raw options
 
 
-@pytest.mark.parametrize("name", sorted({**KIT_OPTIONS, **BREAKING_OPTIONS}))
+@pytest.mark.parametrize("name", sorted({**RESERVED_OPTIONS, **BREAKING_OPTIONS}))
 def test_options_that_the_kit_sets_itself_or_that_break_a_run(name):
     for option in (f"--{name}", f"--{name}=1"):
         text = refusal(options=[option])
-        if name in KIT_OPTIONS:
-            assert f"--{name} is set by clustertrain, from {KIT_OPTIONS[name]}" in text
+        if name in RESERVED_OPTIONS:
+            assert f"--{name} is set by clustertrain, from {RESERVED_OPTIONS[name]}" in text
             assert "--nodes" in text.partition("its own options are ")[2]
         else:
             assert f"--{name} is not allowed" in text

@@ -10,7 +10,7 @@ import yaml
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.observe.explain.catalogue import ENTRY_POINTS, LAUNCHERS, Where, catalogue
+from clustertrain.observe.explain.catalogue import ENTRY_POINTS, LAUNCHERS, RunKind, catalogue
 from clustertrain.observe.explain.first_cause import EvidenceText, first_cause, hits_of
 
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ def test_every_fixture_has_an_entry_that_says_where_its_text_is_from():
 def test_the_keys_that_the_remedies_name_are_keys_of_the_job_file():
     sections = re.findall(r"^### `([a-z_.*]+)`$", PAGE, re.MULTILINE)
     keys = re.findall(r"^(?:#### `.*?|- `)(\w+)`", PAGE, re.MULTILINE)
-    changes = " ".join(entry.change_for(Where()) for entry in catalogue())
+    changes = " ".join(entry.change_for(RunKind()) for entry in catalogue())
     named = re.findall(r"`([a-z_]+(?:\.[a-zA-Z_]+)+)(?=[`:])", changes)
     assert len(named) > 60
     for key in named:
@@ -94,7 +94,7 @@ def test_the_remedy_of_each_entry_holds_for_each_entry_point_and_launcher(entry_
     assert len(words) >= 3
     for entry in catalogue():
         assert all(part.words <= {*ENTRY_POINTS, *LAUNCHERS} for part in entry.change), entry.name
-        change = entry.change_for(Where(entry_point, launcher))
+        change = entry.change_for(RunKind(entry_point, launcher))
         assert change, f"{entry.name} has no remedy"
         assert not [word for word in words if re.search(word, change)], f"{entry.name}: {change}"
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clustertrain.cli.drill.left import Left
+from clustertrain.cli.drill.left import RunFingerprint
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Difference:
         return f"{self.where}: {self.what} is {self.found}, not {self.expected}"
 
 
-def differences(reference: Left, other: Left) -> tuple[Difference, ...]:
+def differences(reference: RunFingerprint, other: RunFingerprint) -> tuple[Difference, ...]:
     """Return the first difference in samples, curve and states, ordered by step.
 
     A checkpoint that only one of the two runs wrote, such as one at a stop, is not compared.

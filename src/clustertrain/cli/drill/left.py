@@ -21,7 +21,7 @@ _POSITION = ("time", "kind", "step", "epoch")
 
 
 @dataclass
-class Left:
+class RunFingerprint:
     """What is compared of a run, in the order in which it was made.
 
     Attributes:
@@ -45,12 +45,12 @@ class Left:
     lost_s: float | None = None
 
 
-def left_by(run: RunDir) -> Left:
+def left_by(run: RunDir) -> RunFingerprint:
     """Read what a run left. It imports torch."""
     from clustertrain.checkpoints import digests
 
     job = job_at(run, run.job_key)
-    found, folder, attempts = Left(), run.store.local_folder(run.checkpoints.key), run.attempts()
+    found, folder, attempts = RunFingerprint(), run.store.local_folder(run.checkpoints.key), run.attempts()
     records = [each for attempt in attempts for each in AttemptFollower(attempt).new(of_all=True)]
     _read_records(found, sorted(records, key=lambda each: each["time"]))
     if job is None or not job.is_script:
@@ -63,7 +63,7 @@ def left_by(run: RunDir) -> Left:
     return found
 
 
-def _read_records(found: Left, records: Iterable[dict[str, Any]]) -> None:
+def _read_records(found: RunFingerprint, records: Iterable[dict[str, Any]]) -> None:
     """Read the records of a run into `found`.
 
     The record of a repeated step replaces its earlier record, as in the curve that users see.
@@ -99,7 +99,7 @@ def _lines_of_rank_zero(attempt: Attempt) -> Iterable[str]:
             yield from line.decode(errors="replace").replace("\r", "\n").splitlines()
 
 
-def _read_lines(found: Left, lines: Iterable[str], loss: str) -> None:
+def _read_lines(found: RunFingerprint, lines: Iterable[str], loss: str) -> None:
     """Read the losses that a script printed.
 
     A line is known by its epoch, step and batch, as far as it has them; otherwise by its number.

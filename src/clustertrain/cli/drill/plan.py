@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from functools import cached_property
 
-from clustertrain.cli.drill.left import Left
+from clustertrain.cli.drill.left import RunFingerprint
 from clustertrain.errors import JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
@@ -74,7 +74,7 @@ class DrillPlan:
                 given.append(f"train.limit_batches={self.save_every + 1}")
         return (*self.given, *given)
 
-    def fault(self, kind: str, reference: Left) -> str:
+    def fault(self, kind: str, reference: RunFingerprint) -> str:
         """Draw the value of drill.fault by the seed: a step after the first save and before the end."""
         draw = random.Random(f"{self.seed} {kind}")
         rank = 0 if self.job.is_script or kind == "save" else draw.randrange(self.job.resources.min_workers)

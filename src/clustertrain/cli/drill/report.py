@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clustertrain.cli.drill.compare import Difference, differences
-from clustertrain.cli.drill.left import Left
+from clustertrain.cli.drill.left import RunFingerprint
 from clustertrain.cli.drill.plan import FAULTS, NO_FAULT, DrillPlan
 from clustertrain.cli.drill.trial import Trial, remove, run_trial
 from clustertrain.errors import ClusterTrainError
@@ -129,9 +129,9 @@ def drill(plan: DrillPlan, note: Note, *, keep: bool) -> Report:
     return Report(plan.job.name, exact, plan.seed, reference.steps, compared, outcomes, kept)
 
 
-def _outcome(kind: str, trial: Trial, reference: Left, seconds: float) -> FaultOutcome:
+def _outcome(kind: str, trial: Trial, reference: RunFingerprint, seconds: float) -> FaultOutcome:
     """Return the outcome of a fault, compared with the `reference` run, which took so many `seconds`."""
-    left = trial.left or Left()
+    left = trial.left or RunFingerprint()
     found = differences(reference, left) if trial.left else ()
     caused, (step, rank) = left.strike is not None, left.strike or (None, None)
     lost_s = left.lost_s if left.lost_s is not None else max(0.0, trial.seconds - seconds)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.api import JobStart
-from clustertrain.cli.drill.left import Left
+from clustertrain.cli.drill.left import RunFingerprint
 from clustertrain.cli.drill.plan import DrillPlan
 from clustertrain.errors import ClusterTrainError
 from clustertrain.launchers import shell
@@ -28,7 +28,7 @@ class Trial:
     """A run of a drill. `left`: None if it failed, which `failure` explains."""
 
     uri: str
-    left: Left | None
+    left: RunFingerprint | None
     seconds: float
     failure: str = ""
 
@@ -69,7 +69,7 @@ def _to_its_end(start: JobStart, to: str, *, is_first: bool) -> tuple[str, str]:
     return status.state, status.text
 
 
-def _read_left(start: JobStart, to: str) -> Left:
+def _read_left(start: JobStart, to: str) -> RunFingerprint:
     """Read what the run left.
 
     A process that imports torch reads it, or one in the cluster if only the cluster has the storage.
@@ -80,7 +80,7 @@ def _read_left(start: JobStart, to: str) -> Left:
     else:
         argv = [sys.executable, "-P", "-m", "clustertrain.cli", HIDDEN_COMMAND, start.run.target]
         printed = shell.run(argv, timeout_s=_READ_TIMEOUT_S).stdout
-    if (left := last_printed(Left, printed)) is not None:
+    if (left := last_printed(RunFingerprint, printed)) is not None:
         return left
     raise ClusterTrainError(
         f"What {start.job.name} left cannot be read: `{HIDDEN_COMMAND}` printed no result."

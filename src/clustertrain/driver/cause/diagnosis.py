@@ -14,8 +14,8 @@ from clustertrain.driver.cause.gpu_facts import Gpus, of_gpu, others_memory
 from clustertrain.node.limits import Limits
 from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.node.units import size_text
-from clustertrain.observe.explain.catalogue import Entry, Where, by_name, unchanged
-from clustertrain.observe.explain.first_cause import Hit, known
+from clustertrain.observe.explain.catalogue import KnownError, RunKind, by_name, unchanged
+from clustertrain.observe.explain.first_cause import FoundError, known
 
 RETRY_AFTER_S = 30.0  # what another process needs to end, and CUDA to free its memory
 _AGAIN = f"The workers are started again after {RETRY_AFTER_S:g} s."
@@ -33,7 +33,7 @@ class Diagnosis:
     Another start can help if `retry_after_s` is a number, after this time; on another node, if `of_hardware`.
     """
 
-    entry: Entry
+    entry: KnownError
     text: str
     retry_after_s: float | None = None
     of_hardware: bool = False
@@ -52,7 +52,7 @@ class NodeFacts:
     before: Limits
     now: Limits | None = None
     gpus: Gpus = field(default_factory=Gpus)
-    where: Where = field(default_factory=Where)
+    where: RunKind = field(default_factory=RunKind)
 
     @property
     def limits(self) -> Limits:
@@ -101,7 +101,7 @@ def _of_limit(name: str, what: str, node: NodeFacts) -> Diagnosis:
     return Diagnosis(by_name()[name], unchanged(what, by_name()[name], node.where))
 
 
-def _of_gpu(who: str, hit: Hit, node: NodeFacts) -> Diagnosis:
+def _of_gpu(who: str, hit: FoundError, node: NodeFacts) -> Diagnosis:
     passes = hit.entry.retry == "always"  # the driver may have retired broken memory when the process ended
     change = hit.entry.change_for(node.where, node.gpus.host)
     text = f"{who}: {of_gpu(hit, node.gpus)}\n{_AGAIN if passes else 'If it fails again:'} {change}"

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from clustertrain.driver.calls import NoAnswer, RankDied
-from clustertrain.driver.cause.rank_failure import RankFailures, is_of_kit
+from clustertrain.driver.cause.rank_failure import RankFailures, is_own_error
 from clustertrain.driver.cause.ranks import Ranks
 from clustertrain.driver.cause.signature import signature
 from clustertrain.errors import EXIT_JOB
@@ -37,7 +37,7 @@ class GroupFailures:
         """Determine the cause from the errors of the ranks, and record it."""
         if (hang := self.ranks.restart.hang.read()) is not None and hang.text:
             failure = self._failures.failure(hang.rank, "JobError", hang.text, signature(hang.text))
-            self._record(replace(failure, kit_exit_code=EXIT_JOB, fatal=True))
+            self._record(replace(failure, run_exit_code=EXIT_JOB, fatal=True))
         else:
             self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
 
@@ -71,7 +71,7 @@ class GroupFailures:
         however, the survivors die, too, and then an exception may be the cause.
         """
         for rank, error in sorted(errors.items()):
-            if is_of_kit(error):
+            if is_own_error(error):
                 return self._failures.of_exception(rank, error)
         dead = self.ranks.dead()
         first = next(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clustertrain.node.gpus import GpuState
 from clustertrain.node.units import size_bytes, size_text
-from clustertrain.observe.explain.first_cause import Hit
+from clustertrain.observe.explain.first_cause import FoundError
 
 _OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<index>\d+) has a total "
@@ -42,7 +42,7 @@ class Gpus:
         )
 
 
-def of_gpu(hit: Hit, gpus: Gpus) -> str:
+def of_gpu(hit: FoundError, gpus: Gpus) -> str:
     """Return the text of an error of a GPU, with the GPU and, if others may have it, their processes."""
     named = f"GPU {gpus}" if gpus.states else "GPU of unknown number"
     if hit.entry.name == "gpu_fabric":

@@ -16,8 +16,8 @@ from clustertrain.driver.cause.signature import signature, signature_of
 from clustertrain.errors import EXIT_JOB, ClusterTrainError, RunStopped
 from clustertrain.node.gpus import gpu_states
 from clustertrain.node.limits import read_limits
-from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, Where
-from clustertrain.observe.explain.first_cause import Hit, known, shows_lost_peer
+from clustertrain.observe.explain.catalogue import UNKNOWN, KnownError, RunKind
+from clustertrain.observe.explain.first_cause import FoundError, known, shows_lost_peer
 from clustertrain.run_files.claims import has_script_checkpoint
 from clustertrain.run_files.command_line import command_on
 from clustertrain.run_files.provenance import is_tried
@@ -64,10 +64,10 @@ class RankFailures:
         if isinstance(error, ScriptFailed):
             return self._of_script(rank, error)
         name, message = type(error).__name__, f"{type(error).__name__}: {error}"
-        if is_of_kit(error):
+        if is_own_error(error):
             failure = self.failure(rank, name, str(error), signature(message))
             cause = "not_finite" if name.startswith("NonFinite") else "error"
-            return replace(failure, cause=cause, kit_exit_code=error.exit_code, fatal=True)
+            return replace(failure, cause=cause, run_exit_code=error.exit_code, fatal=True)
         text = f"rank {rank}: {name}: {first_lines(str(error), 3, 600)}"
         return self._diagnosed(self.failure(rank, name, text, signature(message)), message)
 
@@ -77,7 +77,7 @@ class RankFailures:
         failure = self.failure(rank, report.name, text, signature_of(report))
         failure = self._diagnosed(failure, report.whole_message(), report)
         if error.refusal and failure.cause == "error" and self._is_mistake(report.whole_message()):
-            return replace(failure, text=error.refusal, kit_exit_code=EXIT_JOB, fatal=True)
+            return replace(failure, text=error.refusal, run_exit_code=EXIT_JOB, fatal=True)
         return failure
 
     def _is_mistake(self, message: str) -> bool:
@@ -156,9 +156,9 @@ class RankFailures:
 
     def _of_exit(self, rank: int, code: int, message: str) -> Failure:
         """Return the failure of a process that ended itself without an exception."""
-        why, is_of_kit = _EXITS.get(code, _EXIT), code in _EXITS
+        why, is_ours = _EXITS.get(code, _EXIT), code in _EXITS
         text = f"{self._ranks.who(rank)} ended itself with exit code {code}: {why}"
-        failure = self.failure(rank, "exit", text, f"exit code {code}", exit_code=code, transient=is_of_kit)
+        failure = self.failure(rank, "exit", text, f"exit code {code}", exit_code=code, transient=is_ours)
         return self._diagnosed(failure, message, said=text)
 
     def failure(self, rank: int, error: str, text: str, signature: str, **more: Any) -> Failure:
@@ -183,7 +183,7 @@ class RankFailures:
         if (before := self._ranks.limits.get(rank)) is not None:
             is_of_log = failure.error in ("signal", "exit", "watchdog")
             now = self._ranks.call_on_node(rank, read_limits, [group.path for group in before.cgroups])
-            node = NodeFacts(before, now, self._gpus_of(rank, message), Where.of(self._ranks.attempt))
+            node = NodeFacts(before, now, self._gpus_of(rank, message), RunKind.of(self._ranks.attempt))
             tail, killed = "" if is_of_log else self._ranks.log_tail(rank), failure.signal == signal.SIGKILL
             found = diagnose(self._ranks.who(rank), message, node, tail=tail, killed=killed)
             if found is not None:
@@ -230,7 +230,7 @@ class RankFailures:
         return Gpus(states, pids, self._ranks.workers[rank].metadata.hostname)
 
 
-def _entry_of(hits: list[Hit]) -> Entry:
+def _entry_of(hits: list[FoundError]) -> KnownError:
     return hits[0].entry if hits else UNKNOWN
 
 
@@ -244,7 +244,7 @@ def _last_word(error: ScriptFailed) -> str:
     return "\n".join([first, *usage[:1], error.last_line])
 
 
-def is_of_kit(error: BaseException) -> TypeGuard[ClusterTrainError | RunStopped]:
+def is_own_error(error: BaseException) -> TypeGuard[ClusterTrainError | RunStopped]:
     """Return whether this is an error of the job, the data or the storage, or a stop.
 
     Such an error ends the run, and its text is complete.

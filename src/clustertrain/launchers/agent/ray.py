@@ -46,7 +46,7 @@ class AgentsRay(RayCluster):
         return f"Ray on {self.nodes[0]}"
 
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
-        from clustertrain.driver.connection import Head
+        from clustertrain.driver.connection import RayHead
         from clustertrain.driver.ray_internals import keep_loopback
 
         ends = time.monotonic() + self.deadline.seconds
@@ -54,7 +54,7 @@ class AgentsRay(RayCluster):
         if len(self.nodes) == 1:
             keep_loopback()
         while True:
-            if not all_there(attempt, Head(address).has_node, "nodes", ends - time.monotonic()):
+            if not all_there(attempt, RayHead(address).has_node, "nodes", ends - time.monotonic()):
                 raise RayNotUp(
                     f"{self.name} did not start within {self.deadline}.\n{_hint(attempt, self.nodes[0])}."
                 )

@@ -32,7 +32,7 @@ def main(cpus_per_worker: str, wait_s: str, wait_key: str, events: str, paramete
 
     parameters = json.loads(parameters_json)
     start_fork_server(Path(parameters["temp_dir"]).parent, float(cpus_per_worker))  # before the slow imports
-    from clustertrain.driver.connection import Head
+    from clustertrain.driver.connection import RayHead
     from clustertrain.driver.ray_internals import RayParams
     from clustertrain.driver.ray_node import last_words, start_ray
     from clustertrain.driver.ray_watch import end_of
@@ -46,7 +46,7 @@ def main(cpus_per_worker: str, wait_s: str, wait_key: str, events: str, paramete
     if head is not None:
         # Ray also waits for the head, but polls only every 2 s, and not for long. If this wait times out, Ray
         # reports the cause.
-        wait_until(Head(head).has_node, deadline.seconds, _HEAD_POLL_S)
+        wait_until(RayHead(head).has_node, deadline.seconds, _HEAD_POLL_S)
     try:
         node = start_ray(RayParams(**parameters), deadline, report, head=head is None, shutdown_at_exit=False)
     except ClusterError as error:

@@ -27,11 +27,11 @@ from clustertrain.job.values import (
 )
 from clustertrain.launchers.gpu_slices import is_slice_of_gpu
 
-KIT_FOLDER = "/clustertrain"
+OWN_FOLDER = "/clustertrain"
 """The folder of the job file and the code in a pod; no volume may be mounted over it."""
 _TAKEN_LABELS = tuple(f"app.kubernetes.io/{name}" for name in ("name", "managed-by", "created-by"))
 _TAKEN_DOMAINS = (".clustertrain.io", ".ray.io")
-_TAKEN_MOUNTS = (KIT_FOLDER, "/tmp", "/dev/shm")
+_TAKEN_MOUNTS = (OWN_FOLDER, "/tmp", "/dev/shm")
 
 
 def _own_label_key(text: str) -> str:

@@ -19,7 +19,7 @@ from clustertrain.observe.tables import print_ending
 from clustertrain.run_files.admission import Options, admit, was_stopped_by_user
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
-from clustertrain.run_files.records.provenance import Source
+from clustertrain.run_files.records.provenance import CodeSource
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.snapshot import UserCode
@@ -98,7 +98,7 @@ def run_to_its_end(
     world_sizes: Callable[[], Sequence[int]],
     supervise: Callable[[Attempt], Result],
     run: RunDir | None = None,
-    source: Source | None = None,
+    source: CodeSource | None = None,
 ) -> Result:
     """Claim the next attempt, run it, send its streams and print its end.
 
@@ -119,7 +119,7 @@ def run_to_its_end(
         return admission.finished
     world_size = admission.world_size_of(world_sizes())
     if options.snapshot:
-        source = admission.run.snapshot_source(options.snapshot).read() or Source()
+        source = admission.run.snapshot_source(options.snapshot).read() or CodeSource()
     attempt = admission.claim(world_size, source or source_of(UserCode.of(job)), screen.echo)
     send_leftovers(admission.run, screen.echo)
     with StreamUpload(attempt, screen.echo):

@@ -39,27 +39,27 @@ class Registered:
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueueAnswer:
     """A scheduler's answer about some jobs; `no_answer`: the reason if it did not answer."""
 
     states: Mapping[str, State]
     no_answer: str | None = None
 
 
-def ask(queue: Registered, jobs: Sequence[Sent]) -> Answer:
+def ask(queue: Registered, jobs: Sequence[Sent]) -> QueueAnswer:
     """Ask for the states of jobs of one place; `no_answer` is also a mistake of a plug-in."""
     if not jobs:
-        return Answer({})
+        return QueueAnswer({})
     try:
         states = queue.scheduler.query(jobs)
         wrong = [each for each in states.values() if not isinstance(each, State)]
         if wrong:
             raise TypeError(f"query returned {wrong[0]!r}, not a State")
     except ClusterError as error:
-        return Answer({}, str(error).splitlines()[0])
+        return QueueAnswer({}, str(error).splitlines()[0])
     except Exception as error:  # noqa: BLE001  of a plug-in: its runs stay listed, and can be stopped
-        return Answer({}, f"query of {blamed(queue.name, error)}")
-    return Answer(states)
+        return QueueAnswer({}, f"query of {blamed(queue.name, error)}")
+    return QueueAnswer(states)
 
 
 @contextmanager
@@ -213,7 +213,7 @@ class _Files:
         return Sent(job.job_id, record.output if record is not None else "", place=place)
 
 
-def _status(read: _Files, answers: Mapping[Place, Answer]) -> Status:
+def _status(read: _Files, answers: Mapping[Place, QueueAnswer]) -> Status:
     files = read.files
     job, waiting_jobs = _jobs_of(read, answers)
     if job is None:
@@ -227,7 +227,9 @@ def _status(read: _Files, answers: Mapping[Place, Answer]) -> Status:
     return QueuedStatus(files, standing, read.queue.scheduler.label, job, waiting_jobs)
 
 
-def _jobs_of(read: _Files, answers: Mapping[Place, Answer]) -> tuple[QueuedJob | None, tuple[QueuedJob, ...]]:
+def _jobs_of(
+    read: _Files, answers: Mapping[Place, QueueAnswer]
+) -> tuple[QueuedJob | None, tuple[QueuedJob, ...]]:
     """Return the job that determines the state of the run, and the other jobs that wait in the queue.
 
     The first is the job that has hosts, else one that waits, else the newest. A job that was cancelled before
@@ -235,7 +237,7 @@ def _jobs_of(read: _Files, answers: Mapping[Place, Answer]) -> tuple[QueuedJob |
     """
     jobs = []
     for sent in map(read.sent, read.jobs):
-        answer = answers.get(_key(sent), Answer({}))
+        answer = answers.get(_key(sent), QueueAnswer({}))
         is_cancelled = read.files.run.cancellation(read.queue.name, sent.job_id).exists()
         jobs.append(QueuedJob(sent, answer.states.get(sent.job_id), answer.no_answer, is_cancelled))
     if read.files.attempt is not None:

@@ -21,7 +21,7 @@ LONGEST_LEAD_S = 65_535
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres")
 _TASKS = ("ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket", "tasks-per-node")
 # Options that the script sets itself, each with the keys of the job file that it comes from.
-KIT_OPTIONS = {
+RESERVED_OPTIONS = {
     "account": "slurm.account",
     "constraint": "slurm.constraint",
     "container": "slurm.container",
@@ -75,13 +75,13 @@ def _option(text: str) -> str:
             "in an #SBATCH line these would start another option"
         )
     # sbatch accepts an abbreviated name, as getopt_long does.
-    near = [name for name in (*KIT_OPTIONS, *BREAKING_OPTIONS) if name.startswith(match[1])]
+    near = [name for name in (*RESERVED_OPTIONS, *BREAKING_OPTIONS) if name.startswith(match[1])]
     for name in sorted(near, key=len)[:1]:
         if name in BREAKING_OPTIONS:
             raise Refused(f"--{name} is not allowed\n{BREAKING_OPTIONS[name]}")
         raise Refused(
-            f"--{name} is set by clustertrain, from {KIT_OPTIONS[name]}\n"
-            f"its own options are {', '.join(f'--{own}' for own in KIT_OPTIONS)}"
+            f"--{name} is set by clustertrain, from {RESERVED_OPTIONS[name]}\n"
+            f"its own options are {', '.join(f'--{own}' for own in RESERVED_OPTIONS)}"
         )
     return text
 

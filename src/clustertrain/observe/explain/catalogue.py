@@ -21,14 +21,14 @@ _LEVELS = {"cause": 0, "symptom": 1, "consequence": 2}
 
 
 @dataclass(frozen=True)
-class Where:
+class RunKind:
     """What ran: one of ENTRY_POINTS and of LAUNCHERS; empty if it is unknown."""
 
     entry_point: str = ""
     launcher: str = ""
 
     @classmethod
-    def of(cls, attempt: Attempt) -> Where:
+    def of(cls, attempt: Attempt) -> RunKind:
         """Return what applies to an attempt; raises nothing."""
         with suppress(ClusterTrainError):
             claim, job = attempt.claim.read(), job_of(attempt)
@@ -46,14 +46,14 @@ class Remedy:
     words: frozenset[str]
     text: str
 
-    def holds(self, where: Where) -> bool:
+    def holds(self, where: RunKind) -> bool:
         kinds = ((ENTRY_POINTS, where.entry_point), (LAUNCHERS, where.launcher))
         asked = [(self.words.intersection(kind), name) for kind, name in kinds if name]
         return all(not words or name in words for words, name in asked)
 
 
 @dataclass(frozen=True)
-class Entry:
+class KnownError:
     """A failure: an object of catalogue.yaml, which describes the fields."""
 
     name: str
@@ -66,7 +66,7 @@ class Entry:
     told: bool = False
     source: str = ""
 
-    def change_for(self, where: Where, node: str = "NODE") -> str:
+    def change_for(self, where: RunKind, node: str = "NODE") -> str:
         """Return what to change there; `node`: the node that failed."""
         return " ".join(part.text for part in self.change if part.holds(where)).replace("NODE", node)
 
@@ -76,7 +76,7 @@ class Entry:
         return _LEVELS[self.kind]
 
 
-UNKNOWN = Entry(
+UNKNOWN = KnownError(
     "unknown",
     (),
     "unknown: an exception that neither the catalogue knows nor a line of your own code raised",
@@ -86,25 +86,25 @@ UNKNOWN = Entry(
 
 
 @cache
-def catalogue() -> tuple[Entry, ...]:
+def catalogue() -> tuple[KnownError, ...]:
     """Return all entries. Where two fit the same line, the first one counts."""
     groups = yaml.load(files(__package__).joinpath("catalogue.yaml").read_text("utf-8"), JobLoader)
     return tuple(_entry(row) for group in groups.values() for row in group)
 
 
-def _entry(row: dict[str, Any]) -> Entry:
+def _entry(row: dict[str, Any]) -> KnownError:
     change = row["change"] if isinstance(row["change"], dict) else {"any": row["change"]}
     parts = tuple(Remedy(frozenset(words.split(", ")) - {"any"}, text) for words, text in change.items())
     lines = tuple(re.compile(line, re.MULTILINE) for line in row["lines"])
-    return Entry(**{**row, "lines": lines, "change": parts})
+    return KnownError(**{**row, "lines": lines, "change": parts})
 
 
 @cache
-def by_name() -> dict[str, Entry]:
+def by_name() -> dict[str, KnownError]:
     return {entry.name: entry for entry in catalogue()}
 
 
-def unchanged(what: str, entry: Entry, where: Where) -> str:
+def unchanged(what: str, entry: KnownError, where: RunKind) -> str:
     """Return the message about a limit that a run without a change would reach again."""
     text = f"{what}\nAn unchanged run would fail again. {entry.change_for(where)}"
     of_memory = "\nTo continue with a changed job, start it again with --accept-changes."

@@ -12,7 +12,7 @@ from itertools import chain
 
 from clustertrain.node.units import moment_text
 from clustertrain.observe.explain.first_cause import EvidenceText
-from clustertrain.observe.terminal_text import Printed
+from clustertrain.observe.terminal_text import TerminalText
 from clustertrain.run_files.claims import who_runs
 from clustertrain.run_files.folder.run_dir import Attempt, Restart
 from clustertrain.run_files.folder.stream_names import rank_of_log
@@ -132,6 +132,6 @@ def _end_of(attempt: Attempt, key: str, most_bytes: int) -> tuple[str, int]:
     for block in Tail(attempt.run, key).new():
         lines += block.count(b"\n")
         end = (end + block)[-most_bytes:]
-    printed = Printed(most_bytes)
+    printed = TerminalText(most_bytes)
     shown = [*printed.feed(end), *(printed.open or [""])]
     return "\n".join(shown), 2 + lines - len(shown)

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, Remedy, Where, by_name
+from clustertrain.observe.explain.catalogue import UNKNOWN, KnownError, Remedy, RunKind, by_name
 from clustertrain.observe.explain.evidence import StartEvidence
-from clustertrain.observe.explain.first_cause import EvidenceText, Hit, first_cause, hits_of
+from clustertrain.observe.explain.first_cause import EvidenceText, FoundError, first_cause, hits_of
 from clustertrain.observe.explain.stacks import RanksAtPlace, of_script, ranks_text, stacks_now
 from clustertrain.observe.status import Row, claimed_attempt
 from clustertrain.run_files.command_line import command_on
@@ -134,7 +134,7 @@ def summary(attempt: Attempt) -> list[Row]:
     return _explained(start, hit, hits).first_rows()
 
 
-def _hits(start: StartEvidence, most_ranks: int) -> list[Hit]:
+def _hits(start: StartEvidence, most_ranks: int) -> list[FoundError]:
     """Return the known lines of everything that may have the first cause.
 
     Of many ranks the one that the failure names is read first.
@@ -145,7 +145,7 @@ def _hits(start: StartEvidence, most_ranks: int) -> list[Hit]:
     return [hit for source in sources for hit in hits_of(source)]
 
 
-def _decisive(start: StartEvidence, hits: list[Hit]) -> Hit | None:
+def _decisive(start: StartEvidence, hits: list[FoundError]) -> FoundError | None:
     """Return the first cause.
 
     If a rank raised by itself, only its own lines count. If no entry knows its exception, the cause stays
@@ -168,22 +168,22 @@ def _decisive(start: StartEvidence, hits: list[Hit]) -> Hit | None:
         return matched
     unknown = [hit for hit in own if hit.entry is UNKNOWN] if said is None else []
     raised = next((hit for hit in unknown if hit.is_told_in(failure.text)), None)
-    failed = Hit(UNKNOWN, next(start.records()), 0)
+    failed = FoundError(UNKNOWN, next(start.records()), 0)
     if said is None and raised is None and failed.recorded:  # its traceback is too long for what is read
         return failed
     return raised or first_cause(unknown or own) or ended or failed
 
 
-def _matched(start: StartEvidence, failure: Failure) -> Hit | None:
+def _matched(start: StartEvidence, failure: Failure) -> FoundError | None:
     """Return what the driver has matched, at its line of the record."""
     entry, record = by_name().get(failure.entry), next(start.records())
     if entry is None:
         return None
     at = (hit.index for hit in hits_of(record) if hit.entry is entry)
-    return Hit(entry, record, next(at, 0))
+    return FoundError(entry, record, next(at, 0))
 
 
-def _left(start: StartEvidence, hits: list[Hit]) -> Hit | None:
+def _left(start: StartEvidence, hits: list[FoundError]) -> FoundError | None:
     """Return the end of the first rank that ended without an error.
 
     The others only report that it is gone.
@@ -193,11 +193,11 @@ def _left(start: StartEvidence, hits: list[Hit]) -> Hit | None:
         log = start.rank_log(rank)
         ends = [n for n, line in enumerate(log.text.split("\n")) if line.endswith(OUTPUT_ENDS)]
         if ends:
-            return Hit(entry, log, ends[-1])
+            return FoundError(entry, log, ends[-1])
     return None
 
 
-def _own_exit(failed: EvidenceText, exit_code: int | None) -> Hit | None:
+def _own_exit(failed: EvidenceText, exit_code: int | None) -> FoundError | None:
     """Return the end of a script that ended itself with an exit code, at the last line that it printed."""
     printed = [n for n, line in enumerate(failed.text.split("\n")) if line.startswith(_PRINTED)]
     if exit_code is None or not printed:
@@ -206,10 +206,12 @@ def _own_exit(failed: EvidenceText, exit_code: int | None) -> Hit | None:
     change = (
         "What it last printed is below: look for the line of your code that ends it (sys.exit, os._exit)."
     )
-    return Hit(Entry("own_exit", (), cause, (Remedy(frozenset(), change),), told=True), failed, printed[-1])
+    return FoundError(
+        KnownError("own_exit", (), cause, (Remedy(frozenset(), change),), told=True), failed, printed[-1]
+    )
 
 
-def _explained(start: StartEvidence, hit: Hit | None, hits: list[Hit]) -> Explanation:
+def _explained(start: StartEvidence, hit: FoundError | None, hits: list[FoundError]) -> Explanation:
     if hit is None:
         record = next(start.records(), None)
         return Explanation(
@@ -221,7 +223,7 @@ def _explained(start: StartEvidence, hit: Hit | None, hits: list[Hit]) -> Explan
     rank, host = hit.source.rank, hit.source.host
     who = "" if rank is None else f"rank {rank}{f' on {host}' if host else ''}"
     name, cause = hit.entry.name, hit.entry.cause
-    change = hit.entry.change_for(Where.of(start.attempt), host or "NODE")
+    change = hit.entry.change_for(RunKind.of(start.attempt), host or "NODE")
     if hit.entry is UNKNOWN and hit.own_line:
         name, change = (
             "own_exception",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain.observe.explain.catalogue import UNKNOWN, Entry, catalogue
+from clustertrain.observe.explain.catalogue import UNKNOWN, KnownError, catalogue
 
 _BEFORE, _AFTER = 3, 2  # lines of evidence around the one that decides
 _LONGEST_LINE = 500  # of evidence, in characters
@@ -61,10 +61,10 @@ class EvidenceText:
 
 
 @dataclass(frozen=True)
-class Hit:
+class FoundError:
     """A line that the catalogue knows, or that ends a traceback."""
 
-    entry: Entry
+    entry: KnownError
     source: EvidenceText
     index: int
 
@@ -151,13 +151,13 @@ class Hit:
         return "  ".join(part for part in parts if part)
 
 
-def hits_of(source: EvidenceText) -> list[Hit]:
+def hits_of(source: EvidenceText) -> list[FoundError]:
     """Return the lines of a text that the catalogue knows: for each entry the first.
 
     The lines that end a traceback are added if no entry knows them.
     """
     text = source.text
-    found: dict[int, Entry] = {}
+    found: dict[int, KnownError] = {}
     for entry in catalogue():
         matches = [match for pattern in entry.lines if (match := pattern.search(text)) is not None]
         if matches:
@@ -165,7 +165,7 @@ def hits_of(source: EvidenceText) -> list[Hit]:
     for index, line in _raised(source):
         if index not in found and not _WRAPPER.search(line) and _knows(line) is None:
             found[index] = UNKNOWN
-    return [Hit(entry, source, index) for index, entry in sorted(found.items())]
+    return [FoundError(entry, source, index) for index, entry in sorted(found.items())]
 
 
 def _raised(source: EvidenceText) -> Iterator[tuple[int, str]]:
@@ -186,7 +186,7 @@ def _raised(source: EvidenceText) -> Iterator[tuple[int, str]]:
             yield index, line
 
 
-def known(text: str) -> list[Hit]:
+def known(text: str) -> list[FoundError]:
     """Return the known lines of the message of one error; the line that decides comes first."""
     hits = (hit for hit in hits_of(EvidenceText("", text)) if hit.entry is not UNKNOWN)
     return sorted(hits, key=lambda hit: hit.key)
@@ -203,12 +203,12 @@ def has_consequence(text: str) -> bool:
     return any(line.search(text) for entry in entries for line in entry.lines)
 
 
-def first_cause(hits: Iterable[Hit]) -> Hit | None:
+def first_cause(hits: Iterable[FoundError]) -> FoundError | None:
     """Return the first cause, or None without hits."""
     return min(hits, key=lambda hit: hit.key, default=None)
 
 
-def _knows(line: str) -> Entry | None:
+def _knows(line: str) -> KnownError | None:
     return next((e for e in catalogue() if any(p.search(line) for p in e.lines)), None)
 
 

@@ -14,7 +14,7 @@ from clustertrain.observe.ledger.attempt_files import (
     read_attempt,
 )
 from clustertrain.observe.ledger.book import CATEGORIES, Booking, Ledger, Phase, summed
-from clustertrain.observe.ledger.start import StartBooks, Stretch, step_s
+from clustertrain.observe.ledger.start import StartBooks, TimeBudget, step_s
 from clustertrain.run_files.claims import committed_step
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.job_diff import changed_nothing
@@ -74,7 +74,7 @@ class _Books:
     def _wait(self, until: float, category: str, cause: str, since: float | None = None) -> None:
         """Book time without ranks, from the end of the books, and not before `since`."""
         start = self._end(until) if since is None else max(since, self._end(since))
-        self._add(Phase(start, until, 0, tuple(Stretch(until - start).rest(category, cause))))
+        self._add(Phase(start, until, 0, tuple(TimeBudget(until - start).rest(category, cause))))
 
     def add_wait(self, before: AttemptFiles | None, files: AttemptFiles) -> None:
         """Book the time before an attempt: nobody had started it, then its job was in the queue."""
@@ -115,7 +115,7 @@ class _Books:
         if files.of_script:
             self._notes[_SCRIPT] = None
         bounds = _ascending([begins, *(group.claimed for group in groups)], max(begins, ends))
-        workers = Stretch(bounds[1] - begins)
+        workers = TimeBudget(bounds[1] - begins)
         ready = bounds[1] if files.ray_started is None else files.ray_started
         has_ray = files.ray_started is not None or not groups
         workers.take("start", ready - begins, "Ray" if has_ray else "driver")
@@ -143,10 +143,10 @@ class _Books:
             group, trains, stops, self._usual_step_s, self._reached, self._redone_for, failed, after, why
         )
         staged = {event.get("name"): event.get("seconds", 0.0) for event in of_kind(group.events, "stage")}
-        ready = Stretch(trains - claimed)
+        ready = TimeBudget(trains - claimed)
         ready.take("staging", sum(staged.values()), "data sets")  # each event has those since its beginning
-        held = Stretch(stops - trains).rest("steps") if files.of_script else start.training()
-        booked = summed([*ready.rest(*self._again), *held, *Stretch(until - stops).rest(after, why)])
+        held = TimeBudget(stops - trains).rest("steps") if files.of_script else start.training()
+        booked = summed([*ready.rest(*self._again), *held, *TimeBudget(until - stops).rest(after, why)])
         ranks = (group.plan or files.claim).world_size
         self._add(Phase(claimed, until, ranks, booked))
         self._reached = max(self._reached, group.reached)

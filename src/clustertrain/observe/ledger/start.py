@@ -16,7 +16,7 @@ from clustertrain.observe.ledger.attempt_files import OneStart, Record, number, 
 from clustertrain.observe.ledger.book import Booking
 
 
-class Stretch:
+class TimeBudget:
     """Seconds of which parts are booked: never more than there are, and what is left at the end."""
 
     def __init__(self, seconds: float) -> None:
@@ -64,7 +64,7 @@ class StartBooks:
         failure broke off, or the last save.
         """
         group, resumes, reached = self.group, self.group.resumes, self.group.reached
-        trained, usual_s = Stretch(self.stops - self.trains), self.usual_s or 0.0
+        trained, usual_s = TimeBudget(self.stops - self.trains), self.usual_s or 0.0
         hung = group.failure is not None and group.failure.get("error") == "watchdog"
         broken_s = usual_s if self.failed and not hung else 0.0
         steps_s = (reached - resumes) * usual_s if self.usual_s else trained.left_s * (reached > resumes)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Held:
+class AttemptFacts:
     """An attempt: its time, how it ended, and why its workers failed, the oldest first."""
 
     n: int
@@ -47,7 +47,7 @@ class RunFacts:
     status: StoredStatus
     curves: tuple[StepCurve, ...] = ()
     ledger: Ledger | None = None
-    attempts: tuple[Held, ...] = ()
+    attempts: tuple[AttemptFacts, ...] = ()
     compared: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
 
@@ -84,13 +84,13 @@ def facts_of(run: RunDir, status: StoredStatus, most_points: int) -> RunFacts:
     return RunFacts(run.name, status, curves, book, tuple(attempts), compared, tuple(missing))
 
 
-def _held(attempt: Attempt, *, alive: bool) -> Held | None:
+def _held(attempt: Attempt, *, alive: bool) -> AttemptFacts | None:
     if (claim := attempt.claim.read()) is None:
         return None
     result, events = attempt.result.read(), events_of_attempt(attempt)
     last = time.time() if alive else max([claim.time, *(event["time"] for event in events)])
     failures = (str(e.get("text") or "a worker failed") for e in events if e["kind"] == "worker_died")
-    return Held(
+    return AttemptFacts(
         attempt.n,
         claim.time,
         result.ended_at if result is not None else last,

@@ -7,11 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic
 
-from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.manifest import CheckpointFolder
 from clustertrain.run_files.folder.spool import spool_folder
 from clustertrain.run_files.folder.stream_names import TENSORBOARD
 from clustertrain.run_files.records.claim import Beat, Claim, FunctionSeed, RestartClaim, ResumePoint
-from clustertrain.run_files.records.provenance import CopiedCode, JobChanges, LeftFiles, Provenance, Source
+from clustertrain.run_files.records.provenance import (
+    CodeSource,
+    CopiedCode,
+    JobChanges,
+    LeftFiles,
+    Provenance,
+)
 from clustertrain.run_files.records.requests import ResizeRequest, SaveRequest, StacksRequest, StopRequest
 from clustertrain.run_files.records.result import Failure, Hang, Outcome, Result, Returned
 from clustertrain.run_files.records.scheduler import Arrival, Cancellation, Rendezvous, SchedulerJob
@@ -331,9 +337,9 @@ class RunDir:
         """Return the key of the code of a snapshot."""
         return f"{self._submissions_key}/{digest}/code.tar.gz"
 
-    def snapshot_source(self, digest: str) -> RecordFile[Source]:
+    def snapshot_source(self, digest: str) -> RecordFile[CodeSource]:
         """Return the file with the state of the code's repositories when it was submitted last."""
-        return RecordFile(self.store, f"{self._submissions_key}/{digest}/source.json", Source)
+        return RecordFile(self.store, f"{self._submissions_key}/{digest}/source.json", CodeSource)
 
     def submission(self, scheduler: str, job_id: str) -> RecordFile[SchedulerJob]:
         """Return the record file of a job that was submitted to a scheduler for this run."""
@@ -353,8 +359,8 @@ class RunDir:
         return sorted((job for job in found if job is not None), key=lambda job: job.time)
 
     @property
-    def checkpoints(self) -> Shelf:
-        return Shelf(self.store, f"{self.key}/checkpoints")
+    def checkpoints(self) -> CheckpointFolder:
+        return CheckpointFolder(self.store, f"{self.key}/checkpoints")
 
     @property
     def data_path(self) -> Path | None:

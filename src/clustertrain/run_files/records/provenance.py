@@ -64,7 +64,7 @@ class CodeFile:
 
 
 @dataclass(frozen=True)
-class Source:
+class CodeSource:
     """The repositories of the job's code, and its files by name.
 
     Both are empty if no process saw them, as for a rendered RayJob.
@@ -106,7 +106,7 @@ class Provenance:
         code_change: None if the code is that of the attempt before, or unknown.
     """
 
-    source: Source
+    source: CodeSource
     packages: tuple[str, ...]
     python: str
     platform: str

@@ -96,7 +96,7 @@ class Failure:
         error: the name of its exception, "signal", "exit" or "watchdog".
         signature: equal for a failure that occurs again, on any rank.
         signal: of a process that was killed. exit_code: of one that ended itself.
-        kit_exit_code: the exit code of the run if this failure ends it.
+        run_exit_code: the exit code of the run if this failure ends it.
         cause: one of state `failed`.
         entry: its name in the list of docs/reference/errors.md, or "unknown".
         fatal: another start would fail in the same way.
@@ -112,7 +112,7 @@ class Failure:
     signature: str
     signal: int | None = None
     exit_code: int | None = None
-    kit_exit_code: int = 1
+    run_exit_code: int = 1
     cause: str = "error"
     fatal: bool = False
     transient: bool = False

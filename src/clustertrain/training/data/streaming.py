@@ -20,7 +20,7 @@ from clustertrain.errors import DataError, JobError
 from clustertrain.training.data.loading import Collate, CopyToDevice, loaded, loader_with_processes
 from clustertrain.training.data.sampling import UNKNOWN, MicroBatch, Position, TrainOrder
 from clustertrain.training.nested_tensors import map_leaves
-from clustertrain.training.ranks.distributed import LaterMax, RankInfo
+from clustertrain.training.ranks.distributed import AsyncMax, RankInfo
 from clustertrain.training.ranks.rng import KeptRng, derive_seed, private_rng
 
 _DIGESTED_BYTES = 1 << 20  # of a sample
@@ -198,7 +198,7 @@ def stream_batches(
         note: writes a line to the log.
     """
     steps: Any = _Steps(fetch, order, name)
-    copied, exchange = CopyToDevice(rank_info.device), LaterMax()
+    copied, exchange = CopyToDevice(rank_info.device), AsyncMax()
     if processes:
         loader = loader_with_processes(steps, repeat(None), 1, rank_info.device, reuse=False)
         steps = takewhile(lambda read: read is not None, loaded(loader))

@@ -62,7 +62,7 @@ def gloo_group() -> Any:
     return dist.new_group(backend="gloo", timeout=options._timeout)
 
 
-class LaterMax:
+class AsyncMax:
     """The largest of the ranks' numbers, without blocking a step; only with several ranks.
 
     `send` starts an asynchronous all_reduce, and `receive`, a step later, waits for it, when it is long
@@ -128,7 +128,7 @@ class StopLine:
     ) -> None:
         self._rank_info, self._requests_of_launcher = rank_info, requests
         self._save_every_s = 60 * save_every_minutes if save_every_minutes is not None else math.inf
-        self._exchange = LaterMax()
+        self._exchange = AsyncMax()
         self._slow_step_s, self._is_slow = slow_step_s, False
         self._kept = Requests()  # what `is_stop_requested` has taken from the launcher, for `read`
         self._saved_at_s = self._step_began_s = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from clustertrain.errors import ClusterError
-from clustertrain.observe.explain.catalogue import Where, by_name
+from clustertrain.observe.explain.catalogue import RunKind, by_name
 
 
 def check_gpus(workers: int, each: int) -> None:
@@ -32,7 +32,7 @@ def check_gpus(workers: int, each: int) -> None:
     error, fabric = _cuda_error(), by_name()["gpu_fabric"]
     remedy = "Use a torch build that this driver supports, or set resources.gpus_per_worker to 0."
     if "system not yet initialized" in error:
-        remedy = f"{fabric.cause} {fabric.change_for(Where())}"
+        remedy = f"{fabric.cause} {fabric.change_for(RunKind())}"
     raise ClusterError(
         f"{wanted}torch {torch.__version__} is built for CUDA {torch.version.cuda}, "
         f"and says: {error}\n{remedy}"

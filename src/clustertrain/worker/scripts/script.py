@@ -54,7 +54,7 @@ _LOOK_S = 0.25  # how often the end of a script and a stop request are looked fo
 _OTHERS_END_S = 10.0  # for its other processes, after it: those of a data loader look every 5 s
 _STDOUT = 1  # setup.py has made it the rank's log
 
-_LACKS_KIT = re.compile("ModuleNotFoundError: No module named 'clustertrain'")
+_LACKS_CLUSTERTRAIN = re.compile("ModuleNotFoundError: No module named 'clustertrain'")
 
 
 class ScriptFailed(ClusterTrainError):
@@ -224,7 +224,7 @@ def _failure(
     shown = [line for line in map(_as_on_a_terminal, output) if line][-_LAST_LINES:]
     if report is not None:
         text = f"{report.text(f'rank {rank}')}\n{name} ended {ended}."
-        if _LACKS_KIT.match(report.whole_message()):
+        if _LACKS_CLUSTERTRAIN.match(report.whole_message()):
             text += f"\nTo import it there: {how_to_import_in(program.argv[0])}"
     else:
         tail = "\n".join(f"  | {line}" for line in shown) or "  | (it printed nothing)"

@@ -8,14 +8,14 @@ from pathlib import Path
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.node import variables
-from clustertrain.run_files.records.provenance import Source
+from clustertrain.run_files.records.provenance import CodeSource
 from clustertrain.storage.record_file import decoded
 
 
-def source_of_pod() -> Source:
+def source_of_pod() -> CodeSource:
     """Read the state of the code's repositories at the submission; none of them if nobody submitted it."""
     path = Path(os.environ[variables.JOB]).with_name("source.json")
-    return decoded(Source, path.read_bytes(), str(path)) if path.exists() else Source()
+    return decoded(CodeSource, path.read_bytes(), str(path)) if path.exists() else CodeSource()
 
 
 def job_of_pod() -> Job:

@@ -41,7 +41,7 @@ from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.units import size_value
 from clustertrain.node.version import RAY_VERSION, __version__
 from clustertrain.run_files.admission import Options
-from clustertrain.run_files.records.provenance import Source
+from clustertrain.run_files.records.provenance import CodeSource
 from clustertrain.run_files.snapshot import compressed, pack
 from clustertrain.storage.record_file import encoded
 
@@ -140,7 +140,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
+def job_config_map(run: PodJob, source: CodeSource | None = None) -> Manifest:
     """Return the ConfigMap with the job, its code, and the state of the code's repositories.
 
     Raises:
@@ -173,16 +173,16 @@ def job_config_map(run: PodJob, source: Source | None = None) -> Manifest:
     }
 
 
-def _source_json(source: Source) -> str:
+def _source_json(source: CodeSource) -> str:
     """Return the record, without the files and then the diffs if the ConfigMap has no room for them."""
-    for each in (source, Source(source.repositories)):
+    for each in (source, CodeSource(source.repositories)):
         if len(text := encoded(each)) <= _MOST_SOURCE_BYTES:
             return text.decode()
     left_out = "the diff is left out: a ConfigMap has no room for it"
     short = (
         replace(each, diff="", note=left_out if each.diff else each.note) for each in source.repositories
     )
-    return encoded(Source(tuple(short))).decode()
+    return encoded(CodeSource(tuple(short))).decode()
 
 
 def ray_job(run: PodJob, config: str, options: Options) -> Manifest:

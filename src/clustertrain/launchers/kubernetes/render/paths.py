@@ -17,15 +17,15 @@ from pathlib import PurePosixPath
 from clustertrain.errors import JobError
 from clustertrain.job.code_folders import places
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.pod_sections import KIT_FOLDER, Volume
+from clustertrain.launchers.kubernetes.pod_sections import OWN_FOLDER, Volume
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.units import shortened
 from clustertrain.run_files.snapshot import UserCode
 from clustertrain.storage import local_path
 
-JOB_FILE = f"{KIT_FOLDER}/job/job.yaml"
-PACKED_CODE = f"{KIT_FOLDER}/job/code.tar.gz"
-WRITABLE = f"{KIT_FOLDER}/work"
+JOB_FILE = f"{OWN_FOLDER}/job/job.yaml"
+PACKED_CODE = f"{OWN_FOLDER}/job/code.tar.gz"
+WRITABLE = f"{OWN_FOLDER}/work"
 CODE = f"{WRITABLE}/code"
 LEAVE_FILE = "/tmp/clustertrain-leave"
 """It ends the head's pod that stays for kubernetes.ttl after the run's end."""

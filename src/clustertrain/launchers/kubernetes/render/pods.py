@@ -15,7 +15,7 @@ from typing import Any
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import hash_seed
-from clustertrain.launchers.kubernetes.pod_sections import KIT_FOLDER, RunAs, Volume
+from clustertrain.launchers.kubernetes.pod_sections import OWN_FOLDER, RunAs, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
     disk_limit,
     gpus_per_pod,
@@ -370,7 +370,7 @@ def _probes(run: PodJob, port: int = HEALTH_PORT) -> dict[str, Any]:
 
 
 _TMP_MOUNT: dict[str, Any] = {"name": "tmp", "mountPath": "/tmp"}
-_JOB_MOUNT: dict[str, Any] = {"name": "job", "mountPath": f"{KIT_FOLDER}/job", "readOnly": True}
+_JOB_MOUNT: dict[str, Any] = {"name": "job", "mountPath": f"{OWN_FOLDER}/job", "readOnly": True}
 _CODE_MOUNT: dict[str, Any] = {"name": "code", "mountPath": WRITABLE}
 
 

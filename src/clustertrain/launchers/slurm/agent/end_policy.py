@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from clustertrain.launchers.agent.node import LEAD_SIGNALS, TERM_SIGNALS
 from clustertrain.launchers.agent.node_end import NodeEnd
 from clustertrain.launchers.slurm.agent.mailbox import (
-    Ending,
     Mailbox,
+    SlurmEnd,
     ended_agent,
     ending_of,
     lost_node,
@@ -33,7 +33,7 @@ class SlurmEndPolicy(NodeEnd):
     signals: Sequence[int]
     mail: Mailbox
     screen: Screen
-    ending: Ending | None = None
+    ending: SlurmEnd | None = None
     term_seen: bool = False
 
     def end_now(self, is_training: bool) -> Result | None:
@@ -64,15 +64,15 @@ class SlurmEndPolicy(NodeEnd):
         late = _LATE_SCRIPT if self.start.job.is_script else _LATE_SAVE
         return ended(self.attempt, state, cause, text=late)
 
-    def _ending(self, answer: str, asked: float, *, is_lead: bool) -> Ending:
+    def _ending(self, answer: str, asked: float, *, is_lead: bool) -> SlurmEnd:
         restart = int(self.start.record.start or 0)
         ending = ending_of(answer, restart=restart, is_lead=is_lead, asked=asked)
         if "JobState=" not in answer and self.ending is not None:  # it was SLURM that warned before
-            return Ending(self.ending.cause, ending.deadline)
+            return SlurmEnd(self.ending.cause, ending.deadline)
         if ending.cause == "terminated":  # the signal is not from SLURM, so there is no deadline
-            return Ending("terminated", asked + self.start.job.failures.grace_s + 30)
+            return SlurmEnd("terminated", asked + self.start.job.failures.grace_s + 30)
         if "JobState=" not in answer and not self.term_seen:  # the end is at SLURM's TERM, which asks again
-            return Ending("time_limit", math.inf)
+            return SlurmEnd("time_limit", math.inf)
         return ending
 
     def _request_stop(self, cause: str, is_training: bool) -> None:

@@ -32,7 +32,7 @@ _MARGIN_S = 3.0  # to write the result and to end everything
 
 
 @dataclass(frozen=True)
-class Ending:
+class SlurmEnd:
     """The cause of a job's end, and the deadline, which is shortly before SLURM kills the job.
 
     `cause` is a cause of states.STATES; `deadline` is a time of time.monotonic().
@@ -131,7 +131,7 @@ _ENDED = re.compile(
 _EXEC = re.compile(r"^slurmstepd\S*: error: (execve\(\): .+)$", re.MULTILINE)
 
 
-def ending_of(answer: str, *, restart: int, is_lead: bool, asked: float) -> Ending:
+def ending_of(answer: str, *, restart: int, is_lead: bool, asked: float) -> SlurmEnd:
     """Determine from SLURM's description of the job why it ends, and when (as measured with SLURM 22.05).
 
     A job that is preempted with a grace time is RUNNING and has a PreemptTime. A cancelled job is COMPLETING
@@ -153,16 +153,16 @@ def ending_of(answer: str, *, restart: int, is_lead: bool, asked: float) -> Endi
     ends_in_s = max(0.0, ends_at_s - slurms_s) if ends_at_s is not None and slurms_s is not None else 0.0
     deadline = asked + ends_in_s + wait_s - _MARGIN_S
     if slurm_time_s(fields.get("PreemptTime", "")) is not None or state == "PREEMPTED":
-        return Ending("preempted", deadline)
+        return SlurmEnd("preempted", deadline)
     if int(fields.get("Restarts") or 0) > restart:
-        return Ending("requeued", deadline)
+        return SlurmEnd("requeued", deadline)
     if state == "RUNNING":
-        return Ending("time_limit" if is_lead else "terminated", deadline)
+        return SlurmEnd("time_limit" if is_lead else "terminated", deadline)
     if state == "TIMEOUT" or _at_its_limit(fields):
-        return Ending("time_limit", deadline)
+        return SlurmEnd("time_limit", deadline)
     if state in ("COMPLETING", "CANCELLED"):
-        return Ending("cancelled", deadline)
-    return Ending("time_limit" if is_lead else "terminated", deadline)
+        return SlurmEnd("cancelled", deadline)
+    return SlurmEnd("time_limit" if is_lead else "terminated", deadline)
 
 
 def _at_its_limit(fields: Mapping[str, str]) -> bool:
