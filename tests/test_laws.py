@@ -108,7 +108,7 @@ def test_a_function_has_at_most_8_parameters():
 
 
 def test_public_signatures_say_what_their_values_are():
-    """`Any` is left for values that are passed on unread; training/values.py has names for the most common."""
+    """`Any` is left for values that are passed on unread; training/values.py names the most common ones."""
     unnamed = [
         where
         for where, function in public_functions()
